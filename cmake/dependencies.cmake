@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every library the program links, found once. scripts/setup installs what is missing.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+if(NOT DEFINED TANDEM_PYTHON)
+  set(TANDEM_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")
+endif()
+if(NOT TANDEM_TORCH_DIR)
+  execute_process(COMMAND ${TANDEM_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+                  OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing)
+  if(torch_missing)
+    message(FATAL_ERROR "libtorch not found: no torch wheel for ${TANDEM_PYTHON} (run scripts/setup, or set TANDEM_PYTHON)")
+  endif()
+  set(TANDEM_TORCH_DIR ${torch_dir} CACHE PATH "Folder of the torch wheel")
+endif()
+
+# The wheel's own CMake package drags in protobuf, kineto and CUDA checks; four libraries are all that is needed.
+add_library(tandem::torch INTERFACE IMPORTED)
+target_include_directories(tandem::torch SYSTEM INTERFACE ${TANDEM_TORCH_DIR}/include ${TANDEM_TORCH_DIR}/include/torch/csrc/api/include)
+target_link_directories(tandem::torch INTERFACE ${TANDEM_TORCH_DIR}/lib)
+target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10)
+file(GLOB torch_gomp ${TANDEM_TORCH_DIR}/lib/libgomp*.so*)
+target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_DIR}/lib" "-Wl,--no-as-needed")
+
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(SQLite3 REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+if(TANDEM_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(TANDEM_MPI)
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()

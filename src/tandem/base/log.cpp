@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/base/log.h"
+
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+
+#include "tandem/base/error.h"
+
+namespace tandem::log {
+namespace {
+
+// The process has one standard error, so it has one log; this is the only mutable state outside objects.
+struct State {
+  std::mutex mutex;
+  std::FILE* file = nullptr;
+  bool quiet = false;
+};
+State& state() {
+  static State s;
+  return s;
+}
+
+}  // namespace
+
+void also_to_file(const std::string& path) {
+  std::lock_guard lock(state().mutex);
+  std::FILE* file = std::fopen(path.c_str(), "a");
+  if (!file) throw UserError(path, std::string("cannot open the log: ") + std::strerror(errno), "choose a writable --run-dir");
+  if (state().file) std::fclose(state().file);
+  state().file = file;
+}
+
+void stop_file() {
+  std::lock_guard lock(state().mutex);
+  if (state().file) std::fclose(state().file);
+  state().file = nullptr;
+}
+
+void quiet(bool on) {
+  std::lock_guard lock(state().mutex);
+  state().quiet = on;
+}
+
+void write(const char* level, const std::string& text) noexcept {
+  std::lock_guard lock(state().mutex);
+  const bool is_info = std::strcmp(level, "info") == 0;
+  if (!(is_info && state().quiet)) {
+    if (is_info) std::fprintf(stderr, "%s\n", text.c_str());
+    else std::fprintf(stderr, "tandem: %s: %s\n", level, text.c_str());
+  }
+  if (!state().file) return;
+  char stamp[32];
+  const std::time_t t = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&t, &parts);
+  std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  std::fprintf(state().file, "%s %s %s\n", stamp, level, text.c_str());
+  std::fflush(state().file);
+}
+
+}  // namespace tandem::log

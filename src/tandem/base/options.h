@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One line per option: default (the member's initialiser), help, check and name. YAML, --set, --help and the dump of a
+// resolved recipe are all visitors of the same describe() functions.
+//
+//   struct Options { int64_t kv_block_tokens = 16; };
+//   inline void describe(OptionVisitor& field, Options& o) {
+//     field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block.", power_of_two());
+//   }
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tandem {
+
+using OptionValue = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*>;
+
+/// Tells what a right value would be ("at least 1"), or "" if the value is right.
+using OptionCheck = std::function<std::string(const OptionValue&)>;
+
+OptionCheck at_least(double bound);
+OptionCheck above(double bound);
+OptionCheck between(double low, double high);
+OptionCheck power_of_two();
+OptionCheck one_of(std::vector<std::string> names);
+
+struct OptionRef {
+  std::string_view name;
+  OptionValue value;
+  std::string_view help;
+  OptionCheck check;
+};
+
+class OptionVisitor {
+ public:
+  virtual ~OptionVisitor() = default;
+
+  template <class T>
+  void operator()(std::string_view name, T& value, std::string_view help, OptionCheck check = {}) {
+    option(OptionRef{name, &value, help, std::move(check)});
+  }
+  template <class Options>
+  void section(std::string_view name, Options& options, std::string_view help) {
+    begin_section(name, help);
+    describe(*this, options);
+    end_section();
+  }
+
+ protected:
+  virtual void option(const OptionRef& option) = 0;
+  virtual void begin_section(std::string_view name, std::string_view help) = 0;
+  virtual void end_section() = 0;
+};
+
+/// One option of a visited tree with its dotted path.
+struct OptionEntry {
+  std::string path;
+  OptionRef ref;
+};
+struct OptionSection {
+  std::string path;
+  std::string help;
+};
+
+/// Lists every option under its dotted path, in order of declaration.
+class OptionList : public OptionVisitor {
+ public:
+  std::vector<OptionEntry> entries;
+  std::vector<OptionSection> sections;
+
+ protected:
+  void option(const OptionRef& option) override;
+  void begin_section(std::string_view name, std::string_view help) override;
+  void end_section() override;
+
+ private:
+  std::string prefix_;
+};
+
+/// Sets one option from text and checks it. Errors: UserError naming `where`, the option and what would be right.
+void set_option(const OptionEntry& entry, const std::string& text, const std::string& where);
+/// Applies the entry's check to its present value. Errors: as set_option.
+void check_option(const OptionEntry& entry, const std::string& where);
+/// The value as YAML text.
+std::string option_text(const OptionValue& value);
+const char* option_type(const OptionValue& value);
+
+/// The name nearest to `wanted` by edit distance; "" if `names` is empty.
+std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names);
+
+}  // namespace tandem

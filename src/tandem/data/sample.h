@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The nouns every stage shares: a Prompt becomes a Group of Samples; B groups make the Batch of one step.
+//
+//   Prompt "12+30="  ->  Group 7 { Sample 56 "42", Sample 57 "43", ... }  ->  Batch of step 3
+//
+// Plain values: no tensors, no threads. Everything a sample carries is here or in its columns (columns.h).
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/base/ids.h"
+
+namespace tandem::data {
+
+using tandem::GroupId;
+using tandem::PolicyVersion;
+using tandem::ReplicaId;
+using tandem::SampleId;
+using tandem::StepId;
+
+struct Prompt {
+  int64_t row = 0;              ///< row in its data set
+  std::string text;             ///< as the model sees it
+  std::vector<int32_t> ids;     ///< its tokens
+  std::string answer;           ///< what the reward compares with
+  std::string data_source;      ///< name of the data set it came from
+};
+
+enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };
+
+struct Sample {
+  SampleId id{};
+  std::vector<int32_t> ids;         ///< response tokens
+  std::vector<float> logprobs;      ///< one per response token: log_softmax(logits / T)[token] over the full vocabulary
+  std::vector<float> kept_mass;     ///< log of the mass top-k/top-p kept, one per token; empty when both are off
+  std::vector<int64_t> versions;    ///< policy version that sampled each token
+  FinishReason finish = FinishReason::kStop;
+  std::string text;                 ///< detokenized response
+  bool scored = false;
+  double score = 0;                 ///< weighted sum of the parts
+  std::vector<std::pair<std::string, double>> parts;  ///< every part of the reward by name, unweighted
+};
+
+struct Group {
+  GroupId id{};
+  Prompt prompt;
+  PolicyVersion version{};          ///< version of its first token
+  std::vector<Sample> samples;
+};
+
+struct Batch {
+  StepId step{};
+  PolicyVersion version{};          ///< version before the update that trains it
+  std::vector<Group> groups;        ///< ordered by group id
+};
+
+inline SampleId sample_id(GroupId group, int64_t group_size, int64_t index) {
+  return SampleId{value(group) * group_size + index};
+}
+inline GroupId group_of(SampleId sample, int64_t group_size) { return GroupId{value(sample) / group_size}; }
+
+/// Updates between the first token of `group` and the update that trains it.
+inline int64_t lag(const Group& group, PolicyVersion before_update) { return value(before_update) - value(group.version); }
+
+}  // namespace tandem::data

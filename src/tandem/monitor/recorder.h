@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where every part of a run leaves its numbers. Recording never blocks on I/O and never throws; sinks write at commit.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::monitor {
+
+/// A named stretch of time on one track ("rollout", "train"), in seconds of base::now_s().
+struct SpanRecord {
+  std::string name;
+  std::string track;
+  double begin_s, end_s;
+};
+
+using Metrics = std::map<std::string, double>;
+
+/// Gets each committed step. Called by one thread at a time; may throw UserError at creation only.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void write_step(int64_t step, const Metrics& metrics) = 0;
+  virtual void write_spans(const std::vector<SpanRecord>& spans) = 0;
+  /// Makes everything written so far durable; returns the byte offset to truncate to on resume.
+  virtual int64_t flush() = 0;
+  virtual std::string name() const = 0;
+};
+
+/// Threads    any thread may record; commit_step is called by the loop.
+/// Blocking   never (a short mutex).
+/// Errors     none while recording.
+class Recorder {
+ public:
+  void add_sink(std::unique_ptr<Sink> sink);
+  void set(std::string_view name, double value) noexcept;   ///< last value of the step wins
+  void add(std::string_view name, double value) noexcept;   ///< summed over the step
+  void peak(std::string_view name, double value) noexcept;  ///< largest of the step
+  double current(std::string_view name) const noexcept;     ///< value so far in this step; 0 if absent
+  void span(std::string_view name, std::string_view track, double begin_s, double end_s) noexcept;
+
+  /// Hands the step's metrics and spans to the sinks and starts the next step empty. Returns what was committed.
+  Metrics commit_step(int64_t step);
+  /// Byte offset of each sink by its name, after a flush.
+  std::map<std::string, int64_t> flush();
+
+ private:
+  mutable std::mutex mutex_;
+  Metrics metrics_;
+  std::vector<SpanRecord> spans_;
+  std::vector<std::unique_ptr<Sink>> sinks_;
+};
+
+/// Records a span, and adds its seconds to the metric `time/<name>_s`, when it ends.
+class ScopedSpan {
+ public:
+  ScopedSpan(Recorder& recorder, std::string_view name, std::string_view track);
+  ~ScopedSpan();
+  ScopedSpan(const ScopedSpan&) = delete;
+  ScopedSpan& operator=(const ScopedSpan&) = delete;
+
+ private:
+  Recorder& recorder_;
+  std::string name_, track_;
+  double begin_s_;
+};
+
+}  // namespace tandem::monitor

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/base/options.h"
+
+#include <gtest/gtest.h>
+
+#include "tandem/base/error.h"
+
+namespace tandem {
+namespace {
+
+struct Options {
+  int64_t block_tokens = 16;
+  double temperature = 1.0;
+  std::string mode = "sync";
+  std::vector<std::string> stop;
+};
+void describe(OptionVisitor& field, Options& o) {
+  field("block_tokens", o.block_tokens, "Tokens in a block.", power_of_two());
+  field("temperature", o.temperature, "Temperature.", at_least(0));
+  field("mode", o.mode, "Mode.", one_of({"sync", "stale"}));
+  field("stop", o.stop, "Stop texts.");
+}
+
+TEST(Options, AreListedUnderTheirDottedPath) {
+  Options o;
+  OptionList list;
+  list.section("rollout", o, "The engine.");
+  ASSERT_EQ(list.entries.size(), 4u);
+  EXPECT_EQ(list.entries[1].path, "rollout.temperature");
+}
+
+TEST(Options, AreSetFromText) {
+  Options o;
+  OptionList list;
+  describe(list, o);
+  set_option(list.entries[0], "32", "test");
+  set_option(list.entries[3], "[a, 'b c']", "test");
+  EXPECT_EQ(o.block_tokens, 32);
+  EXPECT_EQ(o.stop, (std::vector<std::string>{"a", "b c"}));
+}
+
+TEST(Options, SayWhatWouldBeRight) {
+  Options o;
+  OptionList list;
+  describe(list, o);
+  try {
+    set_option(list.entries[0], "24", "recipe.yaml");
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_STREQ(e.what(), "recipe.yaml: block_tokens is 24 (expected a power of two)");
+  }
+  EXPECT_THROW(set_option(list.entries[0], "many", "x"), UserError);
+  EXPECT_THROW(set_option(list.entries[1], "-1", "x"), UserError);
+  EXPECT_THROW(set_option(list.entries[2], "async", "x"), UserError);
+}
+
+TEST(Options, NearestNameForgivesATypo) {
+  EXPECT_EQ(nearest_name("temprature", {"temperature", "top_p"}), "temperature");
+}
+
+}  // namespace
+}  // namespace tandem
