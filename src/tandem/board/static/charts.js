@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One Dygraph a panel; hover and zoom are shared by all of them.
 import { element, isNumber, number } from './format.js';
-import { GROUPS, panel_of, series_label } from './panels.js';
+import { GROUPS, PANELS, panel_of, series_label } from './panels.js';
 
 const COLOURS = ['#3b6fd4', '#e0893a', '#3a9d72', '#a05cc0', '#cf5064', '#4aa3b8', '#a58a2c', '#7d8797'];
 
@@ -48,8 +48,9 @@ export class Charts {
     if (!it) {
       it = { panel, names: [], hidden: new Set(), graph: null };
       it.legend = element('div', { class: 'legend' });
+      it.at = element('span', { class: 'at' });
       it.canvas = element('div', { class: 'canvas' });
-      it.box = element('div', { class: 'panel' }, element('h3', {}, panel.title), it.legend, it.canvas);
+      it.box = element('div', { class: 'panel' }, element('h3', {}, panel.title, it.at), it.legend, it.canvas);
       this.panels.set(panel.title, it);
       this.insert(it);
     }
@@ -71,7 +72,10 @@ export class Charts {
       this.root.insertBefore(section, after || null);
       this.sections.set(group, grid);
     }
-    this.sections.get(group).append(it.box);
+    const rank = PANELS.indexOf(it.panel);
+    it.box.dataset.order = rank < 0 ? PANELS.length : rank;
+    const grid = this.sections.get(group);
+    grid.insertBefore(it.box, [...grid.children].find((other) => Number(other.dataset.order) > it.box.dataset.order) || null);
   }
 
   rows_of(it, rows) {
@@ -106,7 +110,7 @@ export class Charts {
       visibility: it.names.map((name) => !it.hidden.has(name)),
       axes: {
         x: { drawGrid: false, pixelsPerLabel: 70, axisLabelFormatter: (x) => (Number.isInteger(x) ? String(x) : '') },
-        y: { axisLabelWidth: 58, pixelsPerLabel: 34, axisLabelFormatter: (y) => format(y) },
+        y: { axisLabelWidth: 58, pixelsPerLabel: 28, axisLabelFormatter: (y) => format(y) },
       },
       highlightCallback: (_, x) => this.hover(it, x),
       unhighlightCallback: () => this.hover(it, null),
@@ -132,6 +136,7 @@ export class Charts {
   show_legend(it, x) {
     const format = it.panel.format || number;
     let at = it.data.length - 1;
+    it.at.textContent = x === null ? '' : 'step ' + x;
     if (x !== null) at = it.data.findIndex((row) => row[0] === x);
     it.values.forEach((value, i) => {
       let row = at;

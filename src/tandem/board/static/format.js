@@ -11,8 +11,8 @@ export function number(v) {
   if (size >= 1e6) return (v / 1e6).toPrecision(3) + ' M';
   if (size >= 1e5) return (v / 1e3).toPrecision(3) + ' k';
   if (size >= 1e3) return Math.round(v).toString();
-  if (size < 1e-3) return v.toExponential(1);
-  return Number.isInteger(v) ? v.toString() : v.toPrecision(3);
+  if (size < 1e-3) return Number(v.toPrecision(2)).toExponential();
+  return String(Number(v.toPrecision(3)));
 }
 
 export function bytes(v) {
@@ -34,7 +34,7 @@ export function seconds(v) {
   return minutes < 2880 ? Math.floor(minutes / 60) + ' h ' + String(minutes % 60).padStart(2, '0') + ' min' : (v / 86400).toFixed(1) + ' days';
 }
 
-export const percent = (v) => (isNumber(v) ? (100 * v).toFixed(1) + ' %' : '–');
+export const percent = (v) => (isNumber(v) ? Number((100 * v).toFixed(1)) + ' %' : '–');
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -23,7 +23,7 @@ export class SampleBrowser {
     this.steps = [];
     this.step = null;
     this.page = 0;
-    this.open_id = null;
+    this.open_at = null;
     byId('step-slider').addEventListener('input', (event) => this.choose(Number(event.target.value), false));
     byId('step-back').addEventListener('click', () => this.choose(this.index() - 1, false));
     byId('step-forward').addEventListener('click', () => this.choose(this.index() + 1, false));
@@ -67,7 +67,7 @@ export class SampleBrowser {
     pager(byId('pages'), found.page, found.pages, (page) => { this.page = page; byId('follow').checked = false; this.load(); });
     this.groups = found.groups;
     byId('groups').replaceChildren(...found.groups.map((group) => this.row(group)));
-    const open = found.groups.find((group) => group.id === this.open_id);
+    const open = found.groups[this.open_at];  // the same place in every step, so that one can read along
     if (open) this.open(open, false);
     else byId('group').replaceChildren(element('p', { class: 'empty' }, 'Choose a group to read its answers.'));
   }
@@ -76,7 +76,7 @@ export class SampleBrowser {
     const scores = group.samples.map((it) => it.score);
     const made = element('button', { class: 'row', role: 'option', onclick: () => this.open(group, true) },
       element('div', { class: 'head' }, element('span', {}, `group ${group.id}`), element('span', {}, 'mean ', element('b', {}, number(mean(scores.filter(isNumber)))))),
-      element('div', { class: 'snippet' }, group.prompt.trim().replaceAll(/\s+/g, ' ').slice(-160) || '(empty prompt)'),
+      element('div', { class: 'snippet' }, group.prompt.trim().replaceAll(/\s+/g, ' ').slice(-110) || '(empty prompt)'),
       element('div', { class: 'marks' }, ...scores.map((score) => element('i', { title: number(score), style: { background: score_colour(score) } }))));
     made.dataset.group = group.id;
     return made;
@@ -84,7 +84,7 @@ export class SampleBrowser {
 
   open(group, chosen) {
     if (chosen) byId('follow').checked = false;
-    this.open_id = group.id;
+    this.open_at = this.groups.indexOf(group);
     for (const row of byId('groups').children) row.classList.toggle('on', row.dataset.group === String(group.id));
     const head = element('div', { class: 'card' },
       element('div', { class: 'meta' }, fact('group', group.id), fact('prompt row', group.row), fact('policy version', group.version), fact('lag', group.lag)),
