@@ -193,6 +193,28 @@ std::string choice_normal(std::string_view text) {
   return trimmed(out);
 }
 
+ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& choices) {
+  const std::string text = trimmed(gold);
+  if (text.size() == 1 && std::isalpha(static_cast<unsigned char>(text[0]))) {
+    const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    if (letter <= 'J') return {letter, ""};
+  }
+  for (size_t i = 0; i < choices.size(); ++i)
+    if (choice_normal(choices[i]) == choice_normal(text)) return {static_cast<char>('A' + i), text};
+  return {std::nullopt, text};
+}
+
+ChoiceGold choice_gold_at(int64_t index, const std::vector<std::string>& choices) {
+  if (index < 0 || index > 9) return {};
+  return {static_cast<char>('A' + index), index < static_cast<int64_t>(choices.size()) ? choices[static_cast<size_t>(index)] : ""};
+}
+
+double choice_score(std::string_view response, const ChoiceGold& gold) {
+  if (const auto letter = choice_letter(response, "ABCDEFGHIJ")) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
+  const std::string wanted = choice_normal(gold.text);
+  return !wanted.empty() && choice_normal(response).find(wanted) != std::string::npos ? 1.0 : 0.0;
+}
+
 std::string f1_normal(std::string_view text) {
   static const Regex kArticles(R"(\b(?:a|an|the)\b)", "f1 rule", kTrusted);
   std::string plain = lower(text);

@@ -39,6 +39,16 @@ std::optional<std::string> dapo_last_boxed(std::string_view text);
 
 /// Multiple choice (GPQA): the letter an answer settles on; nullopt if none of `letters` is named.
 std::optional<char> choice_letter(std::string_view response, std::string_view letters);
+/// The right choice: its letter, its text, or both.
+struct ChoiceGold {
+  std::optional<char> letter;
+  std::string text;
+};
+/// From a letter (any case), or from the text of one of `choices`.
+ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& choices);
+ChoiceGold choice_gold_at(int64_t index, const std::vector<std::string>& choices);
+/// 1 if the letters agree; without a letter in the response, 1 if it holds the right text; else 0.
+double choice_score(std::string_view response, const ChoiceGold& gold);
 /// Lower case, every run of other characters than letters and digits as one space.
 std::string choice_normal(std::string_view text);
 

@@ -52,13 +52,8 @@ Score grade_deepscaler(const Answer& a) {
 }
 
 Score grade_choice(const Answer& a) {
-  constexpr std::string_view kLetters = "ABCDEFGHIJ";
-  const auto letter = choice_letter(a.response, kLetters);
-  const std::string gold = trimmed(a.gold);
-  const bool gold_is_letter = gold.size() == 1 && kLetters.find(gold[0]) != std::string_view::npos;
-  if (letter) return verdict(gold_is_letter && *letter == gold[0], std::string(1, *letter));
-  const std::string wanted = choice_normal(gold);
-  return verdict(!gold_is_letter && !wanted.empty() && choice_normal(a.response).find(wanted) != std::string::npos, "");
+  const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
+  return {choice_score(a.response, choice_gold(a.gold, {})), {}, letter ? std::string(1, *letter) : ""};
 }
 
 Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }
