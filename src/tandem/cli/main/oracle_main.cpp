@@ -2,6 +2,7 @@
 // tandem-oracle SUITE FILE... [--model DIR]: expected-value files through the library.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 
 #include "tandem/base/error.h"
 #include "tandem/cli/oracle/suites.h"
@@ -17,10 +18,10 @@ int main(int argc, char** argv) {
   app.add_option("--model", options.model, "Model or tokenizer directory, where a file needs one");
   try {
     app.parse(argc, argv);
-    cli::Report report;
+    cli::Report report(std::cout);
     cli::run_suite(suite, files, options, report);
-    report.print_total();
-    return report.failed() == 0 ? 0 : 1;
+    report.summary();
+    return report.num_failed() == 0 ? 0 : 1;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const UserError& e) {

@@ -2,13 +2,13 @@
 #include "tandem/cli/oracle/suites.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "tandem/base/error.h"
 #include "tandem/base/options.h"
+#include "tandem/cli/oracle/oracle_losses.h"
 
 namespace tandem::cli {
 
@@ -20,6 +20,8 @@ const std::vector<Suite>& suites() {
       {"tokenizer", run_tokenizer},
       {"safetensors", run_safetensors},
       {"grader", run_grader},
+      {"losses", [](const std::string& file, const OracleOptions&, Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
+      {"staleness", [](const std::string& file, const OracleOptions&, Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
   };
   return all;
 }
@@ -39,14 +41,6 @@ std::string read_whole(const std::string& file) {
 
 }  // namespace
 
-void Report::fail(const std::string& name, const std::string& detail) {
-  ++failed_;
-  std::printf("FAILED %s: %s\n", name.c_str(), detail.c_str());
-}
-void Report::skip(const std::string& name, const std::string& why) {
-  ++skipped_;
-  if (!quiet_) std::printf("skipped %s: %s\n", name.c_str(), why.c_str());
-}
 void Report::expect_equal(const std::string& name, const json& actual, const json& expected) {
   if (actual == expected)
     pass();
@@ -60,11 +54,6 @@ void Report::run(const std::string& name, const std::function<void()>& one_case)
     fail(name, std::string("threw: ") + e.what());
   }
 }
-void Report::print_total() const {
-  if (skipped_ > 0) std::printf("%lld skipped\n", static_cast<long long>(skipped_));
-  std::printf("%lld passed, %lld failed\n", static_cast<long long>(passed_), static_cast<long long>(failed_));
-}
-
 void run_suite(const std::string& name, const std::vector<std::string>& files, const OracleOptions& options, Report& report) {
   std::vector<std::string> names;
   for (const Suite& suite : suites()) names.emplace_back(suite.name);
