@@ -50,9 +50,10 @@ class Recorder {
   std::map<std::string, int64_t> flush();
 
  private:
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  ///< guards metrics_ and spans_; never held while a sink writes
   Metrics metrics_;
   std::vector<SpanRecord> spans_;
+  std::mutex sink_mutex_;  ///< guards sinks_; a slow disk holds up commit_step alone
   std::vector<std::unique_ptr<Sink>> sinks_;
 };
 

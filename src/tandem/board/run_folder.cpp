@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/board/run_folder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tandem/base/error.h"
+#include "tandem/data/sample_store.h"
+
+namespace tandem::board {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr double kIdleAfter_s = 120;
+
+std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string file_text(const std::string& path) {
+  std::ostringstream text;
+  if (std::ifstream file(path, std::ios::binary); file) text << file.rdbuf();
+  return text.str();
+}
+
+/// The `steps:` of a resolved recipe; 0 if it says none. A page needs no more of the recipe than this.
+int64_t planned_steps(const std::string& config) {
+  std::istringstream lines(config);
+  for (std::string line; std::getline(lines, line);) {
+    const auto key = line.find_first_not_of(' ');
+    if (key == std::string::npos || line.compare(key, 6, "steps:") != 0) continue;
+    return std::max<int64_t>(0, std::strtoll(line.c_str() + key + 6, nullptr, 10));
+  }
+  return 0;
+}
+
+int64_t num_pages(int64_t rows, int64_t per_page) { return std::max<int64_t>(1, (rows + per_page - 1) / per_page); }
+
+const char* finish_name(data::FinishReason reason) {
+  return reason == data::FinishReason::kStop ? "stop" : reason == data::FinishReason::kLength ? "length" : "aborted";
+}
+
+json sample_json(const data::StoredGroup& stored, size_t index) {
+  const data::Sample& sample = stored.group.samples[index];
+  json parts = json::array();
+  for (const auto& [name, number] : sample.parts) parts.push_back({{"name", name}, {"value", number}});
+  json out{{"response", sample.text}, {"score", sample.score}, {"advantage", stored.advantages[index]}, {"parts", parts},
+           {"tokens", sample.ids.size()}, {"finish", finish_name(sample.finish)}};
+  if (sample.versions.empty()) return out;
+  const auto [oldest, newest] = std::minmax_element(sample.versions.begin(), sample.versions.end());
+  out["oldest_version"] = *oldest;
+  out["newest_version"] = *newest;
+  return out;
+}
+
+json group_json(const data::StoredGroup& stored) {
+  json samples = json::array();
+  for (size_t i = 0; i < stored.group.samples.size(); ++i) samples.push_back(sample_json(stored, i));
+  return {{"id", value(stored.group.id)},          {"row", stored.group.prompt.row},
+          {"prompt", stored.group.prompt.text},    {"answer", stored.group.prompt.answer},
+          {"version", value(stored.group.version)}, {"lag", data::lag(stored.group, stored.trained_version)},
+          {"samples", samples}};
+}
+
+int64_t rows_of(const std::vector<data::StepSummary>& steps, int64_t step, int64_t data::StepSummary::*count) {
+  for (const auto& it : steps)
+    if (value(it.step) == step) return it.*count;
+  return 0;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const std::string& folder) : folder_(folder) {
+  if (!fs::is_directory(folder)) throw UserError(folder, "no such run folder", "give the --run-dir of a run, such as runs/quickstart");
+}
+
+// Whole lines alone: what follows the last newline is still being written.
+void RunFolder::index_new_lines() {
+  std::ifstream file(path("metrics.jsonl"), std::ios::binary);
+  if (!lines_.empty() && line_text(lines_.back()) != last_line_) {
+    lines_.clear();
+    ++generation_;
+  }
+  if (!file) return;
+  int64_t begin = lines_.empty() ? 0 : lines_.back().end_bytes + 1;
+  file.seekg(begin);
+  std::ostringstream rest;
+  rest << file.rdbuf();
+  const std::string text = rest.str();
+  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    lines_.push_back({begin + static_cast<int64_t>(at), begin + static_cast<int64_t>(end)});
+    last_line_.assign(text, at, end - at);
+  }
+}
+
+std::string RunFolder::line_text(const Line& line) const {
+  std::ifstream file(path("metrics.jsonl"), std::ios::binary);
+  std::string text(static_cast<size_t>(line.end_bytes - line.begin_bytes), '\0');
+  file.seekg(line.begin_bytes);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return file ? text : "";
+}
+
+// A run that has not written for a while, by its own pace, is called idle: it may wait, or have been killed.
+std::string RunFolder::state() const {
+  std::error_code absent;
+  const auto summary_time = fs::last_write_time(path("summary.json"), absent);
+  const bool has_summary = !absent;
+  const auto metrics_time = fs::last_write_time(path("metrics.jsonl"), absent);
+  const bool has_metrics = !absent;
+  if (has_summary && (!has_metrics || metrics_time <= summary_time + std::chrono::seconds(1))) return "finished";
+  double step_s = 0;
+  if (const json last = json::parse(last_line_, nullptr, false); last.is_object() && last.value("time/step_s", json()).is_number())
+    step_s = last["time/step_s"];
+  auto newest = fs::file_time_type::min();
+  for (const char* name : {"metrics.jsonl", "log.txt", "samples.sqlite-wal", "config.yaml"})
+    if (const auto time = fs::last_write_time(path(name), absent); !absent) newest = std::max(newest, time);
+  const double quiet_s = std::chrono::duration<double>(fs::file_time_type::clock::now() - newest).count();
+  return quiet_s < std::max(kIdleAfter_s, 5 * step_s) ? "running" : "idle";
+}
+
+std::string RunFolder::run() {
+  std::lock_guard lock(mutex_);
+  index_new_lines();
+  const std::string config = file_text(path("config.yaml"));
+  const json summary = json::parse(file_text(path("summary.json")), nullptr, false);
+  const fs::path absolute = fs::weakly_canonical(folder_);
+  return text_of({{"name", absolute.filename().string()},
+                  {"folder", absolute.string()},
+                  {"state", state()},
+                  {"total_steps", planned_steps(config)},
+                  {"config", config},
+                  {"summary", summary.is_discarded() ? json() : summary},
+                  {"generation", generation_},
+                  {"num_lines", lines_.size()}});
+}
+
+std::string RunFolder::metrics(int64_t from_line) {
+  std::lock_guard lock(mutex_);
+  index_new_lines();
+  const int64_t total = static_cast<int64_t>(lines_.size());
+  const int64_t from = std::clamp<int64_t>(from_line, 0, total);
+  const int64_t next = std::min(total, from + kMaxLines);
+  std::string out = "{\"generation\":" + std::to_string(generation_) + ",\"from\":" + std::to_string(from) +
+                    ",\"next\":" + std::to_string(next) + ",\"total\":" + std::to_string(total) + ",\"lines\":[";
+  std::string text;
+  if (next > from) text = line_text({lines_[from].begin_bytes, lines_[next - 1].end_bytes});
+  std::istringstream lines(text);
+  bool first = true;
+  for (std::string line; std::getline(lines, line);) {
+    if (!json::accept(line)) continue;
+    if (!std::exchange(first, false)) out += ',';
+    out += line;
+  }
+  return out + "]}";
+}
+
+std::string RunFolder::steps() {
+  json steps = json::array(), evals = json::array();
+  if (fs::exists(path("samples.sqlite"))) {
+    const data::SampleReader reader(path("samples.sqlite"));
+    for (const auto& it : reader.steps())
+      steps.push_back({{"step", value(it.step)}, {"groups", it.num_groups}, {"samples", it.num_samples}, {"score", it.mean_score}});
+    for (const auto& it : reader.eval_steps())
+      evals.push_back({{"step", value(it.step)}, {"prompts", it.num_groups}, {"answers", it.num_samples}, {"accuracy", it.mean_score}});
+  }
+  return text_of({{"steps", steps}, {"evals", evals}});
+}
+
+std::string RunFolder::samples(int64_t step, int64_t page) {
+  const data::SampleReader reader(path("samples.sqlite"));
+  const int64_t rows = rows_of(reader.steps(), step, &data::StepSummary::num_groups);
+  const int64_t pages = num_pages(rows, kGroupsPerPage);
+  page = std::clamp<int64_t>(page, 0, pages - 1);
+  json groups = json::array();
+  for (const auto& it : reader.groups(StepId{step}, page * kGroupsPerPage, kGroupsPerPage)) groups.push_back(group_json(it));
+  return text_of({{"step", step}, {"page", page}, {"pages", pages}, {"groups", groups}});
+}
+
+std::string RunFolder::evals(int64_t step, int64_t page) {
+  const data::SampleReader reader(path("samples.sqlite"));
+  const int64_t rows = rows_of(reader.eval_steps(), step, &data::StepSummary::num_samples);
+  const int64_t pages = num_pages(rows, kAnswersPerPage);
+  page = std::clamp<int64_t>(page, 0, pages - 1);
+  json answers = json::array();
+  for (const auto& it : reader.evals(StepId{step}, page * kAnswersPerPage, kAnswersPerPage))
+    answers.push_back({{"row", it.row}, {"prompt", it.prompt}, {"answer", it.answer}, {"response", it.response}, {"score", it.score}});
+  return text_of({{"step", step}, {"page", page}, {"pages", pages}, {"answers", answers}});
+}
+
+}  // namespace tandem::board

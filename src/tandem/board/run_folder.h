@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A run folder as the page asks about it. Each answer is JSON text; files may be missing or still growing.
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tandem::board {
+
+/// Threads    any.
+/// Blocking   on file reads alone; never on the run that writes.
+/// Errors     UserError if the folder does not exist. A file that is missing, half written or broken gives an empty answer.
+class RunFolder {
+ public:
+  explicit RunFolder(const std::string& folder);
+
+  /// {name, folder, state: "running" | "idle" | "finished", total_steps, config, summary, generation, num_lines}
+  std::string run();
+  /// {generation, from, next, total, lines: [...]}: at most kMaxLines whole lines of metrics.jsonl. `generation` changes
+  /// when the file was cut back by a resume: then ask again from 0.
+  std::string metrics(int64_t from_line);
+  /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy}]}
+  std::string steps();
+  /// {step, page, pages, groups: [...]}, kGroupsPerPage groups a page.
+  std::string samples(int64_t step, int64_t page);
+  /// {step, page, pages, answers: [...]}
+  std::string evals(int64_t step, int64_t page);
+
+  static constexpr int64_t kMaxLines = 4000;
+  static constexpr int64_t kGroupsPerPage = 32;
+  static constexpr int64_t kAnswersPerPage = 64;
+
+ private:
+  struct Line {
+    int64_t begin_bytes, end_bytes;
+  };
+  void index_new_lines();
+  std::string line_text(const Line& line) const;
+  std::string state() const;
+  std::string path(const char* name) const { return folder_ + "/" + name; }
+
+  std::string folder_;
+  std::mutex mutex_;          ///< guards what follows
+  std::vector<Line> lines_;
+  std::string last_line_;     ///< as indexed; when the file says otherwise, it was rewritten
+  int64_t generation_ = 0;
+};
+
+}  // namespace tandem::board

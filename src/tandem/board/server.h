@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `tandem board`: the web page of a run, live or finished, on 127.0.0.1 alone.
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace tandem::board {
+
+/// Ownership  owns its socket and threads; the run folder is only read.
+/// Threads    run() on one thread; `stop` may be set from any, also from a signal handler.
+/// Blocking   run() until `stop` is true.
+/// Errors     UserError if the run folder is missing, or the port is taken (naming a free one).
+/// Read next  run_folder.h (what the page gets), static/app.js (the page).
+class Server {
+ public:
+  /// `port` 0 takes the first free one from kFirstPort on.
+  Server(const std::string& run_dir, int port);
+  ~Server();
+
+  int port() const;
+  std::string url() const;
+  void run(const std::atomic<bool>& stop);
+
+  static constexpr int kFirstPort = 6006;
+
+ private:
+  struct Http;
+  std::unique_ptr<Http> http_;
+};
+
+}  // namespace tandem::board

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/sample_store.h"
+
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/data/statement.h"
+
+namespace tandem::data {
+namespace {
+
+// Blobs: int32 ids, float32 logprobs, int64 versions, in the byte order of the machine (little-endian wherever Tandem runs).
+constexpr const char* kSchema = R"(
+CREATE TABLE IF NOT EXISTS samples (
+  step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,
+  prompt_row INTEGER NOT NULL, finish TEXT NOT NULL, score REAL, advantage REAL, group_version INTEGER NOT NULL,
+  trained_version INTEGER NOT NULL, parts TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, data_source TEXT NOT NULL,
+  response TEXT NOT NULL, prompt_ids BLOB NOT NULL, response_ids BLOB NOT NULL, logprobs BLOB NOT NULL, kept_mass BLOB NOT NULL,
+  versions BLOB NOT NULL, train_logprobs BLOB, PRIMARY KEY (step, group_id, sample_index));
+CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
+CREATE TABLE IF NOT EXISTS evals (
+  step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL);
+CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);)";
+
+constexpr const char* kInsertSample =
+    "INSERT INTO samples (step, group_id, sample_index, sample_id, prompt_row, prompt, prompt_ids, answer, data_source, response, "
+    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, group_version, trained_version, parts) "
+    "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+constexpr const char* kSelectGroups =
+    "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
+    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts FROM samples WHERE step = ?1 AND "
+    "group_id IN (SELECT DISTINCT group_id FROM samples WHERE step = ?1 ORDER BY group_id LIMIT ?2 OFFSET ?3) "
+    "ORDER BY group_id, sample_index";
+
+const char* finish_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAborted: return "aborted";
+  }
+  TANDEM_CHECK(false, "finish reason ", static_cast<int>(reason));
+}
+
+FinishReason finish_of(const std::string& name) {
+  return name == "stop" ? FinishReason::kStop : name == "length" ? FinishReason::kLength : FinishReason::kAborted;
+}
+
+std::string parts_text(const Sample& sample) {
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+  for (const auto& [name, number] : sample.parts) parts[name] = number;
+  return parts.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::vector<std::pair<std::string, double>> parts_of(const std::string& text) {
+  std::vector<std::pair<std::string, double>> parts;
+  const auto object = nlohmann::ordered_json::parse(text);
+  for (const auto& [name, number] : object.items())
+    parts.emplace_back(name, number.is_null() ? std::numeric_limits<double>::quiet_NaN() : number.get<double>());
+  return parts;
+}
+
+Database open_database(const std::string& path, int flags) {
+  sqlite3* made = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &made, flags | SQLITE_OPEN_URI, nullptr);
+  Database database(made);
+  if (code != SQLITE_OK)
+    throw UserError(path, std::string("cannot be opened: ") + sqlite3_errstr(code), "give the run folder of a Tandem run");
+  sqlite3_busy_timeout(database.get(), 5000);
+  return database;
+}
+
+// `?`, `#` and `%` mean something in a URI.
+std::string uri_path(const std::string& path) {
+  std::string out;
+  for (const char c : path) {
+    if (c == '?') out += "%3f";
+    else if (c == '#') out += "%23";
+    else if (c == '%') out += "%25";
+    else out += c;
+  }
+  return out;
+}
+
+/// A transaction that is undone unless committed.
+class Transaction {
+ public:
+  explicit Transaction(sqlite3* database) : database_(database) { Statement(database, "BEGIN IMMEDIATE").run(); }
+  ~Transaction() {
+    if (!committed_) sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+  void commit() {
+    Statement(database_, "COMMIT").run();
+    committed_ = true;
+  }
+
+ private:
+  sqlite3* database_;
+  bool committed_ = false;
+};
+
+void drop_rows(sqlite3* database, const std::string& table, const char* comparison, StepId step) {
+  Statement(database, "DELETE FROM " + table + " WHERE step " + comparison + " ?").bind(value(step)).run();
+}
+
+std::vector<StepSummary> summaries(sqlite3* database, const char* sql) {
+  std::vector<StepSummary> out;
+  for (Statement rows(database, sql); rows.next();)
+    out.push_back({StepId{rows.integer(0)}, rows.integer(1), rows.integer(2), rows.real(3)});
+  return out;
+}
+
+Sample read_sample(const Statement& row) {
+  Sample sample;
+  sample.id = SampleId{row.integer(8)};
+  sample.text = row.text(9);
+  sample.ids = row.numbers<int32_t>(10);
+  sample.logprobs = row.numbers<float>(11);
+  sample.kept_mass = row.numbers<float>(12);
+  sample.versions = row.numbers<int64_t>(13);
+  sample.finish = finish_of(row.text(15));
+  sample.scored = true;
+  sample.score = row.real(16);
+  sample.parts = parts_of(row.text(18));
+  return sample;
+}
+
+}  // namespace
+
+void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
+
+SampleStore::SampleStore(const std::string& path)
+    : path_(path), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) {
+  char* reason = nullptr;
+  const std::string sql = std::string("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;") + kSchema;
+  if (sqlite3_exec(database_.get(), sql.c_str(), nullptr, nullptr, &reason) == SQLITE_OK) return;
+  const std::string what = reason ? reason : "unknown fault";
+  sqlite3_free(reason);
+  throw UserError(path, "cannot hold samples: " + what, "choose a fresh and writable --run-dir");
+}
+
+void SampleStore::append(const Batch& batch, std::span<const double> advantages, std::span<const std::vector<float>> train_logprobs) {
+  Transaction transaction(database_.get());
+  drop_rows(database_.get(), "samples", "=", batch.step);
+  Statement insert(database_.get(), kInsertSample);
+  size_t row = 0;
+  for (const Group& group : batch.groups) {
+    const Prompt& prompt = group.prompt;
+    for (size_t index = 0; index < group.samples.size(); ++index, ++row) {
+      const Sample& sample = group.samples[index];
+      TANDEM_CHECK(row < advantages.size(), "one advantage per sample: ", advantages.size(), " given");
+      TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
+      insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id));
+      insert.bind(prompt.row).bind(prompt.text).bind(prompt.ids).bind(prompt.answer).bind(prompt.data_source);
+      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(sample.versions);
+      if (train_logprobs.empty()) insert.bind_null();
+      else insert.bind(train_logprobs[row]);
+      insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);
+      insert.bind(value(group.version)).bind(value(batch.version)).bind(parts_text(sample));
+      insert.run();
+    }
+  }
+  TANDEM_CHECK(row == advantages.size(), row, " samples but ", advantages.size(), " advantages");
+  transaction.commit();
+}
+
+void SampleStore::append_evals(StepId step, std::span<const EvalAnswer> answers) {
+  Transaction transaction(database_.get());
+  drop_rows(database_.get(), "evals", "=", step);
+  Statement insert(database_.get(), "INSERT INTO evals (step, row, prompt, answer, response, score) VALUES (?,?,?,?,?,?)");
+  for (const EvalAnswer& it : answers)
+    insert.bind(value(step)).bind(it.row).bind(it.prompt).bind(it.answer).bind(it.response).bind(it.score).run();
+  transaction.commit();
+}
+
+void SampleStore::truncate_after(StepId step) {
+  Transaction transaction(database_.get());
+  drop_rows(database_.get(), "samples", ">", step);
+  drop_rows(database_.get(), "evals", ">", step);
+  transaction.commit();
+}
+
+void SampleStore::flush() {
+  // PASSIVE copies what it can without waiting for readers and syncs the log first, which is all that durability needs.
+  const int code = sqlite3_wal_checkpoint_v2(database_.get(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+  if (code != SQLITE_OK && code != SQLITE_BUSY) throw PeerError(path_ + ": " + sqlite3_errmsg(database_.get()));
+}
+
+SampleReader::SampleReader(const std::string& path) : path_(path) {
+  if (!std::filesystem::is_regular_file(path)) throw UserError(path, "no such file", "give a run folder that has samples.sqlite");
+  database_ = open_database(path, SQLITE_OPEN_READONLY);
+  const char* probe = "SELECT (SELECT 1 FROM samples LIMIT 1), (SELECT 1 FROM evals LIMIT 1)";
+  const auto probed = [&] { return sqlite3_exec(database_.get(), probe, nullptr, nullptr, nullptr); };
+  int code = probed();
+  // A write-ahead log cannot be opened where nothing may be written; a finished run there is read as it lies.
+  if (code == SQLITE_CANTOPEN || code == SQLITE_READONLY) {
+    database_ = open_database("file:" + uri_path(path) + "?immutable=1", SQLITE_OPEN_READONLY);
+    code = probed();
+  }
+  if (code != SQLITE_OK)
+    throw UserError(path, std::string("is no sample store: ") + sqlite3_errmsg(database_.get()), "give the run folder of a Tandem run");
+}
+
+std::vector<StepSummary> SampleReader::steps() const {
+  return summaries(database_.get(), "SELECT step, count(DISTINCT group_id), count(*), avg(score) FROM samples GROUP BY step ORDER BY step");
+}
+
+std::vector<StoredGroup> SampleReader::groups(StepId step, int64_t first, int64_t count) const {
+  Statement row(database_.get(), kSelectGroups);
+  row.bind(value(step)).bind(count).bind(first);
+  std::vector<StoredGroup> out;
+  while (row.next()) {
+    const GroupId id{row.integer(0)};
+    if (out.empty() || out.back().group.id != id) {
+      StoredGroup& stored = out.emplace_back();
+      stored.group.id = id;
+      stored.group.prompt = {row.integer(1), row.text(2), row.numbers<int32_t>(3), row.text(4), row.text(5)};
+      stored.group.version = PolicyVersion{row.integer(6)};
+      stored.trained_version = PolicyVersion{row.integer(7)};
+    }
+    out.back().group.samples.push_back(read_sample(row));
+    out.back().train_logprobs.push_back(row.numbers<float>(14));
+    out.back().advantages.push_back(row.real(17));
+  }
+  return out;
+}
+
+Batch SampleReader::batch(StepId step) const {
+  std::vector<StoredGroup> stored = groups(step, 0, std::numeric_limits<int64_t>::max());
+  if (stored.empty()) {
+    const auto all = steps();
+    const std::string remedy = all.empty() ? "the store is empty"
+                                           : "it holds steps " + std::to_string(value(all.front().step)) + " to " +
+                                                 std::to_string(value(all.back().step));
+    throw UserError(path_, "has no samples of step " + std::to_string(value(step)), remedy);
+  }
+  Batch batch;
+  batch.step = step;
+  batch.version = stored.front().trained_version;
+  for (StoredGroup& it : stored) batch.groups.push_back(std::move(it.group));
+  return batch;
+}
+
+std::vector<StepSummary> SampleReader::eval_steps() const {
+  return summaries(database_.get(), "SELECT step, count(DISTINCT row), count(*), avg(score) FROM evals GROUP BY step ORDER BY step");
+}
+
+std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
+  Statement row(database_.get(), "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
+  row.bind(value(step)).bind(count).bind(first);
+  std::vector<EvalAnswer> out;
+  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)});
+  return out;
+}
+
+}  // namespace tandem::data

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// samples.sqlite: every sample a run trained on and every answer of its evaluations. Written by the run; read by the page
+// of the run, by --replay, and by anybody with an SQL shell.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/data/sample.h"
+
+struct sqlite3;
+
+namespace tandem::data {
+
+struct EvalAnswer {
+  int64_t row = 0;  ///< row in the evaluation data set
+  std::string prompt, answer, response;
+  double score = 0;
+};
+
+struct CloseDatabase {
+  void operator()(sqlite3* database) const;
+};
+using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+
+/// Writes. One transaction per call, in write-ahead mode, so that readers of other processes never wait.
+///
+/// Threads    one at a time.
+/// Blocking   a call waits for the disk cache; flush() for the disk.
+/// Errors     UserError if the file cannot be opened or is no sample store; PeerError naming the file when a write fails
+///            (disk full), after which nothing of that call is in the file.
+class SampleStore {
+ public:
+  explicit SampleStore(const std::string& path);
+
+  /// The samples of `batch.step`, replacing any rows of that step. `advantages` holds one number per sample, in the order
+  /// groups, then samples; `train_logprobs`, if not empty, one vector per sample in the same order.
+  void append(const Batch& batch, std::span<const double> advantages, std::span<const std::vector<float>> train_logprobs = {});
+  /// The answers of one evaluation, replacing any of the same step.
+  void append_evals(StepId step, std::span<const EvalAnswer> answers);
+  /// Drops all rows of later steps: what a resumed run will do again.
+  void truncate_after(StepId step);
+  /// Makes everything appended durable and folds the write-ahead log into the file.
+  void flush();
+
+ private:
+  std::string path_;
+  Database database_;
+};
+
+/// A group as it was trained, with what the trainer made of it.
+struct StoredGroup {
+  Group group;
+  PolicyVersion trained_version{};                  ///< version before the update; lag = this - group.version
+  std::vector<double> advantages;                   ///< one per sample
+  std::vector<std::vector<float>> train_logprobs;   ///< one per sample; empty where none were stored
+};
+
+struct StepSummary {
+  StepId step{};
+  int64_t num_groups = 0, num_samples = 0;
+  double mean_score = 0;
+};
+
+/// Reads, also while a run writes.
+///
+/// Threads    one at a time.
+/// Blocking   at most a few seconds when the file is locked.
+/// Errors     UserError if the file is missing, no sample store, or lacks the step asked for.
+class SampleReader {
+ public:
+  explicit SampleReader(const std::string& path);
+
+  std::vector<StepSummary> steps() const;
+  /// Groups [first, first + count) of a step, ordered by group id; fewer at the end.
+  std::vector<StoredGroup> groups(StepId step, int64_t first, int64_t count) const;
+  /// The whole batch of a step as it was trained: ids, logprobs, versions, scores, parts.
+  Batch batch(StepId step) const;
+  std::vector<StepSummary> eval_steps() const;
+  std::vector<EvalAnswer> evals(StepId step, int64_t first, int64_t count) const;
+
+ private:
+  std::string path_;
+  Database database_;
+};
+
+}  // namespace tandem::data

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/board/run_folder.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/error.h"
+#include "tandem/data/sample_store.h"
+
+namespace tandem::board {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class RunFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("tandem_board_test_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void append(const std::string& text) { std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << text; }
+  fs::path folder_;
+};
+
+TEST_F(RunFolderTest, AMissingFolderIsTheUsersError) { EXPECT_THROW(RunFolder((folder_ / "none").string()), UserError); }
+
+TEST_F(RunFolderTest, AnEmptyFolderGivesEmptyAnswers) {
+  RunFolder run(folder_.string());
+  EXPECT_EQ(json::parse(run.metrics(0)).at("lines"), json::array());
+  EXPECT_EQ(json::parse(run.steps()).at("steps"), json::array());
+  EXPECT_EQ(json::parse(run.run()).at("total_steps"), 0);
+}
+
+TEST_F(RunFolderTest, AHalfWrittenLastLineWaitsUntilItIsWhole) {
+  RunFolder run(folder_.string());
+  append("{\"step\":1,\"x\":0.5}\n{\"step\":2,\"x\":");
+  json found = json::parse(run.metrics(0));
+  EXPECT_EQ(found.at("next"), 1);
+  ASSERT_EQ(found.at("lines").size(), 1u);
+  append("0.75}\n");
+  found = json::parse(run.metrics(1));
+  EXPECT_EQ(found.at("from"), 1);
+  EXPECT_EQ(found.at("lines"), json::parse("[{\"step\":2,\"x\":0.75}]"));
+  EXPECT_EQ(json::parse(run.metrics(2)).at("lines"), json::array());
+}
+
+TEST_F(RunFolderTest, AResumeThatCutTheFileBackStartsANewGeneration) {
+  RunFolder run(folder_.string());
+  append("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  EXPECT_EQ(json::parse(run.metrics(0)).at("generation"), 0);
+  fs::resize_file(folder_ / "metrics.jsonl", 11);
+  append("{\"step\":2,\"b\":1}\n{\"step\":3,\"b\":1}\n{\"step\":4,\"b\":1}\n");  // longer than before
+  const json found = json::parse(run.metrics(0));
+  EXPECT_EQ(found.at("generation"), 1);
+  EXPECT_EQ(found.at("lines").size(), 4u);
+}
+
+TEST_F(RunFolderTest, ABrokenLineIsLeftOut) {
+  RunFolder run(folder_.string());
+  append("{\"step\":1}\nnoise\n{\"step\":2}\n");
+  const json found = json::parse(run.metrics(0));
+  EXPECT_EQ(found.at("next"), 3);
+  EXPECT_EQ(found.at("lines").size(), 2u);
+}
+
+TEST_F(RunFolderTest, TheStateFollowsTheSummaryAndTheFilesAge) {
+  RunFolder run(folder_.string());
+  std::ofstream(folder_ / "config.yaml") << "model:\n  path: x\ntrain:\n  steps: 40  # all\n";
+  append("{\"step\":1}\n");
+  json found = json::parse(run.run());
+  EXPECT_EQ(found.at("state"), "running");
+  EXPECT_EQ(found.at("total_steps"), 40);
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  for (const char* name : {"metrics.jsonl", "config.yaml"}) fs::last_write_time(folder_ / name, old);
+  EXPECT_EQ(json::parse(run.run()).at("state"), "idle");
+  std::ofstream(folder_ / "summary.json") << R"({"steps":1,"eval_after":{"accuracy":0.5}})";
+  found = json::parse(run.run());
+  EXPECT_EQ(found.at("state"), "finished");
+  EXPECT_EQ(found.at("summary").at("eval_after").at("accuracy"), 0.5);
+  fs::last_write_time(folder_ / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(5));  // resumed
+  EXPECT_EQ(json::parse(run.run()).at("state"), "running");
+}
+
+TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {
+  data::Batch batch{StepId{5}, PolicyVersion{4}, {}};
+  std::vector<double> advantages;
+  for (int64_t g = 0; g < RunFolder::kGroupsPerPage + 1; ++g) {
+    data::Group group;
+    group.id = GroupId{g};
+    group.prompt = {g, "<b>" + std::to_string(g), {1}, "7", "sums"};
+    group.version = PolicyVersion{2};
+    data::Sample sample;
+    sample.ids = {1, 2};
+    sample.versions = {2, 3};
+    sample.text = "bad bytes \xff";
+    sample.score = 1;
+    sample.parts = {{"answer", 1.0}};
+    group.samples = {sample};
+    batch.groups.push_back(group);
+    advantages.push_back(0.5);
+  }
+  data::SampleStore(folder_ / "samples.sqlite").append(batch, advantages);
+  RunFolder run(folder_.string());
+  EXPECT_EQ(json::parse(run.steps()).at("steps")[0].at("groups"), RunFolder::kGroupsPerPage + 1);
+  const json found = json::parse(run.samples(5, 1));
+  EXPECT_EQ(found.at("pages"), 2);
+  ASSERT_EQ(found.at("groups").size(), 1u);
+  const json& group = found.at("groups")[0];
+  EXPECT_EQ(group.at("lag"), 2);
+  EXPECT_EQ(group.at("prompt"), "<b>32");
+  EXPECT_EQ(group.at("samples")[0].at("advantage"), 0.5);
+  EXPECT_EQ(group.at("samples")[0].at("newest_version"), 3);
+  EXPECT_EQ(group.at("samples")[0].at("response"), "bad bytes \xef\xbf\xbd");
+  EXPECT_EQ(json::parse(run.samples(6, 0)).at("groups"), json::array());
+}
+
+}  // namespace
+}  // namespace tandem::board

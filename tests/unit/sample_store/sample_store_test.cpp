@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/sample_store.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tandem/base/error.h"
+
+namespace tandem::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SampleStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("tandem_store_test_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    path_ = (folder_ / "samples.sqlite").string();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  fs::path folder_;
+  std::string path_;
+};
+
+Batch batch_of(int64_t step, int64_t num_groups = 3) {
+  Batch batch{StepId{step}, PolicyVersion{step - 1}, {}};
+  for (int64_t g = 0; g < num_groups; ++g) {
+    Group group;
+    group.id = GroupId{step * 100 + g};
+    group.prompt = {g, "12+3=\n\"" + std::to_string(g), {1, 2, static_cast<int32_t>(g)}, "15", "sums"};
+    group.version = PolicyVersion{step - 2};
+    for (int i = 0; i < 2; ++i) {
+      Sample sample;
+      sample.id = sample_id(group.id, 2, i);
+      sample.ids = {7, 151643, static_cast<int32_t>(i)};
+      sample.logprobs = {-0.1f, -1e-30f, -3.5f};
+      if (i) sample.kept_mass = {-0.5f, 0.0f, -0.25f};
+      sample.versions = {step - 2, step - 2, step - 1};
+      sample.finish = i ? FinishReason::kLength : FinishReason::kStop;
+      sample.text = std::string("answer\0tail", 11) + std::to_string(i);
+      sample.scored = true;
+      sample.score = 0.1 * i;
+      sample.parts = {{"z_format", 0.2}, {"answer", 0.1 * i}};
+      group.samples.push_back(sample);
+    }
+    batch.groups.push_back(group);
+  }
+  return batch;
+}
+
+void expect_same(const Batch& a, const Batch& b) {
+  EXPECT_EQ(a.step, b.step);
+  EXPECT_EQ(a.version, b.version);
+  ASSERT_EQ(a.groups.size(), b.groups.size());
+  for (size_t g = 0; g < a.groups.size(); ++g) {
+    const Group &x = a.groups[g], &y = b.groups[g];
+    EXPECT_EQ(x.id, y.id);
+    EXPECT_EQ(x.version, y.version);
+    EXPECT_EQ(x.prompt.row, y.prompt.row);
+    EXPECT_EQ(x.prompt.text, y.prompt.text);
+    EXPECT_EQ(x.prompt.ids, y.prompt.ids);
+    EXPECT_EQ(x.prompt.answer, y.prompt.answer);
+    EXPECT_EQ(x.prompt.data_source, y.prompt.data_source);
+    ASSERT_EQ(x.samples.size(), y.samples.size());
+    for (size_t i = 0; i < x.samples.size(); ++i) {
+      const Sample &s = x.samples[i], &t = y.samples[i];
+      EXPECT_EQ(s.id, t.id);
+      EXPECT_EQ(s.ids, t.ids);
+      EXPECT_EQ(s.logprobs, t.logprobs);
+      EXPECT_EQ(s.kept_mass, t.kept_mass);
+      EXPECT_EQ(s.versions, t.versions);
+      EXPECT_EQ(s.finish, t.finish);
+      EXPECT_EQ(s.text, t.text);
+      EXPECT_EQ(s.scored, t.scored);
+      EXPECT_EQ(s.score, t.score);
+      EXPECT_EQ(s.parts, t.parts);
+    }
+  }
+}
+
+TEST_F(SampleStoreTest, ABatchComesBackAsItWentIn) {
+  SampleStore store(path_);
+  const Batch batch = batch_of(4);
+  const std::vector<double> advantages{1, -1, 2, -2, 3, -3};
+  std::vector<std::vector<float>> train(6, {-0.2f, -0.3f, -0.4f});
+  store.append(batch, advantages, train);
+  const SampleReader reader(path_);  // while the writer is open
+  expect_same(reader.batch(StepId{4}), batch);
+  const auto page = reader.groups(StepId{4}, 1, 1);
+  ASSERT_EQ(page.size(), 1u);
+  EXPECT_EQ(page[0].group.id, GroupId{401});
+  EXPECT_EQ(page[0].trained_version, PolicyVersion{3});
+  EXPECT_EQ(page[0].advantages, (std::vector<double>{2, -2}));
+  EXPECT_EQ(page[0].train_logprobs[1], train[0]);
+}
+
+TEST_F(SampleStoreTest, ANaNScoreStaysNaN) {
+  SampleStore store(path_);
+  Batch batch = batch_of(1, 1);
+  batch.groups[0].samples[0].score = std::nan("");
+  store.append(batch, std::vector<double>{0, 0});
+  EXPECT_TRUE(std::isnan(SampleReader(path_).batch(StepId{1}).groups[0].samples[0].score));
+}
+
+TEST_F(SampleStoreTest, ResumeDropsLaterStepsAndAStepWrittenTwiceIsThereOnce) {
+  SampleStore store(path_);
+  for (int64_t step = 1; step <= 4; ++step) {
+    store.append(batch_of(step), std::vector<double>(6, 0.0));
+    store.append_evals(StepId{step}, std::vector<EvalAnswer>{{0, "p", "a", "r", 1.0}, {1, "p", "a", "r", 0.0}});
+  }
+  store.truncate_after(StepId{2});
+  store.append(batch_of(2, 1), std::vector<double>(2, 0.0));
+  store.flush();
+  const SampleReader reader(path_);
+  const auto steps = reader.steps();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].num_groups, 3);
+  EXPECT_EQ(steps[0].num_samples, 6);
+  EXPECT_DOUBLE_EQ(steps[0].mean_score, 0.05);
+  EXPECT_EQ(steps[1].num_groups, 1);
+  ASSERT_EQ(reader.eval_steps().size(), 2u);
+  EXPECT_EQ(reader.eval_steps()[1].mean_score, 0.5);
+  EXPECT_EQ(reader.evals(StepId{1}, 1, 10).at(0).row, 1);
+}
+
+TEST_F(SampleStoreTest, WhatCannotBeReadIsTheUsersError) {
+  EXPECT_THROW(SampleReader((folder_ / "none.sqlite").string()), UserError);
+  std::ofstream(folder_ / "text.sqlite") << std::string(5000, 'x');
+  EXPECT_THROW(SampleReader((folder_ / "text.sqlite").string()), UserError);
+  SampleStore store(path_);
+  store.append(batch_of(1), std::vector<double>(6, 0.0));
+  EXPECT_THROW(SampleReader(path_).batch(StepId{9}), UserError);
+  EXPECT_THROW(SampleStore("/proc/none/samples.sqlite"), UserError);
+}
+
+TEST_F(SampleStoreTest, AWrongNumberOfAdvantagesLeavesNothingBehind) {
+  SampleStore store(path_);
+  EXPECT_THROW(store.append(batch_of(1), std::vector<double>(5, 0.0)), InternalError);
+  EXPECT_TRUE(SampleReader(path_).steps().empty());
+}
+
+}  // namespace
+}  // namespace tandem::data
