@@ -3,6 +3,7 @@
 // every group is trained once or reported dropped. The same harness catches rules that were weakened on purpose.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -161,7 +162,8 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
         [&]() -> std::vector<GroupId> {
           if (!queue.batch_ready()) return {};
           std::vector<GroupId> ids;
-          for (const data::Group& g : queue.take(data::Stage::kTrain, ReplicaId{0}, StepId{++step})->groups) ids.push_back(g.id);
+          const data::Batch batch = *queue.take(data::Stage::kTrain, ReplicaId{0}, StepId{++step});
+          for (const data::Group& g : batch.groups) ids.push_back(g.id);
           EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
           return ids;
         },
@@ -176,7 +178,9 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
     ASSERT_EQ(c.dropped, dropped);
     ASSERT_EQ(c.trained, kNumUpdates * rule.groups_per_step);
     ASSERT_EQ(c.started, c.trained + c.dropped + queue.num_outstanding()) << "a group got lost";
-    if (policy_ == LagPolicy::kWait || staleness_ == 0) ASSERT_EQ(c.dropped, 0);
+    if (policy_ == LagPolicy::kWait || staleness_ == 0) {
+      ASSERT_EQ(c.dropped, 0);
+    }
   }
 }
 
