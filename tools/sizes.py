@@ -88,7 +88,7 @@ def main():
             found.append(("virtuals", f"{name}:{body.split()[0]}", len(re.findall(r"\bvirtual\b[^;{]*=\s*0\s*;", body)), name))
     found += [("pairs", f"src/tandem/{unit}", len(stems), f"src/tandem/{unit}") for unit, stems in pairs.items()]
     allowed = read_allowed()
-    faults = sorted({f"{where}: {kind} {subject.split(':')[-1] if ':' in subject else ''} has {number}, at most {LIMITS[kind]}"
+    faults = sorted({f"{where}: {kind} {subject.partition(':')[2] or 'lines'} has {number}, at most {LIMITS[kind]}"
                      for kind, subject, number, where in found if number > LIMITS[kind] and f"{kind} {subject}" not in allowed})
     finish("sizes", faults)
 

@@ -4,6 +4,7 @@
 from source import finish, name_of, repository_files
 
 MAX_COLUMNS = 140
+WIDE_LINES_LEFT = 100  # from before this gate; lower it as they go, never raise it
 CODE = {".h", ".cpp", ".cu", ".py", ".cmake", ".js", ".css", ".html", ".sh", ".supp"}
 NO_LICENCE_LINE = {".clang-format"}
 
@@ -15,7 +16,7 @@ def is_code(path):
 
 
 def main():
-    faults = []
+    faults, wide = [], []
     for path in repository_files():
         if not is_code(path):
             continue
@@ -27,12 +28,12 @@ def main():
             faults.append(f"{name}: no newline at the end")
         for number, line in enumerate(lines, 1):
             if len(line) > MAX_COLUMNS and path.suffix in (".h", ".cpp", ".py"):
-                faults.append(f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}")
+                wide.append(f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}")
             if "\t" in line:
                 faults.append(f"{name}:{number}: a tab")
             if line.rstrip() != line:
                 faults.append(f"{name}:{number}: blanks at the end")
-    finish("text", faults)
+    finish("text", faults + (wide if len(wide) > WIDE_LINES_LEFT else []))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,7 +24,7 @@ enum class ReduceOp { kSum, kMax };
 /// Errors     PeerError naming rank, operation and peer when a peer fails, aborts or is late; after it the group is dead and
 ///            every later call throws the same error.
 /// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend.
-/// Read next  local.h (threads), mpi.h (processes), mesh.h (named axes).
+/// Read next  launch.h (ranks as threads or processes), mesh.h (named axes).
 class Group {
  public:
   virtual ~Group() = default;

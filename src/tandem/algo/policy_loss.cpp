@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/algo/policy_loss.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+
+namespace tandem::algo {
+namespace {
+
+constexpr double kMaxLogRatio = 20;
+constexpr double kMaxK3 = 10;
+
+at::Tensor k3(const at::Tensor& minus_d_T) {
+  const at::Tensor x_T = minus_d_T.clamp(-kMaxLogRatio, kMaxLogRatio);
+  return (x_T.exp() - 1 - x_T).clamp(-kMaxK3, kMaxK3);
+}
+
+}  // namespace
+
+void LossSums::add(const LossSums& other) {
+  tokens += other.tokens;
+  clipped += other.clipped;
+  clipped_dual += other.clipped_dual;
+  kl_old += other.kl_old;
+  kl_rollout_train += other.kl_rollout_train;
+  ratio_max = std::max(ratio_max, other.ratio_max);
+}
+
+PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe) {
+  const int64_t num_tokens = in.logprobs_T.numel();
+  for (const at::Tensor* t : {&in.old_T, &in.behavior_T, &in.correction_T, &in.advantages_T, &in.trainable_T})
+    TANDEM_CHECK(t->numel() == num_tokens, t->numel(), " entries beside ", num_tokens, " logprobs");
+  const at::Tensor ignored_T = in.trainable_T.to(at::kBool).logical_not();
+
+  // Masked before exp, so that garbage outside the mask cannot reach a gradient as 0 * inf.
+  const at::Tensor log_ratio_T = (in.logprobs_T - in.old_T).masked_fill(ignored_T, 0).clamp(-kMaxLogRatio, kMaxLogRatio);
+  const at::Tensor advantages_T = in.advantages_T.masked_fill(ignored_T, 0);
+  const at::Tensor ratio_T = log_ratio_T.exp();
+  const at::Tensor free_T = -advantages_T * ratio_T;
+  const at::Tensor bounded_T = -advantages_T * ratio_T.clamp(1 - recipe.clip.low, 1 + recipe.clip.high);
+  at::Tensor loss_T = at::maximum(free_T, bounded_T);
+  const at::Tensor clipped_T = bounded_T.gt(free_T);
+  at::Tensor dual_T = clipped_T.new_zeros({num_tokens});
+  if (recipe.clip.dual > 0) {
+    const at::Tensor negative_T = advantages_T.lt(0);
+    const at::Tensor most_T = -advantages_T * recipe.clip.dual;
+    dual_T = negative_T.logical_and(loss_T.gt(most_T));
+    loss_T = at::where(negative_T, at::minimum(most_T, loss_T), loss_T);
+  }
+  const Rows rows = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+  PolicyLoss result;
+  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), rows, recipe);
+  if (num_tokens == 0) return result;
+
+  const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
+  // One tensor, so that a device is waited for once.
+  auto sum_of = [](const at::Tensor& t_T) { return t_T.detach().sum(at::kDouble); };
+  const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(clipped_T), sum_of(dual_T), -sum_of(log_ratio_T), sum_of(rollout_T),
+                                     ratio_T.detach().masked_fill(ignored_T, 0).max().to(at::kDouble)})
+                              .cpu();
+  const double* s = sums.const_data_ptr<double>();
+  result.sums = {s[0], s[1], s[2], s[3], s[4], s[5]};
+  return result;
+}
+
+at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator) {
+  const at::Tensor d_T = logprobs_T - reference_T;
+  auto straight = [&](const at::Tensor& value_T) {
+    const at::Tensor gradient_T = 0.5 * d_T.square();
+    return value_T.detach() + (gradient_T - gradient_T.detach());  // the difference is exactly 0
+  };
+  switch (estimator) {
+    case KlEstimator::kK1: return d_T;
+    case KlEstimator::kAbs: return d_T.abs();
+    case KlEstimator::kK2: return 0.5 * d_T.square();
+    case KlEstimator::kK3: return k3(-d_T);
+    case KlEstimator::kK1Straight: return straight(d_T);
+    case KlEstimator::kK3Straight: return straight(k3(-d_T));
+  }
+  TANDEM_CHECK(false, "no such KL estimator");
+}
+
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Recipe& recipe) {
+  const at::Tensor ignored_T = rows.trainable_T.to(at::kBool).logical_not();
+  const at::Tensor kl_T = kl_estimate(logprobs_T.masked_fill(ignored_T, 0), reference_T.masked_fill(ignored_T, 0), recipe.kl_estimator);
+  KlPenalty result;
+  result.loss = recipe.kl_coef * aggregate(kl_T, rows, recipe);
+  result.sum = kl_T.detach().sum(at::kDouble).item<double>();
+  return result;
+}
+
+at::Tensor token_entropy(const at::Tensor& logits_TV) {
+  return at::logsumexp(logits_TV, -1) - (logits_TV.softmax(-1) * logits_TV).sum(-1);
+}
+
+at::Tensor label_logprobs(const at::Tensor& logits_TV, const at::Tensor& labels_T) {
+  return logits_TV.log_softmax(-1).gather(-1, labels_T.unsqueeze(-1)).squeeze(-1);
+}
+
+}  // namespace tandem::algo

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The clipped policy gradient and the KL term, with the sums that become a step's metrics.
+// T = packed response tokens of one micro-batch, S = its sequences, V = vocabulary
+
+#include <ATen/core/Tensor.h>
+
+#include "tandem/algo/aggregate.h"
+#include "tandem/algo/recipe.h"
+
+namespace tandem::algo {
+
+struct PolicyLossInput {
+  at::Tensor logprobs_T;      // current policy; carries the gradient
+  at::Tensor old_T;           // policy before this update (proximal); may be the detached current one
+  at::Tensor behavior_T;      // policy that sampled the tokens
+  at::Tensor correction_T;    // detached importance weight, 1 where none
+  at::Tensor advantages_T;
+  at::Tensor trainable_T;     // false on prompt, padding and tool output
+  at::Tensor offsets_S;       // where each sequence starts in T
+  double global_tokens;       // trainable tokens of the whole step, over all ranks
+  double global_sequences;
+};
+
+/// Sums over trainable tokens. add() joins micro-batches; between ranks reduce sums by kSum and ratio_max by kMax.
+struct LossSums {
+  double tokens = 0;
+  double clipped = 0;           ///< tokens whose ratio the clip range cut
+  double clipped_dual = 0;      ///< tokens the dual clip cut
+  double kl_old = 0;            ///< k1 of old against current: sum of old - current
+  double kl_rollout_train = 0;  ///< k3 of behavior against old
+  double ratio_max = 0;
+
+  void add(const LossSums& other);
+};
+
+struct PolicyLoss {
+  at::Tensor loss;  ///< scalar with gradient; this micro-batch's share of the step's loss
+  LossSums sums;
+};
+
+/// Proximal policy optimisation's clipped surrogate (Schulman et al. 2017) with separate bounds (DAPO) and dual clip (Ye et
+/// al. 2020). r = exp(clamp(current - old, +-20)); L = max(-A r, -A clip(r)). Sums over T and divides by the recipe's global
+/// denominator, so splitting into micro-batches changes the gradient only by rounding. behavior_T enters only the metrics.
+PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe);
+
+struct KlPenalty {
+  at::Tensor loss;  ///< scalar with gradient: kl_coef times the aggregated estimate
+  double sum = 0;   ///< sum of the estimates over trainable tokens, for the metric
+};
+
+/// The recipe's KL term against the reference policy.
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Recipe& recipe);
+
+/// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
+at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);
+
+/// Entropy of each row: logsumexp(z) - sum p z, in the precision of the logits.
+at::Tensor token_entropy(const at::Tensor& logits_TV);
+/// log_softmax(logits)[label] of each row.
+at::Tensor label_logprobs(const at::Tensor& logits_TV, const at::Tensor& labels_T);
+
+}  // namespace tandem::algo

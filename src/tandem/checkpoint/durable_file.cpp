@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "tandem/base/error.h"
+
+namespace tandem::checkpoint {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* operation, int error) {
+  throw PeerError(path + ": " + operation + " failed: " + std::strerror(error));
+}
+
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) fail(path, "open", errno);
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int fd() const { return fd_; }
+  int close() { return ::close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  constexpr size_t kMaxWrite = size_t{1} << 30;
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), kMaxWrite));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path, "write", errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void sync_path(const std::string& path, int flags) {
+  Descriptor file(path, flags);
+  // Some file systems cannot sync a directory; they say so with EINVAL.
+  if (::fsync(file.fd()) != 0 && errno != EINVAL) fail(path, "fsync", errno);
+}
+
+}  // namespace
+
+void write_durable(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+  const std::string partial = path + ".tmp";
+  try {
+    Descriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC);
+    for (std::span<const std::byte> piece : pieces) write_all(file.fd(), piece, path);
+    if (::fsync(file.fd()) != 0) fail(path, "fsync", errno);
+    if (file.close() != 0) fail(path, "close", errno);
+    if (::rename(partial.c_str(), path.c_str()) != 0) fail(path, "rename", errno);
+  } catch (...) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+}
+
+void write_durable(const std::string& path, const std::string& bytes) {
+  const std::span<const std::byte> piece = std::as_bytes(std::span(bytes));
+  write_durable(path, std::span(&piece, 1));
+}
+
+void sync_file(const std::string& path) { sync_path(path, O_RDONLY); }
+void sync_directory(const std::string& path) { sync_path(path, O_RDONLY | O_DIRECTORY); }
+
+void Checksum::block(const std::byte* bytes) {
+  for (int lane = 0; lane < 4; ++lane) {
+    uint64_t word;
+    std::memcpy(&word, bytes + 8 * lane, 8);
+    lanes_[lane] = std::rotl((lanes_[lane] ^ word) * 0x9FB21C651E98DF25ull, 31);
+  }
+}
+
+void Checksum::update(std::span<const std::byte> bytes) {
+  length_bytes_ += bytes.size();
+  if (num_held_ > 0) {
+    const size_t taken = std::min(bytes.size(), sizeof held_ - num_held_);
+    std::copy_n(bytes.begin(), taken, held_ + num_held_);
+    num_held_ += taken;
+    bytes = bytes.subspan(taken);
+    if (num_held_ < sizeof held_) return;
+    block(held_);
+    num_held_ = 0;
+  }
+  for (; bytes.size() >= sizeof held_; bytes = bytes.subspan(sizeof held_)) block(bytes.data());
+  std::copy(bytes.begin(), bytes.end(), held_);
+  num_held_ = bytes.size();
+}
+
+uint64_t Checksum::value() const {
+  Checksum last = *this;
+  std::fill(last.held_ + last.num_held_, last.held_ + sizeof held_, std::byte{0});
+  if (last.num_held_ > 0) last.block(last.held_);
+  uint64_t hash = length_bytes_;
+  for (uint64_t lane : last.lanes_) {
+    hash = (hash ^ lane) * 0xBF58476D1CE4E5B9ull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+uint64_t file_checksum(const std::string& path) {
+  Descriptor file(path, O_RDONLY);
+  Checksum checksum;
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  for (;;) {
+    const ssize_t count = ::read(file.fd(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "read", errno);
+    if (count == 0) return checksum.value();
+    checksum.update(std::span(buffer.data(), static_cast<size_t>(count)));
+  }
+}
+
+}  // namespace tandem::checkpoint

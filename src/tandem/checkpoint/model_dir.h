@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A Hugging Face model directory: config.json, model.safetensors or its shards, and the tokenizer's files.
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tandem/checkpoint/safetensors.h"
+
+namespace tandem::checkpoint {
+
+/// Ownership  tensors are read-only views of mapped files and keep them alive.
+/// Threads    const members from any thread.
+/// Errors     UserError naming the file: missing or malformed files, an index that names an absent shard or tensor.
+/// Read next  safetensors.h.
+class ModelDir {
+ public:
+  explicit ModelDir(const std::string& directory);
+
+  const std::string& path() const { return path_; }
+  const nlohmann::json& config() const { return config_; }
+  bool contains(const std::string& name) const { return file_of_.count(name) > 0; }
+  std::vector<std::string> names() const;
+  /// Dtype, shape and place without touching the data. Errors: as tensor().
+  const TensorEntry& entry(const std::string& name) const;
+  /// Errors: UserError if absent, with the nearest name.
+  at::Tensor tensor(const std::string& name) const;
+  /// Errors: also if the shape differs from `shape`.
+  at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
+  /// Errors: UserError unless the directory holds exactly these tensors; `tolerated` may be there and are not read.
+  void require_exactly(const std::vector<std::string>& names, const std::vector<std::string>& tolerated = {}) const;
+
+ private:
+  void open_shards(const std::string& index_path);
+  const SafetensorsFile& file_with(const std::string& name) const;
+
+  std::string path_;
+  nlohmann::json config_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, const SafetensorsFile*> file_of_;
+};
+
+/// Writes config.json and model.safetensors, and copies the tokenizer and generation files of `tokenizer_from` ("" = none).
+/// Errors: PeerError naming the path if something cannot be written.
+void write_model_dir(const std::string& directory, const nlohmann::json& config, const std::map<std::string, at::Tensor>& tensors,
+                     const std::string& tokenizer_from = "");
+
+}  // namespace tandem::checkpoint

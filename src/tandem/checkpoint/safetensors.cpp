@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/checkpoint/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/options.h"
+#include "tandem/checkpoint/durable_file.h"
+
+namespace tandem::checkpoint {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+struct DtypeName {
+  const char* name;
+  c10::ScalarType type;
+};
+constexpr DtypeName kDtypes[] = {
+    {"BOOL", c10::kBool}, {"U8", c10::kByte}, {"I8", c10::kChar}, {"I16", c10::kShort}, {"I32", c10::kInt}, {"I64", c10::kLong},
+    {"U16", c10::kUInt16}, {"U32", c10::kUInt32}, {"U64", c10::kUInt64}, {"F16", c10::kHalf}, {"BF16", c10::kBFloat16},
+    {"F32", c10::kFloat}, {"F64", c10::kDouble}, {"F8_E4M3", c10::kFloat8_e4m3fn}, {"F8_E5M2", c10::kFloat8_e5m2}, {"C64", c10::kComplexFloat}};
+
+[[noreturn]] void malformed(const std::string& path, const std::string& what, const std::string& remedy) { throw UserError(path, what, remedy); }
+
+// A JSON object with two equal keys would lose one of two tensors; the parser itself does not mind.
+json parse_header(std::string_view text, const std::string& path) {
+  if (text.empty() || text[0] != '{') malformed(path, "the header is not a JSON object", "expected it to begin with `{`");
+  std::vector<std::set<std::string>> keys;
+  std::string repeated;
+  auto watch = [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get_ref<const std::string&>()).second) repeated = value.get<std::string>();
+    return true;
+  };
+  try {
+    json header = json::parse(text.begin(), text.end(), watch);
+    if (!repeated.empty()) malformed(path, "the name `" + repeated + "` stands twice in the header", "expected distinct names");
+    if (!header.is_object()) malformed(path, "the header is not a JSON object", "expected {\"name\": {...}, ...}");
+    return header;
+  } catch (const json::exception& e) {
+    malformed(path, std::string("the header is not JSON: ") + e.what(), "expected an intact file");
+  }
+}
+
+int64_t read_count(const json& value, const std::string& path, const std::string& what) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
+    malformed(path, what + " is " + value.dump(), "expected an integer from 0 to 2^63 - 1");
+  return static_cast<int64_t>(value.get<uint64_t>());
+}
+
+TensorEntry read_entry(const std::string& name, const json& value, const std::string& path) {
+  const std::string what = "tensor `" + name + "`";
+  if (!value.is_object()) malformed(path, what + " is not an object", "expected dtype, shape and data_offsets");
+  for (const char* key : {"dtype", "shape", "data_offsets"})
+    if (!value.contains(key)) malformed(path, what + " has no " + key, "expected dtype, shape and data_offsets");
+  TensorEntry entry;
+  const json& dtype = value["dtype"];
+  const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeName& d) { return dtype == d.name; });
+  if (known == std::end(kDtypes)) malformed(path, what + " has dtype " + dtype.dump(), "expected one such as F32, BF16, F16, I64");
+  entry.dtype = known->type;
+  if (!value["shape"].is_array()) malformed(path, what + " has no list as shape", "expected a list of sizes");
+  int64_t num_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  for (const json& size : value["shape"]) {
+    entry.shape.push_back(read_count(size, path, what + ": a size"));
+    if (__builtin_mul_overflow(num_bytes, entry.shape.back(), &num_bytes)) malformed(path, what + " is larger than 2^63 bytes", "expected a real shape");
+  }
+  const json& offsets = value["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2) malformed(path, what + " has data_offsets " + offsets.dump(), "expected [begin, end]");
+  entry.begin_bytes = read_count(offsets[0], path, what + ": begin");
+  entry.end_bytes = read_count(offsets[1], path, what + ": end");
+  if (entry.begin_bytes > entry.end_bytes || entry.end_bytes - entry.begin_bytes != num_bytes)
+    malformed(path, what + " spans offsets " + offsets.dump() + " but needs " + std::to_string(num_bytes) + " bytes", "expected offsets that fit shape and dtype");
+  return entry;
+}
+
+const char* dtype_name(c10::ScalarType type, const std::string& tensor) {
+  for (const DtypeName& d : kDtypes)
+    if (d.type == type) return d.name;
+  TANDEM_CHECK(false, "tensor ", tensor, " has a dtype that safetensors lacks: ", c10::toString(type));
+  return "";
+}
+
+}  // namespace
+
+// Either a mapping of the file or a copy of bytes given.
+struct SafetensorsFile::Mapping {
+  const std::byte* bytes = nullptr;
+  size_t size = 0;
+  bool mapped = false;
+  std::vector<std::byte> owned;
+  ~Mapping() {
+    if (mapped) ::munmap(const_cast<std::byte*>(bytes), size);
+  }
+};
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    const int error = fd < 0 ? errno : EISDIR;
+    if (fd >= 0) ::close(fd);
+    throw UserError(path, std::string("cannot be read: ") + std::strerror(error), "expected a safetensors file");
+  }
+  mapping_->size = static_cast<size_t>(info.st_size);
+  if (mapping_->size > 0) {
+    void* address = ::mmap(nullptr, mapping_->size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error = errno;
+    ::close(fd);
+    if (address == MAP_FAILED) throw PeerError(path + ": mmap failed: " + std::strerror(error));
+    mapping_->bytes = static_cast<const std::byte*>(address);
+    mapping_->mapped = true;
+  } else {
+    ::close(fd);
+  }
+  parse();
+}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::string& name) : path_(name), mapping_(std::make_shared<Mapping>()) {
+  mapping_->owned.assign(bytes.begin(), bytes.end());
+  mapping_->bytes = mapping_->owned.data();
+  mapping_->size = mapping_->owned.size();
+  parse();
+}
+
+void SafetensorsFile::parse() {
+  const size_t file_bytes = mapping_->size;
+  if (file_bytes < 8) malformed(path_, "is " + std::to_string(file_bytes) + " bytes long, too short for a header", "expected a whole safetensors file");
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, mapping_->bytes, 8);
+  if (header_bytes > kMaxHeaderBytes) malformed(path_, "claims a header of " + std::to_string(header_bytes) + " bytes", "expected at most 100,000,000; is it a safetensors file?");
+  if (header_bytes > file_bytes - 8)
+    malformed(path_, "ends within its header (" + std::to_string(header_bytes) + " bytes announced, " + std::to_string(file_bytes - 8) + " there)", "expected a whole file; copy it again");
+  data_begin_ = static_cast<int64_t>(8 + header_bytes);
+  const json header = parse_header({reinterpret_cast<const char*>(mapping_->bytes) + 8, header_bytes}, path_);
+  for (const auto& [name, value] : header.items()) {
+    if (name != "__metadata__") {
+      tensors_.emplace(name, read_entry(name, value, path_));
+      continue;
+    }
+    if (!value.is_object()) malformed(path_, "__metadata__ is not an object", "expected texts by name");
+    for (const auto& [key, text] : value.items()) {
+      if (!text.is_string()) malformed(path_, "__metadata__." + key + " is " + text.dump(), "expected a text");
+      metadata_[key] = text.get<std::string>();
+    }
+  }
+  std::vector<std::pair<const std::string*, const TensorEntry*>> order;
+  for (const auto& [name, entry] : tensors_) order.emplace_back(&name, &entry);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->begin_bytes, a.second->end_bytes) < std::pair(b.second->begin_bytes, b.second->end_bytes);
+  });
+  int64_t end = 0;
+  for (const auto& [name, entry] : order) {
+    if (entry->begin_bytes != end)
+      malformed(path_, "tensor `" + *name + "` begins at byte " + std::to_string(entry->begin_bytes) + " of the data, where " + std::to_string(end) + " is due",
+                "expected tensors without gaps and overlaps");
+    end = entry->end_bytes;
+  }
+  if (end != static_cast<int64_t>(file_bytes) - data_begin_)
+    malformed(path_, "holds " + std::to_string(static_cast<int64_t>(file_bytes) - data_begin_) + " bytes of data, its header describes " + std::to_string(end),
+              "expected a whole file; copy it again");
+}
+
+at::Tensor SafetensorsFile::view(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, entry] : tensors_) names.push_back(known);
+    const std::string nearest = nearest_name(name, names);
+    throw UserError(path_, "holds no tensor `" + name + "`", nearest.empty() ? "the file is empty" : "the nearest name is `" + nearest + "`");
+  }
+  const TensorEntry& entry = found->second;
+  const std::byte* bytes = mapping_->bytes + data_begin_ + entry.begin_bytes;
+  const auto options = at::TensorOptions().dtype(entry.dtype);
+  // A header whose length is no multiple of 8 leaves the data unaligned, and kernels rely on alignment.
+  if (entry.begin_bytes == entry.end_bytes || reinterpret_cast<uintptr_t>(bytes) % c10::elementSize(entry.dtype) != 0) {
+    at::Tensor copy = at::empty(entry.shape, options);
+    if (entry.end_bytes > entry.begin_bytes) std::memcpy(copy.data_ptr(), bytes, static_cast<size_t>(entry.end_bytes - entry.begin_bytes));
+    return copy;
+  }
+  // The deleter's copy of the pointer keeps the mapping alive as long as the tensor.
+  return at::from_blob(const_cast<std::byte*>(bytes), entry.shape, [mapping = mapping_](void*) {}, options);
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors, const std::map<std::string, std::string>& metadata) {
+  std::vector<std::pair<const std::string*, const at::Tensor*>> order;
+  for (const auto& [name, tensor] : tensors) {
+    TANDEM_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "tensor ", name, " of ", path, " must be contiguous on the CPU");
+    order.emplace_back(&name, &tensor);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->element_size() > b.second->element_size(); });
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t end = 0;
+  for (const auto& [name, tensor] : order) {
+    const int64_t begin = end;
+    end += static_cast<int64_t>(tensor->nbytes());
+    header[*name] = {{"dtype", dtype_name(tensor->scalar_type(), *name)}, {"shape", tensor->sizes().vec()}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t header_bytes = text.size();
+  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&header_bytes, 1)), std::as_bytes(std::span(text))};
+  for (const auto& [name, tensor] : order) pieces.emplace_back(static_cast<const std::byte*>(tensor->data_ptr()), tensor->nbytes());
+  write_durable(path, pieces);
+}
+
+}  // namespace tandem::checkpoint

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The suites `losses` and `staleness`: files of oracles/losses against algo and queue, in fp64.
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+
+#include "tandem/cli/oracle/report.h"
+
+namespace tandem::cli {
+
+/// `file_name` says which rule the cases of `file` are about, such as "policy_loss.json"; a file this build has no rule for
+/// is skipped case by case.
+void run_losses(const nlohmann::json& file, const std::string& file_name, Report& report);
+
+/// AReaL's capacity rule, event by event.
+void run_staleness(const nlohmann::json& file, const std::string& file_name, Report& report);
+
+}  // namespace tandem::cli

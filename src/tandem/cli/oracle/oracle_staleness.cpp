@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/check.h"
+#include "tandem/cli/oracle/oracle_losses.h"
+#include "tandem/queue/admission.h"
+
+namespace tandem::cli {
+
+void run_staleness(const nlohmann::json& file, const std::string&, Report& report) {
+  for (const nlohmann::json& c : file.at("cases")) {
+    const nlohmann::json& config = c.at("config");
+    const queue::Capacity capacity = {config.at("max_concurrent"), config.at("batch_size"), config.at("max_staleness")};
+    int64_t version = 0, running = 0, accepted = 0;
+    std::vector<int64_t> seen = {capacity(version, running, accepted)};
+    for (const std::string event : c.at("inputs").at("events")) {
+      if (event == "submit") ++running;
+      if (event == "accept") --running, ++accepted;
+      if (event == "reject") --running;
+      if (event.starts_with("version=")) version = std::stoll(event.substr(8));
+      seen.push_back(capacity(version, running, accepted));
+    }
+    const auto expected = c.at("expected").at("capacity_at_start_and_after_each_event").get<std::vector<int64_t>>();
+    const int64_t limit = c.at("expected").at("pending_limit");
+    if (seen != expected)
+      report.fail(c.at("name"), "capacities " + nlohmann::json(seen).dump() + ", expected " + nlohmann::json(expected).dump());
+    else if (capacity.pending_limit() != limit)
+      report.fail(c.at("name"), join_text("pending limit ", capacity.pending_limit(), ", expected ", limit));
+    else
+      report.pass();
+  }
+}
+
+}  // namespace tandem::cli

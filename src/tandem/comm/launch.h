@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How ranks come to life: as threads of this process, or as processes that mpirun or srun started.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tandem/comm/group.h"
+
+namespace tandem::comm {
+
+using RankBody = std::function<void(Group& world)>;
+
+/// Runs `body` on `ranks` threads of this process and joins them all.
+/// Errors  rethrows the exception of the rank that failed first; its peers are woken with a PeerError that names it.
+void run_local(int ranks, double deadline_s, const RankBody& body);
+
+/// A group of one rank: every operation is local and returns at once.
+std::unique_ptr<Group> single(const std::string& name = "single");
+
+/// True if this program was built with TANDEM_MPI.
+bool mpi_available();
+/// True if a launcher (mpirun, srun) started this process as one of several ranks.
+bool mpi_launched();
+
+/// Runs `body` as this process's rank of an MPI job; at most once per process, from any one thread.
+/// Errors  rethrows what `body` threw. Before that the peers have been told, and get a PeerError naming this rank; a peer
+///         that does not listen within seconds is ended by MPI_Abort (and this process with it, its error logged).
+///         UserError naming TANDEM_MPI if the backend is not built.
+void run_mpi(double deadline_s, const RankBody& body);
+
+}  // namespace tandem::comm

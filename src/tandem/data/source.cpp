@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/source.h"
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/rng.h"
+
+namespace tandem::data {
+namespace {
+
+constexpr int kRounds = 6;
+
+}  // namespace
+
+std::unique_ptr<PromptSource> open_source(const Options& options, Split split) {
+  const bool train = split == Split::kTrain;
+  const std::string& what = train ? options.train : options.eval;
+  if (what.empty()) throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl or .json file, or `synthetic`");
+  if (what == "synthetic") return open_additions(options, split);
+  return open_records(what, options, train ? options.max_rows : options.eval_max_rows);
+}
+
+DataOrder::DataOrder(uint64_t seed, int64_t size, bool shuffle) : seed_(seed), size_(size), shuffle_(shuffle), half_bits_(1) {
+  TANDEM_CHECK(size > 0, "an order of no rows");
+  while ((int64_t{1} << (2 * half_bits_)) < size) ++half_bits_;
+}
+
+// A Feistel network permutes [0, 4^half_bits); walking on while outside [0, size) makes it a permutation of the rows.
+// The range is less than four times the size, so the walk is short.
+int64_t DataOrder::row(int64_t position) const {
+  TANDEM_CHECK(position >= 0, "position ", position);
+  auto index = static_cast<uint64_t>(position % size_);
+  if (!shuffle_) return static_cast<int64_t>(index);
+  const auto round = static_cast<uint64_t>(position / size_);
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  do {
+    uint64_t left = index >> half_bits_, right = index & mask;
+    for (uint32_t r = 0; r < kRounds; ++r) {
+      const auto noise = philox4x32({static_cast<uint32_t>(right), static_cast<uint32_t>(right >> 32) ^ (r << 28), static_cast<uint32_t>(round),
+                                     static_cast<uint32_t>(round >> 32)},
+                                    {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+      const uint64_t mixed = left ^ (((static_cast<uint64_t>(noise[1]) << 32) | noise[0]) & mask);
+      left = right;
+      right = mixed;
+    }
+    index = (left << half_bits_) | right;
+  } while (index >= static_cast<uint64_t>(size_));
+  return static_cast<int64_t>(index);
+}
+
+}  // namespace tandem::data

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/process.h"
+
+#include <ATen/Parallel.h>
+#include <malloc.h>
+#include <sched.h>
+
+namespace tandem::device {
+
+void tune_allocator() {
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  ::mallopt(M_TOP_PAD, 256 << 20);
+}
+
+void set_compute_threads(int threads) {
+  at::set_num_threads(threads);
+  (void)at::get_num_threads();  // the value is adopted at a thread's first use
+}
+
+int num_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace tandem::device

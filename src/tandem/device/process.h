@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is set once for the whole process before any tensor exists: allocator behaviour and compute threads.
+
+namespace tandem::device {
+
+/// Keeps freed activations in the heap: page faults would cost a third of a training step. Call first in main.
+void tune_allocator();
+
+/// Compute threads of the calling thread and of those started later. Call on each rank thread before its first tensor.
+void set_compute_threads(int threads);
+
+/// Cores this process may use.
+int num_cores();
+
+}  // namespace tandem::device

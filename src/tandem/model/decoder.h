@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The one decoder. Training, prefill and decode run the same function over a flat list of tokens; they differ in the
+// attention alone, which comes as an AttentionContext.
+//
+// T tokens of any number of sequences, laid end to end; H hidden size.
+
+#include <ATen/core/Tensor.h>
+
+#include "tandem/comm/group.h"
+#include "tandem/model/kernel/function.h"
+#include "tandem/model/parameters.h"
+
+namespace tandem::model {
+
+/// How the tokens of one forward pass see each other.
+class AttentionContext {
+ public:
+  virtual ~AttentionContext() = default;
+  /// o[T, q width] from rotated qkv[T, qkv width].
+  virtual at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) = 0;
+};
+
+/// Each packed sequence sees itself, causally; for training and scoring.
+class PackedContext final : public AttentionContext {
+ public:
+  PackedContext(kernel::Offsets offsets, bool parity) : offsets_(std::move(offsets)), parity_(parity) {}
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) override;
+
+ private:
+  kernel::Offsets offsets_;
+  bool parity_;
+};
+
+/// Ownership  uses the Gemm and the TP group, which must outlive it; holds no weights.
+/// Threads    const; one thread per decoder when tp > 1.
+class Decoder {
+ public:
+  /// `tp` may be null for one rank.
+  Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp);
+
+  /// Final, normed hidden states [T,H]. ids and positions are int64; ids must lie in the vocabulary, positions below
+  /// max_positions (the callers check user input). `recompute` keeps only the layers' inputs for the backward pass.
+  at::Tensor forward(const ModelParameters& parameters, const at::Tensor& ids_T, const at::Tensor& positions_T,
+                     AttentionContext& context, bool recompute = false) const;
+
+  /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
+  kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
+                              double temperature) const;
+
+  /// fp32 logits of this rank's vocabulary rows, [R, V/tp].
+  at::Tensor local_logits(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
+
+  const ModelConfig& config() const { return config_; }
+  const kernel::Gemm& gemm() const { return gemm_; }
+  const kernel::AttentionShape& attention_shape() const { return shape_; }
+  comm::Group* tp() const { return tp_; }
+  int tp_size() const { return tp_ ? tp_->size() : 1; }
+
+ private:
+  std::pair<at::Tensor, at::Tensor> layer(const LayerParameters& p, int64_t index, const at::Tensor& x, const at::Tensor& delta,
+                                          const at::Tensor& positions, AttentionContext& context) const;
+
+  ModelConfig config_;
+  const kernel::Gemm& gemm_;
+  comm::Group* tp_;
+  kernel::AttentionShape shape_;
+  at::Tensor cos_sin_PD_;
+  int64_t first_row_;
+};
+
+}  // namespace tandem::model

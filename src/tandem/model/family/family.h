@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A family is a table: the names and shapes of its parameters, and how tensor parallelism cuts each of them. The decoder
+// itself is the same for all. To add one, see docs/adding_a_family.md.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tandem/model/config.h"
+
+namespace tandem::model::family {
+
+/// How tensor parallelism divides a parameter.
+enum class Split {
+  kNone,    ///< every rank holds all of it
+  kRows,    ///< dimension 0 (column-parallel linear, vocabulary)
+  kColumns, ///< dimension 1 (row-parallel linear)
+  kKvRows,  ///< dimension 0 by kv heads; replicated in groups when there are fewer kv heads than ranks
+};
+
+/// What the decoder uses a parameter for. Those of one slot in one layer are fused in this order.
+enum class Slot { kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead };
+
+struct Parameter {
+  std::string name;             ///< Hugging Face name
+  std::vector<int64_t> shape;   ///< global
+  Split split;
+  Slot slot;
+  int64_t layer;                ///< -1 outside the layers
+};
+
+struct Traits {
+  const char* architecture;     ///< Hugging Face class
+  bool qkv_bias;
+};
+
+/// Errors: UserError for an unknown family.
+Traits traits(const std::string& family, const std::string& where);
+
+/// Every parameter, in the order of the forward pass; those that fuse stand side by side.
+std::vector<Parameter> parameters(const ModelConfig& config);
+
+}  // namespace tandem::model::family

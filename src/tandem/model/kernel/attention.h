@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Causal attention over packed sequences, forward and backward, and the paged form of decode.
+//
+// T packed tokens; qkv_TW rows are [query heads | key heads | value heads], each D wide; o_TQ has the query heads alone.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::model::kernel {
+
+struct AttentionShape {
+  int64_t num_heads, num_kv_heads, head_dim;  ///< as this rank holds them
+
+  int64_t group() const { return num_heads / num_kv_heads; }
+  int64_t q_width() const { return num_heads * head_dim; }
+  int64_t width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+  float scale() const;
+};
+
+/// Sequence s holds tokens offsets[s] .. offsets[s+1]-1.
+using Offsets = std::vector<int64_t>;
+
+/// o[T,Q]; lse[T,heads] (fp32) is filled for the backward pass if defined. Blocks of query rows times the keys before them.
+at::Tensor packed_attention(const at::Tensor& qkv_TW, const Offsets& offsets, const AttentionShape& shape, at::Tensor* lse_TN);
+
+/// The same values computed row by row as decode does, bit for bit; for parity mode.
+at::Tensor packed_attention_by_row(const at::Tensor& qkv_TW, const Offsets& offsets, const AttentionShape& shape);
+
+/// d_qkv[T,W]. lse may be undefined; then it is recomputed.
+at::Tensor packed_attention_backward(const at::Tensor& d_o_TQ, const at::Tensor& o_TQ, const at::Tensor& qkv_TW, const at::Tensor& lse_TN,
+                                     const Offsets& offsets, const AttentionShape& shape);
+
+/// Where each of T tokens stands: its block table, how many keys it sees, and the cache slot its own key goes to.
+struct PagedTokens {
+  std::vector<const int32_t*> block_tables;
+  std::vector<int64_t> positions;   ///< of the token in its sequence; it sees positions 0..position
+};
+
+/// Writes the keys and values of T tokens into the cache of one layer, then attends. Threads: dynamic, but a token's result
+/// does not depend on who computes it.
+at::Tensor paged_attention(const at::Tensor& qkv_TW, const PagedTokens& tokens, const AttentionShape& shape, const PagedCache& cache);
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/function.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tandem/base/check.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+constexpr int64_t kSliceRows = 64;  // rows whose weight gradients add up together; fixed, so threads do not change the bits
+
+template <class T>
+T* pointer(const at::Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; }
+
+// Calls run.template operator()<T>() with the element type of `t`.
+template <class Run>
+void by_dtype(const at::Tensor& t, const Run& run) {
+  if (t.scalar_type() == at::kFloat) run(float{});
+  else run(Half{});
+}
+
+void for_rows(int64_t rows, int64_t row_elements, const std::function<void(int64_t, int64_t)>& run) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(row_elements, 1)), run);
+}
+
+// A node with its saved tensors, which are dropped as soon as the backward has used them.
+struct Step : Node {
+  std::vector<at::Tensor> saved;
+  void release_variables() override { saved.clear(); }
+  static at::Tensor grad_of(variable_list& grads, size_t i) { return grads[i].defined() ? grads[i].contiguous() : at::Tensor(); }
+};
+
+bool recording(std::initializer_list<at::Tensor> inputs) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+}
+
+// Sums rows into `sums` slice by slice: run(row, partial) adds one row to a partial sum.
+void sum_rows(int64_t rows, int64_t width, at::Tensor sums, const std::function<void(int64_t, float*)>& run) {
+  const int64_t slices = (rows + kSliceRows - 1) / kSliceRows;
+  at::Tensor partial = at::zeros({slices, width}, at::kFloat);
+  float* base = partial.data_ptr<float>();
+  at::parallel_for(0, slices, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s)
+      for (int64_t r = s * kSliceRows; r < std::min(rows, (s + 1) * kSliceRows); ++r) run(r, base + s * width);
+  });
+  if (!sums.defined()) return;
+  for (int64_t s = 0; s < slices; ++s) kernel::rows().fp.add(base + s * width, width, sums.data_ptr<float>());
+}
+
+// ---- embedding
+
+struct EmbedStep final : Step {
+  at::Tensor grad;
+  int64_t first_row = 0;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor dx = grad_of(grads, 0), ids = saved[0];
+    const int64_t H = dx.size(1);
+    for (int64_t t = 0; t < dx.size(0); ++t) {
+      const int64_t row = ids.data_ptr<int64_t>()[t] - first_row;
+      if (row < 0 || row >= grad.size(0)) continue;
+      by_dtype(dx, [&]<class T>(T) { row_table<T>().add_columns(pointer<T>(dx) + t * H, H, grad.data_ptr<float>() + row * H); });
+    }
+    return {at::Tensor()};
+  }
+};
+
+// ---- norm
+
+struct NormStep final : Step {
+  at::Tensor grad;
+  bool has_delta = false;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d_sum = grad_of(grads, 0), d_normed = grad_of(grads, 1);
+    const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const int64_t T = x.size(0), H = x.size(1);
+    if (!d_normed.defined()) return has_delta ? variable_list{d_sum, d_sum} : variable_list{d_sum};
+    at::Tensor dx = at::empty_like(x);
+    sum_rows(T, H, grad, [&](int64_t r, float* partial) {
+      by_dtype(x, [&]<class E>(E) {
+        const E* residual = d_sum.defined() ? pointer<E>(d_sum) + r * H : nullptr;
+        row_table<E>().rms_norm_backward(pointer<E>(d_normed) + r * H, pointer<E>(x) + r * H, pointer<E>(weight),
+                                         rstd.data_ptr<float>()[r], residual, H, pointer<E>(dx) + r * H, partial);
+      });
+    });
+    return has_delta ? variable_list{dx, dx} : variable_list{dx};
+  }
+};
+
+// ---- linear
+
+struct LinearStep final : Step {
+  const Gemm* gemm = nullptr;
+  at::Tensor grad;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor dy = grad_of(grads, 0);
+    if (grad.defined()) gemm->weight_grad(grad, dy, saved[0]);
+    at::Tensor dx = at::empty({dy.size(0), saved[1].size(1)}, dy.options());
+    gemm->input_grad(dx, dy, saved[1]);
+    return {dx};
+  }
+};
+
+// ---- rope
+
+at::Tensor rotate(const at::Tensor& qkv, const at::Tensor& bias, const at::Tensor& cos_sin, const at::Tensor& positions,
+                  const AttentionShape& shape, float direction) {
+  at::Tensor out = at::empty_like(qkv);
+  const int64_t W = shape.width(), D = shape.head_dim;
+  for_rows(qkv.size(0), W, [&](int64_t begin, int64_t end) {
+    by_dtype(qkv, [&]<class T>(T) {
+      for (int64_t t = begin; t < end; ++t)
+        row_table<T>().rope(pointer<T>(qkv) + t * W, pointer<T>(bias), cos_sin.data_ptr<float>() + positions.data_ptr<int64_t>()[t] * D,
+                            shape.num_heads + 2 * shape.num_kv_heads, shape.num_heads + shape.num_kv_heads, D, direction,
+                            pointer<T>(out) + t * W);
+    });
+  });
+  return out;
+}
+
+struct RopeStep final : Step {
+  at::Tensor bias_grad;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = rotate(grad_of(grads, 0), at::Tensor(), saved[0], saved[1], shape, -1.0f);
+    if (bias_grad.defined())
+      sum_rows(d.size(0), shape.width(), bias_grad, [&](int64_t r, float* partial) {
+        by_dtype(d, [&]<class T>(T) { row_table<T>().add_columns(pointer<T>(d) + r * shape.width(), shape.width(), partial); });
+      });
+    return {d};
+  }
+};
+
+struct AttentionStep final : Step {
+  Offsets offsets;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    return {packed_attention_backward(grad_of(grads, 0), saved[1], saved[0], saved[2], offsets, shape)};
+  }
+};
+
+struct SwigluStep final : Step {
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = grad_of(grads, 0), &gate_up = saved[0];
+    at::Tensor d_gate_up = at::empty_like(gate_up);
+    const int64_t F = d.size(1);
+    for_rows(d.size(0), F, [&](int64_t begin, int64_t end) {
+      by_dtype(d, [&]<class T>(T) {
+        for (int64_t t = begin; t < end; ++t)
+          row_table<T>().swiglu_backward(pointer<T>(gate_up) + 2 * t * F, pointer<T>(d) + t * F, F, pointer<T>(d_gate_up) + 2 * t * F);
+      });
+    });
+    return {d_gate_up};
+  }
+};
+
+// ---- tensor parallel
+
+at::Tensor summed(const at::Tensor& x, comm::Group& tp) {
+  at::Tensor total = x.contiguous().clone();
+  tp.all_reduce(total, comm::ReduceOp::kSum);
+  return total;
+}
+
+struct EnterStep final : Step {
+  comm::Group* tp = nullptr;
+  variable_list apply(variable_list&& grads) override { return {summed(grads[0], *tp)}; }
+};
+struct LeaveStep final : Step {
+  variable_list apply(variable_list&& grads) override { return {grads[0]}; }
+};
+
+struct RecomputeStep final : Step {
+  LayerFunction layer;
+  variable_list apply(variable_list&& grads) override {
+    at::AutoGradMode on(true);
+    variable_list inputs;
+    for (const at::Tensor& t : saved) inputs.push_back(t.detach().requires_grad_(true));
+    auto [a, b] = layer(inputs[0], inputs.size() > 1 ? inputs[1] : at::Tensor());
+    variable_list outputs, output_grads;
+    for (size_t i = 0; i < 2; ++i) {
+      if (!grads[i].defined()) continue;
+      outputs.push_back(i == 0 ? a : b);
+      output_grads.push_back(grads[i]);
+    }
+    return torch::autograd::grad(outputs, inputs, output_grads, false, false, true);
+  }
+};
+
+template <class S>
+c10::intrusive_ptr<S> make_step(std::initializer_list<at::Tensor> inputs) {
+  auto step = c10::make_intrusive<S>();
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& t : inputs)
+    if (t.defined()) edges.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+  step->set_next_edges(std::move(edges));
+  return step;
+}
+
+void attach(at::Tensor& out, const c10::intrusive_ptr<Node>& step) { torch::autograd::set_history(out, step); }
+
+}  // namespace
+
+at::Tensor embed(const Parameter& table, const at::Tensor& ids, int64_t first_row) {
+  const int64_t T = ids.size(0), H = table.value.size(1), rows = table.value.size(0);
+  at::Tensor x = at::empty({T, H}, table.value.options());
+  const auto element = static_cast<int64_t>(table.value.element_size());
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t row = ids.data_ptr<int64_t>()[t] - first_row;
+    char* out = static_cast<char*>(x.data_ptr()) + t * H * element;
+    if (row < 0 || row >= rows) std::memset(out, 0, static_cast<size_t>(H * element));
+    else std::memcpy(out, static_cast<const char*>(table.value.data_ptr()) + row * H * element, static_cast<size_t>(H * element));
+  }
+  if (at::GradMode::is_enabled() && table.grad.defined()) {
+    // The graph needs one leaf to start from; the ids themselves have no gradient.
+    const at::Tensor leaf = at::zeros({1}, at::kFloat).requires_grad_(true);
+    auto step = make_step<EmbedStep>({leaf});
+    step->saved = {ids};
+    step->grad = table.grad;
+    step->first_row = first_row;
+    attach(x, step);
+  }
+  return x;
+}
+
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const Parameter& weight, double eps) {
+  const int64_t T = x.size(0), H = x.size(1);
+  const bool record = recording({x, delta});
+  at::Tensor total = delta.defined() ? at::empty({T, H}, x.options()) : x.detach(), normed = at::empty({T, H}, x.options());
+  at::Tensor rstd = at::empty({T}, x.options().dtype(at::kFloat));
+  for_rows(T, H, [&](int64_t begin, int64_t end) {
+    by_dtype(x, [&]<class E>(E) {
+      for (int64_t t = begin; t < end; ++t) {
+        const E* d = delta.defined() ? pointer<E>(delta) + t * H : nullptr;
+        row_table<E>().add_rms_norm(pointer<E>(x) + t * H, d, pointer<E>(weight.value), static_cast<float>(eps), H, pointer<E>(total) + t * H,
+                                    pointer<E>(normed) + t * H, rstd.data_ptr<float>() + t);
+      }
+    });
+  });
+  if (record) {
+    auto step = make_step<NormStep>({x, delta});
+    step->has_delta = delta.defined();
+    step->saved = {total.detach(), weight.value, rstd};
+    step->grad = weight.grad;
+    attach(total, step);
+    attach(normed, step);
+  }
+  return {total, normed};
+}
+
+at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight) {
+  at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
+  gemm.forward(y, x, weight.value);
+  if (recording({x})) {
+    auto step = make_step<LinearStep>({x});
+    step->gemm = &gemm;
+    step->saved = {x.detach(), weight.value};
+    step->grad = weight.grad;
+    attach(y, step);
+  }
+  return y;
+}
+
+at::Tensor rope(const at::Tensor& qkv, const Parameter& bias, const at::Tensor& cos_sin, const at::Tensor& positions, const AttentionShape& shape) {
+  at::Tensor out = rotate(qkv, bias.value, cos_sin, positions, shape, 1.0f);
+  if (recording({qkv})) {
+    auto step = make_step<RopeStep>({qkv});
+    step->saved = {cos_sin, positions};
+    step->bias_grad = bias.grad;
+    step->shape = shape;
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor attention(const at::Tensor& qkv, const Offsets& offsets, const AttentionShape& shape, bool parity) {
+  const bool record = recording({qkv});
+  at::Tensor lse;
+  at::Tensor o = parity ? packed_attention_by_row(qkv, offsets, shape) : packed_attention(qkv, offsets, shape, record ? &lse : nullptr);
+  if (record) {
+    auto step = make_step<AttentionStep>({qkv});
+    step->saved = {qkv.detach(), o.detach(), lse};
+    step->offsets = offsets;
+    step->shape = shape;
+    attach(o, step);
+  }
+  return o;
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const int64_t T = gate_up.size(0), F = gate_up.size(1) / 2;
+  at::Tensor out = at::empty({T, F}, gate_up.options());
+  for_rows(T, F, [&](int64_t begin, int64_t end) {
+    by_dtype(gate_up, [&]<class E>(E) {
+      for (int64_t t = begin; t < end; ++t) row_table<E>().swiglu(pointer<E>(gate_up) + 2 * t * F, F, pointer<E>(out) + t * F);
+    });
+  });
+  if (recording({gate_up})) {
+    auto step = make_step<SwigluStep>({gate_up});
+    step->saved = {gate_up.detach()};
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor enter_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
+  if (!tp || tp->size() == 1 || !recording({x})) return x;
+  at::Tensor out = x.detach();
+  auto step = make_step<EnterStep>({x});
+  step->tp = tp;
+  attach(out, step);
+  return out;
+}
+
+at::Tensor leave_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
+  if (!tp || tp->size() == 1) return x;
+  at::Tensor out = x.detach();
+  tp->all_reduce(out, comm::ReduceOp::kSum);  // nobody else holds these bytes: x is a fresh partial product
+  if (recording({x})) attach(out, make_step<LeaveStep>({x}));
+  return out;
+}
+
+std::pair<at::Tensor, at::Tensor> recompute(LayerFunction layer, const at::Tensor& a, const at::Tensor& b) {
+  if (!recording({a, b})) return layer(a, b);
+  std::pair<at::Tensor, at::Tensor> out;
+  {
+    at::NoGradGuard off;
+    out = layer(a.detach(), b.defined() ? b.detach() : b);
+  }
+  auto step = make_step<RecomputeStep>({a, b});
+  step->saved = {a.detach()};
+  if (b.defined()) step->saved.push_back(b.detach());
+  step->layer = std::move(layer);
+  attach(out.first, step);
+  attach(out.second, step);
+  return out;
+}
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The differentiable steps of the decoder. Each is one node of libtorch's graph whose backward adds weight gradients
+// straight into their fp32 buffers; only activations carry graph edges. Without grad mode no node is made.
+//
+// T tokens, H hidden, W qkv width, F intermediate (as this rank holds them).
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+
+#include "tandem/comm/group.h"
+#include "tandem/model/kernel/attention.h"
+#include "tandem/model/kernel/gemm.h"
+
+namespace tandem::model::kernel {
+
+/// A parameter in the compute dtype and where its gradient adds up (fp32; undefined when it is not trained).
+struct Parameter {
+  at::Tensor value;
+  at::Tensor grad;
+};
+
+/// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).
+at::Tensor embed(const Parameter& table_VH, const at::Tensor& ids_T, int64_t first_row);
+
+/// {x + delta, rms_norm(x + delta) * weight}; delta may be undefined.
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_TH, const at::Tensor& delta_TH, const Parameter& weight_H, double eps);
+
+/// x w^T
+at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& weight_NK);
+
+/// Adds the bias (may be undefined) and rotates the query and key heads by their positions. cos_sin_PD: row p holds the
+/// D/2 cosines, then the D/2 sines of position p.
+at::Tensor rope(const at::Tensor& qkv_TW, const Parameter& bias_W, const at::Tensor& cos_sin_PD, const at::Tensor& positions_T,
+                const AttentionShape& shape);
+
+/// Causal attention inside each packed sequence.
+at::Tensor attention(const at::Tensor& qkv_TW, const Offsets& offsets, const AttentionShape& shape, bool parity);
+
+/// silu(gate) * up, of rows [gate | up].
+at::Tensor swiglu(const at::Tensor& gate_up_T2F);
+
+/// Identity; the backward sums gradients over the TP ranks. `tp` may be null.
+at::Tensor enter_tensor_parallel(const at::Tensor& x, comm::Group* tp);
+/// Sums over the TP ranks; the backward is the identity.
+at::Tensor leave_tensor_parallel(const at::Tensor& x, comm::Group* tp);
+
+/// Two activations in, two out: what one decoder layer is.
+using LayerFunction = std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
+/// Runs `layer` and keeps its inputs alone; the backward runs it again.
+std::pair<at::Tensor, at::Tensor> recompute(LayerFunction layer, const at::Tensor& a, const at::Tensor& b);
+
+struct HeadInput {
+  at::Tensor hidden_RH;
+  at::Tensor targets_R;      ///< int64, global token ids
+  int64_t first_row = 0;     ///< of the vocabulary this rank holds
+  double temperature = 1.0;
+  comm::Group* tp = nullptr;
+};
+struct HeadOutput {
+  at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target], fp32; carries the gradient
+  at::Tensor entropy_R;      ///< of softmax(logits / T), fp32; no gradient
+};
+/// Logits exist for one chunk of rows at a time, forward and backward.
+HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight_VH);
+
+/// The log-probability of `target` from the statistics of the vocabulary's shards, in shard order. Both the head and the
+/// sampler end in this function, which is what makes them agree bit for bit.
+struct ShardedLogit {
+  float lse;
+  float entropy;
+};
+ShardedLogit combine(std::span<const LogitStats> shards);
+
+}  // namespace tandem::model::kernel

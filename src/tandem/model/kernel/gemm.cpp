@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/gemm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+
+// The libtorch wheel carries a BLAS and exports it without a header; weak, because not every build has every symbol.
+extern "C" {
+void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
+            const int*, const float*, float*, const int*) __attribute__((weak));
+void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k, float alpha, const uint16_t* a, int lda,
+                            const uint16_t* b, int ldb, float beta, float* c, int ldc) __attribute__((weak));
+}
+namespace at::native {
+// Exported by libtorch_cpu without a header; torch is pinned in scripts/setup.
+void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result, float beta, float alpha);
+}
+
+namespace tandem::model::kernel {
+namespace {
+
+int as_int(int64_t n) { return static_cast<int>(n); }
+
+// at::Tensor view of a strided row-major matrix, for machines without the BLAS symbols.
+at::Tensor matrix(const float* p, int64_t rows, int64_t columns, int64_t ld) {
+  return at::from_blob(const_cast<float*>(p), {rows, columns}, {ld, 1}, at::kFloat);
+}
+
+double seconds_of(const std::function<void()>& run) {
+  run();
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const double begin = now_s();
+    run();
+    best = std::min(best, now_s() - begin);
+  }
+  return best;
+}
+
+void multiply_float(const Product& p, const at::Tensor& a, const at::Tensor& b, at::Tensor& c) {
+  product(p, a.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>());
+}
+
+const Half* half(const at::Tensor& t) { return static_cast<const Half*>(t.data_ptr()); }
+
+}  // namespace
+
+void product(const Product& p, const float* a, const float* b, float* c) {
+  if (sgemm_) {
+    // Row-major c = op(a) op(b) is column-major c^T = op(b)^T op(a)^T.
+    const char ta = p.transpose_a ? 'T' : 'N', tb = p.transpose_b ? 'T' : 'N';
+    const int m = as_int(p.m), n = as_int(p.n), k = as_int(p.k), lda = as_int(p.lda), ldb = as_int(p.ldb), ldc = as_int(p.ldc);
+    sgemm_(&tb, &ta, &n, &m, &k, &p.alpha, b, &ldb, a, &lda, &p.beta, c, &ldc);
+    return;
+  }
+  at::Tensor ta = p.transpose_a ? matrix(a, p.k, p.m, p.lda).t() : matrix(a, p.m, p.k, p.lda);
+  at::Tensor tb = p.transpose_b ? matrix(b, p.n, p.k, p.ldb).t() : matrix(b, p.k, p.n, p.ldb);
+  at::Tensor tc = matrix(c, p.m, p.n, p.ldc);
+  if (p.beta == 0) tc.zero_();
+  at::addmm_out(tc, tc, ta, tb, p.beta, p.alpha);
+}
+
+bool half_product_available() { return cblas_gemm_bf16bf16f32 != nullptr; }
+
+void product(const Product& p, const Half* a, const Half* b, float* c) {
+  constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
+  TANDEM_CHECK(half_product_available(), "this libtorch has no bfloat16 BLAS");
+  cblas_gemm_bf16bf16f32(kRowMajor, p.transpose_a ? kTransposed : kPlain, p.transpose_b ? kTransposed : kPlain, as_int(p.m), as_int(p.n),
+                         as_int(p.k), p.alpha, a, as_int(p.lda), b, as_int(p.ldb), p.beta, c, as_int(p.ldc));
+}
+
+Gemm::Gemm(c10::ScalarType dtype, bool parity) : dtype_(dtype), parity_(parity) {
+  TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "dtype");
+  if (dtype == at::kBFloat16) choice_.forward = choice_.input_grad = choice_.weight_grad = Library::kOneDnn;
+  if (!parity) measure();
+}
+
+void Gemm::measure() {
+  const int64_t M = 512, N = 1024, K = 512;
+  at::Tensor x = at::zeros({M, K}, dtype_).fill_(0.5), w = at::zeros({N, K}, dtype_).fill_(0.25), y = at::zeros({M, N}, dtype_);
+  at::Tensor dw = at::zeros({N, K}, at::kFloat);
+  if (dtype_ == at::kFloat) {
+    const auto faster = [&](const std::function<void(Library)>& run) {
+      const double blas = seconds_of([&] { run(Library::kBlas); });
+      return seconds_of([&] { run(Library::kOneDnn); }) < 0.9 * blas ? Library::kOneDnn : Library::kBlas;
+    };
+    choice_.forward = faster([&](Library library) { forward_chunk(y, x, w, library); });
+    choice_.input_grad = choice_.forward;
+    choice_.weight_grad = faster([&](Library library) {
+      choice_.weight_grad = library;
+      weight_grad(dw, y, x);
+    });
+    return;
+  }
+  if (!half_product_available()) return;
+  const double library = seconds_of([&] { weight_grad(dw, y, x); });
+  choice_.weight_grad = Library::kBlas;
+  if (seconds_of([&] { weight_grad(dw, y, x); }) > 1.2 * library) choice_.weight_grad = Library::kOneDnn;
+  at::Tensor a = at::zeros({256, 256}, at::kFloat), c = at::zeros({256, 256}, at::kFloat), ah = a.to(at::kBFloat16);
+  const Product p{false, true, 256, 256, 256, 256, 256, 256};
+  const double single = seconds_of([&] { multiply_float(p, a, a, c); });
+  choice_.half_blas = seconds_of([&] { product(p, half(ah), half(ah), c.data_ptr<float>()); }) < single;
+}
+
+std::string Gemm::description() const {
+  const auto name = [](Library l) { return l == Library::kBlas ? "blas" : "onednn"; };
+  return join_text("products: forward ", name(choice_.forward), ", input gradient ", name(choice_.input_grad), ", weight gradient ",
+                   name(choice_.weight_grad), ", rows ", rows().isa, parity_ ? ", parity" : "");
+}
+
+void Gemm::forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const {
+  if (x.scalar_type() == at::kFloat && library == Library::kBlas) {
+    multiply_float({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, x, w, out);
+  } else if (x.scalar_type() == at::kFloat) {
+    at::native::mkldnn_matmul(x, w.t(), out, 0.0f, 1.0f);
+  } else {
+    at::mm_out(out, x, w.t());
+  }
+}
+
+void Gemm::forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
+  TANDEM_CHECK(x.size(1) == w.size(1) && out.size(0) == x.size(0) && out.size(1) == w.size(0), "linear shapes");
+  const int64_t M = x.size(0);
+  if (M == 0) return;
+  if (!parity_) return forward_chunk(out, x, w, choice_.forward);
+  for (int64_t begin = 0; begin < M; begin += kParityRows) {
+    const int64_t rows = std::min(kParityRows, M - begin);
+    if (rows == kParityRows) {
+      at::Tensor part = out.narrow(0, begin, rows);
+      forward_chunk(part, x.narrow(0, begin, rows), w, choice_.forward);
+    } else {
+      at::Tensor padded_x = at::zeros({kParityRows, x.size(1)}, x.options());
+      at::Tensor padded_out = at::empty({kParityRows, out.size(1)}, out.options());
+      padded_x.narrow(0, 0, rows).copy_(x.narrow(0, begin, rows));
+      forward_chunk(padded_out, padded_x, w, choice_.forward);
+      out.narrow(0, begin, rows).copy_(padded_out.narrow(0, 0, rows));
+    }
+  }
+}
+
+void Gemm::forward_float(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
+  if (dtype_ == at::kFloat) return forward(out, x, w);
+  if (!parity_ && half_product_available() && choice_.half_blas) {
+    product({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, half(x), half(w), out.data_ptr<float>());
+    return;
+  }
+  at::Tensor rounded = at::empty({x.size(0), w.size(0)}, x.options());
+  forward(rounded, x, w);
+  out.copy_(rounded);
+}
+
+void Gemm::input_grad(at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w) const {
+  if (dtype_ == at::kFloat && choice_.input_grad == Library::kBlas) {
+    multiply_float({false, false, dy.size(0), w.size(1), w.size(0), dy.stride(0), w.stride(0), dx.stride(0)}, dy, w, dx);
+  } else if (dtype_ == at::kFloat) {
+    at::native::mkldnn_matmul(dy, w, dx, 0.0f, 1.0f);
+  } else {
+    at::mm_out(dx, dy, w);
+  }
+}
+
+void Gemm::weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) const {
+  const Product p{true, false, dy.size(1), x.size(1), dy.size(0), dy.stride(0), x.stride(0), dw.stride(0), 1.0f, 1.0f};
+  if (choice_.weight_grad == Library::kBlas) {
+    if (dtype_ == at::kFloat) multiply_float(p, dy, x, dw);
+    else product(p, half(dy), half(x), dw.data_ptr<float>());
+  } else if (dtype_ == at::kFloat) {
+    at::native::mkldnn_matmul(dy.t(), x, dw, 1.0f, 1.0f);
+  } else {
+    dw.add_(at::mm(dy.t(), x));
+  }
+}
+
+}  // namespace tandem::model::kernel

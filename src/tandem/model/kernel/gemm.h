@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Matrix products. Which library runs each kind is measured at start, not guessed from the vendor's name; in parity mode
+// it is fixed, and products run in chunks of kParityRows rows, so that a row's bits do not depend on its company.
+//
+// M rows (tokens), K input features, N output features. Activations and weights share one dtype; gradients are fp32.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::model::kernel {
+
+inline constexpr int64_t kParityRows = 32;
+
+enum class Library { kBlas, kOneDnn };
+
+/// What was chosen for each kind of product, with the speed that decided.
+struct GemmChoice {
+  Library forward = Library::kBlas;
+  Library input_grad = Library::kBlas;
+  Library weight_grad = Library::kBlas;
+  bool half_blas = false;  ///< the BLAS multiplies bfloat16 into fp32, faster than fp32 itself
+};
+
+/// Threads    const methods from any thread.
+/// Errors     InternalError on shapes that do not fit.
+class Gemm {
+ public:
+  /// Measures for a few tens of milliseconds, except in parity mode.
+  Gemm(c10::ScalarType dtype, bool parity);
+
+  /// out[M,N] = x[M,K] w[N,K]^T; out has x's dtype.
+  void forward(at::Tensor& out_MN, const at::Tensor& x_MK, const at::Tensor& w_NK) const;
+  /// The same into an fp32 buffer, for logits.
+  void forward_float(at::Tensor& out_MN, const at::Tensor& x_MK, const at::Tensor& w_NK) const;
+  /// dx[M,K] = dy[M,N] w[N,K]
+  void input_grad(at::Tensor& dx_MK, const at::Tensor& dy_MN, const at::Tensor& w_NK) const;
+  /// dw[N,K] += dy[M,N]^T x[M,K]; dw is fp32.
+  void weight_grad(at::Tensor& dw_NK, const at::Tensor& dy_MN, const at::Tensor& x_MK) const;
+
+  bool parity() const { return parity_; }
+  c10::ScalarType dtype() const { return dtype_; }
+  const GemmChoice& choice() const { return choice_; }
+  std::string description() const;
+
+ private:
+  void measure();
+  void forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const;
+
+  c10::ScalarType dtype_;
+  bool parity_;
+  GemmChoice choice_;
+};
+
+/// One row-major product for the inside of attention, single-threaded when called from a parallel region:
+/// c[m,n] = alpha * op(a) op(b) + beta * c, fp32 result. Half operands need half_product_available().
+struct Product {
+  bool transpose_a, transpose_b;
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  float alpha = 1, beta = 0;
+};
+void product(const Product& p, const float* a, const float* b, float* c);
+void product(const Product& p, const Half* a, const Half* b, float* c);
+bool half_product_available();
+
+}  // namespace tandem::model::kernel

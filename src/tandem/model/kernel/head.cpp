@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The output head and the log-probability of given tokens. [rows, vocabulary] exists for one chunk of rows at a time.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tandem/base/check.h"
+#include "tandem/model/kernel/function.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+constexpr int64_t kChunkBytes = 16 << 20;  // of fp32 logits held at a time
+
+int64_t chunk_rows(int64_t vocabulary) {
+  return std::max<int64_t>(kParityRows, kChunkBytes / 4 / vocabulary / kParityRows * kParityRows);
+}
+
+// Runs body(logits, begin, rows) for each chunk of rows, in order.
+template <class Body>
+void for_chunks(const Gemm& gemm, const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
+  const int64_t R = hidden.size(0), V = weight.size(0), step = std::min(chunk_rows(V), std::max<int64_t>(R, 1));
+  at::Tensor buffer = at::empty({step, V}, hidden.options().dtype(at::kFloat));
+  for (int64_t begin = 0; begin < R; begin += step) {
+    const int64_t rows = std::min(step, R - begin);
+    at::Tensor logits = buffer.narrow(0, 0, rows);
+    gemm.forward_float(logits, hidden.narrow(0, begin, rows), weight);
+    body(logits, begin, rows);
+  }
+}
+
+struct HeadStep final : torch::autograd::Node {
+  const Gemm* gemm = nullptr;
+  HeadInput in;
+  Parameter weight;
+  at::Tensor lse;
+
+  void release_variables() override {
+    in.hidden_RH.reset();
+    lse.reset();
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    const at::Tensor d_logprobs = grads[0].contiguous(), targets = in.targets_R;
+    const int64_t V = weight.value.size(0);
+    const float inv_temperature = static_cast<float>(1.0 / in.temperature);
+    at::Tensor d_hidden = at::empty_like(in.hidden_RH);
+    for_chunks(*gemm, in.hidden_RH, weight.value, [&](const at::Tensor& logits, int64_t begin, int64_t n) {
+      const bool is_float = in.hidden_RH.scalar_type() == at::kFloat;
+      at::Tensor d_logits = is_float ? logits : at::empty({n, V}, in.hidden_RH.options());
+      at::parallel_for(0, n, 1, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t r = begin + i, target = targets.data_ptr<int64_t>()[r] - in.first_row;
+          const float scale = d_logprobs.data_ptr<float>()[r] * inv_temperature, l = lse.data_ptr<float>()[r];
+          const float* row = logits.data_ptr<float>() + i * V;
+          if (is_float) rows().f32.logit_grad(row, V, inv_temperature, l, scale, target, d_logits.data_ptr<float>() + i * V);
+          else rows().bf16.logit_grad(row, V, inv_temperature, l, scale, target, static_cast<Half*>(d_logits.data_ptr()) + i * V);
+        }
+      });
+      at::Tensor d_rows = d_hidden.narrow(0, begin, n);
+      gemm->input_grad(d_rows, d_logits, weight.value);
+      if (weight.grad.defined()) gemm->weight_grad(weight.grad, d_logits, in.hidden_RH.narrow(0, begin, n));
+    });
+    return {d_hidden};
+  }
+};
+
+// All ranks' values for each of `rows` rows, [ranks][rows][4]; with one rank, its own.
+at::Tensor gather_stats(const at::Tensor& mine, comm::Group* tp) {
+  if (!tp || tp->size() == 1) return mine.unsqueeze(0);
+  at::Tensor all = at::empty({tp->size(), mine.size(0), mine.size(1)}, mine.options());
+  tp->all_gather(all, mine);
+  return all;
+}
+
+}  // namespace
+
+ShardedLogit combine(std::span<const LogitStats> shards) {
+  float top = shards[0].max;
+  for (const LogitStats& s : shards) top = std::max(top, s.max);
+  float sum = 0, weighted = 0;
+  for (const LogitStats& s : shards) {
+    const float shrink = std::exp(s.max - top);
+    sum += s.sum * shrink;
+    weighted += (s.weighted + s.sum * (s.max - top)) * shrink;
+  }
+  const float log_sum = std::log(sum);
+  return {top + log_sum, log_sum - weighted / sum};
+}
+
+HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight) {
+  const int64_t R = in.hidden_RH.size(0), V = weight.value.size(0);
+  const float inv_temperature = static_cast<float>(1.0 / in.temperature);
+  const auto options = in.hidden_RH.options().dtype(at::kFloat).requires_grad(false);
+  at::Tensor mine = at::empty({R, 4}, options);  // max, sum, weighted, logit of the target (if it is ours)
+  {
+    at::NoGradGuard off;
+    for_chunks(gemm, in.hidden_RH.detach(), weight.value, [&](const at::Tensor& logits, int64_t begin, int64_t n) {
+      at::parallel_for(0, n, 1, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          const float* row = logits.data_ptr<float>() + i * V;
+          const LogitStats s = rows().fp.logit_stats(row, V, inv_temperature);
+          const int64_t target = in.targets_R.data_ptr<int64_t>()[begin + i] - in.first_row;
+          float* out = mine.data_ptr<float>() + (begin + i) * 4;
+          out[0] = s.max, out[1] = s.sum, out[2] = s.weighted;
+          out[3] = target >= 0 && target < V ? row[target] * inv_temperature : 0.0f;
+        }
+      });
+    });
+  }
+  const at::Tensor all = gather_stats(mine, in.tp);
+  HeadOutput out{at::empty({R}, options), at::empty({R}, options)};
+  at::Tensor lse = at::empty({R}, options);
+  std::vector<LogitStats> shards(static_cast<size_t>(all.size(0)));
+  for (int64_t r = 0; r < R; ++r) {
+    float target_logit = 0;
+    for (size_t s = 0; s < shards.size(); ++s) {
+      const float* x = all.data_ptr<float>() + (static_cast<int64_t>(s) * R + r) * 4;
+      shards[s] = {x[0], x[1], x[2]};
+      target_logit += x[3];
+    }
+    const ShardedLogit c = combine(shards);
+    lse.data_ptr<float>()[r] = c.lse;
+    out.logprobs_R.data_ptr<float>()[r] = target_logit - c.lse;
+    out.entropy_R.data_ptr<float>()[r] = c.entropy;
+  }
+  if (at::GradMode::is_enabled() && in.hidden_RH.requires_grad()) {
+    auto step = c10::make_intrusive<HeadStep>();
+    step->set_next_edges({torch::autograd::impl::gradient_edge(in.hidden_RH)});
+    step->gemm = &gemm;
+    step->in = in;
+    step->in.hidden_RH = in.hidden_RH.detach();
+    step->weight = weight;
+    step->lse = lse;
+    torch::autograd::set_history(out.logprobs_R, step);
+  }
+  return out;
+}
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The row kernels: everything a decoder does besides matrix products. One source, rows_isa.inc, is compiled once per
+// instruction set; rows() picks the best table this processor runs. A row's result depends on that row alone, so it is
+// the same bits whoever shares the batch and however many threads run.
+//
+// T rows, H hidden, D head dimension, V vocabulary. `Half` is bfloat16 as its 16 bits.
+
+#include <cstdint>
+
+namespace tandem::model::kernel {
+
+using Half = uint16_t;
+
+/// Sequence positions of one query against a paged cache; see paged_attention.
+struct PagedQuery {
+  const int32_t* block_table;
+  int64_t context;      ///< keys it sees: positions 0 .. context-1
+  int64_t kv_head;
+};
+/// The cache of one layer. Keys: [block][kv_head][block_tokens/16][D][16]; values: [block][kv_head][block_tokens][D].
+struct PagedCache {
+  void* keys;
+  void* values;
+  int64_t num_kv_heads, head_dim, block_tokens;
+  int64_t heads_per_kv;
+};
+
+struct AdamArgs {
+  float* master;        ///< fp32 parameters
+  Half* half;           ///< rounded copy, or null
+  const float* grad;
+  float *m, *v;
+  float grad_scale;     ///< clipping
+  float lr, beta1, beta2, eps, weight_decay;
+  float bias1, bias2;   ///< 1 - beta^step
+};
+
+template <class T>
+struct RowTable {
+  /// x_out = x (+ delta), normed = x_out * rstd * weight.   delta may be null; x_out may be x.
+  void (*add_rms_norm)(const T* x, const T* delta, const T* weight, float eps, int64_t H, T* x_out, T* normed, float* rstd);
+  /// dx = d_residual + gradient through the norm; d_weight accumulates in fp32. d_residual may be null.
+  void (*rms_norm_backward)(const T* d_normed, const T* x, const T* weight, float rstd, const T* d_residual, int64_t H, T* dx,
+                            float* d_weight);
+  /// out = rotate(qkv + bias) for the first `rotated` heads, qkv + bias for the others. bias may be null. direction -1 undoes it.
+  void (*rope)(const T* qkv, const T* bias, const float* cos_sin, int64_t heads, int64_t rotated, int64_t D, float direction, T* out);
+  void (*swiglu)(const T* gate_up, int64_t F, T* out);
+  void (*swiglu_backward)(const T* gate_up, const T* d_out, int64_t F, T* d_gate_up);
+  /// Writes one token's keys and values into its slot of the cache.
+  void (*write_cache)(const PagedCache& cache, int64_t block, int64_t slot, const T* k, const T* v);
+  /// One token against its keys: q and out are the heads_per_kv heads of the query's kv head. scratch: (context + 16 + D) * heads_per_kv.
+  void (*paged_attention)(const PagedCache& cache, const PagedQuery& query, const T* q, float scale, float* scratch, T* out);
+  /// probabilities[j] = exp(scores[j]*scale - max) / sum for j < valid, 0 up to n. Returns log-sum-exp.
+  float (*softmax_row)(const float* scores, float scale, int64_t valid, int64_t n, T* probabilities);
+  /// From scores and lse: probabilities again, and d_scores = p * (d_p - delta) * scale, both zero from `valid` to n.
+  void (*softmax_backward_row)(const float* scores, const float* d_p, float scale, float lse_delta[2], int64_t n_valid[2],
+                               T* probabilities, T* d_scores);
+  float (*dot)(const T* a, const T* b, int64_t n);
+  void (*to_float)(const T* in, int64_t n, float* out);
+  void (*from_float)(const float* in, int64_t n, T* out);
+  void (*add_columns)(const T* row, int64_t n, float* sums);   ///< sums += row
+  /// d_logits = scale * (onehot(target) - exp(logit*inv_temperature - lse)); target outside [0, n) adds no one.
+  void (*logit_grad)(const float* logits, int64_t n, float inv_temperature, float lse, float scale, int64_t target, T* d_logits);
+};
+
+/// Over fp32 logits of one row.
+struct LogitStats {
+  float max;       ///< of logit / T
+  float sum;       ///< of exp(logit / T - max)
+  float weighted;  ///< of exp(logit / T - max) * (logit / T - max); for the entropy
+};
+
+struct FloatTable {
+  LogitStats (*logit_stats)(const float* logits, int64_t n, float inv_temperature);
+  /// First index whose running sum of exp(logit/T - max) exceeds `threshold`; n - 1 if none does.
+  int64_t (*pick)(const float* logits, int64_t n, float inv_temperature, float max, float threshold);
+  int64_t (*argmax)(const float* logits, int64_t n);  ///< lowest index among equals
+  void (*adamw)(const AdamArgs& args, int64_t begin, int64_t end);
+  double (*sum_of_squares)(const float* x, int64_t n);
+  void (*add)(const float* x, int64_t n, float* sums);
+};
+
+struct Rows {
+  RowTable<float> f32;
+  RowTable<Half> bf16;
+  FloatTable fp;
+  const char* isa;
+};
+
+/// The best table for this processor.
+const Rows& rows();
+
+template <class T>
+const RowTable<T>& row_table();
+template <>
+inline const RowTable<float>& row_table<float>() { return rows().f32; }
+template <>
+inline const RowTable<Half>& row_table<Half>() { return rows().bf16; }
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/rows_isa.inc"
+
+namespace tandem::model::kernel {
+
+extern const Rows kRows_base;
+const Rows kRows_base = {table<float>(), table<Half>(), {logit_stats, pick, argmax, adamw, sum_of_squares, add_columns<float>}, "base"};
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One rank's parameters as views of flat buffers: values in the compute dtype, gradients in fp32, in the same order. Flat,
+// so that the optimizer, its shards and the exchange between ranks are single ranges.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tandem/model/kernel/function.h"
+#include "tandem/model/layout.h"
+
+namespace tandem::model {
+
+/// One Hugging Face tensor's box inside the flat buffer.
+struct ParameterEntry {
+  family::Parameter parameter;
+  Box box;
+  int64_t offset;        ///< elements from the start of the flat buffer
+  int64_t num_elements;
+  int replicas;          ///< TP ranks that hold the same box
+};
+
+/// The order of a rank's flat buffer. Fused tensors (q|k|v, gate|up) lie side by side.
+struct ParameterTable {
+  ModelConfig config;
+  Layout layout;
+  int rank = 0;
+  std::vector<ParameterEntry> entries;
+  int64_t num_elements = 0;  ///< a multiple of 16 * layout.dp
+
+  at::Tensor view(const at::Tensor& flat, const ParameterEntry& entry) const;
+  std::vector<TensorSpec> specs() const;
+};
+
+ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);
+
+struct LayerParameters {
+  kernel::Parameter input_norm, qkv, qkv_bias, output, post_norm, gate_up, down;
+};
+struct ModelParameters {
+  kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied
+  std::vector<LayerParameters> layers;
+};
+
+/// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
+ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads);
+
+/// Fills the rank's boxes from `read(name)`, which returns whole Hugging Face tensors of any float dtype.
+/// Errors: UserError if a shape differs, naming the tensor and both shapes.
+void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<at::Tensor(const std::string&)>& read,
+                     const std::string& where);
+
+/// Random values as Hugging Face initialises them: N(0, deviation) matrices, zero biases, unit norms. A tensor's values
+/// depend on its name and the seed alone, not on the layout.
+void initialize_parameters(const ParameterTable& table, at::Tensor& values, uint64_t seed, double deviation);
+
+}  // namespace tandem::model

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The rollout engine: continuous batching over a paged KV cache. Every step gives each running sequence one token, while
+// prompts join in chunks.
+//
+//   admit -> waiting --(slot and blocks free)--> running --(stop, length)--> finished
+//               ^------------(out of blocks: preempted, recomputed later)-----'
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tandem/device/arena.h"
+#include "tandem/model/decoder.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/rollout/block_pool.h"
+#include "tandem/rollout/request.h"
+
+namespace tandem::rollout {
+
+struct EngineSetup {
+  const model::Decoder& decoder;
+  device::Arena& arena;
+  monitor::Recorder& recorder;
+  int64_t num_tokens;           ///< ids of the tokenizer; ids above it are padding and never drawn
+  int64_t max_context_tokens;   ///< longest prompt plus response that will be asked for
+};
+
+/// Ownership  uses the decoder, the arena and the weights; owns the KV cache.
+/// Threads    one per engine. Under tensor parallelism all ranks admit the same requests in the same order and draw the same
+///            tokens, each from the gathered logits.
+/// Blocking   step() computes; it waits for TP peers alone.
+/// Errors     UserError in admit for a prompt that cannot fit; InternalError when asked to generate without weights.
+/// Read next  sampler.h (one draw), block_pool.h (memory), docs/design/rollout.md
+class Engine {
+ public:
+  Engine(const Options& options, const EngineSetup& setup);
+
+  /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache. The
+  /// parameters must outlive the engine or the next call.
+  void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
+  /// The engine has no version: it refuses to generate until the next switch_weights.
+  void drop_weights();
+
+  void admit(Request request);
+  /// True while a sequence runs or waits.
+  bool running() const { return !running_.empty() || !waiting_.empty() || !preempted_.empty(); }
+  /// One token for every running sequence.
+  void step();
+  /// Groups that ended since the last call, in the order they ended.
+  std::vector<data::Group> finished();
+  /// Forgets a group that is waiting or running; what it holds is freed.
+  void cancel(data::GroupId group);
+  /// Groups waiting or running, oldest first.
+  std::vector<data::GroupId> unfinished() const;
+
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+
+ private:
+  using SequencePtr = std::unique_ptr<Sequence>;
+  struct Plan;
+
+  void start_waiting();
+  SequencePtr make_sequence(const std::shared_ptr<Job>& job);
+  void fork_samples(const std::shared_ptr<Job>& job);
+  void release(Sequence& sequence);
+  void release_prompt(Job& job);
+  bool grow(Sequence& sequence, int64_t tokens);
+  Plan plan_step();
+  void sample_rows(const Plan& plan, const at::Tensor& hidden);
+  void append(Sequence& sequence, std::span<const float* const> shards, int64_t shard_size);
+  void retire_finished();
+
+  Options options_;
+  EngineSetup setup_;
+  const model::ModelParameters* parameters_ = nullptr;
+  data::PolicyVersion version_{};
+  BlockPool pool_;
+  std::deque<std::shared_ptr<Job>> waiting_;      // their prompts have not run
+  std::vector<std::shared_ptr<Job>> forking_;     // their prompts have run, some samples wait for a slot
+  std::deque<SequencePtr> preempted_;
+  std::vector<SequencePtr> running_;
+  std::vector<data::Group> finished_;
+  int64_t next_order_ = 0, num_preemptions_ = 0;
+};
+
+/// Blocks for `max_running` sequences of the longest context, bounded by kv_cache_mib.
+int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens);
+
+}  // namespace tandem::rollout

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+
+#include "tandem/base/options.h"
+
+namespace tandem::rollout {
+
+struct Options {
+  int64_t max_running = 128;
+  int64_t kv_block_tokens = 16;
+  int64_t kv_cache_mib = 1024;
+  int64_t prefill_tokens = 2048;
+};
+
+inline void describe(OptionVisitor& field, Options& o) {
+  field("max_running", o.max_running, "Sequences that decode at a time, per rank.", at_least(1));
+  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; at least 16.", power_of_two());
+  field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache, per rank; less is taken when less is enough.", at_least(1));
+  field("prefill_tokens", o.prefill_tokens, "Prompt tokens that join one decode step (chunked prefill).", at_least(1));
+}
+
+/// How tokens are drawn. Part of each request, so that evaluation and training share an engine.
+struct Sampling {
+  double temperature = 1.0;
+  double top_p = 1.0;
+  int64_t top_k = 0;
+  int64_t max_new_tokens = 256;
+  bool ignore_eos = false;
+};
+
+inline void describe(OptionVisitor& field, Sampling& o) {
+  field("temperature", o.temperature, "Sampling temperature; 0 is greedy.", at_least(0.0));
+  field("top_p", o.top_p, "Keep the fewest tokens whose probabilities reach this sum; 1 is off.", between(1e-6, 1.0));
+  field("top_k", o.top_k, "Keep this many tokens; 0 is off.", at_least(0));
+  field("max_new_tokens", o.max_new_tokens, "Longest response, in tokens.", at_least(1));
+  field("ignore_eos", o.ignore_eos, "Go on to max_new_tokens whatever is sampled.");
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Draws one token from one row of logits. Pure: the same row, options and random number give the same token.
+
+#include <cstdint>
+#include <span>
+
+#include "tandem/rollout/options.h"
+
+namespace tandem::rollout {
+
+struct Drawn {
+  int32_t token;
+  float logprob;     ///< log_softmax(logits / T)[token] over the full vocabulary; T = 1 when greedy
+  float kept_mass;   ///< log of the probability that top-k, top-p and `num_tokens` kept; 0 when everything was kept
+};
+
+/// `shards` are the equal parts of the vocabulary that TP ranks hold, in order, each `shard_size` long; only the first
+/// `num_tokens` ids may be drawn (the rows above are padding). `uniform` lies in [0, 1).
+Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num_tokens, const Sampling& sampling, double uniform);
+
+}  // namespace tandem::rollout

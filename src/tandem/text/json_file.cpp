@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/text/json_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tandem/base/error.h"
+
+namespace tandem::text {
+
+std::string read_file(const std::string& path) {
+  std::error_code ignored;
+  std::ifstream in(path, std::ios::binary);
+  if (!in || std::filesystem::is_directory(path, ignored))
+    throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR), "expected an existing, readable file");
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+nlohmann::json read_json_object(const std::string& path) {
+  const std::string bytes = read_file(path);
+  try {
+    nlohmann::json json = nlohmann::json::parse(bytes);
+    if (!json.is_object()) throw UserError(path, "holds no JSON object", "expected { ... }");
+    return json;
+  } catch (const nlohmann::json::exception& e) {
+    throw UserError(path, std::string("is not JSON: ") + e.what(), "expected a JSON object");
+  }
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << bytes;
+  out.close();
+  if (!out) throw PeerError(path + ": cannot be written: " + std::strerror(errno));
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Compiled regular expressions (PCRE2 with Unicode classes, just-in-time compiled).
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::text {
+
+/// Half-open byte range of a match or group; begin > end marks a group that took no part.
+struct Span {
+  size_t begin, end;
+};
+
+/// Threads    find and scan may run in any number of threads at once.
+/// Errors     UserError if the pattern does not compile, or if a search takes too many steps (kBounded only).
+class Regex {
+ public:
+  enum class Effort {
+    kBounded,  ///< a pattern from a user: a search that backtracks without end is an error
+    kTrusted,  ///< a pattern known to run in linear time: texts of any length
+  };
+  /// `where` is named in errors.
+  Regex(const std::string& pattern, const std::string& where, Effort effort = Effort::kBounded);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  /// Walks over the matches of one text from left to right. `text` must be valid UTF-8 and outlive the scan.
+  class Scan {
+   public:
+    Scan(const Regex& regex, std::string_view text);
+    ~Scan();
+    Scan(const Scan&) = delete;
+    Scan& operator=(const Scan&) = delete;
+    /// False after the last match. An empty match moves the scan on by one character.
+    bool next();
+    Span group(size_t index = 0) const;
+    size_t num_groups() const;  ///< with the whole match
+    std::string text(size_t index = 0) const;
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+  bool found_in(std::string_view text) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+};
+
+/// `\s` and `\S` as the Unicode property White_Space: PCRE2 also counts U+180E, which the tokenizers' engines do not.
+std::string with_unicode_space(std::string_view pattern);
+
+}  // namespace tandem::text

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm_suite.h"
+#include "tandem/comm/launch.h"
+
+namespace tandem::comm {
+namespace {
+
+class LocalComm : public testing::TestWithParam<std::tuple<int, suite::Case>> {};
+
+TEST_P(LocalComm, Conforms) {
+  const auto& [ranks, c] = GetParam();
+  run_local(ranks, 60, c.body);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, LocalComm, testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(suite::cases())),
+                         [](const auto& info) { return std::get<1>(info.param).name + std::string("_") + std::to_string(std::get<0>(info.param)); });
+
+TEST(SingleGroup, Conforms) {
+  for (const suite::Case& c : suite::cases()) c.body(*single());
+}
+
+}  // namespace
+}  // namespace tandem::comm

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/oracle/oracle_losses.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+namespace tandem::cli {
+namespace {
+
+TEST(OracleLosses, EveryReachedCasePasses) {
+  const std::filesystem::path folder = std::filesystem::path(TANDEM_SOURCE_DIR) / "../shared/oracles/losses";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no oracles at " << folder;
+  Report report(std::cout);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json") continue;
+    std::ifstream in(entry.path());
+    run_losses(nlohmann::json::parse(in), entry.path().filename().string(), report);
+  }
+  report.summary();
+  EXPECT_EQ(report.num_failed(), 0);
+  EXPECT_GT(report.num_passed(), 200);
+}
+
+}  // namespace
+}  // namespace tandem::cli
