@@ -23,28 +23,37 @@ def read_allowed():
     return allowed
 
 
+def close_of(text, opening):
+    """Where the brace at `opening` is closed."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if depth == 0:
+            return at
+    return len(text) - 1
+
+
 def functions(text):
     """(name, parameters, first line, last line) of each function body, lambdas within belonging to it."""
     text = re.sub(r"(?m)^[ \t]*#.*(?:\\\n.*)*$", lambda m: re.sub(r"[^\n]", " ", m[0]), bare(text))
-    start, depth, stack = 0, 0, []
-    inside = None  # depth at which a function's body began
-    for at, char in enumerate(text):
-        if char == "{":
+    start = at = 0
+    while at < len(text):
+        if text[at] == "{":
             head = text[start:at]
-            if inside is None and "(" in head and not _NO_FUNCTION.search(head) and not re.search(r"[=,(]\s*$", head):
-                inside = depth
-                stack = [head, start + len(head) - len(head.lstrip())]
-            depth += 1
+            # A default argument, an initialiser, or a member in the list before a constructor's body.
+            if re.search(r"[=,(]\s*$", head) or re.search(r"\)[^?]*?[^:]:[^:].*[\w>]$", head, re.S):
+                at = close_of(text, at)
+            elif "(" in head and not _NO_FUNCTION.search(head):
+                end = close_of(text, at)
+                name, count = signature(head)
+                lead = re.match(r"(?:\s|\b(?:public|private|protected)\s*:(?!:))*", head).end()
+                yield name, count, line_of(text, start + lead), line_of(text, end)
+                at, start = end, end + 1
+            else:
+                start = at + 1
+        elif text[at] in ";}":
             start = at + 1
-        elif char == "}":
-            depth -= 1
-            start = at + 1
-            if inside == depth:
-                name, count = signature(stack[0])
-                yield name, count, line_of(text, stack[1]), line_of(text, at)
-                inside = None
-        elif char == ";" and inside is None:
-            start = at + 1
+        at += 1
 
 
 def signature(head):

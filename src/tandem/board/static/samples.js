@@ -134,6 +134,7 @@ export class EvalBrowser {
   async load() {
     const step = byId('eval-step').value;
     const found = await ask(`/api/evals?step=${step}&page=${this.page}`);
+    if (byId('eval-step').value !== step) return;
     this.answers = found.answers;
     pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
     const it = this.steps.find((other) => String(other.step) === step);
