@@ -249,7 +249,8 @@ std::vector<StepSummary> SampleReader::eval_steps() const {
 }
 
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
-  Statement row(database_.get(), "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
+  Statement row(database_.get(),
+                "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
   row.bind(value(step)).bind(count).bind(first);
   std::vector<EvalAnswer> out;
   while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)});
