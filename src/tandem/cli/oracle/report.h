@@ -3,8 +3,10 @@
 // Counts the cases of an oracle suite and prints what did not pass.
 
 #include <cstdint>
-#include <ostream>
+#include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,11 @@ class Report {
   }
   /// Skipped cases are counted by reason and named by summary().
   void skip(const std::string& case_name, const std::string& why) { skipped_[why].push_back(case_name); }
+
+  /// Passes if equal, else fails with both values.
+  void expect_equal(const std::string& case_name, const nlohmann::json& actual, const nlohmann::json& expected);
+  /// Runs one case; an exception fails it.
+  void run(const std::string& case_name, const std::function<void()>& one_case);
 
   void summary() const {
     for (const auto& [why, names] : skipped_) {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/oracle/suites.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tandem/base/error.h"
+#include "tandem/base/options.h"
+#include "tandem/cli/oracle/oracle_losses.h"
+
+namespace tandem::cli {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+const std::vector<Suite>& suites() {
+  static const std::vector<Suite> all = {
+      {"tokenizer", run_tokenizer},
+      {"safetensors", run_safetensors},
+      {"grader", run_grader},
+      {"losses", [](const std::string& file, const OracleOptions&, Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
+      {"staleness", [](const std::string& file, const OracleOptions&, Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
+  };
+  return all;
+}
+
+namespace {
+
+std::string short_text(const json& value) {
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  return text.size() > 300 ? text.substr(0, 300) + "..." : text;
+}
+
+std::string read_whole(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in || fs::is_directory(file)) throw UserError(file, "cannot be read", "expected a file of expected values");
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+void Report::expect_equal(const std::string& name, const json& actual, const json& expected) {
+  if (actual == expected)
+    pass();
+  else
+    fail(name, "got " + short_text(actual) + ", expected " + short_text(expected));
+}
+void Report::run(const std::string& name, const std::function<void()>& one_case) {
+  try {
+    one_case();
+  } catch (const std::exception& e) {
+    fail(name, std::string("threw: ") + e.what());
+  }
+}
+void run_suite(const std::string& name, const std::vector<std::string>& files, const OracleOptions& options, Report& report) {
+  std::vector<std::string> names;
+  for (const Suite& suite : suites()) names.emplace_back(suite.name);
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) throw UserError("tandem-oracle", "there is no suite `" + name + "`", "the nearest is `" + nearest_name(name, names) + "`");
+  const Suite& suite = suites()[static_cast<size_t>(found - names.begin())];
+  for (const std::string& file : files) {
+    std::vector<std::string> inside = {file};
+    if (fs::is_directory(file)) {
+      inside.clear();
+      for (const auto& entry : fs::directory_iterator(file))
+        if (entry.is_regular_file() && entry.path().extension().string().starts_with(".json")) inside.push_back(entry.path().string());
+      std::sort(inside.begin(), inside.end());
+      if (inside.empty()) inside = {file};  // a model folder: the suite reads it as a whole
+    }
+    for (const std::string& one : inside) suite.run(one, options, report);
+  }
+}
+
+std::vector<json> oracle_rows(const std::string& file) {
+  const std::string bytes = read_whole(file);
+  std::vector<json> rows;
+  size_t begin = 0;
+  for (int64_t line = 1; begin < bytes.size(); ++line) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
+    if (end > begin) {
+      json row = json::parse(bytes.begin() + static_cast<ptrdiff_t>(begin), bytes.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+      if (row.is_discarded()) throw UserError(file + ":" + std::to_string(line), "is not JSON", "expected one JSON object per line");
+      rows.push_back(std::move(row));
+    }
+    begin = end + 1;
+  }
+  return rows;
+}
+
+json oracle_json(const std::string& file) {
+  json value = json::parse(read_whole(file), nullptr, false);
+  if (value.is_discarded()) throw UserError(file, "is not JSON", "expected a file of expected values");
+  return value;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/graders.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <set>
+#include <sstream>
+
+#include "tandem/reward/hendrycks.h"
+#include "tandem/reward/math_expr.h"
+#include "tandem/text/regex.h"
+
+namespace tandem::reward {
+
+using text::Regex;
+
+namespace {
+
+constexpr auto kTrusted = Regex::Effort::kTrusted;
+
+std::vector<std::string> find_all(const Regex& pattern, std::string_view text) {
+  std::vector<std::string> found;
+  for (Regex::Scan scan(pattern, text); scan.next();) found.push_back(scan.text(scan.num_groups() > 1 ? 1 : 0));
+  return found;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) ++count;
+  return count;
+}
+
+}  // namespace
+
+std::string_view last_characters(std::string_view text, size_t count) {
+  size_t at = text.size();
+  while (at > 0 && count > 0) {
+    --at;
+    if ((static_cast<uint8_t>(text[at]) & 0xC0) != 0x80) --count;
+  }
+  return text.substr(at);
+}
+
+std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible) {
+  static const Regex kStrict(R"(#### (-?[0-9.,]+))", "gsm8k rule", kTrusted), kFlexible(R"(-?[0-9.,]+)", "gsm8k rule", kTrusted);
+  const std::vector<std::string> found = find_all(flexible ? kFlexible : kStrict, last_characters(response, 300));
+  if (found.empty()) return std::nullopt;
+  if (!flexible) return replaced(replaced(found.back(), ",", ""), "$", "");
+  const auto valid = std::find_if(found.rbegin(), found.rend(), [](const std::string& s) { return s != "."; });
+  return valid == found.rend() ? found.front() : *valid;
+}
+
+std::optional<std::string> last_number(std::string_view text) {
+  static const Regex kNumber(R"((?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule", kTrusted);
+  std::string found;
+  for (Regex::Scan scan(kNumber, text); scan.next();) {
+    found = scan.text();
+    // In `10-3` and `x-3` the minus belongs to a subtraction.
+    const size_t begin = scan.group().begin;
+    if (found[0] == '-' && begin > 0 && (std::isalnum(static_cast<unsigned char>(text[begin - 1])) || text[begin - 1] == ')')) found.erase(0, 1);
+  }
+  std::erase(found, ',');
+  return found.empty() ? std::nullopt : std::optional(found);
+}
+
+bool same_number(std::string_view a, std::string_view b) {
+  auto value = [](std::string_view text) {
+    std::string s(text);
+    std::erase(s, ',');
+    if (const size_t exponent = s.find_first_of("eE"); exponent != std::string::npos) s = s.substr(0, exponent) + "*10^(" + s.substr(exponent + 1) + ")";
+    return parse_expression(s);
+  };
+  const ExprPtr x = value(a), y = value(b);
+  return x && y && same_value(*x, *y);
+}
+
+namespace {
+
+std::string substitute(const Regex& pattern, const std::string& text, std::string_view before, std::string_view after, size_t group) {
+  std::string out;
+  size_t begin = 0;
+  for (Regex::Scan scan(pattern, text); scan.next();) {
+    out += text.substr(begin, scan.group().begin - begin);
+    out.append(before).append(scan.text(group)).append(after);
+    begin = scan.group().end;
+  }
+  return out + text.substr(begin);
+}
+
+bool is_all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
+
+std::string integer_text(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value) || std::fabs(value) > 9e18) return text;
+  return std::to_string(static_cast<int64_t>(value));
+}
+
+}  // namespace
+
+std::string dapo_normal(std::string s, bool drop_markers) {
+  static const char* const kPairs[][2] = {{"an ", ""}, {"a ", ""}, {".$", "$"}, {"\\$", ""}, {"\\ ", ""}, {" ", ""}, {"mbox", "text"},
+                                          {",\\text{and}", ","}, {"\\text{and}", ","}, {"\\text{m}", "\\text{}"}};
+  static const char* const kGone[] = {
+      "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points", "feet", "minutes", "digits", "cents",
+      "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students", "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}",
+      "\\text{}^2", "\\text{}^3", "\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", "\"", "\\dots"};
+  static const Regex kDollars(R"((.*?)(\$)(.*?)(\$)(.*))", "dapo rule", kTrusted), kText(R"(\\text\{(.*?)\})", "dapo rule", kTrusted),
+      kBold(R"(\\textbf\{(.*?)\})", "dapo rule", kTrusted), kOverline(R"(\\overline\{(.*?)\})", "dapo rule", kTrusted),
+      kBoxed(R"(\\boxed\{(.*)\})", "dapo rule", kTrusted), kFrac(R"(frac([^{])(.))", "dapo rule", kTrusted), kSqrt(R"(sqrt([^{]))", "dapo rule", kTrusted);
+  s = s.substr(s.rfind('=') + 1);
+  for (const auto& pair : kPairs) s = replaced(s, pair[0], pair[1]);
+  for (const char* gone : kGone) s = replaced(s, gone, "");
+  if (drop_markers)
+    for (const char* marker : {"<|im_end|>", "<|endoftext|>"}) s = replaced(s, marker, "");
+  s = substitute(kDollars, s, "$", "$", 3);
+  for (const Regex* wrapped : {&kText, &kBold, &kOverline, &kBoxed}) s = substitute(*wrapped, s, "", "", 1);
+  std::string braced;
+  size_t begin = 0;
+  for (Regex::Scan scan(kFrac, s); scan.next();) {
+    braced += s.substr(begin, scan.group().begin - begin) + "frac{" + scan.text(1) + "}{" + scan.text(2) + "}";
+    begin = scan.group().end;
+  }
+  s = replaced(substitute(kSqrt, braced + s.substr(begin), "sqrt{", "}", 1), "$", "");
+  if (const std::string joined = replaced(s, ",", ""); is_all_digits(joined)) s = joined;
+  return trimmed(s);
+}
+
+std::optional<std::string> dapo_last_boxed(std::string_view text) {
+  const size_t at = text.rfind("\\boxed{");
+  return at == std::string_view::npos ? std::nullopt : last_boxed(text.substr(at));
+}
+
+DapoResult dapo_minerva(std::string_view response, std::string_view gold, const DapoStyle& style, const std::string& pattern) {
+  static const Regex kAnswer(R"((?i)Answer\s*:\s*([^\n]+))", "dapo rule", kTrusted);
+  const std::vector<std::string> found = pattern.empty() ? find_all(kAnswer, response) : find_all(Regex(pattern, "dapo rule"), response);
+  const std::string answer = dapo_normal(found.empty() ? "[INVALID]" : found.back(), style.drop_markers);
+  std::string right = dapo_normal(std::string(gold), style.drop_markers);
+  if (style.integer_gold) right = integer_text(right);
+  return {answer == right, answer};
+}
+
+DapoResult dapo_grade(std::string_view response, std::string_view gold, const DapoStyle& style) {
+  response = last_characters(response, 300);
+  if (!style.strict_box) return dapo_minerva(response, gold, style, "");
+  const auto boxed = dapo_last_boxed(last_characters(response, 100));
+  const auto answer = boxed ? inside_box(*boxed) : std::nullopt;
+  return {answer && *answer == gold, answer};
+}
+
+std::optional<char> choice_letter(std::string_view response, std::string_view letters) {
+  static const Regex kNamed[] = {Regex(R"((?i)(?:answer|option|choice)\s*(?:is|:)?\s*([A-Z]))", "choice rule", kTrusted),
+                                 Regex(R"((?i)([A-Z])\s*(?:is\s*(?:the)?\s*correct))", "choice rule", kTrusted),
+                                 Regex(R"((?i)final\s*(?:answer|option)\s*(?:is|:)?\s*([A-Z]))", "choice rule", kTrusted)};
+  static const Regex kAlone(R"(\b([A-Z])\b)", "choice rule", kTrusted);
+  if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
+  for (const Regex& pattern : kNamed) {
+    Regex::Scan scan(pattern, response);
+    if (!scan.next()) continue;
+    const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(scan.text(1)[0])));
+    if (letters.find(letter) != std::string_view::npos) return letter;
+  }
+  const std::vector<std::string> alone = find_all(kAlone, response);
+  for (auto it = alone.rbegin(); it != alone.rend(); ++it)
+    if (letters.find((*it)[0]) != std::string_view::npos) return (*it)[0];
+  return std::nullopt;
+}
+
+std::string choice_normal(std::string_view text) {
+  std::string out;
+  for (unsigned char c : text) {
+    if (std::isalnum(c))
+      out += static_cast<char>(std::tolower(c));
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
+  }
+  return trimmed(out);
+}
+
+ChoiceGold choice_gold(const std::string& gold, const std::vector<std::string>& choices) {
+  const std::string text = trimmed(gold);
+  if (text.size() == 1 && std::isalpha(static_cast<unsigned char>(text[0]))) {
+    const char letter = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+    if (letter <= 'J') return {letter, ""};
+  }
+  for (size_t i = 0; i < choices.size(); ++i)
+    if (choice_normal(choices[i]) == choice_normal(text)) return {static_cast<char>('A' + i), text};
+  return {std::nullopt, text};
+}
+
+ChoiceGold choice_gold_at(int64_t index, const std::vector<std::string>& choices) {
+  if (index < 0 || index > 9) return {};
+  return {static_cast<char>('A' + index), index < static_cast<int64_t>(choices.size()) ? choices[static_cast<size_t>(index)] : ""};
+}
+
+double choice_score(std::string_view response, const ChoiceGold& gold) {
+  if (const auto letter = choice_letter(response, "ABCDEFGHIJ")) return gold.letter && *letter == *gold.letter ? 1.0 : 0.0;
+  const std::string wanted = choice_normal(gold.text);
+  return !wanted.empty() && choice_normal(response).find(wanted) != std::string::npos ? 1.0 : 0.0;
+}
+
+std::string f1_normal(std::string_view text) {
+  static const Regex kArticles(R"(\b(?:a|an|the)\b)", "f1 rule", kTrusted);
+  std::string plain = lower(text);
+  std::erase_if(plain, [](unsigned char c) { return c < 128 && std::ispunct(c); });
+  std::string out, without;
+  size_t begin = 0;
+  for (Regex::Scan scan(kArticles, plain); scan.next();) {
+    without += plain.substr(begin, scan.group().begin - begin) + " ";
+    begin = scan.group().end;
+  }
+  for (const std::string& word : words_of(without + plain.substr(begin))) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+F1 f1_score(std::string_view response, std::string_view gold) {
+  const std::string a = f1_normal(response), b = f1_normal(gold);
+  auto is_verdict = [](const std::string& s) { return s == "yes" || s == "no" || s == "noanswer"; };
+  if (a != b && (is_verdict(a) || is_verdict(b))) return {};
+  const std::vector<std::string> given = words_of(a), right = words_of(b);
+  std::map<std::string, int> left;
+  for (const std::string& word : right) ++left[word];
+  int shared = 0;
+  for (const std::string& word : given)
+    if (left[word]-- > 0) ++shared;
+  if (shared == 0) return {};
+  const double precision = static_cast<double>(shared) / static_cast<double>(given.size()), recall = static_cast<double>(shared) / static_cast<double>(right.size());
+  return {2 * precision * recall / (precision + recall), precision, recall};
+}
+
+bool has_think_format(std::string_view response) {
+  return response.starts_with("<think>") && response.find("<think>", 1) == std::string_view::npos && response.find("</think>") != std::string_view::npos;
+}
+
+double cosine_score(bool right, int64_t tokens, const CosineRange& range) {
+  const double progress = std::min(static_cast<double>(tokens) / static_cast<double>(range.max_tokens), 1.0);
+  // Bounds swap for wrong answers, so that a long wrong answer is punished less than a short one.
+  const double low = right ? range.min_right : range.max_wrong, high = right ? range.max_right : range.min_wrong;
+  return low + 0.5 * (high - low) * (1.0 + std::cos(progress * std::numbers::pi));
+}
+
+double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double max_penalty) {
+  if (ngram < 1 || static_cast<int64_t>(items.size()) < ngram) return 0;
+  std::set<std::vector<int64_t>> distinct;
+  const size_t total = items.size() - static_cast<size_t>(ngram) + 1;
+  for (size_t i = 0; i < total; ++i) distinct.emplace(items.begin() + static_cast<ptrdiff_t>(i), items.begin() + static_cast<ptrdiff_t>(i) + ngram);
+  return (1.0 - static_cast<double>(distinct.size()) / static_cast<double>(total)) * max_penalty;
+}
+
+std::vector<int64_t> words_as_items(std::string_view text) {
+  std::map<std::string, int64_t> numbers;
+  std::vector<int64_t> items;
+  for (const std::string& word : words_of(std::string(text))) items.push_back(numbers.emplace(word, static_cast<int64_t>(numbers.size())).first->second);
+  return items;
+}
+
+double overlong_penalty(int64_t tokens, int64_t limit, int64_t cache) {
+  const int64_t free = limit - cache;
+  if (tokens <= free) return 0;
+  return tokens <= limit ? static_cast<double>(free - tokens) / static_cast<double>(cache) : -1.0;
+}
+
+std::optional<std::string> deepscaler_answer(std::string_view response) {
+  for (std::string_view marker : {"</think>", "###Response"})
+    if (const size_t at = response.rfind(marker); at != std::string_view::npos) return boxed_answer(response.substr(at + marker.size()));
+  return std::nullopt;
+}
+
+double tag_score(std::string_view response) {
+  double score = 0;
+  size_t after = 0;
+  for (std::string_view tag : {"<think>", "</think>", "<answer>", "</answer>"}) {
+    const size_t at = response.find(tag);
+    if (count_of(response, tag) != 1 || at < after) continue;
+    score += 0.05;
+    after = at + tag.size();
+  }
+  std::string_view outside_text = response;
+  std::string outside;
+  for (auto [open, close] : {std::pair<std::string_view, std::string_view>{"<think>", "</think>"}, {"<answer>", "</answer>"}}) {
+    const size_t begin = outside_text.find(open), end = outside_text.find(close, begin == std::string_view::npos ? 0 : begin);
+    if (begin == std::string_view::npos || end == std::string_view::npos) continue;
+    outside += outside_text.substr(0, begin);
+    outside_text.remove_prefix(end + close.size());
+  }
+  outside += outside_text;
+  const auto characters = std::count_if(outside.begin(), outside.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  return std::max(0.0, score - std::min(0.1, 0.001 * static_cast<double>(characters)));
+}
+
+bool shows_steps(std::string_view response) {
+  static const Regex kNumbered(R"((?im)(?:^|\s)(?:step\s+)?\d{1,2}[.):]\s)", "graded_math rule", kTrusted);
+  const size_t open = response.find("<think>"), close = response.find("</think>");
+  if (open != std::string_view::npos && close != std::string_view::npos && open < close) response = response.substr(open + 7, close - open - 7);
+  int lines = 0;
+  for (size_t begin = 0; begin <= response.size();) {
+    const size_t end = std::min(response.find('\n', begin), response.size());
+    if (!trimmed(response.substr(begin, end - begin)).empty()) ++lines;
+    begin = end + 1;
+  }
+  return lines >= 3 || find_all(kNumbered, response).size() >= 3;
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The `math` rule: the final answer of a solution, compared with the right one by what it means.
+//
+// Numbers in any notation (0.5, 1/2, \frac12, 50\%, 1,000), expressions by value (math_expr.h), tuples and intervals by
+// place, sets and lists of solutions in any order, `x = 5` as 5, units, degrees and text around a number ignored.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tandem::reward {
+
+/// The last box; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last $...$ or number.
+std::optional<std::string> final_answer(std::string_view response);
+bool same_answer(std::string_view given, std::string_view gold);
+/// True if an answer can be read as mathematics rather than prose.
+bool is_mathematical(std::string_view answer);
+
+}  // namespace tandem::reward

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parser of math_expr.h: recursive descent over LaTeX and plain text.
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <utility>
+
+#include "tandem/reward/math_expr.h"
+
+namespace tandem::reward {
+namespace {
+
+constexpr size_t kMaxLength = 1000;
+constexpr int kMaxDepth = 60;
+
+struct NoExpression {};  // thrown and caught in this file alone
+
+ExprPtr number(Rational r) {
+  auto e = std::make_shared<Expr>();
+  e->number = r;
+  return e;
+}
+ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "") {
+  auto e = std::make_shared<Expr>();
+  e->kind = kind;
+  e->args = std::move(args);
+  e->name = std::move(name);
+  return e;
+}
+ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
+ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number({-1, 1})}); }
+
+bool one_of(std::string_view word, std::initializer_list<std::string_view> names) { return std::find(names.begin(), names.end(), word) != names.end(); }
+
+bool is_function(std::string_view name) {
+  return one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln", "log", "exp"});
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  ExprPtr whole() {
+    ExprPtr e = sum();
+    skip();
+    if (at_ != text_.size()) throw NoExpression();
+    return e;
+  }
+
+ private:
+  void skip() {
+    while (at_ < text_.size() && (std::isspace(static_cast<unsigned char>(text_[at_])) || text_[at_] == '~')) ++at_;
+  }
+  char peek() {
+    skip();
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool take(std::string_view token) {
+    skip();
+    if (text_.substr(at_, token.size()) != token) return false;
+    // A command ends where its letters end: \in is not the start of \infty.
+    if (token.size() > 1 && token[0] == '\\' && at_ + token.size() < text_.size() && std::isalpha(static_cast<unsigned char>(token.back())) &&
+        std::isalpha(static_cast<unsigned char>(text_[at_ + token.size()])))
+      return false;
+    at_ += token.size();
+    return true;
+  }
+  void require(std::string_view token) {
+    if (!take(token)) throw NoExpression();
+  }
+  bool at_command(std::string_view command) {
+    const size_t before = at_;
+    const bool here = take(command);
+    at_ = before;
+    return here;
+  }
+
+  struct Depth {
+    explicit Depth(int& depth) : depth_(depth) {
+      if (++depth_ > kMaxDepth) throw NoExpression();
+    }
+    ~Depth() { --depth_; }
+    int& depth_;
+  };
+
+  ExprPtr sum() {
+    Depth depth(depth_);
+    std::vector<ExprPtr> terms;
+    bool negative = false;
+    while (peek() == '+' || peek() == '-') negative ^= text_[at_++] == '-';
+    for (;;) {
+      ExprPtr term = product();
+      terms.push_back(negative ? negated(term) : term);
+      negative = peek() == '-';
+      if (peek() != '+' && peek() != '-') break;
+      ++at_;
+    }
+    return terms.size() == 1 ? terms[0] : node(ExprKind::kAdd, std::move(terms));
+  }
+
+  bool starts_factor() {
+    const char c = peek();
+    if (c == '\\') return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") && !at_command("\\rfloor") &&
+                          !at_command("\\rceil");
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '(' || c == '{' || c == '[' || c == '.' || (c == '|' && bars_ == 0);
+  }
+
+  ExprPtr product() {
+    ExprPtr first = signed_factor();
+    // 1 \frac{1}{2} and 1 1/2 are mixed numbers.
+    if (first->kind == ExprKind::kNumber && first->decimals < 0) {
+      const size_t before = at_;
+      if (at_command("\\frac") || std::isdigit(static_cast<unsigned char>(peek()))) {
+        ExprPtr rest = signed_factor();
+        if (rest->kind == ExprKind::kNumber && take("/")) rest = node(ExprKind::kMultiply, {rest, inverse(signed_factor())});
+        const auto fraction = exact_value(*rest);
+        if (fraction && fraction->num > 0 && fraction->num < fraction->den)
+          first = node(ExprKind::kAdd, {first, rest});
+        else
+          at_ = before;
+      }
+    }
+    std::vector<ExprPtr> factors = {first};
+    for (;;) {
+      if (take("\\cdot") || take("\\times") || take("*"))
+        factors.push_back(signed_factor());
+      else if (take("\\div") || take("/"))
+        factors.push_back(inverse(signed_factor()));
+      else if (starts_factor())
+        factors.push_back(postfixed());
+      else
+        break;
+    }
+    return factors.size() == 1 ? factors[0] : node(ExprKind::kMultiply, std::move(factors));
+  }
+
+  ExprPtr signed_factor() {
+    if (take("-")) {
+      Depth depth(depth_);
+      return negated(signed_factor());
+    }
+    take("+");
+    return postfixed();
+  }
+
+  ExprPtr postfixed() {
+    Depth depth(depth_);
+    ExprPtr e = atom();
+    for (;;) {
+      if (take("**") || take("^"))
+        e = node(ExprKind::kPower, {e, exponent()});
+      else if (peek() == '!' && take("!"))
+        e = node(ExprKind::kFunction, {e}, "factorial");
+      else
+        return e;
+    }
+  }
+
+  // x^12 in LaTeX is x^1 followed by 2, but people write it for x^{12}.
+  ExprPtr exponent() {
+    if (take("{")) return closed("}");
+    if (take("-")) return negated(exponent());
+    return atom();
+  }
+
+  ExprPtr closed(std::string_view end) {
+    const int bars = std::exchange(bars_, 0);
+    ExprPtr e = sum();
+    bars_ = bars;
+    require(end);
+    return e;
+  }
+
+  // The argument of \frac or \sqrt: a group, or one digit, letter or command.
+  ExprPtr argument() {
+    if (take("{")) return closed("}");
+    const char c = peek();
+    if (std::isdigit(static_cast<unsigned char>(c))) {
+      ++at_;
+      return number({c - '0', 1});
+    }
+    return atom();
+  }
+
+  ExprPtr numeral() {
+    std::string digits;
+    int decimals = -1;
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (std::isdigit(static_cast<unsigned char>(c))) {
+        digits += c;
+        if (decimals >= 0) ++decimals;
+      } else if (c == '.' && decimals < 0) {
+        decimals = 0;
+      } else {
+        break;
+      }
+      ++at_;
+    }
+    if (digits.empty()) throw NoExpression();
+    auto e = std::make_shared<Expr>();
+    e->decimals = decimals;
+    e->approximate = std::strtold(digits.c_str(), nullptr);
+    if (digits.size() <= 35 && decimals <= 34) {
+      __int128 num = 0, den = 1;
+      for (char c : digits) num = num * 10 + (c - '0');
+      for (int i = 0; i < decimals; ++i) den *= 10;
+      e->number = Rational::make(num, den);
+    }
+    for (int i = 0; i < decimals; ++i) e->approximate /= 10;
+    return e;
+  }
+
+  ExprPtr function(const std::string& name) {
+    ExprPtr power, base;
+    if (take("_")) base = argument();
+    if (take("^")) power = exponent();
+    ExprPtr arg = peek() == '(' || peek() == '{' ? atom() : postfixed_chain();
+    ExprPtr e = base ? node(ExprKind::kFunction, {arg, base}, name) : node(ExprKind::kFunction, {arg}, name);
+    if (!power) return e;
+    const auto exact = exact_value(*power);
+    if (exact && *exact == Rational{-1, 1} && one_of(name, {"sin", "cos", "tan"})) return node(ExprKind::kFunction, {arg}, "arc" + name);
+    return node(ExprKind::kPower, {e, power});
+  }
+
+  // sin 2x takes the whole product of plain factors.
+  ExprPtr postfixed_chain() {
+    std::vector<ExprPtr> factors = {signed_factor()};
+    while (starts_factor() && peek() != '(' && !(peek() == '\\' && at_function())) factors.push_back(postfixed());
+    return factors.size() == 1 ? factors[0] : node(ExprKind::kMultiply, std::move(factors));
+  }
+  bool at_function() {
+    for (const char* f : {"\\sin", "\\cos", "\\tan", "\\ln", "\\log"})
+      if (at_command(f)) return true;
+    return false;
+  }
+
+  ExprPtr variable(std::string name) {
+    if (at_ < text_.size() && text_[at_] == '_') {
+      ++at_;
+      if (take("{")) {
+        const size_t end = text_.find('}', at_);
+        if (end == std::string_view::npos) throw NoExpression();
+        name += "_" + std::string(text_.substr(at_, end - at_));
+        at_ = end + 1;
+      } else if (at_ < text_.size() && std::isalnum(static_cast<unsigned char>(text_[at_]))) {
+        name += std::string("_") + text_[at_++];
+      } else {
+        throw NoExpression();
+      }
+    }
+    return node(ExprKind::kVariable, {}, std::move(name));
+  }
+
+  ExprPtr command() {
+    size_t end = at_ + 1;
+    while (end < text_.size() && std::isalpha(static_cast<unsigned char>(text_[end]))) ++end;
+    const std::string name(text_.substr(at_ + 1, end - at_ - 1));
+    at_ = end;
+    if (name == "frac" || name == "dfrac" || name == "tfrac" || name == "cfrac") {
+      ExprPtr top = argument(), bottom = argument();
+      return node(ExprKind::kMultiply, {top, inverse(bottom)});
+    }
+    if (name == "binom" || name == "dbinom" || name == "tbinom") {
+      ExprPtr top = argument(), bottom = argument();
+      return node(ExprKind::kFunction, {top, bottom}, "binom");
+    }
+    if (name == "sqrt") {
+      ExprPtr index = take("[") ? closed("]") : nullptr;
+      ExprPtr arg = argument();
+      return index ? node(ExprKind::kFunction, {arg, index}, "root") : node(ExprKind::kFunction, {arg}, "sqrt");
+    }
+    if (name == "pi") return node(ExprKind::kConstant, {}, "pi");
+    if (name == "infty") return node(ExprKind::kConstant, {}, "infinity");
+    if (name == "lfloor" || name == "lceil") {
+      ExprPtr arg = closed(name == "lfloor" ? "\\rfloor" : "\\rceil");
+      return node(ExprKind::kFunction, {arg}, name == "lfloor" ? "floor" : "ceil");
+    }
+    if (is_function(name)) return function(name);
+    if (one_of(name, {"alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "omega", "phi", "varphi", "rho", "sigma", "tau", "epsilon", "ell"}))
+      return variable(name);
+    throw NoExpression();
+  }
+
+  // Letters stand for a product of variables, unless they spell a name; longer words are prose.
+  ExprPtr word() {
+    size_t end = at_;
+    while (end < text_.size() && std::isalpha(static_cast<unsigned char>(text_[end]))) ++end;
+    const std::string name(text_.substr(at_, end - at_));
+    if (name == "sqrt" || name == "abs") {
+      at_ = end;
+      require("(");
+      return node(ExprKind::kFunction, {closed(")")}, name);
+    }
+    if (name == "pi" || name == "infinity" || name == "inf") {
+      at_ = end;
+      return node(ExprKind::kConstant, {}, name == "pi" ? "pi" : "infinity");
+    }
+    if (is_function(name)) {
+      at_ = end;
+      return function(name);
+    }
+    if (name.size() > 3) throw NoExpression();
+    const char letter = text_[at_++];
+    if (letter == 'e' || letter == 'i') {
+      if (at_ >= text_.size() || text_[at_] != '_') return node(ExprKind::kConstant, {}, std::string(1, letter));
+    }
+    return variable(std::string(1, letter));
+  }
+
+  ExprPtr atom() {
+    Depth depth(depth_);
+    const char c = peek();
+    if (std::isdigit(static_cast<unsigned char>(c)) || c == '.') return numeral();
+    if (take("(")) return closed(")");
+    if (take("{")) return closed("}");
+    if (take("[")) return closed("]");
+    if (c == '|') {
+      ++at_;
+      ++bars_;
+      ExprPtr e = sum();
+      --bars_;
+      require("|");
+      return node(ExprKind::kFunction, {e}, "abs");
+    }
+    if (c == '\\') return command();
+    if (std::isalpha(static_cast<unsigned char>(c))) return word();
+    throw NoExpression();
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  int depth_ = 0;
+  int bars_ = 0;
+};
+
+}  // namespace
+
+ExprPtr parse_expression(std::string_view text) {
+  if (text.size() > kMaxLength) return nullptr;
+  try {
+    return Parser(text).whole();
+  } catch (const NoExpression&) {
+    return nullptr;
+  }
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/rule.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/error.h"
+#include "tandem/reward/graders.h"
+#include "tandem/reward/hendrycks.h"
+#include "tandem/reward/math_answer.h"
+#include "tandem/text/regex.h"
+#include "tandem/text/unicode.h"
+
+namespace tandem::reward {
+namespace {
+
+using Function = std::function<Score(const Answer&)>;
+
+Score verdict(bool right, std::string extracted) { return {right ? 1.0 : 0.0, {}, std::move(extracted)}; }
+Score plain(double score) { return {score, {}, ""}; }
+
+Score grade_number(const Answer& a) {
+  const auto given = last_number(a.response), gold = last_number(a.gold);
+  if (!gold) throw UserError("reward.rule number", "the right answer `" + a.gold + "` holds no number", "expected a number");
+  return verdict(given && same_number(*given, *gold), given.value_or(""));
+}
+
+Score grade_math(const Answer& a) {
+  const auto given = final_answer(a.response);
+  return verdict(given && same_answer(*given, a.gold), given.value_or(""));
+}
+
+Score grade_graded_math(const Answer& a) {
+  Score score = grade_math(a);
+  const bool right = score.score > 0;
+  const double format = right ? tag_score(a.response) : 0, steps = right && shows_steps(a.response) ? 0.1 : 0;
+  score.score = right ? 0.7 + format + steps : 0;
+  score.parts = {{"graded_math", score.score}, {"graded_math/answer", right ? 0.7 : 0.0}, {"graded_math/format", format}, {"graded_math/steps", steps}};
+  return score;
+}
+
+Score grade_hendrycks(const Answer& a) {
+  const auto given = boxed_answer(a.response);
+  const std::string answer = given.value_or(a.response);
+  return verdict(hendrycks_equal(answer, boxed_answer(a.gold).value_or(a.gold)), answer);
+}
+
+Score grade_deepscaler(const Answer& a) {
+  const auto given = deepscaler_answer(a.response);
+  const std::string gold = a.gold.find("\\boxed") == std::string::npos ? a.gold : boxed_answer(a.gold).value_or("");
+  return verdict(given && !gold.empty() && mathd_or_symbolic_equal(*given, gold), given.value_or(""));
+}
+
+Score grade_choice(const Answer& a) {
+  const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
+  return {choice_score(a.response, choice_gold(a.gold, {})), {}, letter ? std::string(1, *letter) : ""};
+}
+
+Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }
+
+Function regex_rule(const Options& o) {
+  if (o.pattern.empty()) return [](const Answer& a) { return verdict(text::Regex(a.gold, "the pattern in gold").found_in(a.response), ""); };
+  auto pattern = std::make_shared<text::Regex>(o.pattern, "reward.pattern");  // shared: std::function must be copyable
+  return [pattern](const Answer& a) { return verdict(pattern->found_in(a.response), ""); };
+}
+
+Function gsm8k_rule(const Options& o) {
+  return [flexible = o.method == "flexible"](const Answer& a) {
+    const auto given = gsm8k_answer(a.response, flexible);
+    return verdict(given && *given == a.gold, given.value_or(""));
+  };
+}
+
+Function dapo_rule(const Options& o) {
+  const DapoStyle style{o.strict_box, o.integer_gold, o.integer_gold};
+  return [style](const Answer& a) {
+    const DapoResult result = dapo_grade(a.response, a.gold, style);
+    return Score{result.right ? 1.0 : -1.0, {}, result.answer.value_or("")};
+  };
+}
+
+Function cosine_rule(const Options& o) {
+  const CosineRange range{o.cosine_min_wrong, o.cosine_max_wrong, o.cosine_min_right, o.cosine_max_right, o.max_tokens};
+  return [range](const Answer& a) {
+    Score score = grade_math(a);
+    score.score = cosine_score(score.score > 0, a.response_tokens, range);
+    return score;
+  };
+}
+
+struct Entry {
+  const char* name;
+  std::function<Function(const Options&)> make;
+};
+
+const std::vector<Entry>& table() {
+  static const std::vector<Entry> entries = {
+      {"exact", [](const Options&) -> Function { return [](const Answer& a) { return verdict(trimmed(a.response) == trimmed(a.gold), trimmed(a.response)); }; }},
+      {"regex", regex_rule},
+      {"number", [](const Options&) -> Function { return grade_number; }},
+      {"json", [](const Options&) -> Function { return grade_json; }},
+      {"gsm8k", gsm8k_rule},
+      {"math", [](const Options&) -> Function { return grade_math; }},
+      {"graded_math", [](const Options&) -> Function { return grade_graded_math; }},
+      {"hendrycks", [](const Options&) -> Function { return grade_hendrycks; }},
+      {"dapo", dapo_rule},
+      {"deepscaler", [](const Options&) -> Function { return grade_deepscaler; }},
+      {"choice", [](const Options&) -> Function { return grade_choice; }},
+      {"f1", [](const Options&) -> Function {
+         return [](const Answer& a) {
+           const F1 f1 = f1_score(a.response, a.gold);
+           return Score{f1.f1, {{"f1", f1.f1}, {"f1/precision", f1.precision}, {"f1/recall", f1.recall}}, ""};
+         };
+       }},
+      {"think_format", [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; }},
+      {"cosine", cosine_rule},
+      {"repetition", [](const Options& o) -> Function {
+         return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) { return plain(repetition_penalty(words_as_items(a.response), n, p)); };
+       }},
+      {"overlong", [](const Options& o) -> Function {
+         return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) { return plain(overlong_penalty(a.response_tokens, limit, cache)); };
+       }}};
+  return entries;
+}
+
+struct Spec {
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> settings;
+};
+
+Spec parse_spec(const std::string& text) {
+  const size_t open = text.find('(');
+  Spec spec{trimmed(text.substr(0, open)), {}};
+  if (open == std::string::npos) return spec;
+  if (!text.ends_with(')')) throw UserError("reward.rule", "`" + text + "` has no closing bracket", "expected name(option=value, ...)");
+  std::string inside = text.substr(open + 1, text.size() - open - 2);
+  while (!trimmed(inside).empty()) {
+    const size_t comma = std::min(inside.find(','), inside.size());
+    const std::string setting = inside.substr(0, comma);
+    inside.erase(0, comma + 1);
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos) throw UserError("reward.rule", "`" + setting + "` in `" + text + "` is no setting", "expected option=value");
+    spec.settings.emplace_back(trimmed(setting.substr(0, equals)), trimmed(setting.substr(equals + 1)));
+  }
+  return spec;
+}
+
+class WeightedSum : public Rule {
+ public:
+  struct Part {
+    std::unique_ptr<Rule> rule;
+    double weight;
+  };
+  explicit WeightedSum(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  const std::string& name() const override { return name_; }
+  Score score(const Answer& answer) const override {
+    Score sum;
+    for (const Part& part : parts_) {
+      Score one = part.rule->score(answer);
+      sum.score += part.weight * one.score;
+      sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
+      if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<Part> parts_;
+  std::string name_ = "rules";
+};
+
+}  // namespace
+
+Score FunctionRule::score(const Answer& answer) const {
+  Score score = function_(answer);
+  if (score.parts.empty()) score.parts = {{name_, score.score}};
+  return score;
+}
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names;
+  for (const Entry& entry : table()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
+  const Spec spec = parse_spec(text);
+  Options options = base;
+  OptionList list;
+  describe(list, options);
+  for (const auto& [name, value] : spec.settings) {
+    std::vector<std::string> names;
+    for (const OptionEntry& entry : list.entries) names.push_back(entry.path);
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) throw UserError("reward.rule " + spec.name, "there is no option `" + name + "`", "the nearest is `" + nearest_name(name, names) + "`");
+    set_option(list.entries[static_cast<size_t>(found - names.begin())], value, "reward.rule " + spec.name);
+  }
+  for (const Entry& entry : table()) {
+    if (spec.name != entry.name) continue;
+    // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
+    return std::make_unique<FunctionRule>(entry.name, [function = entry.make(options)](const Answer& answer) {
+      if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
+      Answer repaired = answer;
+      repaired.response = text::repair_utf8(answer.response);
+      repaired.gold = text::repair_utf8(answer.gold);
+      return function(repaired);
+    });
+  }
+  throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+}
+
+std::unique_ptr<Rule> make_reward(const Options& options) {
+  if (options.rules.empty()) return make_rule(options.rule, options);
+  std::vector<WeightedSum::Part> parts;
+  for (const std::string& item : options.rules) {
+    const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);
+    double weight = 1.0;
+    if (equals != std::string::npos) {
+      char* end = nullptr;
+      const std::string number = trimmed(item.substr(equals + 1));
+      weight = std::strtod(number.c_str(), &end);
+      if (number.empty() || *end != '\0') throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
+    }
+    parts.push_back({make_rule(trimmed(item.substr(0, equals)), options), weight});
+  }
+  return std::make_unique<WeightedSum>(std::move(parts));
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A rule gives an answer a score. Rules are looked up by name; a reward is one rule or a weighted sum of several.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/reward/options.h"
+
+namespace tandem::reward {
+
+struct Answer {
+  std::string response;
+  std::string gold;
+  int64_t response_tokens = 0;
+  bool truncated = false;  ///< stopped by the length limit
+};
+
+struct Score {
+  double score = 0;
+  std::vector<std::pair<std::string, double>> parts;  ///< every part by name, unweighted
+  std::string extracted;                              ///< what the rule took as the answer; "" if nothing
+};
+
+/// Threads    score() may run in any number of threads at once.
+/// Errors     UserError for a gold or pattern the rule cannot use; a wrong answer is a score, never an error.
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual Score score(const Answer& answer) const = 0;
+  virtual const std::string& name() const = 0;
+};
+
+/// A rule from a function; parts hold its score under its name unless it fills them.
+class FunctionRule : public Rule {
+ public:
+  FunctionRule(std::string name, std::function<Score(const Answer&)> function) : name_(std::move(name)), function_(std::move(function)) {}
+  Score score(const Answer& answer) const override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  std::string name_;
+  std::function<Score(const Answer&)> function_;
+};
+
+std::vector<std::string> rule_names();
+
+/// One rule from `name` or `name(option=value, ...)`. Errors: UserError with the nearest name.
+std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {});
+/// The reward of a recipe: options.rules as a weighted sum, or options.rule.
+std::unique_ptr<Rule> make_reward(const Options& options);
+
+}  // namespace tandem::reward

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/scorer.h"
+
+#include <string>
+#include <utility>
+
+#include "tandem/base/error.h"
+
+namespace tandem::reward {
+
+void score_group(const Rule& rule, data::Group& group) {
+  for (data::Sample& sample : group.samples) {
+    Score score = rule.score({sample.text, group.prompt.answer, static_cast<int64_t>(sample.ids.size()), sample.finish == data::FinishReason::kLength});
+    sample.score = score.score;
+    sample.parts = std::move(score.parts);
+    sample.scored = true;
+  }
+}
+
+Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
+  for (int64_t i = 0; i < num_workers; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Scorer::~Scorer() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  submitted_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Scorer::Job* Scorer::next_unstarted() {
+  for (Job& job : jobs_)
+    if (!job.started) return &job;
+  return nullptr;
+}
+
+void Scorer::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Job* job = nullptr;
+    submitted_.wait(lock, [&] { return closing_ || (job = next_unstarted()) != nullptr; });
+    if (closing_) return;
+    job->started = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      score_group(rule_, job->group);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    job->error = error;
+    job->done = true;
+    finished_.notify_all();
+  }
+}
+
+void Scorer::submit(data::Group&& group) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back({std::move(group)});
+  }
+  submitted_.notify_one();
+}
+
+std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
+  Job& head = jobs_.front();
+  if (head.error) {
+    const std::exception_ptr error = std::exchange(head.error, nullptr);
+    for (data::Sample& sample : head.group.samples) sample.scored = false;
+    const std::string where = "reward rule " + rule_.name() + ", group " + std::to_string(value(head.group.id));
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {
+      throw UserError(where, std::string("grading failed: ") + e.what(), "expected a rule that gives every answer a score");
+    } catch (...) {
+      throw UserError(where, "grading failed with an unknown exception", "expected a rule that gives every answer a score");
+    }
+  }
+  data::Group group = std::move(head.group);
+  jobs_.pop_front();
+  return group;
+}
+
+std::optional<data::Group> Scorer::try_collect() {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty() || !jobs_.front().done) return std::nullopt;
+  return take_head(lock);
+}
+
+std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty()) return std::nullopt;
+  if (!finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; }))
+    throw PeerError("reward rule " + rule_.name() + ", group " + std::to_string(value(jobs_.front().group.id)) + ": grading did not end before its deadline");
+  return take_head(lock);
+}
+
+std::vector<data::Group> Scorer::drain(const Deadline& deadline) {
+  std::vector<data::Group> groups;
+  while (auto group = collect(deadline)) groups.push_back(std::move(*group));
+  return groups;
+}
+
+size_t Scorer::num_pending() const {
+  std::lock_guard lock(mutex_);
+  return jobs_.size();
+}
+
+}  // namespace tandem::reward
