@@ -12,8 +12,8 @@ RULES = [
     (r"\bstd::(?:abort|exit|quick_exit|_Exit)\b|(?<![\w.>:])abort\(\s*\)|(?<![\w.>:~])_?exit\s*\(", ["cli/"],
      "throw an error of base/error.h"),
     (r"\bgetenv\b", ["cli/", "comm/backend/"], "the environment is read in cli/ and comm/backend/ alone"),
-    (r"(?m)^[ \t]*#[ \t]*define\b(?! PCRE2_CODE_UNIT_WIDTH).*$", ["base/check.h"], "macros live in base/check.h; use a constant, a function or a template"),
-    (r"\busing\s+namespace\b(?!\s+\w*literals)", [], "name what you use"),
+    (r"(?m)^[ \t]*#[ \t]*define\b(?! PCRE2_CODE_UNIT_WIDTH).*$", ["base/check.h"],
+     "macros live in base/check.h; use a constant, a function or a template"),
     (r"\b(?:TODO|FIXME|XXX)\b", [], "finish it or leave it out"),
 ]
 HEADER_RULES = [(r"#\s*include\s*[<\"]torch/(?:torch|all|extension)\.h", "costs 17 s a file; name the ATen headers you need")]

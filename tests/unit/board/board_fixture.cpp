@@ -122,10 +122,10 @@ void grow(const std::string& folder, int64_t steps, int64_t pause_ms, const std:
     recorder.flush();
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }
-  if (!stop)
-    std::ofstream(folder + "/summary.json") << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":)"
-                                            << skill_at(static_cast<double>(steps)) << R"(},"steps":)" << steps << R"(,"seconds":)" << 1.85 * static_cast<double>(steps)
-                                            << R"(,"tokens":1234567})";
+  if (stop) return;
+  std::ofstream summary(folder + "/summary.json");
+  summary << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":)" << skill_at(static_cast<double>(steps));
+  summary << R"(},"steps":)" << steps << R"(,"seconds":)" << 1.85 * static_cast<double>(steps) << R"(,"tokens":1234567})";
 }
 
 int run(const std::vector<std::string>& args) {

@@ -65,7 +65,8 @@ class Gates(unittest.TestCase):
             self.assertFalse(re.search(leaving, text), text)
 
     def test_symbols_in_docs_are_seen(self):
-        self.assertEqual(doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`"), [("rollout/engine.cpp", "Engine::step")])
+        found = doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`")
+        self.assertEqual(found, [("rollout/engine.cpp", "Engine::step")])
 
 
 if __name__ == "__main__":
