@@ -11,6 +11,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/data/source.h"
 
 namespace tandem::data {
@@ -46,8 +47,15 @@ class RecordSource : public PromptSource {
     return prompt;
   }
 
+  int64_t num_unanswered() const { return num_unanswered_; }
+
   void add(const json& record, const std::string& where) {
     if (!record.is_object()) throw UserError(where, "is not a JSON object", "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
+    // Published sets hold a few problems whose answer was lost; they cannot be graded.
+    if (const auto gold = record.find(options_.answer_column); gold != record.end() && gold->is_null()) {
+      ++num_unanswered_;
+      return;
+    }
     rows_.push_back({column(record, options_.prompt_column, where), answer(column(record, options_.answer_column, where), where)});
   }
 
@@ -106,6 +114,7 @@ class RecordSource : public PromptSource {
   Options options_;
   std::string name_;
   std::vector<Row> rows_;
+  int64_t num_unanswered_ = 0;
 };
 
 }  // namespace
@@ -121,6 +130,7 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
     source->read_array(bytes, max_rows);
   else
     source->read_lines(bytes, max_rows);
+  if (source->num_unanswered() > 0) log::warning(path, ": passed over ", source->num_unanswered(), " rows whose answer is null");
   if (source->size() == 0) throw UserError(path, "holds no rows", "expected at least one prompt");
   return source;
 }

@@ -14,6 +14,7 @@ namespace tandem::reward {
 namespace {
 
 constexpr int kMaxNesting = 8;
+constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash, whose second half would look like a command
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
 
@@ -67,6 +68,7 @@ std::string without_units(std::string text) {
 
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
+  s = replaced(s, "\\\\", kRowBreak);
   s = replaced(replaced(replaced(s, "\xE2\x88\x92", "-"), "\xC2\xB0", ""), "\xCF\x80", "\\pi ");
   s = replaced(replaced(replaced(s, "\xC3\x97", "\\times "), "\xE2\x88\x9E", "\\infty "), "\xE2\x88\x9A", "\\sqrt ");
   for (const char* gone : {"\\!", "\\,", "\\;", "\\:", "\\ ", "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big", "\\Big", "\\$", "$", "{,}",
@@ -153,7 +155,7 @@ bool same_matrix(const std::string& a, const std::string& b, int nesting) {
   auto cells = [](const std::string& text) {
     std::vector<std::vector<std::string>> rows;
     const size_t begin = text.find('}') + 1, end = text.rfind("\\end");
-    for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), "\\\\"))
+    for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), kRowBreak))
       if (!row.empty()) rows.push_back(split_outside_brackets(row, "&"));
     return rows;
   };

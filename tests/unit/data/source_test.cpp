@@ -55,7 +55,7 @@ TEST(Records, ErrorsNameFileAndLine) {
   const std::string good = R"({"question": "q", "answer": "a"})" "\n";
   EXPECT_NE(error_of(file_with("c.jsonl", good + "{oops\n"), options).find("c.jsonl:2: is not JSON"), std::string::npos);
   EXPECT_NE(error_of(file_with("d.jsonl", good + R"({"qestion": "q", "answer": "a"})"), options).find("d.jsonl:2: has no field `question` (the nearest is `qestion`"), std::string::npos);
-  EXPECT_NE(error_of(file_with("e.jsonl", R"({"question": null, "answer": "a"})"), options).find("expected a text"), std::string::npos);
+  EXPECT_NE(error_of(file_with("e.jsonl", R"({"question": [], "answer": "a"})"), options).find("expected a text"), std::string::npos);
   EXPECT_NE(error_of(file_with("f.jsonl", "\n"), options).find("holds no rows"), std::string::npos);
   EXPECT_NE(error_of(file_with("g.json", "[]"), options).find("holds no rows"), std::string::npos);
   EXPECT_NE(error_of("/nonexistent/x.jsonl", options).find("cannot be read"), std::string::npos);

@@ -68,6 +68,7 @@ TEST(SameAnswer, EveryAnswerOfTheMathSetsEqualsItself) {
     int equal_neighbours = 0;
     for (const auto& row : rows) {
       const std::string answer = row["answer"].is_string() ? row["answer"].get<std::string>() : row["answer"].dump();
+      if (answer.empty()) continue;  // lost in the published set
       EXPECT_TRUE(same_answer(*final_answer("Hence \\boxed{" + answer + "}."), answer)) << answer;
       equal_neighbours += previous != answer && same_answer(previous, answer);
       previous = answer;
