@@ -111,7 +111,8 @@ def check_tensorboard(run_dir):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         reader = EventAccumulator(sys.argv[1], size_guidance={'tensors': 0, 'scalars': 0}).Reload()
         from tensorboard.util import tensor_util
-        read = {tag: [(e.step, float(tensor_util.make_ndarray(e.tensor_proto))) for e in reader.Tensors(tag)] for tag in reader.Tags()['tensors']}
+        number = lambda event: float(tensor_util.make_ndarray(event.tensor_proto))
+        read = {tag: [(e.step, number(e)) for e in reader.Tensors(tag)] for tag in reader.Tags()['tensors']}
         read.update({tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()['scalars']})
         print(json.dumps(read))"""
     out = subprocess.run([python, "-c", script, run_dir + "/tensorboard"], capture_output=True, text=True)

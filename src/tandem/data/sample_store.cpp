@@ -184,9 +184,11 @@ void SampleStore::truncate_after(StepId step) {
 }
 
 void SampleStore::flush() {
-  // PASSIVE copies what it can without waiting for readers and syncs the log first, which is all that durability needs.
-  const int code = sqlite3_wal_checkpoint_v2(database_.get(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
-  if (code != SQLITE_OK && code != SQLITE_BUSY) throw PeerError(path_ + ": " + sqlite3_errmsg(database_.get()));
+  // A commit under FULL syncs the log and with it all commits before; the checkpoint copies what it can without waiting.
+  const char* sql =
+      "PRAGMA synchronous=FULL; BEGIN IMMEDIATE; PRAGMA user_version=1; COMMIT; PRAGMA synchronous=NORMAL; PRAGMA wal_checkpoint(PASSIVE)";
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
+    throw PeerError(path_ + ": " + sqlite3_errmsg(database_.get()));
 }
 
 SampleReader::SampleReader(const std::string& path) : path_(path) {
@@ -249,7 +251,8 @@ std::vector<StepSummary> SampleReader::eval_steps() const {
 }
 
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
-  Statement row(database_.get(), "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
+  Statement row(database_.get(),
+                "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
   row.bind(value(step)).bind(count).bind(first);
   std::vector<EvalAnswer> out;
   while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)});

@@ -12,7 +12,9 @@
 namespace tandem::monitor {
 namespace {
 
-constexpr const char* kHead = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"tandem\"}}";
+constexpr const char* kHead =
+    R"({"displayTimeUnit":"ms","traceEvents":[
+{"name":"process_name","ph":"M","pid":1,"args":{"name":"tandem"}})";
 constexpr const char* kTail = "\n]}\n";
 
 void append_us(std::string& out, double seconds) {

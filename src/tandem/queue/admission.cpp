@@ -2,21 +2,66 @@
 #include "tandem/queue/admission.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace tandem::queue {
+namespace {
 
-bool may_take(const Rule& rule, int64_t version, std::span<const int64_t> remaining_starts) {
-  // A group started at s must be trained by the update from s + S at the latest: the j-th update from now (j = 0 the one
-  // from version + 1) is the deadline of those with s = version + 1 - S + j. Sorted by deadline, the i-th (from 0) is
-  // trained by update i / B, earliest deadline first; all are in time iff none is later than its own.
-  std::vector<int64_t> starts(remaining_starts.begin(), remaining_starts.end());
-  std::sort(starts.begin(), starts.end());
-  for (int64_t i = 0; i < std::ssize(starts); ++i) {
-    const int64_t latest = starts[static_cast<size_t>(i)] - (version + 1 - rule.staleness);
-    if (i / rule.groups_per_step > latest) return false;
+std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
+  std::vector<Outstanding> sorted(groups.begin(), groups.end());
+  std::sort(sorted.begin(), sorted.end(), [](const Outstanding& a, const Outstanding& b) { return a.start != b.start ? a.start < b.start : a.id < b.id; });
+  return sorted;
+}
+
+}  // namespace
+
+int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
+  int64_t room = rule.max_outstanding() - std::ssize(groups);
+  if (version - start > rule.staleness) return 0;
+  if (rule.policy == LagPolicy::kWait) {
+    // A new group counts for every j with start <= version - S + j; from j = S on the gate above is the sharper bound.
+    for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
+      const auto due = std::count_if(groups.begin(), groups.end(), [&](const Outstanding& g) { return g.start <= version - rule.staleness + j; });
+      room = std::min(room, (j + 1) * rule.groups_per_step - due);
+    }
   }
-  return true;
+  return std::max<int64_t>(0, room);
+}
+
+Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+  Choice choice;
+  std::vector<Outstanding> remaining;
+  for (const Outstanding& group : earliest_first(groups)) {
+    if (group.finished && std::ssize(choice.batch) < rule.groups_per_step)
+      choice.batch.push_back(group.id);
+    else
+      remaining.push_back(group);
+  }
+  std::sort(choice.batch.begin(), choice.batch.end());
+  if (std::ssize(choice.batch) < rule.groups_per_step) return {};
+  if (rule.policy == LagPolicy::kDrop) return choice;
+
+  // A group started at s must be trained by the update from s + S at the latest. Of the remaining, in order of that deadline,
+  // the i-th (from 0) is trained i / B updates after the next; all are in time iff none is later than its own deadline.
+  for (int64_t i = 0; i < std::ssize(remaining); ++i) {
+    const int64_t due = remaining[static_cast<size_t>(i)].start;
+    if (i / rule.groups_per_step <= due - (version + 1 - rule.staleness)) continue;
+    // The finished ones due by then are in the batch already, so those up to here that remain are running.
+    for (const Outstanding& group : remaining)
+      if (group.start <= due) choice.wait_for.push_back(group.id);
+    std::sort(choice.wait_for.begin(), choice.wait_for.end());
+    choice.batch.clear();
+    break;
+  }
+  return choice;
+}
+
+std::vector<GroupId> too_stale(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+  std::vector<GroupId> ids;
+  if (rule.policy == LagPolicy::kDrop)
+    for (const Outstanding& group : groups)
+      if (version - group.start > rule.staleness) ids.push_back(group.id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 int64_t Capacity::operator()(int64_t version, int64_t running, int64_t accepted) const {

@@ -9,6 +9,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "tandem/base/ids.h"
 
 namespace tandem::queue {
 
@@ -22,18 +25,27 @@ struct Rule {
   int64_t max_outstanding() const { return (staleness + 1) * groups_per_step; }
 };
 
-/// How many more groups may start: outstanding < (S + 1) * B must hold before each start.
-inline int64_t num_may_start(const Rule& rule, int64_t num_outstanding) {
-  return num_outstanding < rule.max_outstanding() ? rule.max_outstanding() - num_outstanding : 0;
-}
+struct Outstanding {
+  GroupId id;
+  int64_t start;     ///< version at its first token
+  bool finished;     ///< it could be trained now
+};
 
-/// True if a group that started at `start` would have too large a lag in the update from `version` on.
-inline bool too_stale(const Rule& rule, int64_t start, int64_t version) { return version - start > rule.staleness; }
+/// How many more groups may start at version `start` while the trainer is at `version` >= start: outstanding < (S + 1) * B
+/// before each. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
+/// train in time.
+int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
 
-/// The condition of `wait`: after the update from `version` to `version` + 1 the groups that remain can all still be
-/// trained in time. `remaining_starts` are the start versions of the groups that would then be outstanding, in any order;
-/// for every j >= 0 at most (j + 1) * B of them may have start <= version + 1 - S + j.
-bool may_take(const Rule& rule, int64_t version, std::span<const int64_t> remaining_starts);
+struct Choice {
+  std::vector<GroupId> batch;     ///< B finished groups by id, or none
+  std::vector<GroupId> wait_for;  ///< under `wait`, if B are finished but may not be taken: the running groups they wait for
+};
+/// What the update from `version` trains: the finished groups of the earliest start, then id. `wait` gives a batch only if
+/// afterwards, for every j >= 0, at most (j + 1) * B groups with start <= version + 1 - S + j remain.
+Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstanding> groups);
+
+/// Under `drop` the groups, finished or not, that the update from `version` would train with a lag over S. By id.
+std::vector<GroupId> too_stale(const Rule& rule, int64_t version, std::span<const Outstanding> groups);
 
 /// AReaL's capacity (StalenessManager): how many rollouts may be submitted now. Here for comparison and its oracle; StaleSync
 /// counts groups until the update that trains them is committed, AReaL samples since the start of the run.

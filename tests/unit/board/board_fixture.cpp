@@ -101,15 +101,19 @@ void grow(const std::string& folder, int64_t steps, int64_t pause_ms, const std:
   recorder.add_sink(std::make_unique<monitor::TraceSink>(folder + "/trace.json"));
   data::SampleStore store(folder + "/samples.sqlite");
   RandomStream noise(7, 0);
-  const auto skill_at = [&](int64_t step) { return 0.15 + 0.75 * (1 - std::exp(-3.0 * static_cast<double>(step) / static_cast<double>(steps))); };
+  const auto skill_at = [&](double step) { return 0.15 + 0.75 * (1 - std::exp(-3.0 * step / static_cast<double>(steps))); };
   for (int64_t step = 1; step <= steps && !stop; ++step) {
     monitor::ScopedSpan span(recorder, "step", "run");
-    const double skill = skill_at(step);
+    const double skill = skill_at(static_cast<double>(step));
     record_metrics(recorder, step, skill, noise);
     if (step % 10 == 1 || step == steps) {
       recorder.set("eval/accuracy", skill);
       std::vector<data::EvalAnswer> answers;
-      for (int64_t row = 0; row < 40; ++row) answers.push_back({row, "2 + " + std::to_string(row) + " = ?", "x", "answer", noise.uniform() < skill ? 1.0 : 0.0});
+      for (int64_t row = 0; row < 40; ++row) {
+        const std::string sum = std::to_string(row + 2);
+        const bool right = noise.uniform() < skill;
+        answers.push_back({row, "2 + " + std::to_string(row) + " = ?", sum, right ? sum : "not sure", right ? 1.0 : 0.0});
+      }
       store.append_evals(StepId{step}, answers);
     }
     const data::Batch batch = make_batch(step, skill, noise);
@@ -118,10 +122,10 @@ void grow(const std::string& folder, int64_t steps, int64_t pause_ms, const std:
     recorder.flush();
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }
-  if (!stop)
-    std::ofstream(folder + "/summary.json") << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":)" << skill_at(steps)
-                                            << R"(},"steps":)" << steps << R"(,"seconds":)" << 1.85 * static_cast<double>(steps)
-                                            << R"(,"tokens":1234567})";
+  if (stop) return;
+  std::ofstream summary(folder + "/summary.json");
+  summary << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":)" << skill_at(static_cast<double>(steps));
+  summary << R"(},"steps":)" << steps << R"(,"seconds":)" << 1.85 * static_cast<double>(steps) << R"(,"tokens":1234567})";
 }
 
 int run(const std::vector<std::string>& args) {

@@ -48,7 +48,10 @@ TEST_F(SinkTest, NumbersReadBackBitForBitAndNaNIsNull) {
   const uint64_t seed = 11;
   RandomStream stream(seed, 0);
   Metrics metrics{{"nan", std::nan("")}, {"inf", std::numeric_limits<double>::infinity()}, {"tiny", 5e-324}, {"third", 1.0 / 3}};
-  for (int i = 0; i < 1000; ++i) metrics["x" + std::to_string(i)] = std::ldexp(stream.uniform() - 0.5, static_cast<int>(stream.below(600)) - 300);
+  for (int i = 0; i < 1000; ++i) {
+    const double fraction = stream.uniform() - 0.5;
+    metrics["x" + std::to_string(i)] = std::ldexp(fraction, static_cast<int>(stream.below(600)) - 300);
+  }
   JsonlSink(path("metrics.jsonl")).write_step(1, metrics);
   const auto line = nlohmann::json::parse(content(path("metrics.jsonl")));
   for (const auto& [name, value] : metrics) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One Dygraph a panel; hover and zoom are shared by all of them.
-import { element, isNumber, number } from './format.js';
+import { bytes, element, isNumber, number } from './format.js';
 import { GROUPS, PANELS, panel_of, series_label } from './panels.js';
 
 const COLOURS = ['#3b6fd4', '#e0893a', '#3a9d72', '#a05cc0', '#cf5064', '#4aa3b8', '#a58a2c', '#7d8797'];
@@ -104,7 +104,7 @@ export class Charts {
       labels: ['step', ...it.names],
       colors: it.names.map((_, i) => COLOURS[i % COLOURS.length]),
       strokeWidth: 1.6, drawPoints: few, pointSize: 2, highlightCircleSize: 3.5, connectSeparatedPoints: true,
-      stackedGraph: !!it.panel.stacked, fillAlpha: 0.45, includeZero: !!it.panel.zero, legend: 'never', labelsKMB: false,
+      stackedGraph: !!it.panel.stacked, fillAlpha: 0.45, includeZero: !!it.panel.zero, legend: 'never', labelsKMG2: it.panel.format === bytes,
       gridLineColor: css.getPropertyValue('--grid').trim(), axisLineColor: css.getPropertyValue('--line').trim(),
       gridLineWidth: 1, axisLabelFontSize: 11, xRangePad: 4, yRangePad: 6, animatedZooms: false,
       visibility: it.names.map((name) => !it.hidden.has(name)),

@@ -9,7 +9,8 @@ export const PANELS = [
   { group: 'Learning', title: 'Reward', takes: named('reward/mean') },
   { group: 'Learning', title: 'Accuracy', takes: named('eval/accuracy'), format: percent, points: true },
   { group: 'Learning', title: 'Parts of the reward', takes: matching(/^reward\/(?!mean$|std$)/) },
-  { group: 'Learning', title: 'KL divergence', takes: named('actor/kl_ref', 'actor/kl_rollout_train'), zero: true },
+  { group: 'Learning', title: 'KL to the reference', takes: named('actor/kl_ref'), zero: true },
+  { group: 'Learning', title: 'KL of rollout to training', takes: named('actor/kl_rollout_train'), zero: true },
   { group: 'Learning', title: 'Entropy', takes: named('actor/entropy') },
   { group: 'Learning', title: 'Clip fraction', takes: named('actor/clip_fraction'), format: percent, zero: true },
   { group: 'Learning', title: 'Gradient norm', takes: named('actor/grad_norm'), zero: true },
@@ -34,8 +35,8 @@ export function panel_of(name) {
 }
 
 export const series_label = (name) => {
-  const known = { 'reward/mean': 'mean', 'eval/accuracy': 'greedy accuracy', 'actor/kl_ref': 'to the reference', 'actor/kl_rollout_train': 'rollout to training' };
-  return known[name] || name.slice(name.indexOf('/') + 1).replace(/_(s|bytes)$/, '').replace(/^(response_tokens|lag)_/, '').replaceAll('_', ' ');
+  const known = { 'eval/accuracy': 'accuracy', 'throughput/tokens_per_s': 'whole step' };
+  return known[name] || name.slice(name.indexOf('/') + 1).replace(/(_tokens_per)?_(s|bytes)$/, '').replace(/^(response_tokens|lag)_/, '').replaceAll('_', ' ');
 };
 
 const last = (rows, name) => {

@@ -6,6 +6,13 @@ const chip = (score) => element('span', { class: 'chip', style: { background: sc
 const fact = (label, value) => element('span', {}, label + ' ', element('b', {}, value));
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : NaN);
 
+// The end of a prompt tells it apart; its beginning is often the same for all.
+function snippet(prompt) {
+  const words = prompt.trim().replaceAll(/\s+/g, ' ');
+  if (words.length <= 110) return words || '(empty prompt)';
+  return '…' + words.slice(-110).replace(/^\S* /, ' ');
+}
+
 function pager(root, page, pages, go) {
   root.replaceChildren();
   if (pages < 2) return;
@@ -76,7 +83,7 @@ export class SampleBrowser {
     const scores = group.samples.map((it) => it.score);
     const made = element('button', { class: 'row', role: 'option', onclick: () => this.open(group, true) },
       element('div', { class: 'head' }, element('span', {}, `group ${group.id}`), element('span', {}, 'mean ', element('b', {}, number(mean(scores.filter(isNumber)))))),
-      element('div', { class: 'snippet' }, group.prompt.trim().replaceAll(/\s+/g, ' ').slice(-110) || '(empty prompt)'),
+      element('div', { class: 'snippet' }, snippet(group.prompt)),
       element('div', { class: 'marks' }, ...scores.map((score) => element('i', { title: number(score), style: { background: score_colour(score) } }))));
     made.dataset.group = group.id;
     return made;
@@ -127,6 +134,7 @@ export class EvalBrowser {
   async load() {
     const step = byId('eval-step').value;
     const found = await ask(`/api/evals?step=${step}&page=${this.page}`);
+    if (byId('eval-step').value !== step) return;
     this.answers = found.answers;
     pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
     const it = this.steps.find((other) => String(other.step) === step);

@@ -61,6 +61,7 @@ struct RowTable {
   void (*from_float)(const float* in, int64_t n, T* out);
   void (*add_columns)(const T* row, int64_t n, float* sums);   ///< sums += row
   /// d_logits = scale * (onehot(target) - exp(logit*inv_temperature - lse)); target outside [0, n) adds no one.
+  /// d_logits may be logits.
   void (*logit_grad)(const float* logits, int64_t n, float inv_temperature, float lse, float scale, int64_t target, T* d_logits);
 };
 

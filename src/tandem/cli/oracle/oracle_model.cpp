@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/oracle/oracle_model.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/check.h"
+#include "tandem/checkpoint/safetensors.h"
+#include "tandem/comm/launch.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/runtime/model_on_rank.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::json;
+
+// Everything the cases of one folder share.
+struct Folder {
+  std::string dir;
+  json golden;
+  checkpoint::SafetensorsFile values;
+  device::Arena arena{"device"};
+  std::unique_ptr<comm::Group> alone = comm::single();
+  model::kernel::Gemm gemm{at::kFloat, false};
+  runtime::ModelOnRank model;
+  Report& report;
+
+  Folder(const std::string& path, Report& to)
+      : dir(path), golden(json::parse(std::ifstream(path + "/golden.json"))), values(path + "/golden.safetensors"),
+        model(model::read_config(path), {}, gemm, arena, "weights"), report(to) {
+    model.load(path);
+  }
+
+  at::Tensor value(const std::string& name) const { return values.view(name).clone(); }
+  std::string name(const std::string& what) const { return dir.substr(dir.find_last_of('/') + 1) + "/" + what; }
+
+  void check(const std::string& what, const at::Tensor& got, const at::Tensor& want, double tolerance) {
+    if (got.sizes() != want.sizes()) return report.fail(name(what), "another shape");
+    const double worst = want.numel() == 0 ? 0.0 : (got.to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
+    if (worst <= tolerance) return report.pass();
+    report.fail(name(what), join_text("differs by ", worst, ", allowed ", tolerance));
+  }
+  void check(const std::string& what, double got, double want, double tolerance) {
+    check(what, at::scalar_tensor(got, at::kDouble), at::scalar_tensor(want, at::kDouble), tolerance);
+  }
+};
+
+std::vector<int32_t> ids_of(const at::Tensor& t) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < t.numel(); ++i) ids.push_back(static_cast<int32_t>(t.data_ptr<int64_t>()[i]));
+  return ids;
+}
+
+at::Tensor tensor_of(const std::vector<float>& values) {
+  return at::from_blob(const_cast<float*>(values.data()), {static_cast<int64_t>(values.size())}, at::kFloat).clone();
+}
+
+void check_forward(Folder& f, int index) {
+  const std::string p = "seq" + std::to_string(index) + ".";
+  const at::Tensor ids = f.value(p + "input_ids");
+  const int64_t T = ids.numel();
+  at::NoGradGuard off;
+  model::PackedContext context({0, T}, false);
+  const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), ids, at::arange(T, at::kLong), context);
+  f.check(p + "logits", f.model.decoder().local_logits(f.model.parameters(), hidden), f.value(p + "logits"), 5e-4);
+  for (const auto& [suffix, temperature] : {std::pair{"logprobs_t1.0", 1.0}, std::pair{"logprobs_t0.7", 0.7}}) {
+    const auto head = f.model.decoder().logprobs(f.model.parameters(), hidden.narrow(0, 0, T - 1), ids.narrow(0, 1, T - 1), temperature);
+    f.check(p + suffix, head.logprobs_R, f.value(p + suffix), 1e-4);
+  }
+  const auto head = f.model.decoder().logprobs(f.model.parameters(), hidden, ids, 1.0);
+  f.check(p + "entropy_t1.0", head.entropy_R, f.value(p + "entropy_t1.0"), 1e-4);
+}
+
+void check_greedy(Folder& f) {
+  monitor::Recorder recorder;
+  const std::vector<int32_t> prompt = ids_of(f.value("greedy.prompt_ids")), want = ids_of(f.value("greedy.new_ids"));
+  const auto new_tokens = static_cast<int64_t>(want.size()), total = new_tokens + static_cast<int64_t>(prompt.size());
+  rollout::Engine engine({}, {f.model.decoder(), f.arena, recorder, f.model.config().vocab_size, total});
+  engine.switch_weights(f.model.parameters(), data::PolicyVersion{0});
+  rollout::Request request;
+  request.group.prompt.ids = prompt;
+  request.sampling.temperature = 0;
+  request.sampling.max_new_tokens = new_tokens;
+  engine.admit(std::move(request));
+  while (engine.running()) engine.step();
+  const data::Sample sample = engine.finished().at(0).samples.at(0);
+  if (sample.ids == want) f.report.pass();
+  else f.report.fail(f.name("greedy.new_ids"), "other tokens");
+  f.check("greedy.logprobs_t1.0", tensor_of(sample.logprobs), f.value("greedy.logprobs_t1.0"), 1e-4);
+}
+
+// The rows of the batch: every token but the first is a response.
+struct BatchRows {
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<train::Row> rows;
+  explicit BatchRows(const Folder& f) {
+    for (int i = 0; f.values.contains("seq" + std::to_string(i) + ".input_ids"); ++i) ids.push_back(ids_of(f.value("seq" + std::to_string(i) + ".input_ids")));
+    for (const auto& x : ids) {
+      train::Row row;
+      row.prompt = std::span(x).first(1);
+      row.response = std::span(x).subspan(1);
+      rows.push_back(row);
+    }
+  }
+};
+
+void check_training(Folder& f, bool recompute) {
+  const json& run = f.golden.at("adamw");
+  train::Options options;
+  options.lr = run.at("lr").get<double>();
+  options.beta1 = run.at("betas").at(0).get<double>();
+  options.beta2 = run.at("betas").at(1).get<double>();
+  options.weight_decay = run.at("weight_decay").get<double>();
+  options.clip_grad_norm = run.at("clip_grad_norm").get<double>();
+  options.recompute = recompute;
+  options.micro_batch_tokens = recompute ? 1 : 8192;  // the second pass also splits the batch
+  runtime::ModelOnRank model(f.model.config(), {}, f.gemm, f.arena, "weights");
+  model.load(f.dir);
+  train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), {f.alone.get(), f.alone.get(), f.alone.get()}, f.arena});
+  trainer.optimizer().adopt_values();
+  const BatchRows batch(f);
+  const std::string suffix = recompute ? " (recompute)" : "";
+  const json& losses = run.at("loss_before_step");
+  const json& norms = run.at("grad_norm_before_clip");
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const train::StepReport step = trainer.supervised_step(batch.rows, options.lr);
+    f.check("adamw.loss" + std::to_string(i) + suffix, step.loss, losses[i].get<double>(), 1e-4);
+    f.check("adamw.grad_norm" + std::to_string(i) + suffix, step.grad_norm, norms[i].get<double>(), 1e-3 * norms[i].get<double>());
+    if (i > 0) continue;
+    for (const model::ParameterEntry& e : model.table().entries) {
+      const std::string name = "grad." + e.parameter.name;
+      const at::Tensor got = model.table().view(trainer.grads(), e);
+      const double norm = f.golden.at("grad_l2_norms").at(e.parameter.name).get<double>();
+      f.check(name + " norm" + suffix, got.norm().item<double>(), norm, 1e-3 * norm);
+      if (!f.values.contains(name)) continue;  // the folder keeps whole gradients of a few tensors
+      const at::Tensor want = f.value(name);
+      f.check(name + suffix, got, want, 1e-3 * want.abs().max().item<double>());
+    }
+    const double all = f.golden.at("grad_global_l2_norm").get<double>();
+    f.check("grad_global_l2_norm" + suffix, step.grad_norm, all, 1e-3 * all);
+    f.check("mean_nll" + suffix, step.loss, f.golden.at("mean_nll").get<double>(), 1e-4);
+  }
+}
+
+}  // namespace
+
+void run_model(const std::string& dir, Report& report) {
+  const std::string family = json::parse(std::ifstream(dir + "/config.json")).value("model_type", "");
+  if (family != "qwen2") return report.skip(dir.substr(dir.find_last_of('/') + 1), "family " + family + " is not supported yet");
+  Folder folder(dir, report);
+  for (int i = 0; folder.values.contains("seq" + std::to_string(i) + ".input_ids"); ++i) check_forward(folder, i);
+  check_greedy(folder);
+  check_training(folder, false);
+  check_training(folder, true);
+}
+
+}  // namespace tandem::cli

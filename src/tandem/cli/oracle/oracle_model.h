@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The suite `model`: a folder of oracles/models against the decoder, the trainer and the rollout engine.
+
+#include <string>
+
+#include "tandem/cli/oracle/report.h"
+
+namespace tandem::cli {
+
+/// Logits, log-probabilities, entropies, greedy tokens, gradients and a run of AdamW; tolerances of oracles/README.md.
+void run_model(const std::string& dir, Report& report);
+
+}  // namespace tandem::cli

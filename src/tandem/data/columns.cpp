@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/columns.h"
+
+#include <numeric>
+
+#include "tandem/base/check.h"
+
+namespace tandem::data {
+namespace {
+
+int64_t num_values(const Column& column) {
+  return std::visit([](const auto& v) { return std::ssize(v); }, column.values);
+}
+
+template <class T, class Source>
+void add_row(Fields& fields, const char* name, const Source& source) {
+  Column& column = fields[name];
+  if (column.lengths.empty()) column.values = std::vector<T>();
+  auto& values = std::get<std::vector<T>>(column.values);
+  values.insert(values.end(), std::begin(source), std::end(source));
+  column.lengths.push_back(static_cast<int64_t>(std::size(source)));
+}
+
+template <class T>
+void add_value(Fields& fields, const char* name, T value) {
+  add_row<T>(fields, name, std::span<const T>(&value, 1));
+}
+
+/// Walks the rows of one column.
+template <class T>
+class Reader {
+ public:
+  Reader(const Fields& fields, const char* name) {
+    const auto found = fields.find(name);
+    TANDEM_CHECK(found != fields.end(), "samples without the field ", name);
+    column_ = &found->second;
+    values_ = std::get_if<std::vector<T>>(&column_->values);
+    TANDEM_CHECK(values_, "field ", name, " has another type");
+  }
+  std::span<const T> next() {
+    const int64_t length = column_->lengths.at(row_++);
+    const std::span<const T> row(values_->data() + begin_, static_cast<size_t>(length));
+    begin_ += length;
+    return row;
+  }
+  T value() {
+    const std::span<const T> row = next();
+    TANDEM_CHECK(row.size() == 1, "a row of ", row.size(), " values where one is expected");
+    return row[0];
+  }
+  std::string text() {
+    const std::span<const T> row = next();
+    return {row.begin(), row.end()};
+  }
+  std::vector<T> list() {
+    const std::span<const T> row = next();
+    return {row.begin(), row.end()};
+  }
+
+ private:
+  const Column* column_;
+  const std::vector<T>* values_;
+  size_t row_ = 0;
+  int64_t begin_ = 0;
+};
+
+void add_sample(Fields& fields, const Group& group, const Sample& sample, bool first) {
+  static const Prompt kElsewhere;
+  const Prompt& prompt = first ? group.prompt : kElsewhere;
+  add_value<int64_t>(fields, "sample", value(sample.id));
+  add_value<int64_t>(fields, "group", value(group.id));
+  add_value<int64_t>(fields, "group_version", value(group.version));
+  add_value<int64_t>(fields, "prompt_row", group.prompt.row);
+  add_row<char>(fields, "prompt_text", prompt.text);
+  add_row<int32_t>(fields, "prompt_ids", prompt.ids);
+  add_row<char>(fields, "answer", prompt.answer);
+  add_row<char>(fields, "data_source", prompt.data_source);
+  add_row<int32_t>(fields, "response_ids", sample.ids);
+  add_row<float>(fields, "logprobs", sample.logprobs);
+  add_row<float>(fields, "kept_mass", sample.kept_mass);
+  add_row<int64_t>(fields, "versions", sample.versions);
+  add_value<int32_t>(fields, "finish", static_cast<int32_t>(sample.finish));
+  add_row<char>(fields, "text", sample.text);
+}
+
+void add_score(Fields& fields, const Sample& sample) {
+  add_value<double>(fields, "score", sample.score);
+  std::string names;  // each ends in a zero byte
+  std::vector<double> values;
+  for (const auto& [name, part] : sample.parts) {
+    names += name;
+    names += '\0';
+    values.push_back(part);
+  }
+  add_row<char>(fields, "part_names", names);
+  add_row<double>(fields, "part_values", values);
+}
+
+}  // namespace
+
+int64_t num_rows(const Fields& fields) {
+  if (fields.empty()) return 0;
+  const int64_t n = fields.begin()->second.num_rows();
+  for (const auto& [name, column] : fields) {
+    TANDEM_CHECK(column.num_rows() == n, "field ", name, " has ", column.num_rows(), " rows, another ", n);
+    const int64_t total = std::accumulate(column.lengths.begin(), column.lengths.end(), int64_t{0});
+    TANDEM_CHECK(total == num_values(column), "field ", name, " has ", num_values(column), " values for lengths of ", total);
+  }
+  return n;
+}
+
+Column rows(const Column& column, int64_t begin, int64_t end) {
+  TANDEM_CHECK(0 <= begin && begin <= end && end <= column.num_rows(), "rows ", begin, " to ", end, " of ", column.num_rows());
+  const int64_t first = std::accumulate(column.lengths.begin(), column.lengths.begin() + begin, int64_t{0});
+  Column part;
+  part.lengths.assign(column.lengths.begin() + begin, column.lengths.begin() + end);
+  const int64_t count = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
+  std::visit([&]<class V>(const V& values) { part.values = V(values.begin() + first, values.begin() + first + count); }, column.values);
+  return part;
+}
+
+void append(Column& column, const Column& more) {
+  if (column.lengths.empty()) {
+    column = more;
+    return;
+  }
+  TANDEM_CHECK(column.values.index() == more.values.index(), "columns of different types");
+  std::visit([&]<class V>(V& values) {
+    const V& added = std::get<V>(more.values);
+    values.insert(values.end(), added.begin(), added.end());
+  }, column.values);
+  column.lengths.insert(column.lengths.end(), more.lengths.begin(), more.lengths.end());
+}
+
+Fields fields_of(std::span<const Group> groups) {
+  bool scored = true;
+  for (const Group& group : groups)
+    for (const Sample& sample : group.samples) scored = scored && sample.scored;
+  Fields fields;
+  for (const Group& group : groups)
+    for (const Sample& sample : group.samples) {
+      add_sample(fields, group, sample, &sample == group.samples.data());
+      if (scored) add_score(fields, sample);
+    }
+  return fields;
+}
+
+std::vector<SampleId> ids_of(std::span<const Group> groups) {
+  std::vector<SampleId> ids;
+  for (const Group& group : groups)
+    for (const Sample& sample : group.samples) ids.push_back(sample.id);
+  return ids;
+}
+
+std::vector<Group> groups_of(const Fields& fields) {
+  std::vector<Group> groups;
+  const int64_t n = num_rows(fields);
+  if (n == 0) return groups;
+  Reader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"), versions(fields, "versions");
+  Reader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
+  Reader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
+  Reader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
+  for (int64_t i = 0; i < n; ++i) {
+    const GroupId id{group.value()};
+    Group read{id, {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()}, PolicyVersion{version.value()}, {}};
+    if (groups.empty() || groups.back().id != id) groups.push_back(std::move(read));
+    Sample& s = groups.back().samples.emplace_back();
+    s.id = SampleId{sample.value()};
+    s.ids = response.list();
+    s.logprobs = logprobs.list();
+    s.kept_mass = kept_mass.list();
+    s.versions = versions.list();
+    s.finish = static_cast<FinishReason>(finish.value());
+    s.text = text.text();
+  }
+  if (!fields.contains("score")) return groups;
+  Reader<double> score(fields, "score"), part_values(fields, "part_values");
+  Reader<char> part_names(fields, "part_names");
+  for (Group& g : groups)
+    for (Sample& s : g.samples) {
+      s.scored = true;
+      s.score = score.value();
+      const std::string names = part_names.text();
+      size_t begin = 0;
+      for (double part : part_values.next()) {
+        const size_t end = names.find('\0', begin);
+        TANDEM_CHECK(end != std::string::npos, "fewer part names than part values");
+        s.parts.emplace_back(names.substr(begin, end - begin), part);
+        begin = end + 1;
+      }
+    }
+  return groups;
+}
+
+}  // namespace tandem::data

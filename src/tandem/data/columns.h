@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Samples as columns: the rows of a field lie end to end without padding, their lengths beside them. The form in which
+// samples wait in the queue, travel between ranks and lie in a checkpoint.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tandem/data/sample.h"
+
+namespace tandem::data {
+
+using Values = std::variant<std::vector<int32_t>, std::vector<int64_t>, std::vector<float>, std::vector<double>, std::vector<char>>;
+
+struct Column {
+  Values values;
+  std::vector<int64_t> lengths;  ///< entries of each row; they add up to the entries of `values`
+
+  int64_t num_rows() const { return static_cast<int64_t>(lengths.size()); }
+  bool operator==(const Column&) const = default;
+};
+
+/// Columns by field name; all have the same number of rows.
+using Fields = std::map<std::string, Column>;
+
+/// Rows of `fields`; 0 if there is no column. Errors: InternalError if columns differ or lengths do not fit the values.
+int64_t num_rows(const Fields& fields);
+/// Rows [begin, end) of a column.
+Column rows(const Column& column, int64_t begin, int64_t end);
+/// Adds the rows of `more` behind those of `column`; an empty column takes any type. Errors: InternalError if types differ.
+void append(Column& column, const Column& more);
+
+/// One row per sample of `groups`. A prompt's texts and ids stand in the row of its group's first sample alone. The columns
+/// of the reward are left out unless every sample is scored.
+Fields fields_of(std::span<const Group> groups);
+/// The ids of the samples of `groups`, in the order of their rows.
+std::vector<SampleId> ids_of(std::span<const Group> groups);
+/// Inverse of fields_of; columns that it does not know are left alone. Errors: InternalError if one it needs is missing.
+std::vector<Group> groups_of(const Fields& fields);
+
+std::vector<std::byte> pack(const Fields& fields);
+/// Inverse of pack. Errors: PeerError naming what is wrong; never reads outside `bytes`.
+Fields unpack(std::span<const std::byte> bytes);
+
+}  // namespace tandem::data

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/planner/schedule.h"
+
+#include "tandem/base/check.h"
+
+namespace tandem::planner {
+namespace {
+
+Schedule colocated(std::string name, const ScheduleNeeds& needs, int64_t staleness) {
+  Schedule s{std::move(name), staleness, {{RoleKind::kActor, "actor", true}}, {}};
+  const auto add = [&](StageKind kind, const char* stage, int role) {
+    std::vector<int> after;
+    if (!s.stages.empty()) after.push_back(static_cast<int>(s.stages.size()) - 1);
+    s.stages.push_back({kind, stage, role, after});
+  };
+  add(StageKind::kRollout, "rollout", 0);
+  if (needs.reference) {
+    s.roles.push_back({RoleKind::kReference, "reference", false});
+    add(StageKind::kReference, "reference", 1);
+  }
+  if (needs.old_logprob) add(StageKind::kOldLogprob, "old_logprob", 0);
+  add(StageKind::kAdvantage, "advantage", 0);
+  add(StageKind::kUpdate, "train", 0);
+  add(StageKind::kSwitch, "switch", 0);
+  return s;
+}
+
+}  // namespace
+
+Schedule sync_schedule(const ScheduleNeeds& needs) { return colocated("sync", needs, 0); }
+
+Schedule stale_schedule(const ScheduleNeeds& needs, int64_t staleness) {
+  TANDEM_CHECK(staleness >= 0, "staleness ", staleness);
+  return colocated("stale", needs, staleness);
+}
+
+std::string to_text(const Schedule& schedule) {
+  std::string text = join_text(schedule.name, " (staleness ", schedule.staleness, "):");
+  for (const Stage& stage : schedule.stages) text += " " + schedule.roles[static_cast<size_t>(stage.role)].name + "." + stage.name;
+  return text;
+}
+
+}  // namespace tandem::planner

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/config.h"
+
+namespace tandem::runtime {
+
+void describe(OptionVisitor& field, RunOptions& o) {
+  field("dir", o.dir, "Run folder; --run-dir sets it. Empty: runs/<name of the recipe>.");
+  field("steps", o.steps, "Optimizer steps.", at_least(1));
+  field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
+  field("device", o.device, "Where to compute.", one_of({"cpu", "cuda"}));
+  field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
+}
+
+void describe(OptionVisitor& field, ModelOptions& o) {
+  field("path", o.path, "Hugging Face directory to start from; empty makes a small random model with a tokenizer for additions.");
+  field("ref_model_load_path", o.ref_model_load_path, "Hugging Face directory of the reference model; empty is the start.");
+  field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
+  field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
+  field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
+  field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
+  field("init_kv_heads", o.init_kv_heads, "Random model: key and value heads.", at_least(1));
+  field("init_intermediate", o.init_intermediate, "Random model: width of the MLP.", at_least(1));
+  field("init_max_positions", o.init_max_positions, "Random model: longest context.", at_least(8));
+  field("init_deviation", o.init_deviation, "Random model: standard deviation of the matrices.", above(0));
+}
+
+void describe(OptionVisitor& field, ScheduleOptions& o) {
+  field("kind", o.kind, "sync trains on samples of the current weights; stale lets rollout run ahead.", one_of({"sync", "stale"}));
+  describe(field, o.queue);
+  field("old_logprobs", o.old_logprobs,
+        "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
+        "rollout's own values for older ones. recompute: one more pass. rollout: always the rollout's values.",
+        one_of({"auto", "recompute", "rollout"}));
+}
+
+void describe(OptionVisitor& field, EvalOptions& o) {
+  field("every_steps", o.every_steps, "Evaluate every so many steps; 0 only before and after.", at_least(0));
+  field("before", o.before, "Evaluate before the first step.");
+  field("after", o.after, "Evaluate after the last step.");
+  field("n", o.n, "Answers per problem; accuracy is their mean, pass@k takes the best.", at_least(1));
+  field("right_at", o.right_at, "Score from which an answer counts as right.");
+  describe(field, o.sampling);
+}
+
+void describe(OptionVisitor& field, CheckpointOptions& o) {
+  field("every_steps", o.every_steps, "Save every so many steps, and always after the last; 0 saves only then.", at_least(0));
+  field("keep_last", o.keep_last, "Checkpoints to keep; 0 keeps all.", at_least(0));
+}
+
+void describe(OptionVisitor& field, ParallelOptions& o) {
+  field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
+  field("threads", o.threads, "Compute threads of all ranks of this process together; 0 takes every core.", at_least(0));
+  field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
+  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training.");
+  field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
+  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.", at_least(1));
+  field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
+}
+
+void describe(OptionVisitor& field, MemoryOptions& o) {
+  field("device_mib", o.device_mib, "Budget of the device arena per rank; 0 is no bound.", at_least(0));
+  field("host_mib", o.host_mib, "Budget of the host arena per rank; 0 is no bound.", at_least(0));
+}
+
+void describe(OptionVisitor& field, SupervisedOptions& o) {
+  field("steps", o.steps, "Supervised steps on the training problems and their answers before RL; 0 is none.", at_least(0));
+  field("batch_size", o.batch_size, "Problems per supervised step.", at_least(1));
+  describe(field, o.train);
+}
+
+void describe(OptionVisitor& field, RolloutOptions& o) {
+  describe(field, o.engine);
+  describe(field, o.sampling);
+  field("stop", o.stop, "Texts that end a response; they are cut off.");
+}
+
+void describe(OptionVisitor& field, RunConfig& o) {
+  field.section("run", o.run, "The run as a whole.");
+  field.section("model", o.model, "What is trained.");
+  field.section("data", o.data, "Where prompts come from.");
+  field.section("reward", o.reward, "How answers are scored.");
+  field.section("rollout", o.rollout, "How answers are generated.");
+  field.section("algo", o.algo, "The loss.");
+  field.section("train", o.train, "The update.");
+  field.section("schedule", o.schedule, "What runs when.");
+  field.section("supervised", o.supervised, "The warm start before RL, and `tandem sft`.");
+  field.section("eval", o.eval, "Evaluation on held-out problems.");
+  field.section("checkpoint", o.checkpoint, "What is saved.");
+  field.section("parallel", o.parallel, "Ranks and layouts.");
+  field.section("memory", o.memory, "Budgets.");
+}
+
+}  // namespace tandem::runtime

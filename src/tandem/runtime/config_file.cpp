@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes as files: YAML to RunConfig and back.
+
+#include <yaml-cpp/yaml.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/runtime/config.h"
+
+namespace tandem::runtime {
+namespace {
+
+OptionList list_options(RunConfig& config) {
+  OptionList list;
+  describe(list, config);
+  return list;
+}
+
+const OptionEntry& find_option(const OptionList& list, const std::string& name, const std::string& where) {
+  std::vector<std::string> names;
+  for (const OptionEntry& entry : list.entries) {
+    if (entry.path == name) return entry;
+    names.push_back(entry.path);
+  }
+  throw UserError(where, "unknown option " + name, "the nearest is " + nearest_name(name, names));
+}
+
+std::string place(const std::string& path, const YAML::Node& node) { return path + ":" + std::to_string(node.Mark().line + 1); }
+
+std::string scalar_or_list(const YAML::Node& node) {
+  if (node.IsNull()) return "";
+  if (node.IsScalar()) return node.Scalar();
+  std::string text = "[";
+  for (const YAML::Node& item : node) text += (text.size() > 1 ? "," : "") + item.as<std::string>();
+  return text + "]";
+}
+
+void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path) {
+  for (const auto& pair : node) {
+    const std::string name = prefix + pair.first.as<std::string>();
+    if (pair.second.IsMap()) {
+      bool known = false;
+      std::vector<std::string> names;
+      for (const OptionSection& section : list.sections) known |= section.path == name, names.push_back(section.path);
+      if (!known) throw UserError(place(path, pair.first), "unknown section " + name, "the nearest is " + nearest_name(name, names));
+      apply_yaml(pair.second, name + ".", list, path);
+      continue;
+    }
+    const OptionEntry& entry = find_option(list, name, place(path, pair.first));
+    if (pair.second.IsSequence() && !std::holds_alternative<std::vector<std::string>*>(entry.ref.value))
+      throw UserError(place(path, pair.first), name + " is a list", join_text("expected ", option_type(entry.ref.value)));
+    if (auto* texts = std::get_if<std::vector<std::string>*>(&entry.ref.value); texts && pair.second.IsSequence()) {
+      **texts = pair.second.as<std::vector<std::string>>();
+      check_option(entry, place(path, pair.first));
+    } else {
+      set_option(entry, scalar_or_list(pair.second), place(path, pair.first));
+    }
+  }
+}
+
+YAML::Node read_yaml(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) throw UserError(path, "no such recipe", "a YAML file; configs/ has some");
+  try {
+    YAML::Node node = YAML::LoadFile(path);
+    if (!node.IsMap() && !node.IsNull()) throw UserError(path, "is not a mapping", "sections such as `train:`");
+    return node;
+  } catch (const YAML::Exception& e) {
+    throw UserError(path + ":" + std::to_string(e.mark.line + 1), e.msg, "YAML");
+  }
+}
+
+// The named algorithm is the base that the recipe's own settings refine, so it is applied before them.
+std::string algorithm_of(const YAML::Node& node, const std::vector<Setting>& settings, const std::string& fallback) {
+  std::string name = fallback;
+  if (node.IsMap() && node["algo"] && node["algo"].IsMap() && node["algo"]["name"]) name = node["algo"]["name"].as<std::string>();
+  for (const Setting& s : settings)
+    if (s.name == "algo.name") name = s.value;
+  return name;
+}
+
+}  // namespace
+
+RunConfig load_config(const std::string& path, const std::vector<Setting>& settings) {
+  RunConfig config;
+  const YAML::Node node = path.empty() ? YAML::Node() : read_yaml(path);
+  config.algo = algo::named_recipe(algorithm_of(node, settings, config.algo.name));
+  const OptionList list = list_options(config);
+  if (node.IsMap()) apply_yaml(node, "", list, path);
+  for (const Setting& s : settings) set_option(find_option(list, s.name, "--set"), s.value, "--set");
+  for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
+  if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());
+  validate(config, path.empty() ? "options" : path);
+  return config;
+}
+
+void validate(const RunConfig& c, const std::string& where) {
+  if (c.run.device == "cuda")
+    throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
+  if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
+    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"), "schedule.kind: stale, or staleness 0");
+  if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
+    throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
+  (void)algo::recipe_of(c.algo);
+}
+
+std::string to_yaml(const RunConfig& config) {
+  RunConfig copy = config;
+  const OptionList list = list_options(copy);
+  std::ostringstream out;
+  std::string section;
+  for (const OptionEntry& entry : list.entries) {
+    const auto dot = entry.path.find('.');
+    if (const std::string now = entry.path.substr(0, dot); now != section) out << (section = now) << ":\n";
+    out << "  " << entry.path.substr(dot + 1) << ": " << option_text(entry.ref.value) << "\n";
+  }
+  return out.str();
+}
+
+std::string option_reference() {
+  RunConfig config;
+  const OptionList list = list_options(config);
+  std::ostringstream out;
+  out << "# Options\n\nGenerated by `tandem config`. A recipe is YAML with these sections; `--set section.option=value` sets one.\n";
+  for (const OptionSection& section : list.sections) {
+    out << "\n## " << section.path << "\n\n" << section.help << "\n\n| option | default | meaning |\n|---|---|---|\n";
+    for (const OptionEntry& entry : list.entries)
+      if (entry.path.rfind(section.path + ".", 0) == 0)
+        out << "| `" << entry.path << "` | `" << option_text(entry.ref.value) << "` | " << entry.ref.help << " |\n";
+  }
+  return out.str();
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/context.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+
+namespace tandem::runtime {
+namespace {
+
+model::Layout layout_of(const std::string& text, const std::string& option, int world) {
+  model::Layout layout = model::parse_layout(text, option);
+  if (text.empty()) layout.dp = world;
+  if (layout.world() != world)
+    throw UserError(option, join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world), join_text("--ranks ", layout.world()));
+  return layout;
+}
+
+comm::MeshSizes sizes_of(const model::Layout& layout) {
+  comm::MeshSizes sizes;
+  sizes.dp = layout.dp;
+  sizes.tp = layout.tp;
+  return sizes;
+}
+
+}  // namespace
+
+RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop)
+    : config(c),
+      world(ranks),
+      train_layout(layout_of(c.parallel.train_layout, "parallel.train_layout", ranks.size())),
+      rollout_layout(c.parallel.rollout_layout.empty() ? train_layout
+                                                       : layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", ranks.size())),
+      train_mesh(ranks, sizes_of(train_layout)),
+      rollout_mesh(ranks, sizes_of(rollout_layout)),
+      device("device", c.memory.device_mib << 20),
+      host("host", c.memory.host_mib << 20),
+      gemm(dtype_of(c.model.dtype, "model.dtype"), c.run.parity),
+      stop_requested(std::move(stop)) {
+  if (c.run.parity && train_layout.tp != rollout_layout.tp)
+    throw UserError("run.parity", join_text("training has tp", train_layout.tp, ", rollout tp", rollout_layout.tp),
+                    "one tensor-parallel degree for both");
+}
+
+bool RankContext::stop_agreed() {
+  const bool mine = stop_requested && stop_requested();
+  if (world.size() == 1) return mine;
+  at::Tensor any = at::zeros({1}, at::kLong).fill_(mine ? 1 : 0);
+  world.all_reduce(any, comm::ReduceOp::kMax);
+  return any.data_ptr<int64_t>()[0] != 0;
+}
+
+void record_memory(RankContext& c) {
+  for (const auto& [owner, bytes] : c.device.by_owner()) c.recorder.set("memory/" + owner + "_bytes", static_cast<double>(bytes));
+  for (const auto& [owner, bytes] : c.host.by_owner()) c.recorder.set("memory/host_" + owner + "_bytes", static_cast<double>(bytes));
+  c.recorder.set("memory/peak_bytes", static_cast<double>(c.device.peak_bytes()));
+}
+
+}  // namespace tandem::runtime

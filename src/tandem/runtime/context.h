@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What every role of one rank shares: its peers, its memory, the kernels and where numbers go.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tandem/comm/mesh.h"
+#include "tandem/device/arena.h"
+#include "tandem/model/kernel/gemm.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/runtime/config.h"
+#include "tandem/runtime/model_on_rank.h"
+
+namespace tandem::runtime {
+
+/// True once the user asked the run to stop (SIGINT, SIGTERM).
+using StopRequested = std::function<bool()>;
+
+/// Ownership  owns meshes, arenas and recorder; uses the world.
+/// Threads    one rank, one thread.
+struct RankContext {
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop);
+
+  RankPlace train_place() { return {train_layout, world.rank(), train_layout.tp > 1 ? &train_mesh.along(comm::Axis::kTp) : nullptr}; }
+  RankPlace rollout_place() { return {rollout_layout, world.rank(), rollout_layout.tp > 1 ? &rollout_mesh.along(comm::Axis::kTp) : nullptr}; }
+  bool is_first() const { return world.rank() == 0; }
+  /// Whether any rank was asked to stop; the same answer on all. Collective.
+  bool stop_agreed();
+  /// A rank of its TP group that speaks for it.
+  bool speaks_for_rollout() const { return rollout_layout.tp_rank(world.rank()) == 0; }
+  bool speaks_for_train() const { return train_layout.tp_rank(world.rank()) == 0; }
+
+  const RunConfig& config;
+  comm::Group& world;
+  model::Layout train_layout, rollout_layout;
+  comm::Mesh train_mesh, rollout_mesh;
+  device::Arena device, host;
+  monitor::Recorder recorder;
+  model::kernel::Gemm gemm;
+  StopRequested stop_requested;
+};
+
+/// Bytes of memory by owner, as metrics.
+void record_memory(RankContext& context);
+
+}  // namespace tandem::runtime

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Host data between ranks: groups and rows of floats travel packed, without padding.
+
+#include <vector>
+
+#include "tandem/comm/group.h"
+#include "tandem/data/sample.h"
+
+namespace tandem::runtime {
+
+/// Every rank's groups, ordered by group id. `speaks` is false on ranks whose groups another rank sends, too. Collective.
+std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::Group> mine, bool speaks);
+
+/// `rows[i]` is filled by the rank that owns row i and empty elsewhere; afterwards filled everywhere. Collective.
+void exchange_rows(comm::Group& world, std::vector<std::vector<float>>& rows, bool speaks);
+
+}  // namespace tandem::runtime

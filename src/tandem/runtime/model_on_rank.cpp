@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/model_on_rank.h"
+
+#include "tandem/base/error.h"
+#include "tandem/checkpoint/model_dir.h"
+
+namespace tandem::runtime {
+
+ModelOnRank::ModelOnRank(const model::ModelConfig& config, const RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
+                         const device::Owner& owner)
+    : table_(model::parameter_table(config, place.layout, place.rank)),
+      decoder_(config, gemm, place.tp),
+      values_(arena.allocate(owner, {table_.num_elements}, gemm.dtype())),
+      parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
+
+void ModelOnRank::load(const std::string& dir) {
+  const checkpoint::ModelDir files(dir);
+  std::vector<std::string> names;
+  for (const model::ParameterEntry& e : table_.entries) names.push_back(e.parameter.name);
+  // A tied head may be stored all the same; the embedding is used.
+  files.require_exactly(names, config().tied_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{});
+  model::load_parameters(table_, values_, [&](const std::string& name) { return files.tensor(name); }, dir);
+}
+
+c10::ScalarType dtype_of(const std::string& name, const std::string& where) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  throw UserError(where, "dtype is '" + name + "'", "float32 or bfloat16");
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One model as one rank holds it: its shape, its slice of the weights in an arena, and the decoder that runs it.
+
+#include <memory>
+#include <string>
+
+#include "tandem/comm/group.h"
+#include "tandem/device/arena.h"
+#include "tandem/model/decoder.h"
+
+namespace tandem::runtime {
+
+struct RankPlace {
+  model::Layout layout;
+  int rank = 0;              ///< in the layout
+  comm::Group* tp = nullptr; ///< null for one rank
+};
+
+/// Ownership  owns the flat values; uses the Gemm and the group.
+class ModelOnRank {
+ public:
+  /// Zeroed weights, counted under `owner`.
+  ModelOnRank(const model::ModelConfig& config, const RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
+              const device::Owner& owner);
+
+  /// Reads the rank's boxes of a Hugging Face directory. Errors: UserError for missing, unexpected or ill-shaped tensors.
+  void load(const std::string& dir);
+
+  const model::ModelConfig& config() const { return table_.config; }
+  const model::ParameterTable& table() const { return table_; }
+  const model::Decoder& decoder() const { return decoder_; }
+  const model::ModelParameters& parameters() const { return parameters_; }
+  at::Tensor& values() { return values_; }
+
+ private:
+  model::ParameterTable table_;
+  model::Decoder decoder_;
+  at::Tensor values_;
+  model::ModelParameters parameters_;
+};
+
+/// "float32" or "bfloat16". Errors: UserError.
+c10::ScalarType dtype_of(const std::string& name, const std::string& where);
+
+}  // namespace tandem::runtime

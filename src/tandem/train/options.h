@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "tandem/base/options.h"
+
+namespace tandem::train {
+
+struct Options {
+  double lr = 1e-6;
+  std::string lr_schedule = "constant";
+  int64_t warmup_steps = 0;
+  double min_lr_ratio = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double clip_grad_norm = 1.0;
+  int64_t micro_batch_tokens = 8192;
+  int64_t logprob_micro_batch_tokens = 16384;
+  int64_t reference_micro_batch_tokens = 16384;
+  bool recompute = false;
+};
+
+inline void describe(OptionVisitor& field, Options& o) {
+  field("lr", o.lr, "Learning rate at its highest.", at_least(0.0));
+  field("lr_schedule", o.lr_schedule, "Course after the warm-up.", one_of({"constant", "linear", "cosine"}));
+  field("warmup_steps", o.warmup_steps, "Steps in which the learning rate rises linearly.", at_least(0));
+  field("min_lr_ratio", o.min_lr_ratio, "Where linear and cosine end, as a share of lr.", between(0.0, 1.0));
+  field("beta1", o.beta1, "AdamW's decay of the first moment.", between(0.0, 0.99999));
+  field("beta2", o.beta2, "AdamW's decay of the second moment.", between(0.0, 0.9999999));
+  field("eps", o.eps, "AdamW's epsilon.", above(0.0));
+  field("weight_decay", o.weight_decay, "AdamW's decoupled weight decay, on all parameters.", at_least(0.0));
+  field("clip_grad_norm", o.clip_grad_norm, "Largest global gradient norm; 0 is no bound.", at_least(0.0));
+  field("micro_batch_tokens", o.micro_batch_tokens, "Packed tokens of one forward and backward pass, per rank.", at_least(1));
+  field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.", at_least(1));
+  field("reference_micro_batch_tokens", o.reference_micro_batch_tokens, "Packed tokens of one pass of the reference stage.", at_least(1));
+  field("recompute", o.recompute, "Keep only layer inputs and run each layer again in the backward pass.");
+}
+
+/// Learning rate of `step` (from 1) of a run of `total_steps`.
+double learning_rate(const Options& options, int64_t step, int64_t total_steps);
+
+}  // namespace tandem::train

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// T tokens of a micro-batch, R its response tokens, H hidden size
+#include "tandem/train/trainer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+
+namespace tandem::train {
+namespace {
+
+model::kernel::HeadOutput run_model(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                                    model::AttentionContext& context, double temperature, bool recompute) {
+  const at::Tensor hidden_TH = decoder.forward(parameters, batch.ids_T, batch.positions_T, context, recompute);
+  return decoder.logprobs(parameters, hidden_TH.index_select(0, batch.predictors_R), batch.targets_R, temperature);
+}
+
+// Cuts R values into rows.
+void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
+  const float* v = values_R.data_ptr<float>();
+  for (size_t i = 0; i < batch.rows.size(); ++i) out[batch.rows[i]].assign(v + batch.response_offsets[i], v + batch.response_offsets[i + 1]);
+}
+
+// One value per response token, from rows.
+template <class Fill>
+at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const Fill& fill) {
+  at::Tensor out = at::empty({batch.response_offsets.back()}, at::kFloat);
+  for (size_t i = 0; i < batch.rows.size(); ++i) fill(rows[batch.rows[i]], batch.response_offsets[i], out.data_ptr<float>() + batch.response_offsets[i]);
+  return out;
+}
+
+}  // namespace
+
+double learning_rate(const Options& o, int64_t step, int64_t total_steps) {
+  if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
+  if (o.lr_schedule == "constant") return o.lr;
+  const double span = static_cast<double>(std::max<int64_t>(1, total_steps - o.warmup_steps));
+  const double done = std::min(1.0, static_cast<double>(step - o.warmup_steps) / span);
+  const double left = o.lr_schedule == "linear" ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+  return o.lr * (o.min_lr_ratio + (1.0 - o.min_lr_ratio) * left);
+}
+
+std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
+                                      double temperature, int64_t budget_tokens) {
+  at::NoGradGuard no_grad;
+  std::vector<std::vector<float>> out(rows.size());
+  for (const MicroBatch& batch : pack(rows, budget_tokens)) {
+    model::PackedContext context(batch.offsets, decoder.gemm().parity());
+    split_rows(batch, run_model(decoder, parameters, batch, context, temperature, false).logprobs_R, out);
+  }
+  return out;
+}
+
+struct Trainer::Totals {
+  algo::LossSums sums;
+  double loss = 0, entropy = 0, kl_ref = 0, kl_rollout_train = 0;
+  double fresh_tokens = 0, tokens = 0, sequences = 0, packed = 0;
+  double global_tokens = 0, global_sequences = 0;
+};
+
+Trainer::Trainer(const Options& options, const TrainerSetup& setup)
+    : options_(options),
+      setup_(setup),
+      grads_(setup.arena.allocate("gradients", {setup.table.num_elements}, at::kFloat)),
+      parameters_(model::make_parameters(setup.table, setup.values, grads_)),
+      optimizer_(setup.table, setup.values, grads_, setup.ranks, setup.arena) {}
+
+StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
+  Totals totals;
+  for (const Row& row : rows) totals.tokens += static_cast<double>(row.response.size()), totals.packed += static_cast<double>(row.num_tokens());
+  totals.sequences = static_cast<double>(rows.size());
+  comm::Group& dp = *setup_.ranks.dp;
+  at::Tensor counts = at::zeros({3}, at::kDouble);
+  double* count = counts.data_ptr<double>();
+  count[0] = totals.tokens, count[1] = totals.sequences, count[2] = totals.packed;
+  dp.all_reduce(counts, comm::ReduceOp::kSum);
+  totals.global_tokens = count[0], totals.global_sequences = count[1];
+  TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
+
+  grads_.zero_();
+  StepReport report;
+  report.logprobs.resize(rows.size());
+  const auto batches = pack(rows, options_.micro_batch_tokens);
+  for (const MicroBatch& batch : batches) {
+    model::PackedContext context(batch.offsets, setup_.decoder.gemm().parity());
+    const model::kernel::HeadOutput head = run_model(setup_.decoder, parameters_, batch, context, temperature, options_.recompute);
+    split_rows(batch, head.logprobs_R.detach(), report.logprobs);
+    totals.entropy += head.entropy_R.sum().item<double>();
+    const at::Tensor share = loss(batch, head.logprobs_R, totals);
+    totals.loss += share.item<double>();
+    share.backward();
+  }
+  at::Tensor sums = at::zeros({6}, at::kDouble), most = at::zeros({1}, at::kDouble);
+  double* s = sums.data_ptr<double>();
+  s[0] = totals.loss, s[1] = totals.entropy, s[2] = totals.kl_ref, s[3] = totals.sums.clipped, s[4] = totals.kl_rollout_train, s[5] = totals.fresh_tokens;
+  most.data_ptr<double>()[0] = totals.sums.ratio_max;
+  dp.all_reduce(sums, comm::ReduceOp::kSum);
+  dp.all_reduce(most, comm::ReduceOp::kMax);
+  if (!std::isfinite(s[0]))
+    throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
+                    "finite rewards and a lower train.lr; the last checkpoint holds the state before");
+  report.grad_norm = optimizer_.step(options_, lr);
+  report.lr = lr;
+  report.loss = s[0];
+  report.entropy = s[1] / totals.global_tokens;
+  report.kl_ref = s[2] / totals.global_tokens;
+  report.clip_fraction = s[3] / totals.global_tokens;
+  report.kl_rollout_train = s[5] > 0 ? s[4] / s[5] : 0.0;
+  report.ratio_max = most.data_ptr<double>()[0];
+  report.trained_tokens = totals.global_tokens;
+  report.packed_tokens = count[2];
+  return report;
+}
+
+StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr) {
+  const Loss loss = [&](const MicroBatch& batch, const at::Tensor& logprobs, Totals& totals) {
+    const at::Tensor current = logprobs.detach();
+    const float* now = current.data_ptr<float>();
+    const int64_t R = batch.response_offsets.back();
+    at::Tensor offsets = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
+    std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, offsets.data_ptr<int64_t>());
+    algo::PolicyLossInput in;
+    in.logprobs_T = logprobs;
+    in.old_T = per_token(batch, rows, [&](const Row& row, int64_t at, float* out) {
+      const float* from = row.old.empty() ? now + at : row.old.data();
+      std::copy(from, from + row.response.size(), out);
+    });
+    in.behavior_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::copy(row.behavior.begin(), row.behavior.end(), out); });
+    in.correction_T = at::ones({R}, at::kFloat);
+    in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::fill(out, out + row.response.size(), static_cast<float>(row.advantage)); });
+    in.trainable_T = at::ones({R}, at::kBool);
+    in.offsets_S = offsets;
+    in.global_tokens = totals.global_tokens;
+    in.global_sequences = totals.global_sequences;
+    const algo::PolicyLoss policy = algo::policy_loss(in, recipe);
+    totals.sums.add(policy.sums);
+    // Where the row was sampled by these very weights, both sides are the same quantity and must agree.
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      const Row& row = rows[batch.rows[i]];
+      if (!row.old.empty()) continue;
+      totals.fresh_tokens += static_cast<double>(row.response.size());
+      for (size_t t = 0; t < row.response.size(); ++t) {
+        const double d = static_cast<double>(row.behavior[t]) - now[batch.response_offsets[i] + static_cast<int64_t>(t)];
+        totals.kl_rollout_train += std::expm1(-d) + d;
+      }
+    }
+    if (!recipe.needs_reference()) return policy.loss;
+    const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::copy(row.reference.begin(), row.reference.end(), out); });
+    const algo::KlPenalty kl = algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
+    totals.kl_ref += kl.sum;
+    return policy.loss + kl.loss;
+  };
+  return step(rows, loss, temperature, lr);
+}
+
+StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {
+  return step(rows, [](const MicroBatch&, const at::Tensor& logprobs, Totals& totals) { return -logprobs.sum() / totals.global_tokens; }, 1.0, lr);
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Scores rows under a model, and trains a model on rows. One optimizer update per step.
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/algo/policy_loss.h"
+#include "tandem/device/arena.h"
+#include "tandem/model/decoder.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/train/micro_batch.h"
+#include "tandem/train/optimizer.h"
+#include "tandem/train/options.h"
+
+namespace tandem::train {
+
+/// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient.
+std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
+                                      double temperature, int64_t budget_tokens);
+
+/// What one update did, over all ranks.
+struct StepReport {
+  double loss = 0, grad_norm = 0, lr = 0;
+  double entropy = 0;               ///< mean over trained tokens
+  double kl_ref = 0;                ///< mean estimate against the reference
+  double kl_rollout_train = 0;      ///< k3 mean, rollout against training, over tokens of rows sampled by these very weights
+  double clip_fraction = 0, ratio_max = 0;
+  double trained_tokens = 0;        ///< response tokens
+  double packed_tokens = 0;         ///< all tokens that went through the model
+  std::vector<std::vector<float>> logprobs;  ///< of this rank's rows, under the weights before the update
+};
+
+struct TrainerSetup {
+  const model::ParameterTable& table;
+  const model::Decoder& decoder;
+  at::Tensor values;                ///< flat, compute dtype
+  Optimizer::Ranks ranks;
+  device::Arena& arena;
+};
+
+/// Ownership  owns gradients and optimizer state; uses the flat values.
+/// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).
+/// Errors     UserError if loss or gradient is not finite; the weights are then unchanged.
+/// Read next  micro_batch.h (packing), optimizer.h (the update), algo/policy_loss.h
+class Trainer {
+ public:
+  Trainer(const Options& options, const TrainerSetup& setup);
+
+  /// One update by the recipe's loss.
+  StepReport policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr);
+  /// One update by the mean negative log-likelihood of the response tokens.
+  StepReport supervised_step(std::span<const Row> rows, double lr);
+
+  Optimizer& optimizer() { return optimizer_; }
+  const model::ModelParameters& parameters() const { return parameters_; }
+  const at::Tensor& grads() const { return grads_; }
+  const Options& options() const { return options_; }
+
+ private:
+  struct Totals;
+  using Loss = std::function<at::Tensor(const MicroBatch&, const at::Tensor& logprobs_R, Totals&)>;
+  StepReport step(std::span<const Row> rows, const Loss& loss, double temperature, double lr);
+
+  Options options_;
+  TrainerSetup setup_;
+  at::Tensor grads_;
+  model::ModelParameters parameters_;
+  Optimizer optimizer_;
+};
+
+}  // namespace tandem::train

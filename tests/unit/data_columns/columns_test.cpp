@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/columns.h"
+
+#include <gtest/gtest.h>
+
+#include "tandem/base/error.h"
+#include "tandem/base/rng.h"
+
+namespace tandem::data {
+namespace {
+
+std::vector<Group> example(bool scored) {
+  std::vector<Group> groups(2);
+  for (int64_t g = 0; g < 2; ++g) {
+    groups[g].id = GroupId{g + 5};
+    groups[g].version = PolicyVersion{3 + g};
+    groups[g].prompt = {40 + g, "1+1=", {1, 2, 3}, "2", "sums"};
+    for (int64_t i = 0; i < 3; ++i) {
+      Sample s;
+      s.id = sample_id(groups[g].id, 3, i);
+      for (int64_t t = 0; t < 2 * i; ++t) {
+        s.ids.push_back(static_cast<int32_t>(7 * t + i));
+        s.logprobs.push_back(-0.5f * static_cast<float>(t));
+        s.versions.push_back(3 + t / 2);
+      }
+      s.finish = FinishReason::kLength;
+      s.text = std::string("a\0b", static_cast<size_t>(i));
+      s.scored = scored;
+      s.score = scored ? 0.25 * static_cast<double>(i) : 0;
+      if (scored) s.parts = {{"exact", 1.0}, {"format", 0.5}};
+      groups[g].samples.push_back(s);
+    }
+  }
+  return groups;
+}
+
+void expect_equal(const std::vector<Group>& a, const std::vector<Group>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(pack(fields_of(a)), pack(fields_of(b)));
+  for (size_t g = 0; g < a.size(); ++g) {
+    EXPECT_EQ(a[g].id, b[g].id);
+    EXPECT_EQ(a[g].prompt.text, b[g].prompt.text);
+    EXPECT_EQ(a[g].prompt.ids, b[g].prompt.ids);
+    ASSERT_EQ(a[g].samples.size(), b[g].samples.size());
+    for (size_t i = 0; i < a[g].samples.size(); ++i) {
+      EXPECT_EQ(a[g].samples[i].ids, b[g].samples[i].ids);
+      EXPECT_EQ(a[g].samples[i].text, b[g].samples[i].text);
+      EXPECT_EQ(a[g].samples[i].parts, b[g].samples[i].parts);
+      EXPECT_EQ(a[g].samples[i].scored, b[g].samples[i].scored);
+    }
+  }
+}
+
+TEST(Columns, GroupsComeBackAsTheyWere) {
+  for (bool scored : {true, false}) {
+    const auto groups = example(scored);
+    expect_equal(groups_of(fields_of(groups)), groups);
+    expect_equal(groups_of(unpack(pack(fields_of(groups)))), groups);
+  }
+  EXPECT_TRUE(groups_of({}).empty());
+}
+
+TEST(Columns, RowsAreConcatenatedWithoutPadding) {
+  const Fields fields = fields_of(example(true));
+  const Column& ids = fields.at("response_ids");
+  EXPECT_EQ(ids.lengths, (std::vector<int64_t>{0, 2, 4, 0, 2, 4}));
+  EXPECT_EQ(std::get<std::vector<int32_t>>(ids.values).size(), 12u);
+  Column joined = rows(ids, 0, 2);
+  append(joined, rows(ids, 2, 6));
+  EXPECT_EQ(joined, ids);
+}
+
+TEST(Columns, DamagedBytesAreRefusedAndNeverReadOutside) {
+  const std::vector<std::byte> good = pack(fields_of(example(true)));
+  for (size_t n = 0; n < good.size(); n += 7) EXPECT_THROW(unpack(std::span(good).first(n)), PeerError) << n;
+  RandomStream random(11, 0);
+  int refused = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    auto bad = good;
+    bad[static_cast<size_t>(random.below(std::ssize(bad)))] ^= std::byte(1 + random.below(255));
+    try {
+      unpack(bad);
+    } catch (const PeerError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 500);
+}
+
+}  // namespace
+}  // namespace tandem::data

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/queue/sample_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tandem/base/error.h"
+
+namespace tandem::queue {
+namespace {
+
+constexpr int64_t kSize = 2;
+
+data::Group group(int64_t id, int64_t version, bool scored = true) {
+  data::Group g{GroupId{id}, {id * 10, "p", {1, 2}, "a", "d"}, PolicyVersion{version}, std::vector<data::Sample>(kSize)};
+  for (int64_t i = 0; i < kSize; ++i) {
+    data::Sample& s = g.samples[static_cast<size_t>(i)];
+    s.id = data::sample_id(g.id, kSize, i);
+    s.ids.assign(static_cast<size_t>(id + i), 7);
+    s.logprobs.assign(static_cast<size_t>(id + i), -1.5f);
+    s.versions.assign(static_cast<size_t>(id + i), version);
+    s.scored = scored;
+    s.score = 0.5 * static_cast<double>(i);
+  }
+  return g;
+}
+
+struct Fixture : testing::Test {
+  monitor::Recorder recorder;
+  Options options{.groups_per_step = 2, .group_size = kSize, .staleness = 1, .lag_policy = "drop", .take_timeout_s = 0.1};
+  static constexpr data::Stage kTrain = data::Stage::kTrain;
+  static constexpr ReplicaId kReplica{0};
+};
+using Queue = Fixture;
+
+TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
+  SampleQueue queue(options, recorder);
+  for (int64_t id : {0, 1, 2}) queue.start(GroupId{id}, PolicyVersion{0});
+  queue.put(group(2, 0));
+  EXPECT_FALSE(queue.batch_ready());
+  queue.put(group(1, 0));
+  ASSERT_TRUE(queue.batch_ready());
+  const data::Batch batch = *queue.take(kTrain, kReplica, StepId{1});
+  EXPECT_EQ(batch.version, PolicyVersion{0});
+  ASSERT_EQ(batch.groups.size(), 2u);
+  EXPECT_EQ(batch.groups[0].id, GroupId{1});
+  EXPECT_EQ(batch.groups[1].samples[1].ids.size(), 3u);
+  EXPECT_EQ(batch.groups[1].prompt.row, 20);
+  EXPECT_EQ(queue.num_may_start(), 1) << "taken groups stay outstanding until their update is committed";
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).empty());
+  EXPECT_EQ(queue.num_may_start(), 3);
+}
+
+TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
+  SampleQueue queue(options, recorder);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  queue.put(group(1, 0));
+  queue.put(group(2, 0));
+  queue.take(kTrain, kReplica, StepId{1});
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).empty());
+  for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
+  EXPECT_EQ(queue.num_may_start(), 0);
+  queue.put(group(4, 1));
+  queue.put(group(5, 1));
+  queue.take(kTrain, kReplica, StepId{2});
+  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), (std::vector<GroupId>{GroupId{0}, GroupId{3}}));
+  EXPECT_EQ(queue.num_may_start(), 4);
+  EXPECT_TRUE(queue.put(group(0, 0))) << "late rows are counted";
+  EXPECT_EQ(queue.counters().late_rows, kSize);
+  EXPECT_EQ(queue.counters().dropped, 2);
+  const auto metrics = recorder.commit_step(2);
+  EXPECT_EQ(metrics.at("staleness/dropped"), 2);
+}
+
+TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
+  options.lag_policy = "wait";
+  SampleQueue queue(options, recorder);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  queue.put(group(1, 0));
+  queue.put(group(2, 0));
+  queue.take(kTrain, kReplica, StepId{1});
+  queue.commit(StepId{1}, PolicyVersion{1});
+  for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
+  queue.put(group(4, 1));
+  queue.put(group(5, 1));
+  EXPECT_FALSE(queue.batch_ready());
+  EXPECT_EQ(queue.must_wait_for(), (std::vector<GroupId>{GroupId{0}, GroupId{3}}));
+  queue.put(group(0, 0));
+  EXPECT_EQ(queue.must_wait_for(), (std::vector<GroupId>{GroupId{3}}));
+  queue.put(group(3, 0));
+  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{2})->groups[1].id, GroupId{3});
+  EXPECT_TRUE(queue.commit(StepId{2}, PolicyVersion{2}).empty());
+  EXPECT_EQ(queue.counters().waited, 1);
+}
+
+TEST_F(Queue, FieldsMayArriveApartAndStagesAddMore) {
+  SampleQueue queue(options, recorder, {.batch = {"response_ids", "score"}, .stage = {{kTrain, {"reference"}}}});
+  for (int64_t id : {0, 1}) {
+    queue.start(GroupId{id}, PolicyVersion{0});
+    queue.put(group(id, 0, /*scored=*/false));
+  }
+  EXPECT_EQ(queue.num_finished(), 0) << "a group without its score is not finished";
+  for (int64_t id : {0, 1}) queue.put(group(id, 0));
+  const data::Batch batch = *queue.take(data::Stage::kReference, kReplica, StepId{1});
+  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), PeerError) << "the reference is missing, and the wait has an end";
+  const auto ids = data::ids_of(batch.groups);
+  queue.put(ids, {{"reference", {std::vector<float>{1, 2, 3, 4}, {1, 1, 1, 1}}}});
+  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{1})->groups.size(), 2u);
+  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), InternalError) << "one take per stage and replica";
+  EXPECT_TRUE(queue.take(kTrain, ReplicaId{1}, StepId{1}).has_value());
+  const std::vector<SampleId> some = {ids[3], ids[0]};
+  const std::vector<std::string> names = {"reference"};
+  EXPECT_EQ(std::get<std::vector<float>>(queue.read(some, names).at("reference").values), (std::vector<float>{4, 1}));
+}
+
+TEST_F(Queue, TakeEndsAtItsDeadlineOrWhenClosed) {
+  SampleQueue queue(options, recorder);
+  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), PeerError);
+  options.take_timeout_s = 30;
+  SampleQueue patient(options, recorder);
+  std::thread closer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    patient.close();
+  });
+  EXPECT_FALSE(patient.take(kTrain, kReplica, StepId{1}).has_value());
+  closer.join();
+  EXPECT_FALSE(patient.put(group(0, 0)));
+}
+
+TEST_F(Queue, TakeWakesWhenAnotherThreadPutsTheLastGroup) {
+  options.take_timeout_s = 30;
+  SampleQueue queue(options, recorder);
+  for (int64_t id : {0, 1}) queue.start(GroupId{id}, PolicyVersion{0});
+  std::thread producer([&] {
+    for (int64_t id : {1, 0}) queue.put(group(id, 0));
+  });
+  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{1})->groups[0].id, GroupId{0});
+  producer.join();
+}
+
+TEST_F(Queue, ContinuesFromItsSavedState) {
+  SampleQueue queue(options, recorder);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  for (int64_t id : {0, 1, 3}) queue.put(group(id, 0));
+  queue.take(kTrain, kReplica, StepId{1});
+  EXPECT_THROW(queue.state(), InternalError) << "a batch under way has no place in a checkpoint";
+  queue.commit(StepId{1}, PolicyVersion{1});
+  const auto bytes = queue.state();
+
+  SampleQueue again(options, recorder);
+  EXPECT_EQ(again.restore(bytes), (std::vector<GroupId>{GroupId{2}}));
+  EXPECT_EQ(again.version(), PolicyVersion{1});
+  EXPECT_EQ(again.num_finished(), 1);
+  again.start(GroupId{2}, PolicyVersion{1});
+  again.put(group(2, 1));
+  const data::Batch batch = *again.take(kTrain, kReplica, StepId{2});
+  EXPECT_EQ(batch.groups[0].id, GroupId{2});
+  EXPECT_EQ(batch.groups[1].samples[1].logprobs.size(), 4u);
+  EXPECT_EQ(again.counters().started, 4);
+
+  options.staleness = 2;
+  SampleQueue other(options, recorder);
+  EXPECT_THROW(other.restore(bytes), UserError);
+  options.staleness = 1;
+  SampleQueue third(options, recorder);
+  EXPECT_THROW(third.restore(std::span(bytes).first(bytes.size() / 2)), PeerError);
+}
+
+TEST_F(Queue, RefusesMisuse) {
+  SampleQueue queue(options, recorder);
+  EXPECT_THROW(queue.put(group(5, 0)), InternalError) << "never started";
+  EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{1}), InternalError) << "a version that does not exist yet";
+  queue.start(GroupId{0}, PolicyVersion{0});
+  EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{0}), InternalError);
+  EXPECT_THROW(queue.commit(StepId{1}, PolicyVersion{1}), InternalError);
+  options.staleness = -1;
+  EXPECT_THROW(SampleQueue(options, recorder), UserError);
+}
+
+}  // namespace
+}  // namespace tandem::queue

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Random layouts for tests: each tensor is cut into a grid whose cells are dealt to ranks, some to several.
+
+#include <set>
+
+#include "tandem/base/rng.h"
+#include "tandem/reshard/plan.h"
+
+namespace tandem::reshard {
+
+struct Shapes {
+  std::vector<std::vector<int64_t>> of;
+};
+
+inline Shapes random_shapes(RandomStream& random) {
+  Shapes shapes;
+  for (int64_t n = 1 + random.below(4); n > 0; --n) {
+    std::vector<int64_t> shape;
+    for (int64_t d = random.below(4); d > 0; --d) shape.push_back(1 + random.below(9));
+    shapes.of.push_back(shape);
+  }
+  return shapes;
+}
+
+/// Every element is held by at least one rank; a rank's boxes of one tensor do not overlap.
+inline RankBoxes random_layout(const Shapes& shapes, int ranks, RandomStream& random) {
+  RankBoxes boxes(static_cast<size_t>(ranks));
+  for (size_t t = 0; t < shapes.of.size(); ++t) {
+    const std::vector<int64_t>& shape = shapes.of[t];
+    std::vector<Box> cells = {Box::whole(shape)};
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const int64_t at = random.below(shape[d] + 1);  // 0 and the end mean: not cut
+      std::vector<Box> next;
+      for (const Box& cell : cells) {
+        Box low = cell, high = cell;
+        low.end[d] = high.begin[d] = at;
+        if (low.extent(d) > 0) next.push_back(low);
+        if (high.extent(d) > 0) next.push_back(high);
+      }
+      cells = next;
+    }
+    for (const Box& cell : cells) {
+      std::set<int64_t> holders = {random.below(ranks)};
+      while (random.uniform() < 0.4) holders.insert(random.below(ranks));
+      for (int64_t r : holders) boxes[static_cast<size_t>(r)].push_back({"w" + std::to_string(t), shape, cell});
+    }
+  }
+  return boxes;
+}
+
+}  // namespace tandem::reshard

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The gates of tools/ see what they are there to see."""
+import pathlib
+import re
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
+import doc_symbols  # noqa: E402
+import forbidden  # noqa: E402
+import layers  # noqa: E402
+import sizes  # noqa: E402
+import source  # noqa: E402
+
+CODE = """
+namespace a {
+struct Plain { int x; };
+class Thing {
+ public:
+  explicit Thing(int a, std::map<int, int> b = {}) : a_(a), b_{b} { run([&] { a_ = 1; }); }
+  int size() const { return 1'000'000; }
+};
+template <class A, class B>
+int long_one(const std::vector<std::pair<A, B>>& a, B b,
+             int c) noexcept {
+  if (c) {
+    return f("}", '{');  // }
+  }
+  return 0;
+}
+const int kTable[] = {f(1), 2};
+bool operator==(const Thing& a, const Thing& b) { return true; }
+}  // namespace a
+"""
+
+
+class Gates(unittest.TestCase):
+    def test_functions_are_found_with_their_parameters_and_lines(self):
+        found = {name: (count, last - first + 1) for name, count, first, last in sizes.functions(CODE)}
+        self.assertEqual(found, {"Thing": (2, 1), "size": (0, 1), "long_one": (3, 8), "operator==": (2, 1)})
+
+    def test_comments_and_literals_are_blank_but_lines_stay(self):
+        text = 'a = "exit(1)"; // exit(2)\n/* exit(3)\n*/ b = R"(exit(4))";\n'
+        self.assertNotIn("exit", source.bare(text))
+        self.assertEqual(source.bare(text).count("\n"), 3)
+
+    def test_a_row_permits_modules_and_beginnings_of_paths(self):
+        self.assertTrue(layers.permits("model", "model/layout.h"))
+        self.assertTrue(layers.permits("reshard/plan", "reshard/plan.h"))
+        self.assertFalse(layers.permits("reshard/plan", "reshard/planet.h"))
+        self.assertFalse(layers.permits("reshard/plan", "reshard/execute.h"))
+
+    def test_the_table_keeps_the_engines_apart(self):
+        table = layers.read_table()
+        apart = {"rollout", "train", "queue", "reward"}
+        for module in apart:
+            self.assertFalse(apart & set(table[module]), module)
+
+    def test_forbidden_calls_are_seen_and_methods_are_not(self):
+        leaving = forbidden.RULES[2][0]
+        for text in ("std::exit(1);", " exit(1);", "  abort();", "std::abort"):
+            self.assertTrue(re.search(leaving, text), text)
+        for text in ("group.abort(reason);", "group->abort();", "void abort(const std::string& reason)", "on_exit_(1)", "Group::abort()"):
+            self.assertFalse(re.search(leaving, text), text)
+
+    def test_symbols_in_docs_are_seen(self):
+        found = doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`")
+        self.assertEqual(found, [("rollout/engine.cpp", "Engine::step")])
+
+
+if __name__ == "__main__":
+    unittest.main()
