@@ -38,7 +38,8 @@ TEST(ModelDir, ReadsShardsByTheirIndex) {
   const ModelDir model(folder.path());
   EXPECT_EQ(model.names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(model.tensor("b").numel(), 2);
-  for (const char* wrong : {R"({"weight_map": {"c": "model-1.safetensors"}})", R"({"weight_map": {"a": "absent.safetensors"}})", R"({"weight_map": {"a": "../x"}})", "{}", "["}) {
+  for (const char* wrong : {R"({"weight_map": {"c": "model-1.safetensors"}})", R"({"weight_map": {"a": "absent.safetensors"}})",
+                            R"({"weight_map": {"a": "../x"}})", "{}", "["}) {
     std::ofstream(folder / "model.safetensors.index.json") << wrong;
     EXPECT_THROW(ModelDir{folder.path()}, UserError) << wrong;
   }

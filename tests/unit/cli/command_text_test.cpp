@@ -33,7 +33,9 @@ TEST(CommandText, GradeAnswersEachLine) {
   std::istringstream in("{\"response\": \"so 7\", \"gold\": 7}\n{\"prediction\": \"8\", \"gold\": \"7\"}\n");
   std::ostringstream out;
   grade("number", in, out);
-  EXPECT_EQ(out.str(), "{\"score\":1.0,\"parts\":{\"number\":1.0},\"extracted\":\"7\"}\n{\"score\":0.0,\"parts\":{\"number\":0.0},\"extracted\":\"8\"}\n");
+  EXPECT_EQ(
+      out.str(),
+      "{\"score\":1.0,\"parts\":{\"number\":1.0},\"extracted\":\"7\"}\n{\"score\":0.0,\"parts\":{\"number\":0.0},\"extracted\":\"8\"}\n");
 }
 
 TEST(CommandText, AWrongLineIsNamedAfterTheRightOnes) {

@@ -35,7 +35,10 @@ TEST(Records, Gsm8kAnswersStandAfterTheirMark) {
   Options options;
   options.answer_after = "####";
   options.prompt_template = "Q: {prompt}\nA:";
-  const auto source = open_records(file_with("a.jsonl", R"({"question": "1+1?", "answer": "1+1=2\n#### 1,002"})" "\n\n" R"({"question": "q", "answer": "#### 3"})"), options, 0);
+  const auto source = open_records(file_with("a.jsonl", R"({"question": "1+1?", "answer": "1+1=2\n#### 1,002"})"
+                                                        "\n\n"
+                                                        R"({"question": "q", "answer": "#### 3"})"),
+                                   options, 0);
   ASSERT_EQ(source->size(), 2);
   EXPECT_EQ(source->at(0).text, "Q: 1+1?\nA:");
   EXPECT_EQ(source->at(0).answer, "1002");
@@ -54,7 +57,9 @@ TEST(Records, ErrorsNameFileAndLine) {
   Options options;
   const std::string good = R"({"question": "q", "answer": "a"})" "\n";
   EXPECT_NE(error_of(file_with("c.jsonl", good + "{oops\n"), options).find("c.jsonl:2: is not JSON"), std::string::npos);
-  EXPECT_NE(error_of(file_with("d.jsonl", good + R"({"qestion": "q", "answer": "a"})"), options).find("d.jsonl:2: has no field `question` (the nearest is `qestion`"), std::string::npos);
+  EXPECT_NE(error_of(file_with("d.jsonl", good + R"({"qestion": "q", "answer": "a"})"), options)
+                .find("d.jsonl:2: has no field `question` (the nearest is `qestion`"),
+            std::string::npos);
   EXPECT_NE(error_of(file_with("e.jsonl", R"({"question": [], "answer": "a"})"), options).find("expected a text"), std::string::npos);
   EXPECT_NE(error_of(file_with("f.jsonl", "\n"), options).find("holds no rows"), std::string::npos);
   EXPECT_NE(error_of(file_with("g.json", "[]"), options).find("holds no rows"), std::string::npos);
@@ -75,7 +80,8 @@ TEST(Records, TheSharedDataSetsOpen) {
   for (int64_t row = 0; row < train->size(); ++row) ASSERT_EQ(train->at(row).answer.find(','), std::string::npos);
   Options math;
   math.prompt_column = "problem";
-  for (const char* name : {"math500", "math_train", "aime24"}) EXPECT_GT(open_records(data + "/math/" + name + ".json", math, 0)->size(), 20) << name;
+  for (const char* name : {"math500", "math_train", "aime24"})
+    EXPECT_GT(open_records(data + "/math/" + name + ".json", math, 0)->size(), 20) << name;
 }
 
 TEST(Additions, AreRightAndSplitForEverySeed) {

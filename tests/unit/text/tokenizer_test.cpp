@@ -31,7 +31,8 @@ std::string fresh_folder(const std::string& name) {
 TokenizerSpec mini_spec() {
   const json mini = read_json_object(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_mini.json");
   json added = json::object();
-  for (const auto& [content, id] : mini["added_tokens"].items()) added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
+  for (const auto& [content, id] : mini["added_tokens"].items())
+    added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
   return qwen2_spec(mini["vocab"], mini["merges"], {{"added_tokens_decoder", added}, {"eos_token", "<|endoftext|>"}}, "mini");
 }
 
@@ -97,7 +98,8 @@ TEST(Tokenizer, BytesSurviveTheRoundTripOnceRepaired) {
 TEST(Tokenizer, IsNotQuadraticInOneLongPiece) {
   const Tokenizer tokenizer(mini_spec(), "mini");
   const auto begin = std::chrono::steady_clock::now();
-  for (const std::string& text : {std::string(1000000, 'l'), std::string(1000000, ' '), std::string(1000000, '<'), std::string(1000000, '\n')})
+  for (const std::string& text :
+       {std::string(1000000, 'l'), std::string(1000000, ' '), std::string(1000000, '<'), std::string(1000000, '\n')})
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)).size(), text.size());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
