@@ -38,7 +38,8 @@ void each_line(std::istream& in, std::ostream& out, const std::function<ordered_
 
 const json& field(const json& row, const char* name, const std::string& where) {
   const auto found = row.find(name);
-  if (found == row.end()) throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
+  if (found == row.end())
+    throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
   return *found;
 }
 
@@ -53,7 +54,8 @@ std::vector<int32_t> ids_field(const json& row, const std::string& where) {
   std::vector<int32_t> ids;
   if (!value.is_array()) throw UserError(where, "field `ids` is not a list", "expected a list of token ids");
   for (const json& id : value) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) throw UserError(where, "id " + id.dump() + " is no token id", "expected non-negative integers");
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
+      throw UserError(where, "id " + id.dump() + " is no token id", "expected non-negative integers");
     ids.push_back(id.get<int32_t>());
   }
   return ids;
@@ -72,20 +74,27 @@ std::string gold_field(const json& row, const std::string& where) {
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
   each_line(in, out, [&](const json& row, const std::string& where) {
-    return ordered_json{{"ids", tokenizer.encode(text_field(row, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
+    return ordered_json{
+        {"ids", tokenizer.encode(text_field(row, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
   });
 }
 
 void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
-  each_line(in, out, [&](const json& row, const std::string& where) { return ordered_json{{"text", tokenizer.decode(ids_field(row, where))}}; });
+  each_line(in, out, [&](const json& row, const std::string& where) {
+    return ordered_json{{"text", tokenizer.decode(ids_field(row, where))}};
+  });
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
   const auto rule = reward::make_rule(spec);
   each_line(in, out, [&](const json& row, const std::string& where) {
     reward::Answer answer;
-    answer.response = text_field(row, row.contains("response") ? "response" : row.contains("prediction") ? "prediction" : "response", where);
+    answer.response = text_field(row,
+                                 row.contains("response")     ? "response"
+                                 : row.contains("prediction") ? "prediction"
+                                                              : "response",
+                                 where);
     answer.gold = gold_field(row, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()

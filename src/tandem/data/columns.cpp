@@ -163,8 +163,10 @@ std::vector<Group> groups_of(const Fields& fields) {
   Reader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
   for (int64_t i = 0; i < n; ++i) {
     const GroupId id{group.value()};
-    Group read{
-        id, {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()}, PolicyVersion{version.value()}, {}};
+    Group read{id,
+               {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()},
+               PolicyVersion{version.value()},
+               {}};
     if (groups.empty() || groups.back().id != id) groups.push_back(std::move(read));
     Sample& s = groups.back().samples.emplace_back();
     s.id = SampleId{sample.value()};
