@@ -13,7 +13,9 @@ TEST_P(LocalComm, Conforms) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalComm, testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(suite::cases())),
-                         [](const auto& info) { return std::get<1>(info.param).name + std::string("_") + std::to_string(std::get<0>(info.param)); });
+                         [](const auto& info) {
+                           return std::get<1>(info.param).name + std::string("_") + std::to_string(std::get<0>(info.param));
+                         });
 
 TEST(SingleGroup, Conforms) {
   for (const suite::Case& c : suite::cases()) c.body(*single());

@@ -98,7 +98,8 @@ inline void byte_strings_of_any_length_are_gathered(Group& g) {
   std::vector<std::byte> mine(static_cast<size_t>(g.rank() * 3), std::byte(g.rank()));
   const auto all = all_gather_bytes(g, mine);
   ASSERT_EQ(std::ssize(all), g.size());
-  for (int r = 0; r < g.size(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], std::vector<std::byte>(static_cast<size_t>(r * 3), std::byte(r)));
+  for (int r = 0; r < g.size(); ++r)
+    EXPECT_EQ(all[static_cast<size_t>(r)], std::vector<std::byte>(static_cast<size_t>(r * 3), std::byte(r)));
 }
 
 inline void split_groups_are_independent(Group& g) {

@@ -63,8 +63,8 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe) {
   const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
   // One tensor, so that a device is waited for once.
   auto sum_of = [](const at::Tensor& t_T) { return t_T.detach().sum(at::kDouble); };
-  const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(clipped_T), sum_of(dual_T), -sum_of(log_ratio_T), sum_of(rollout_T),
-                                     ratio_T.detach().masked_fill(ignored_T, 0).max().to(at::kDouble)})
+  const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(clipped_T), sum_of(dual_T), -sum_of(log_ratio_T),
+                                     sum_of(rollout_T), ratio_T.detach().masked_fill(ignored_T, 0).max().to(at::kDouble)})
                               .cpu();
   const double* s = sums.const_data_ptr<double>();
   result.sums = {s[0], s[1], s[2], s[3], s[4], s[5]};

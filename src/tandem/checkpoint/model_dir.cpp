@@ -62,7 +62,9 @@ void ModelDir::open_shards(const std::string& index_path) {
       files_.push_back(std::make_unique<SafetensorsFile>(path_ + "/" + shard));
       open = files_.back().get();
     }
-    if (!open->contains(name)) throw UserError(open->path(), "holds no tensor `" + name + "`, which the index places there", "expected index and shards of one model");
+    if (!open->contains(name))
+      throw UserError(open->path(), "holds no tensor `" + name + "`, which the index places there",
+                      "expected index and shards of one model");
     file_of_[name] = open;
   }
 }
@@ -77,7 +79,8 @@ const SafetensorsFile& ModelDir::file_with(const std::string& name) const {
   const auto found = file_of_.find(name);
   if (found == file_of_.end()) {
     const std::string nearest = nearest_name(name, names());
-    throw UserError(path_, "holds no tensor `" + name + "`", nearest.empty() ? "it holds none at all" : "the nearest name is `" + nearest + "`");
+    throw UserError(path_, "holds no tensor `" + name + "`",
+                    nearest.empty() ? "it holds none at all" : "the nearest name is `" + nearest + "`");
   }
   return *found->second;
 }
@@ -89,7 +92,8 @@ at::Tensor ModelDir::tensor(const std::string& name, const std::vector<int64_t>&
   const SafetensorsFile& file = file_with(name);
   const std::vector<int64_t>& held = file.tensors().at(name).shape;
   if (held != shape)
-    throw UserError(file.path(), "tensor `" + name + "` has shape " + shape_text(held), "expected " + shape_text(shape) + " by config.json");
+    throw UserError(file.path(), "tensor `" + name + "` has shape " + shape_text(held),
+                    "expected " + shape_text(shape) + " by config.json");
   return file.view(name);
 }
 
@@ -99,19 +103,22 @@ void ModelDir::require_exactly(const std::vector<std::string>& names, const std:
   expected.insert(tolerated.begin(), tolerated.end());
   for (const auto& [name, file] : file_of_)
     if (!expected.count(name))
-      throw UserError(file->path(), "holds tensor `" + name + "`, which this model does not have", "the nearest name it has is `" + nearest_name(name, names) + "`");
+      throw UserError(file->path(), "holds tensor `" + name + "`, which this model does not have",
+                      "the nearest name it has is `" + nearest_name(name, names) + "`");
 }
 
-void write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors, const std::string& tokenizer_from) {
+void write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors,
+                     const std::string& tokenizer_from) {
   std::error_code failed;
   fs::create_directories(directory, failed);
   if (failed) throw PeerError(directory + ": cannot be created: " + failed.message());
   write_durable(directory + "/config.json", config.dump(2) + "\n");
   if (!tokenizer_from.empty()) {
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-                             "generation_config.json", "chat_template.jinja"}) {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json",
+                             "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
       const fs::path source = fs::path(tokenizer_from) / name, target = fs::path(directory) / name;
-      if (fs::is_regular_file(source) && !(fs::exists(target) && fs::equivalent(source, target))) write_durable(target.string(), read_whole(source.string()));
+      if (fs::is_regular_file(source) && !(fs::exists(target) && fs::equivalent(source, target)))
+        write_durable(target.string(), read_whole(source.string()));
     }
   }
   write_safetensors(directory + "/model.safetensors", tensors, {{"format", "pt"}});

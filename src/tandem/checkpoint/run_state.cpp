@@ -40,7 +40,8 @@ std::vector<CheckpointPlace> newest_first(const std::string& root) {
   std::vector<CheckpointPlace> places;
   std::error_code missing;
   for (const fs::directory_entry& entry : fs::directory_iterator(root, missing))
-    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory()) places.push_back({*step, entry.path().string()});
+    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
+      places.push_back({*step, entry.path().string()});
   std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
   return places;
 }
@@ -140,7 +141,8 @@ std::string manifest_fault(const std::string& checkpoint) {
     std::error_code missing;
     const auto bytes = fs::file_size(file, missing);
     if (missing) return name + " is missing";
-    if (!expected.is_object() || expected.value("bytes", json()) != bytes) return name + " is " + std::to_string(bytes) + " bytes long, not " + expected.value("bytes", json()).dump();
+    if (!expected.is_object() || expected.value("bytes", json()) != bytes)
+      return name + " is " + std::to_string(bytes) + " bytes long, not " + expected.value("bytes", json()).dump();
     if (expected.value("checksum", "") != hex(file_checksum(file))) return name + " does not match its checksum";
   }
   return "";

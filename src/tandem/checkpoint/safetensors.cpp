@@ -31,12 +31,26 @@ struct DtypeName {
   const char* name;
   c10::ScalarType type;
 };
-constexpr DtypeName kDtypes[] = {
-    {"BOOL", c10::kBool}, {"U8", c10::kByte}, {"I8", c10::kChar}, {"I16", c10::kShort}, {"I32", c10::kInt}, {"I64", c10::kLong},
-    {"U16", c10::kUInt16}, {"U32", c10::kUInt32}, {"U64", c10::kUInt64}, {"F16", c10::kHalf}, {"BF16", c10::kBFloat16},
-    {"F32", c10::kFloat}, {"F64", c10::kDouble}, {"F8_E4M3", c10::kFloat8_e4m3fn}, {"F8_E5M2", c10::kFloat8_e5m2}, {"C64", c10::kComplexFloat}};
+constexpr DtypeName kDtypes[] = {{"BOOL", c10::kBool},
+                                 {"U8", c10::kByte},
+                                 {"I8", c10::kChar},
+                                 {"I16", c10::kShort},
+                                 {"I32", c10::kInt},
+                                 {"I64", c10::kLong},
+                                 {"U16", c10::kUInt16},
+                                 {"U32", c10::kUInt32},
+                                 {"U64", c10::kUInt64},
+                                 {"F16", c10::kHalf},
+                                 {"BF16", c10::kBFloat16},
+                                 {"F32", c10::kFloat},
+                                 {"F64", c10::kDouble},
+                                 {"F8_E4M3", c10::kFloat8_e4m3fn},
+                                 {"F8_E5M2", c10::kFloat8_e5m2},
+                                 {"C64", c10::kComplexFloat}};
 
-[[noreturn]] void malformed(const std::string& path, const std::string& what, const std::string& remedy) { throw UserError(path, what, remedy); }
+[[noreturn]] void malformed(const std::string& path, const std::string& what, const std::string& remedy) {
+  throw UserError(path, what, remedy);
+}
 
 // A JSON object with two equal keys would lose one of two tensors; the parser itself does not mind.
 json parse_header(std::string_view text, const std::string& path) {
@@ -46,7 +60,8 @@ json parse_header(std::string_view text, const std::string& path) {
   auto watch = [&](int, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get_ref<const std::string&>()).second) repeated = value.get<std::string>();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get_ref<const std::string&>()).second)
+      repeated = value.get<std::string>();
     return true;
   };
   try {
@@ -79,14 +94,16 @@ TensorEntry read_entry(const std::string& name, const json& value, const std::st
   int64_t num_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
   for (const json& size : value["shape"]) {
     entry.shape.push_back(read_count(size, path, what + ": a size"));
-    if (__builtin_mul_overflow(num_bytes, entry.shape.back(), &num_bytes)) malformed(path, what + " is larger than 2^63 bytes", "expected a real shape");
+    if (__builtin_mul_overflow(num_bytes, entry.shape.back(), &num_bytes))
+      malformed(path, what + " is larger than 2^63 bytes", "expected a real shape");
   }
   const json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2) malformed(path, what + " has data_offsets " + offsets.dump(), "expected [begin, end]");
   entry.begin_bytes = read_count(offsets[0], path, what + ": begin");
   entry.end_bytes = read_count(offsets[1], path, what + ": end");
   if (entry.begin_bytes > entry.end_bytes || entry.end_bytes - entry.begin_bytes != num_bytes)
-    malformed(path, what + " spans offsets " + offsets.dump() + " but needs " + std::to_string(num_bytes) + " bytes", "expected offsets that fit shape and dtype");
+    malformed(path, what + " spans offsets " + offsets.dump() + " but needs " + std::to_string(num_bytes) + " bytes",
+              "expected offsets that fit shape and dtype");
   return entry;
 }
 
@@ -132,7 +149,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
   parse();
 }
 
-SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::string& name) : path_(name), mapping_(std::make_shared<Mapping>()) {
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::string& name)
+    : path_(name), mapping_(std::make_shared<Mapping>()) {
   mapping_->owned.assign(bytes.begin(), bytes.end());
   mapping_->bytes = mapping_->owned.data();
   mapping_->size = mapping_->owned.size();
@@ -141,12 +159,19 @@ SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, const std::st
 
 void SafetensorsFile::parse() {
   const size_t file_bytes = mapping_->size;
-  if (file_bytes < 8) malformed(path_, "is " + std::to_string(file_bytes) + " bytes long, too short for a header", "expected a whole safetensors file");
+  if (file_bytes < 8)
+    malformed(path_, "is " + std::to_string(file_bytes) + " bytes long, too short for a header",
+              "expected a whole safetensors file");
   uint64_t header_bytes;
   std::memcpy(&header_bytes, mapping_->bytes, 8);
-  if (header_bytes > kMaxHeaderBytes) malformed(path_, "claims a header of " + std::to_string(header_bytes) + " bytes", "expected at most 100,000,000; is it a safetensors file?");
+  if (header_bytes > kMaxHeaderBytes)
+    malformed(path_, "claims a header of " + std::to_string(header_bytes) + " bytes",
+              "expected at most 100,000,000; is it a safetensors file?");
   if (header_bytes > file_bytes - 8)
-    malformed(path_, "ends within its header (" + std::to_string(header_bytes) + " bytes announced, " + std::to_string(file_bytes - 8) + " there)", "expected a whole file; copy it again");
+    malformed(path_,
+              "ends within its header (" + std::to_string(header_bytes) + " bytes announced, " + std::to_string(file_bytes - 8) +
+                  " there)",
+              "expected a whole file; copy it again");
   data_begin_ = static_cast<int64_t>(8 + header_bytes);
   const json header = parse_header({reinterpret_cast<const char*>(mapping_->bytes) + 8, header_bytes}, path_);
   for (const auto& [name, value] : header.items()) {
@@ -168,12 +193,16 @@ void SafetensorsFile::parse() {
   int64_t end = 0;
   for (const auto& [name, entry] : order) {
     if (entry->begin_bytes != end)
-      malformed(path_, "tensor `" + *name + "` begins at byte " + std::to_string(entry->begin_bytes) + " of the data, where " + std::to_string(end) + " is due",
+      malformed(path_,
+                "tensor `" + *name + "` begins at byte " + std::to_string(entry->begin_bytes) + " of the data, where " +
+                    std::to_string(end) + " is due",
                 "expected tensors without gaps and overlaps");
     end = entry->end_bytes;
   }
   if (end != static_cast<int64_t>(file_bytes) - data_begin_)
-    malformed(path_, "holds " + std::to_string(static_cast<int64_t>(file_bytes) - data_begin_) + " bytes of data, its header describes " + std::to_string(end),
+    malformed(path_,
+              "holds " + std::to_string(static_cast<int64_t>(file_bytes) - data_begin_) +
+                  " bytes of data, its header describes " + std::to_string(end),
               "expected a whole file; copy it again");
 }
 
@@ -183,7 +212,8 @@ at::Tensor SafetensorsFile::view(const std::string& name) const {
     std::vector<std::string> names;
     for (const auto& [known, entry] : tensors_) names.push_back(known);
     const std::string nearest = nearest_name(name, names);
-    throw UserError(path_, "holds no tensor `" + name + "`", nearest.empty() ? "the file is empty" : "the nearest name is `" + nearest + "`");
+    throw UserError(path_, "holds no tensor `" + name + "`",
+                    nearest.empty() ? "the file is empty" : "the nearest name is `" + nearest + "`");
   }
   const TensorEntry& entry = found->second;
   const std::byte* bytes = mapping_->bytes + data_begin_ + entry.begin_bytes;
@@ -198,13 +228,15 @@ at::Tensor SafetensorsFile::view(const std::string& name) const {
   return at::from_blob(const_cast<std::byte*>(bytes), entry.shape, [mapping = mapping_](void*) {}, options);
 }
 
-void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors, const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
   std::vector<std::pair<const std::string*, const at::Tensor*>> order;
   for (const auto& [name, tensor] : tensors) {
     TANDEM_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "tensor ", name, " of ", path, " must be contiguous on the CPU");
     order.emplace_back(&name, &tensor);
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second->element_size() > b.second->element_size(); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.second->element_size() > b.second->element_size(); });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t end = 0;

@@ -38,20 +38,27 @@ std::string gold_field(const json& row, const std::string& where) {
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
   each_line(in, out, [&](const json& row, const std::string& where) {
-    return ordered_json{{"ids", tokenizer.encode(text_field(row, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
+    return ordered_json{
+        {"ids", tokenizer.encode(text_field(row, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
   });
 }
 
 void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
-  each_line(in, out, [&](const json& row, const std::string& where) { return ordered_json{{"text", tokenizer.decode(ids_field(row, "ids", where))}}; });
+  each_line(in, out, [&](const json& row, const std::string& where) {
+    return ordered_json{{"text", tokenizer.decode(ids_field(row, "ids", where))}};
+  });
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
   const auto rule = reward::make_rule(spec);
   each_line(in, out, [&](const json& row, const std::string& where) {
     reward::Answer answer;
-    answer.response = text_field(row, row.contains("response") ? "response" : row.contains("prediction") ? "prediction" : "response", where);
+    answer.response = text_field(row,
+                                 row.contains("response")     ? "response"
+                                 : row.contains("prediction") ? "prediction"
+                                                              : "response",
+                                 where);
     answer.gold = gold_field(row, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()

@@ -17,7 +17,8 @@ Mesh::Mesh(Group& world, const MeshSizes& s) : world_(world) {
     if (size < 1) throw UserError("layout", join_text("an axis has size ", size), "every axis is at least 1");
   const int stage_ranks = s.dp * s.cp * s.tp;
   if (stage_ranks * s.pp != world.size())
-    throw UserError("layout", join_text("dp*cp*tp*pp is ", stage_ranks * s.pp, " on ", world.size(), " ranks"), "the product equals the number of ranks");
+    throw UserError("layout", join_text("dp*cp*tp*pp is ", stage_ranks * s.pp, " on ", world.size(), " ranks"),
+                    "the product equals the number of ranks");
   if (stage_ranks % (s.ep * s.etp) != 0)
     throw UserError("layout", join_text("ep*etp is ", s.ep * s.etp, " with dp*cp*tp = ", stage_ranks), "ep*etp divides dp*cp*tp");
 

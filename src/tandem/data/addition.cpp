@@ -16,7 +16,8 @@ class AdditionSource : public PromptSource {
  public:
   AdditionSource(const Options& options, Split split) : options_(options), split_(split), name_("synthetic") {
     if (options.min_digits > options.digits)
-      throw UserError("data.min_digits", "is " + std::to_string(options.min_digits), "expected at most data.digits, which is " + std::to_string(options.digits));
+      throw UserError("data.min_digits", "is " + std::to_string(options.min_digits),
+                      "expected at most data.digits, which is " + std::to_string(options.digits));
     at(0);  // a range so small that one side of the split is empty shows here
   }
 
@@ -67,6 +68,8 @@ bool is_held_out(int64_t a, int64_t b, double fraction) {
   return RandomStream(kSplitSeed ^ (low << 20), high, low).uniform() < fraction;
 }
 
-std::unique_ptr<PromptSource> open_additions(const Options& options, Split split) { return std::make_unique<AdditionSource>(options, split); }
+std::unique_ptr<PromptSource> open_additions(const Options& options, Split split) {
+  return std::make_unique<AdditionSource>(options, split);
+}
 
 }  // namespace tandem::data

@@ -156,13 +156,17 @@ std::vector<Group> groups_of(const Fields& fields) {
   std::vector<Group> groups;
   const int64_t n = num_rows(fields);
   if (n == 0) return groups;
-  Reader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"), versions(fields, "versions");
+  Reader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"),
+      versions(fields, "versions");
   Reader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
   Reader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
   Reader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
   for (int64_t i = 0; i < n; ++i) {
     const GroupId id{group.value()};
-    Group read{id, {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()}, PolicyVersion{version.value()}, {}};
+    Group read{id,
+               {row.value(), prompt_text.text(), prompt_ids.list(), answer.text(), data_source.text()},
+               PolicyVersion{version.value()},
+               {}};
     if (groups.empty() || groups.back().id != id) groups.push_back(std::move(read));
     Sample& s = groups.back().samples.emplace_back();
     s.id = SampleId{sample.value()};

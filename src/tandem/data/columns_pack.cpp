@@ -38,7 +38,8 @@ class Reader {
   /// A number of things of `width` bytes each that must still be there.
   int64_t count(size_t width, const char* what) {
     const int64_t value = number(what);
-    if (value < 0 || static_cast<uint64_t>(value) > left_.size() / width) fail(join_text(what, " is ", value, " with ", left_.size(), " bytes left"));
+    if (value < 0 || static_cast<uint64_t>(value) > left_.size() / width)
+      fail(join_text(what, " is ", value, " with ", left_.size(), " bytes left"));
     return value;
   }
   void raw(void* to, size_t bytes, const char* what) {
@@ -106,7 +107,8 @@ Fields unpack(std::span<const std::byte> bytes) {
       values.resize(static_cast<size_t>(count));
       in.raw(values.data(), values.size() * sizeof(values[0]), "values");
     }, column.values);
-    if (!fields.empty() && fields.begin()->second.num_rows() != column.num_rows()) Reader::fail("field " + name + " has another number of rows");
+    if (!fields.empty() && fields.begin()->second.num_rows() != column.num_rows())
+      Reader::fail("field " + name + " has another number of rows");
     if (!fields.emplace(name, std::move(column)).second) Reader::fail("field " + name + " stands twice");
   }
   if (!in.at_end()) Reader::fail("bytes behind the end");

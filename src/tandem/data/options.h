@@ -34,13 +34,15 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("prompt_column", o.prompt_column, "Field of a record that holds the question.");
   field("answer_column", o.answer_column, "Field of a record that holds the right answer.");
   field("prompt_template", o.prompt_template, "Text the model sees; {prompt} is the question.");
-  field("answer_after", o.answer_after, "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
+  field("answer_after", o.answer_after,
+        "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
   field("max_rows", o.max_rows, "Training rows to use from the start of the file; 0 for all.", at_least(0));
   field("eval_max_rows", o.eval_max_rows, "Held-out rows to use; 0 for all.", at_least(0));
   field("shuffle", o.shuffle, "Visit the rows in a new order each epoch.");
   field("seed", o.seed, "Seed of the order and of synthetic problems.");
   field("digits", o.digits, "Synthetic: digits of an operand.", between(1, 18));
-  field("min_digits", o.min_digits, "Synthetic: operands have from this many digits up to `digits`; 0 for exactly `digits`.", between(0, 18));
+  field("min_digits", o.min_digits, "Synthetic: operands have from this many digits up to `digits`; 0 for exactly `digits`.",
+        between(0, 18));
   field("reversed", o.reversed, "Synthetic: write every number with its last digit first.");
   field("synthetic_rows", o.synthetic_rows, "Synthetic: number of training problems.", at_least(1));
   field("synthetic_eval_rows", o.synthetic_eval_rows, "Synthetic: number of held-out problems.", at_least(1));

@@ -11,6 +11,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/data/source.h"
 
 namespace tandem::data {
@@ -26,9 +27,11 @@ std::string trimmed(const std::string& text) {
 
 class RecordSource : public PromptSource {
  public:
-  RecordSource(const std::string& path, const Options& options) : path_(path), options_(options), name_(std::filesystem::path(path).filename().string()) {
+  RecordSource(const std::string& path, const Options& options)
+      : path_(path), options_(options), name_(std::filesystem::path(path).filename().string()) {
     if (options.prompt_template.find("{prompt}") == std::string::npos)
-      throw UserError("data.prompt_template", "`" + options.prompt_template + "` has no place for the question", "expected a text with {prompt}");
+      throw UserError("data.prompt_template", "`" + options.prompt_template + "` has no place for the question",
+                      "expected a text with {prompt}");
   }
 
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
@@ -46,8 +49,17 @@ class RecordSource : public PromptSource {
     return prompt;
   }
 
+  int64_t num_unanswered() const { return num_unanswered_; }
+
   void add(const json& record, const std::string& where) {
-    if (!record.is_object()) throw UserError(where, "is not a JSON object", "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
+    if (!record.is_object())
+      throw UserError(where, "is not a JSON object",
+                      "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
+    // Published sets hold a few problems whose answer was lost; they cannot be graded.
+    if (const auto gold = record.find(options_.answer_column); gold != record.end() && gold->is_null()) {
+      ++num_unanswered_;
+      return;
+    }
     rows_.push_back({column(record, options_.prompt_column, where), answer(column(record, options_.answer_column, where), where)});
   }
 
@@ -69,7 +81,8 @@ class RecordSource : public PromptSource {
   void read_array(const std::string& bytes, int64_t max_rows) {
     try {
       const json records = json::parse(bytes);
-      for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i) add(records[i], path_ + " element " + std::to_string(i));
+      for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i)
+        add(records[i], path_ + " element " + std::to_string(i));
     } catch (const json::exception& e) {
       throw UserError(path_, std::string("is not JSON: ") + e.what(), "expected an array of objects");
     }
@@ -85,7 +98,10 @@ class RecordSource : public PromptSource {
     if (found == record.end()) {
       std::vector<std::string> names;
       for (const auto& [key, value] : record.items()) names.push_back(key);
-      throw UserError(where, "has no field `" + name + "`", names.empty() ? "the record is empty" : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+      throw UserError(where, "has no field `" + name + "`",
+                      names.empty()
+                          ? "the record is empty"
+                          : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
     }
     if (found->is_string()) return found->get<std::string>();
     if (found->is_number() || found->is_boolean()) return found->dump();
@@ -95,7 +111,9 @@ class RecordSource : public PromptSource {
   std::string answer(const std::string& text, const std::string& where) const {
     if (options_.answer_after.empty()) return text;
     const size_t at = text.rfind(options_.answer_after);
-    if (at == std::string::npos) throw UserError(where, "the answer holds no `" + options_.answer_after + "`", "expected it before the final answer; see data.answer_after");
+    if (at == std::string::npos)
+      throw UserError(where, "the answer holds no `" + options_.answer_after + "`",
+                      "expected it before the final answer; see data.answer_after");
     std::string gold = trimmed(text.substr(at + options_.answer_after.size()));
     // GSM8K writes 1,000 where every rule compares with 1000.
     if (gold.find_first_not_of("-0123456789,.") == std::string::npos) std::erase(gold, ',');
@@ -106,6 +124,7 @@ class RecordSource : public PromptSource {
   Options options_;
   std::string name_;
   std::vector<Row> rows_;
+  int64_t num_unanswered_ = 0;
 };
 
 }  // namespace
@@ -113,7 +132,8 @@ class RecordSource : public PromptSource {
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows) {
   std::ifstream in(path, std::ios::binary);
   if (!in || std::filesystem::is_directory(path))
-    throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR), "expected a .jsonl or .json file of prompts");
+    throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR),
+                    "expected a .jsonl or .json file of prompts");
   const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   auto source = std::make_unique<RecordSource>(path, options);
   const size_t first = bytes.find_first_not_of(" \t\r\n");
@@ -121,6 +141,7 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
     source->read_array(bytes, max_rows);
   else
     source->read_lines(bytes, max_rows);
+  if (source->num_unanswered() > 0) log::warning(path, ": passed over ", source->num_unanswered(), " rows whose answer is null");
   if (source->size() == 0) throw UserError(path, "holds no rows", "expected at least one prompt");
   return source;
 }

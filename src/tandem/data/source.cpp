@@ -36,8 +36,8 @@ int64_t DataOrder::row(int64_t position) const {
   do {
     uint64_t left = index >> half_bits_, right = index & mask;
     for (uint32_t r = 0; r < kRounds; ++r) {
-      const auto noise = philox4x32({static_cast<uint32_t>(right), static_cast<uint32_t>(right >> 32) ^ (r << 28), static_cast<uint32_t>(round),
-                                     static_cast<uint32_t>(round >> 32)},
+      const auto noise = philox4x32({static_cast<uint32_t>(right), static_cast<uint32_t>(right >> 32) ^ (r << 28),
+                                     static_cast<uint32_t>(round), static_cast<uint32_t>(round >> 32)},
                                     {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
       const uint64_t mixed = left ^ (((static_cast<uint64_t>(noise[1]) << 32) | noise[0]) & mask);
       left = right;

@@ -8,7 +8,8 @@ namespace {
 
 std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
   std::vector<Outstanding> sorted(groups.begin(), groups.end());
-  std::sort(sorted.begin(), sorted.end(), [](const Outstanding& a, const Outstanding& b) { return a.start != b.start ? a.start < b.start : a.id < b.id; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Outstanding& a, const Outstanding& b) { return a.start != b.start ? a.start < b.start : a.id < b.id; });
   return sorted;
 }
 
@@ -20,7 +21,8 @@ int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::spa
   if (rule.policy == LagPolicy::kWait) {
     // A new group counts for every j with start <= version - S + j; from j = S on the gate above is the sharper bound.
     for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
-      const auto due = std::count_if(groups.begin(), groups.end(), [&](const Outstanding& g) { return g.start <= version - rule.staleness + j; });
+      const auto due =
+          std::count_if(groups.begin(), groups.end(), [&](const Outstanding& g) { return g.start <= version - rule.staleness + j; });
       room = std::min(room, (j + 1) * rule.groups_per_step - due);
     }
   }

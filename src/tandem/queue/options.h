@@ -24,7 +24,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("groups_per_step", o.groups_per_step, "Prompts whose groups train one step.", at_least(1));
   field("group_size", o.group_size, "Responses per prompt.", at_least(1));
   field("staleness", o.staleness, "Updates a group may lag behind when it is trained; 0 is synchronous.", at_least(0));
-  field("lag_policy", o.lag_policy, "What keeps stragglers within the staleness: drop evicts them, wait holds the update back.", one_of({"drop", "wait"}));
+  field("lag_policy", o.lag_policy, "What keeps stragglers within the staleness: drop evicts them, wait holds the update back.",
+        one_of({"drop", "wait"}));
   field("take_timeout_s", o.take_timeout_s, "Seconds after which waiting for a batch is an error.", above(0));
 }
 

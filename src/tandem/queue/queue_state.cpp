@@ -58,7 +58,8 @@ std::vector<std::byte> SampleQueue::state() const {
   saved["finished"] = numbers(finished);
   saved["starts"] = numbers(starts);
   saved["rule"] = numbers(identity(options_));
-  saved["run"] = numbers({value(version_), value(newest_), held_back_, counters_.started, counters_.trained, counters_.dropped, counters_.waited, counters_.late_rows});
+  saved["run"] = numbers({value(version_), value(newest_), held_back_, counters_.started, counters_.trained, counters_.dropped,
+                          counters_.waited, counters_.late_rows});
   return data::pack(saved);
 }
 
@@ -68,7 +69,8 @@ std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes) {
   const auto &finished = values_of<int64_t>(saved, "finished"), &starts = values_of<int64_t>(saved, "starts");
   if (run.size() != 8 || finished.size() != starts.size()) throw PeerError("queue state: columns of the wrong length");
   if (values_of<int64_t>(saved, "rule") != identity(options_))
-    throw UserError("queue", "groups_per_step, group_size, staleness or lag_policy differs from that of the checkpoint", "resume with those of the run");
+    throw UserError("queue", "groups_per_step, group_size, staleness or lag_policy differs from that of the checkpoint",
+                    "resume with those of the run");
 
   std::lock_guard lock(mutex_);
   TANDEM_CHECK(groups_.empty() && counters_.started == 0, "restore into a queue in use");

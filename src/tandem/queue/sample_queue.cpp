@@ -125,8 +125,9 @@ std::optional<data::Batch> SampleQueue::take(data::Stage stage, ReplicaId replic
            std::all_of(formed_->groups.begin(), formed_->groups.end(), [&](GroupId id) { return ready(groups_.at(id), needed->second); });
   };
   if (!changed_.wait_until(lock, Deadline::after_s(options_.take_timeout_s).time(), complete))
-    throw PeerError(join_text("queue: stage ", data::stage_name(stage), " of replica ", value(replica), " waited ", options_.take_timeout_s, " s for step ",
-                              value(step), ": ", num_finished_, " of ", rule_.groups_per_step, " groups finished, ", groups_.size(), " outstanding"));
+    throw PeerError(join_text("queue: stage ", data::stage_name(stage), " of replica ", value(replica), " waited ",
+                              options_.take_timeout_s, " s for step ", value(step), ": ", num_finished_, " of ", rule_.groups_per_step,
+                              " groups finished, ", groups_.size(), " outstanding"));
   if (closed_) return std::nullopt;
   const bool first = formed_->consumed.emplace(stage, replica).second;
   TANDEM_CHECK(first, "stage ", data::stage_name(stage), " took step ", value(step), " twice");

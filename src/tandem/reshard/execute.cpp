@@ -25,7 +25,8 @@ at::Tensor view_of(const Held& held, const Box& box) {
 void check(std::span<const Held> held, int64_t element_bytes, at::ScalarType dtype) {
   for (const Held& h : held) {
     TANDEM_CHECK(h.tensor.sizes() == at::IntArrayRef(h.spec.box.shape()), h.spec.name, " has another shape than its box");
-    TANDEM_CHECK(h.tensor.element_size() == element_bytes && h.tensor.scalar_type() == dtype, h.spec.name, " has another dtype than the plan");
+    TANDEM_CHECK(h.tensor.element_size() == element_bytes && h.tensor.scalar_type() == dtype, h.spec.name,
+                 " has another dtype than the plan");
   }
 }
 
@@ -36,18 +37,25 @@ struct Side {
   at::Tensor staging;
 };
 
-Side side_of(std::span<const Transfer> bucket, int rank, int Transfer::*self, int Transfer::*peer, const Plan& plan, int size) {
+struct Ends {
+  int Transfer::*self;
+  int Transfer::*peer;
+};
+constexpr Ends kSend = {&Transfer::from, &Transfer::to}, kReceive = {&Transfer::to, &Transfer::from};
+
+Side side_of(std::span<const Transfer> bucket, const Ends& ends, const comm::Group& group, int64_t element_bytes) {
   Side side;
-  side.bytes.resize(static_cast<size_t>(size));
+  side.bytes.resize(static_cast<size_t>(group.size()));
   int64_t total = 0;
   for (const Transfer& t : bucket) {
-    if (t.*self != rank) continue;
+    if (t.*ends.self != group.rank()) continue;
     side.transfers.push_back(&t);
-    const int64_t bytes = t.box.num_elements() * plan.options.element_bytes;
-    side.bytes[static_cast<size_t>(t.*peer)] += bytes;
+    const int64_t bytes = t.box.num_elements() * element_bytes;
+    side.bytes[static_cast<size_t>(t.*ends.peer)] += bytes;
     total += bytes;
   }
-  std::stable_sort(side.transfers.begin(), side.transfers.end(), [&](const Transfer* a, const Transfer* b) { return a->*peer < b->*peer; });
+  auto by_peer = [&](const Transfer* a, const Transfer* b) { return a->*ends.peer < b->*ends.peer; };
+  std::stable_sort(side.transfers.begin(), side.transfers.end(), by_peer);
   side.staging = at::empty({total}, at::kByte);
   return side;
 }
@@ -72,7 +80,9 @@ Moved execute(const Plan& plan, comm::Group& group, std::span<const Held> source
   const int rank = group.rank();
   const int64_t width = plan.options.element_bytes;
   // A rank that holds and wants nothing takes part with no bytes.
-  const at::ScalarType dtype = !source.empty() ? source[0].tensor.scalar_type() : !target.empty() ? target[0].tensor.scalar_type() : at::kByte;
+  const at::ScalarType dtype = !source.empty()   ? source[0].tensor.scalar_type()
+                               : !target.empty() ? target[0].tensor.scalar_type()
+                                                 : at::kByte;
   check(source, width, dtype);
   check(target, width, dtype);
   auto from = [&](const Transfer& t) { return view_of(source[static_cast<size_t>(t.source_index)], t.box); };
@@ -88,8 +98,8 @@ Moved execute(const Plan& plan, comm::Group& group, std::span<const Held> source
     const auto end = std::find_if(begin, plan.transfers.end(), [&](const Transfer& t) { return t.bucket != b; });
     const std::span<const Transfer> bucket(begin, end);
     begin = end;
-    const Side send = side_of(bucket, rank, &Transfer::from, &Transfer::to, plan, group.size());
-    Side receive = side_of(bucket, rank, &Transfer::to, &Transfer::from, plan, group.size());
+    const Side send = side_of(bucket, kSend, group, width);
+    Side receive = side_of(bucket, kReceive, group, width);
     each_slot(send, dtype, width, [&](at::Tensor slot, const Transfer& t) { slot.copy_(from(t)); });
     auto bytes_of = [](const at::Tensor& t) { return std::span(static_cast<std::byte*>(t.data_ptr()), t.nbytes()); };
     group.all_to_all_v(bytes_of(send.staging), send.bytes, bytes_of(receive.staging), receive.bytes);

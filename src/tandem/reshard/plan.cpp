@@ -23,7 +23,8 @@ bool contains(const Box& outer, const Box& inner) {
 
 bool equal(const RankBoxes& a, const RankBoxes& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const TensorSpec& s, const TensorSpec& t) { return s.name == t.name && s.box == t.box; });
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                      [](const TensorSpec& s, const TensorSpec& t) { return s.name == t.name && s.box == t.box; });
   });
 }
 
@@ -31,12 +32,14 @@ class Planner {
  public:
   Planner(const RankBoxes& source, const RankBoxes& target, const PlanOptions& options) : target_(target) {
     TANDEM_CHECK(source.size() == target.size(), "layouts of ", source.size(), " and ", target.size(), " ranks");
-    TANDEM_CHECK(options.bucket_bytes >= options.element_bytes && options.element_bytes > 0, "a bucket of ", options.bucket_bytes, " bytes");
+    TANDEM_CHECK(options.bucket_bytes >= options.element_bytes && options.element_bytes > 0, "a bucket of ", options.bucket_bytes,
+                 " bytes");
     plan_.options = options;
     plan_.stats.sent_bytes.resize(source.size());
     plan_.stats.received_bytes.resize(source.size());
     for (size_t r = 0; r < source.size(); ++r)
-      for (size_t i = 0; i < source[r].size(); ++i) holders_[source[r][i].name].push_back({static_cast<int>(r), static_cast<int64_t>(i), &source[r][i]});
+      for (size_t i = 0; i < source[r].size(); ++i)
+        holders_[source[r][i].name].push_back({static_cast<int>(r), static_cast<int64_t>(i), &source[r][i]});
   }
 
   Plan run() {
@@ -97,7 +100,9 @@ class Planner {
     }
     // Of equally loaded holders the next one after the receiver: replicas then serve different receivers.
     const int size = static_cast<int>(target_.size());
-    auto cost = [&](const Holder& h) { return std::pair(plan_.stats.sent_bytes[static_cast<size_t>(h.rank)], (h.rank - to + size) % size); };
+    auto cost = [&](const Holder& h) {
+      return std::pair(plan_.stats.sent_bytes[static_cast<size_t>(h.rank)], (h.rank - to + size) % size);
+    };
     const Holder* best = nullptr;
     for (const Holder& h : holders)
       if (contains(h.spec->box, part) && (!best || cost(h) < cost(*best))) best = &h;
@@ -133,7 +138,8 @@ class Planner {
       t.bucket = bucket;
       plan_.num_buckets = std::max(plan_.num_buckets, bucket + 1);
     }
-    std::stable_sort(plan_.transfers.begin(), plan_.transfers.end(), [](const Transfer& a, const Transfer& b) { return a.bucket < b.bucket; });
+    std::stable_sort(plan_.transfers.begin(), plan_.transfers.end(),
+                     [](const Transfer& a, const Transfer& b) { return a.bucket < b.bucket; });
   }
 
   const RankBoxes& target_;

@@ -73,7 +73,8 @@ std::optional<std::string> last_number(std::string_view text) {
     found = scan.text();
     // In `10-3` and `x-3` the minus belongs to a subtraction.
     const size_t begin = scan.group().begin;
-    if (found[0] == '-' && begin > 0 && (std::isalnum(static_cast<unsigned char>(text[begin - 1])) || text[begin - 1] == ')')) found.erase(0, 1);
+    if (found[0] == '-' && begin > 0 && (std::isalnum(static_cast<unsigned char>(text[begin - 1])) || text[begin - 1] == ')'))
+      found.erase(0, 1);
   }
   std::erase(found, ',');
   return found.empty() ? std::nullopt : std::optional(found);
@@ -83,7 +84,8 @@ bool same_number(std::string_view a, std::string_view b) {
   auto value = [](std::string_view text) {
     std::string s(text);
     std::erase(s, ',');
-    if (const size_t exponent = s.find_first_of("eE"); exponent != std::string::npos) s = s.substr(0, exponent) + "*10^(" + s.substr(exponent + 1) + ")";
+    if (const size_t exponent = s.find_first_of("eE"); exponent != std::string::npos)
+      s = s.substr(0, exponent) + "*10^(" + s.substr(exponent + 1) + ")";
     return parse_expression(s);
   };
   const ExprPtr x = value(a), y = value(b);
@@ -118,12 +120,16 @@ std::string dapo_normal(std::string s, bool drop_markers) {
   static const char* const kPairs[][2] = {{"an ", ""}, {"a ", ""}, {".$", "$"}, {"\\$", ""}, {"\\ ", ""}, {" ", ""}, {"mbox", "text"},
                                           {",\\text{and}", ","}, {"\\text{and}", ","}, {"\\text{m}", "\\text{}"}};
   static const char* const kGone[] = {
-      "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points", "feet", "minutes", "digits", "cents",
-      "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students", "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}",
-      "\\text{}^2", "\\text{}^3", "\\text{\n}", "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", "\"", "\\dots"};
-  static const Regex kDollars(R"((.*?)(\$)(.*?)(\$)(.*))", "dapo rule", kTrusted), kText(R"(\\text\{(.*?)\})", "dapo rule", kTrusted),
-      kBold(R"(\\textbf\{(.*?)\})", "dapo rule", kTrusted), kOverline(R"(\\overline\{(.*?)\})", "dapo rule", kTrusted),
-      kBoxed(R"(\\boxed\{(.*)\})", "dapo rule", kTrusted), kFrac(R"(frac([^{])(.))", "dapo rule", kTrusted), kSqrt(R"(sqrt([^{]))", "dapo rule", kTrusted);
+      "square",          "ways",         "integers",  "dollars",   "mph",         "inches",     "hours",      "km",
+      "units",           "\\ldots",      "sue",       "points",    "feet",        "minutes",    "digits",     "cents",
+      "degrees",         "cm",           "gm",        "pounds",    "meters",      "meals",      "edges",      "students",
+      "childrentickets", "multiples",    "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+      "\\text{}",        "\\mathrm{th}", "^\\circ",   "^{\\circ}", "\\;",         ",\\!",       "{,}",        "\"",
+      "\\dots"};
+  static const Regex kDollars(R"((.*?)(\$)(.*?)(\$)(.*))", "dapo rule", kTrusted),
+      kText(R"(\\text\{(.*?)\})", "dapo rule", kTrusted), kBold(R"(\\textbf\{(.*?)\})", "dapo rule", kTrusted),
+      kOverline(R"(\\overline\{(.*?)\})", "dapo rule", kTrusted), kBoxed(R"(\\boxed\{(.*)\})", "dapo rule", kTrusted),
+      kFrac(R"(frac([^{])(.))", "dapo rule", kTrusted), kSqrt(R"(sqrt([^{]))", "dapo rule", kTrusted);
   s = s.substr(s.rfind('=') + 1);
   for (const auto& pair : kPairs) s = replaced(s, pair[0], pair[1]);
   for (const char* gone : kGone) s = replaced(s, gone, "");
@@ -240,12 +246,14 @@ F1 f1_score(std::string_view response, std::string_view gold) {
   for (const std::string& word : given)
     if (left[word]-- > 0) ++shared;
   if (shared == 0) return {};
-  const double precision = static_cast<double>(shared) / static_cast<double>(given.size()), recall = static_cast<double>(shared) / static_cast<double>(right.size());
+  const double precision = static_cast<double>(shared) / static_cast<double>(given.size()),
+               recall = static_cast<double>(shared) / static_cast<double>(right.size());
   return {2 * precision * recall / (precision + recall), precision, recall};
 }
 
 bool has_think_format(std::string_view response) {
-  return response.starts_with("<think>") && response.find("<think>", 1) == std::string_view::npos && response.find("</think>") != std::string_view::npos;
+  return response.starts_with("<think>") && response.find("<think>", 1) == std::string_view::npos &&
+         response.find("</think>") != std::string_view::npos;
 }
 
 double cosine_score(bool right, int64_t tokens, const CosineRange& range) {
@@ -259,14 +267,16 @@ double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double 
   if (ngram < 1 || static_cast<int64_t>(items.size()) < ngram) return 0;
   std::set<std::vector<int64_t>> distinct;
   const size_t total = items.size() - static_cast<size_t>(ngram) + 1;
-  for (size_t i = 0; i < total; ++i) distinct.emplace(items.begin() + static_cast<ptrdiff_t>(i), items.begin() + static_cast<ptrdiff_t>(i) + ngram);
+  for (size_t i = 0; i < total; ++i)
+    distinct.emplace(items.begin() + static_cast<ptrdiff_t>(i), items.begin() + static_cast<ptrdiff_t>(i) + ngram);
   return (1.0 - static_cast<double>(distinct.size()) / static_cast<double>(total)) * max_penalty;
 }
 
 std::vector<int64_t> words_as_items(std::string_view text) {
   std::map<std::string, int64_t> numbers;
   std::vector<int64_t> items;
-  for (const std::string& word : words_of(std::string(text))) items.push_back(numbers.emplace(word, static_cast<int64_t>(numbers.size())).first->second);
+  for (const std::string& word : words_of(std::string(text)))
+    items.push_back(numbers.emplace(word, static_cast<int64_t>(numbers.size())).first->second);
   return items;
 }
 
@@ -307,7 +317,8 @@ double tag_score(std::string_view response) {
 bool shows_steps(std::string_view response) {
   static const Regex kNumbered(R"((?im)(?:^|\s)(?:step\s+)?\d{1,2}[.):]\s)", "graded_math rule", kTrusted);
   const size_t open = response.find("<think>"), close = response.find("</think>");
-  if (open != std::string_view::npos && close != std::string_view::npos && open < close) response = response.substr(open + 7, close - open - 7);
+  if (open != std::string_view::npos && close != std::string_view::npos && open < close)
+    response = response.substr(open + 7, close - open - 7);
   int lines = 0;
   for (size_t begin = 0; begin <= response.size();) {
     const size_t end = std::min(response.find('\n', begin), response.size());

@@ -79,12 +79,14 @@ std::string without_thousands(const std::string& text) {
 std::string symbolic_normal(std::string text) {
   text = trimmed(text);
   if (text.starts_with("\\text{") && text.ends_with('}')) text = text.substr(6, text.size() - 7);
-  for (const char* gone : {"\\%", "\\$", "$", "%", "\\left", "\\right", "\\!", "\\,", "\\;", "^{\\circ}", "^\\circ", "\\ "}) text = replaced(text, gone, "");
+  for (const char* gone : {"\\%", "\\$", "$", "%", "\\left", "\\right", "\\!", "\\,", "\\;", "^{\\circ}", "^\\circ", "\\ "})
+    text = replaced(text, gone, "");
   text = replaced(replaced(text, " or ", " , "), " and ", " , ");
   text = replaced(replaced(text, "million", "*10^6"), "billion", "*10^9");
-  for (const char* unit : {"degrees", "degree", "centimeters", "centimeter", "meters", "meter", "miles", "mile", "seconds", "second", "minutes", "minute",
-                           "hours", "hour", "days", "day", "weeks", "week", "months", "month", "years", "year", "feet", "foot", "inches", "inch", "yards", "yard",
-                           "cm"})
+  for (const char* unit :
+       {"degrees", "degree", "centimeters", "centimeter", "meters", "meter", "miles", "mile", "seconds", "second",
+        "minutes", "minute", "hours",       "hour",       "days",   "day",   "weeks", "week", "months",  "month",
+        "years",   "year",   "feet",        "foot",       "inches", "inch",  "yards", "yard", "cm"})
     text = replaced(text, unit, "");
   text = replaced(replaced(text, "tfrac", "frac"), "dfrac", "frac");
   text = trimmed(text);
@@ -108,7 +110,8 @@ bool is_plain_fraction(const std::string& text) {
   const std::string braced = text.starts_with('-') ? text.substr(1) : text;
   if (braced.starts_with("\\frac{") && braced.ends_with('}')) {
     const size_t middle = braced.find("}{");
-    return middle != std::string::npos && is_integer(braced.substr(6, middle - 6)) && is_integer(braced.substr(middle + 2, braced.size() - middle - 3));
+    return middle != std::string::npos && is_integer(braced.substr(6, middle - 6)) &&
+           is_integer(braced.substr(middle + 2, braced.size() - middle - 3));
   }
   const size_t slash = braced.find('/');
   return slash != std::string::npos && is_integer(braced.substr(0, slash)) && is_integer(braced.substr(slash + 1));
@@ -124,7 +127,8 @@ std::string trimmed(std::string_view text) {
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   size_t begin = 0;
-  for (size_t at; (at = text.find(from, begin)) != std::string_view::npos; begin = at + from.size()) out.append(text.substr(begin, at - begin)).append(to);
+  for (size_t at; (at = text.find(from, begin)) != std::string_view::npos; begin = at + from.size())
+    out.append(text.substr(begin, at - begin)).append(to);
   return out.append(text.substr(begin));
 }
 
@@ -171,7 +175,9 @@ std::string hendrycks_normal(std::string s) {
   return slash_as_frac(s);
 }
 
-bool hendrycks_equal(std::string_view a, std::string_view b) { return hendrycks_normal(std::string(a)) == hendrycks_normal(std::string(b)); }
+bool hendrycks_equal(std::string_view a, std::string_view b) {
+  return hendrycks_normal(std::string(a)) == hendrycks_normal(std::string(b));
+}
 
 std::string mathd_normal(std::string_view text) {
   std::string inner = trimmed(text);
@@ -196,6 +202,8 @@ bool symbolic_equal(std::string_view given_text, std::string_view gold_text) {
   return true;
 }
 
-bool mathd_or_symbolic_equal(std::string_view given, std::string_view gold) { return mathd_normal(given) == mathd_normal(gold) || symbolic_equal(given, gold); }
+bool mathd_or_symbolic_equal(std::string_view given, std::string_view gold) {
+  return mathd_normal(given) == mathd_normal(gold) || symbolic_equal(given, gold);
+}
 
 }  // namespace tandem::reward

@@ -14,6 +14,7 @@ namespace tandem::reward {
 namespace {
 
 constexpr int kMaxNesting = 8;
+constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash, whose second half would look like a command
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
 
@@ -45,9 +46,11 @@ std::string without_text_groups(std::string text) {
     for (size_t at; (at = text.find(name)) != std::string::npos;) {
       const size_t end = text.find('}', at);
       if (end == std::string::npos) break;
-      const std::string inner = text.substr(at + name.size(), end - at - name.size()), before = trimmed(text.substr(0, at)), word = trimmed(inner);
+      const std::string inner = text.substr(at + name.size(), end - at - name.size()), before = trimmed(text.substr(0, at)),
+                        word = trimmed(inner);
       const bool joins = word == "and" || word == "or";
-      const bool unit = !before.empty() && (is_digit(before.back()) || before.back() == '}' || before.back() == ')' || before.ends_with("\\pi"));
+      const bool unit = !before.empty() &&
+                        (is_digit(before.back()) || before.back() == '}' || before.back() == ')' || before.ends_with("\\pi"));
       std::string rest = text.substr(end + 1);
       if (unit && !joins && (rest.starts_with("^2") || rest.starts_with("^3"))) rest = rest.substr(2);
       if (unit && !joins && (rest.starts_with("^{2}") || rest.starts_with("^{3}"))) rest = rest.substr(4);
@@ -59,7 +62,12 @@ std::string without_text_groups(std::string text) {
 
 std::string without_units(std::string text) {
   static const text::Regex kUnit(
-      R"(^(.*[\d})])\s*(?:degrees?|dollars?|cents?|percent|units?|square units?|cubic units?|(?:cm|mm|km|ft|in|m|inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|mi|hours?|minutes?|seconds?|days?|weeks?|years?|pounds?|lbs?|kg|grams?|mph|ways|points?|people|students)(?:\s*\^\{?[23]\}?)?)\.?$)",
+      R"((?x)^(.*[\d})])\s*(?:
+          degrees?|dollars?|cents?|percent|units?|square\ units?|cubic\ units?|
+          (?:cm|mm|km|ft|in|m|inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|mi|hours?|minutes?|seconds?|days?|weeks?|
+             years?|pounds?|lbs?|kg|grams?|mph|ways|points?|people|students)
+          (?:\s*\^\{?[23]\}?)?
+          )\.?$)",
       "math rule", text::Regex::Effort::kTrusted);
   text::Regex::Scan scan(kUnit, text);
   return scan.next() ? scan.text(1) : text;
@@ -67,11 +75,16 @@ std::string without_units(std::string text) {
 
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
+  s = replaced(s, "\\\\", kRowBreak);
   s = replaced(replaced(replaced(s, "\xE2\x88\x92", "-"), "\xC2\xB0", ""), "\xCF\x80", "\\pi ");
   s = replaced(replaced(replaced(s, "\xC3\x97", "\\times "), "\xE2\x88\x9E", "\\infty "), "\xE2\x88\x9A", "\\sqrt ");
-  for (const char* gone : {"\\!", "\\,", "\\;", "\\:", "\\ ", "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big", "\\Big", "\\$", "$", "{,}",
-                           "^{\\circ}", "^\\circ", "\\circ", "\\qquad", "\\quad", "\\(", "\\)"})
-    s = replaced(s, gone, std::string_view(gone) == "{,}" ? "," : std::string_view(gone).starts_with("\\q") || std::string_view(gone) == "\\ " ? " " : "");
+  for (const char* gone :
+       {"\\!",   "\\,", "\\;", "\\:", "\\ ",       "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big",
+        "\\Big", "\\$", "$",   "{,}", "^{\\circ}", "^\\circ",        "\\circ", "\\qquad", "\\quad", "\\(",    "\\)"})
+    s = replaced(s, gone,
+                 std::string_view(gone) == "{,}"                                                ? ","
+                 : std::string_view(gone).starts_with("\\q") || std::string_view(gone) == "\\ " ? " "
+                                                                                                : "");
   s = replaced(replaced(s, "\\dfrac", "\\frac"), "\\tfrac", "\\frac");
   s = replaced(replaced(replaced(s, "\\lvert", "|"), "\\rvert", "|"), "\\vert", "|");
   s = replaced(replaced(replaced(s, "\\leq", "\\le"), "\\geq", "\\ge"), "\\%", "%");
@@ -144,7 +157,8 @@ Bracketed bracketed(const std::string& text) {
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '(' || text[i] == '[') ++depth;
-    if ((text[i] == ')' || text[i] == ']') && --depth == 0) return i + 1 == text.size() ? Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)} : Bracketed{};
+    if ((text[i] == ')' || text[i] == ']') && --depth == 0)
+      return i + 1 == text.size() ? Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)} : Bracketed{};
   }
   return {};
 }
@@ -153,7 +167,7 @@ bool same_matrix(const std::string& a, const std::string& b, int nesting) {
   auto cells = [](const std::string& text) {
     std::vector<std::vector<std::string>> rows;
     const size_t begin = text.find('}') + 1, end = text.rfind("\\end");
-    for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), "\\\\"))
+    for (const std::string& row : split_outside_brackets(text.substr(begin, end - begin), kRowBreak))
       if (!row.empty()) rows.push_back(split_outside_brackets(row, "&"));
     return rows;
   };
@@ -164,7 +178,9 @@ bool same_matrix(const std::string& a, const std::string& b, int nesting) {
   return true;
 }
 
-bool is_matrix(const std::string& text) { return text.starts_with("\\begin{") && text.find("matrix}") != std::string::npos && text.rfind("\\end") != std::string::npos; }
+bool is_matrix(const std::string& text) {
+  return text.starts_with("\\begin{") && text.find("matrix}") != std::string::npos && text.rfind("\\end") != std::string::npos;
+}
 
 bool same_scalar(const std::string& a, const std::string& b) {
   const bool percent_a = a.ends_with('%'), percent_b = b.ends_with('%');
@@ -178,7 +194,8 @@ bool same_scalar(const std::string& a, const std::string& b) {
 }
 
 bool same_equation(const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  const ExprPtr left_a = parse_expression(a[0]), right_a = parse_expression(a[1]), left_b = parse_expression(b[0]), right_b = parse_expression(b[1]);
+  const ExprPtr left_a = parse_expression(a[0]), right_a = parse_expression(a[1]), left_b = parse_expression(b[0]),
+                right_b = parse_expression(b[1]);
   return left_a && right_a && left_b && right_b && proportional(*difference(left_a, right_a), *difference(left_b, right_b));
 }
 
@@ -208,7 +225,9 @@ bool same(const std::string& a, const std::string& b, int nesting) {
   const auto list_a = with_both_signs(split_outside_brackets(a, ",")), list_b = with_both_signs(split_outside_brackets(b, ","));
   if (list_a.size() > 1 || list_b.size() > 1) return same_in_any_order(list_a, list_b, nesting + 1);
   const auto sides_a = split_outside_brackets(a, "="), sides_b = split_outside_brackets(b, "=");
-  if (sides_a.size() == 2 && sides_b.size() == 2) return same(sides_a[1], sides_b[1], nesting + 1) ? sides_a[0] == sides_b[0] || same_equation(sides_a, sides_b) : same_equation(sides_a, sides_b);
+  if (sides_a.size() == 2 && sides_b.size() == 2)
+    return same(sides_a[1], sides_b[1], nesting + 1) ? sides_a[0] == sides_b[0] || same_equation(sides_a, sides_b)
+                                                     : same_equation(sides_a, sides_b);
   // `x = 5` means 5, and the last member of a chain of equations is its result.
   if (sides_a.size() > 1 && sides_b.size() == 1) return same(sides_a.back(), b, nesting + 1);
   if (sides_b.size() == 2 && sides_a.size() == 1) return same(a, sides_b.back(), nesting + 1);
@@ -222,9 +241,12 @@ std::optional<std::string> final_answer(std::string_view response) {
   std::string repaired;
   if (!text::is_utf8(response)) response = repaired = text::repair_utf8(response);
   if (const auto boxed = boxed_answer(response)) return boxed;
-  if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>"); open != std::string_view::npos && close != std::string_view::npos && open < close)
+  if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
+      open != std::string_view::npos && close != std::string_view::npos && open < close)
     return trimmed(response.substr(open + 8, close - open - 8));
-  static const text::Regex kAnnounced(R"((?i)(?:answer\s*(?:is|:|=)|####)\s*:?\s*(?:\*\*)?\s*(\$[^$\n]+\$|[^\n]+?)\s*(?:\*\*)?(?:\.(?=\s|$)|\n|$))", "math rule", text::Regex::Effort::kTrusted);
+  static const text::Regex kAnnounced(
+      R"((?i)(?:answer\s*(?:is|:|=)|####)\s*:?\s*(?:\*\*)?\s*(\$[^$\n]+\$|[^\n]+?)\s*(?:\*\*)?(?:\.(?=\s|$)|\n|$))", "math rule",
+      text::Regex::Effort::kTrusted);
   static const text::Regex kDollars(R"(\$([^$]+)\$)", "math rule", text::Regex::Effort::kTrusted);
   static const text::Regex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))", "math rule", text::Regex::Effort::kTrusted);
   for (const text::Regex* pattern : {&kAnnounced, &kDollars, &kNumber}) {

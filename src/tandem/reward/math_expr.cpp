@@ -144,8 +144,8 @@ std::optional<Rational> Rational::make(__int128 num, __int128 den) {
 
 std::optional<Rational> add(const Rational& a, const Rational& b) {
   __int128 left, right, den, num;
-  if (__builtin_mul_overflow(a.num, b.den, &left) || __builtin_mul_overflow(b.num, a.den, &right) || __builtin_mul_overflow(a.den, b.den, &den) ||
-      __builtin_add_overflow(left, right, &num))
+  if (__builtin_mul_overflow(a.num, b.den, &left) || __builtin_mul_overflow(b.num, a.den, &right) ||
+      __builtin_mul_overflow(a.den, b.den, &den) || __builtin_add_overflow(left, right, &num))
     return std::nullopt;
   return Rational::make(num, den);
 }

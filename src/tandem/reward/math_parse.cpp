@@ -30,7 +30,9 @@ ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "") {
 ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
 ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number({-1, 1})}); }
 
-bool one_of(std::string_view word, std::initializer_list<std::string_view> names) { return std::find(names.begin(), names.end(), word) != names.end(); }
+bool one_of(std::string_view word, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), word) != names.end();
+}
 
 bool is_function(std::string_view name) {
   return one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln", "log", "exp"});
@@ -59,7 +61,8 @@ class Parser {
     skip();
     if (text_.substr(at_, token.size()) != token) return false;
     // A command ends where its letters end: \in is not the start of \infty.
-    if (token.size() > 1 && token[0] == '\\' && at_ + token.size() < text_.size() && std::isalpha(static_cast<unsigned char>(token.back())) &&
+    if (token.size() > 1 && token[0] == '\\' && at_ + token.size() < text_.size() &&
+        std::isalpha(static_cast<unsigned char>(token.back())) &&
         std::isalpha(static_cast<unsigned char>(text_[at_ + token.size()])))
       return false;
     at_ += token.size();
@@ -100,8 +103,9 @@ class Parser {
 
   bool starts_factor() {
     const char c = peek();
-    if (c == '\\') return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") && !at_command("\\rfloor") &&
-                          !at_command("\\rceil");
+    if (c == '\\')
+      return !at_command("\\cdot") && !at_command("\\times") && !at_command("\\div") && !at_command("\\right") &&
+             !at_command("\\rfloor") && !at_command("\\rceil");
     return std::isalnum(static_cast<unsigned char>(c)) || c == '(' || c == '{' || c == '[' || c == '.' || (c == '|' && bars_ == 0);
   }
 
@@ -277,7 +281,8 @@ class Parser {
       return node(ExprKind::kFunction, {arg}, name == "lfloor" ? "floor" : "ceil");
     }
     if (is_function(name)) return function(name);
-    if (one_of(name, {"alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "omega", "phi", "varphi", "rho", "sigma", "tau", "epsilon", "ell"}))
+    if (one_of(name, {"alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "omega", "phi", "varphi", "rho", "sigma", "tau",
+                      "epsilon", "ell"}))
       return variable(name);
     throw NoExpression();
   }

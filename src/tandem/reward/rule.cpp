@@ -35,7 +35,10 @@ Score grade_graded_math(const Answer& a) {
   const bool right = score.score > 0;
   const double format = right ? tag_score(a.response) : 0, steps = right && shows_steps(a.response) ? 0.1 : 0;
   score.score = right ? 0.7 + format + steps : 0;
-  score.parts = {{"graded_math", score.score}, {"graded_math/answer", right ? 0.7 : 0.0}, {"graded_math/format", format}, {"graded_math/steps", steps}};
+  score.parts = {{"graded_math", score.score},
+                 {"graded_math/answer", right ? 0.7 : 0.0},
+                 {"graded_math/format", format},
+                 {"graded_math/steps", steps}};
   return score;
 }
 
@@ -59,7 +62,8 @@ Score grade_choice(const Answer& a) {
 Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }
 
 Function regex_rule(const Options& o) {
-  if (o.pattern.empty()) return [](const Answer& a) { return verdict(text::Regex(a.gold, "the pattern in gold").found_in(a.response), ""); };
+  if (o.pattern.empty())
+    return [](const Answer& a) { return verdict(text::Regex(a.gold, "the pattern in gold").found_in(a.response), ""); };
   auto pattern = std::make_shared<text::Regex>(o.pattern, "reward.pattern");  // shared: std::function must be copyable
   return [pattern](const Answer& a) { return verdict(pattern->found_in(a.response), ""); };
 }
@@ -95,7 +99,10 @@ struct Entry {
 
 const std::vector<Entry>& table() {
   static const std::vector<Entry> entries = {
-      {"exact", [](const Options&) -> Function { return [](const Answer& a) { return verdict(trimmed(a.response) == trimmed(a.gold), trimmed(a.response)); }; }},
+      {"exact",
+       [](const Options&) -> Function {
+         return [](const Answer& a) { return verdict(trimmed(a.response) == trimmed(a.gold), trimmed(a.response)); };
+       }},
       {"regex", regex_rule},
       {"number", [](const Options&) -> Function { return grade_number; }},
       {"json", [](const Options&) -> Function { return grade_json; }},
@@ -106,19 +113,26 @@ const std::vector<Entry>& table() {
       {"dapo", dapo_rule},
       {"deepscaler", [](const Options&) -> Function { return grade_deepscaler; }},
       {"choice", [](const Options&) -> Function { return grade_choice; }},
-      {"f1", [](const Options&) -> Function {
+      {"f1",
+       [](const Options&) -> Function {
          return [](const Answer& a) {
            const F1 f1 = f1_score(a.response, a.gold);
            return Score{f1.f1, {{"f1", f1.f1}, {"f1/precision", f1.precision}, {"f1/recall", f1.recall}}, ""};
          };
        }},
-      {"think_format", [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; }},
+      {"think_format",
+       [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; }},
       {"cosine", cosine_rule},
-      {"repetition", [](const Options& o) -> Function {
-         return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) { return plain(repetition_penalty(words_as_items(a.response), n, p)); };
+      {"repetition",
+       [](const Options& o) -> Function {
+         return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) {
+           return plain(repetition_penalty(words_as_items(a.response), n, p));
+         };
        }},
       {"overlong", [](const Options& o) -> Function {
-         return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) { return plain(overlong_penalty(a.response_tokens, limit, cache)); };
+         return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) {
+           return plain(overlong_penalty(a.response_tokens, limit, cache));
+         };
        }}};
   return entries;
 }
@@ -139,7 +153,8 @@ Spec parse_spec(const std::string& text) {
     const std::string setting = inside.substr(0, comma);
     inside.erase(0, comma + 1);
     const size_t equals = setting.find('=');
-    if (equals == std::string::npos) throw UserError("reward.rule", "`" + setting + "` in `" + text + "` is no setting", "expected option=value");
+    if (equals == std::string::npos)
+      throw UserError("reward.rule", "`" + setting + "` in `" + text + "` is no setting", "expected option=value");
     spec.settings.emplace_back(trimmed(setting.substr(0, equals)), trimmed(setting.substr(equals + 1)));
   }
   return spec;
@@ -192,7 +207,9 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
     std::vector<std::string> names;
     for (const OptionEntry& entry : list.entries) names.push_back(entry.path);
     const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end()) throw UserError("reward.rule " + spec.name, "there is no option `" + name + "`", "the nearest is `" + nearest_name(name, names) + "`");
+    if (found == names.end())
+      throw UserError("reward.rule " + spec.name, "there is no option `" + name + "`",
+                      "the nearest is `" + nearest_name(name, names) + "`");
     set_option(list.entries[static_cast<size_t>(found - names.begin())], value, "reward.rule " + spec.name);
   }
   for (const Entry& entry : table()) {
@@ -219,7 +236,8 @@ std::unique_ptr<Rule> make_reward(const Options& options) {
       char* end = nullptr;
       const std::string number = trimmed(item.substr(equals + 1));
       weight = std::strtod(number.c_str(), &end);
-      if (number.empty() || *end != '\0') throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
+      if (number.empty() || *end != '\0')
+        throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
     }
     parts.push_back({make_rule(trimmed(item.substr(0, equals)), options), weight});
   }

@@ -10,7 +10,8 @@ namespace tandem::reward {
 
 void score_group(const Rule& rule, data::Group& group) {
   for (data::Sample& sample : group.samples) {
-    Score score = rule.score({sample.text, group.prompt.answer, static_cast<int64_t>(sample.ids.size()), sample.finish == data::FinishReason::kLength});
+    Score score = rule.score({sample.text, group.prompt.answer, static_cast<int64_t>(sample.ids.size()),
+                              sample.finish == data::FinishReason::kLength});
     sample.score = score.score;
     sample.parts = std::move(score.parts);
     sample.scored = true;
@@ -94,7 +95,8 @@ std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   if (jobs_.empty()) return std::nullopt;
   if (!finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; }))
-    throw PeerError("reward rule " + rule_.name() + ", group " + std::to_string(value(jobs_.front().group.id)) + ": grading did not end before its deadline");
+    throw PeerError("reward rule " + rule_.name() + ", group " + std::to_string(value(jobs_.front().group.id)) +
+                    ": grading did not end before its deadline");
   return take_head(lock);
 }
 

@@ -40,7 +40,8 @@ const std::vector<std::string>& byte_symbols() {
   static const std::vector<std::string> symbols = [] {
     std::vector<std::string> all(256);
     char32_t next = 256;
-    for (int byte = 0; byte < 256; ++byte) append_utf8(all[static_cast<size_t>(byte)], is_own_symbol(byte) ? static_cast<char32_t>(byte) : next++);
+    for (int byte = 0; byte < 256; ++byte)
+      append_utf8(all[static_cast<size_t>(byte)], is_own_symbol(byte) ? static_cast<char32_t>(byte) : next++);
     return all;
   }();
   return symbols;
@@ -80,8 +81,10 @@ Bpe::Bpe(Spec spec) : spec_(std::move(spec)), byte_ids_(256, -1) {
   auto id_of = [&](const std::string& bytes, size_t rank) {
     const auto found = spec_.vocab.find(bytes);
     if (found == spec_.vocab.end())
-      throw UserError(spec_.where, "merge " + std::to_string(rank + 1) + " needs the token " + printable(bytes) + ", which the vocabulary lacks",
-                      "expected a vocabulary and merges of one tokenizer");
+      throw UserError(
+          spec_.where,
+          "merge " + std::to_string(rank + 1) + " needs the token " + printable(bytes) + ", which the vocabulary lacks",
+          "expected a vocabulary and merges of one tokenizer");
     return found->second;
   };
   for (size_t rank = 0; rank < spec_.merges.size(); ++rank) {
@@ -124,7 +127,8 @@ void Bpe::first_symbols(std::string_view piece, std::vector<int32_t>& symbols) c
     for (size_t i = at; i < at + length; ++i) {
       const int32_t id = byte_ids_[static_cast<uint8_t>(piece[i])];
       if (id < 0)
-        throw UserError(spec_.where, "no token can express " + printable(piece.substr(at, length)) + " in " + printable(piece.substr(0, 40)),
+        throw UserError(spec_.where,
+                        "no token can express " + printable(piece.substr(at, length)) + " in " + printable(piece.substr(0, 40)),
                         "expected a text within the tokenizer's alphabet");
       symbols.push_back(id);
     }

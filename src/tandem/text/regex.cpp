@@ -42,7 +42,8 @@ struct Regex::Scan::State {
 Regex::Regex(const std::string& pattern, const std::string& where, Effort effort) : code_(std::make_unique<Code>()) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error,
+                                  &offset, nullptr);
   if (!code_->compiled)
     throw UserError(where, "the regular expression `" + pattern + "` does not compile",
                     pcre_message(error) + " at offset " + std::to_string(offset));

@@ -18,7 +18,8 @@ namespace tandem::text {
 /// Errors     UserError for an id that is no token.
 class StreamingDetokenizer {
  public:
-  explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special = false) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special = false)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
   /// Text that became complete with this token; "" if nothing did.
   std::string push(int32_t id);

@@ -81,7 +81,8 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view name) const {
 
 const std::string& Tokenizer::token_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size() || kind_[static_cast<size_t>(id)] == kGap)
-    throw UserError(where_, "there is no token with id " + std::to_string(id), "expected ids of this tokenizer, 0 to " + std::to_string(vocab_size() - 1));
+    throw UserError(where_, "there is no token with id " + std::to_string(id),
+                    "expected ids of this tokenizer, 0 to " + std::to_string(vocab_size() - 1));
   return bytes_[static_cast<size_t>(id)];
 }
 

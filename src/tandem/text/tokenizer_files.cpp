@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 [[noreturn]] void unsupported(const std::string& where, const std::string& part, const json& value) {
-  throw UserError(where, part + " is not supported: " + value.dump().substr(0, 120), "expected a byte-level BPE tokenizer, such as those of Qwen, Llama 3 or DeepSeek");
+  throw UserError(where, part + " is not supported: " + value.dump().substr(0, 120),
+                  "expected a byte-level BPE tokenizer, such as those of Qwen, Llama 3 or DeepSeek");
 }
 
 std::string text_or_empty(const json& config, const char* key) {
@@ -67,7 +68,8 @@ void read_vocab(const json& vocab, TokenizerSpec& spec, const std::string& where
   for (const auto& [name, id] : vocab.items()) {
     const int32_t number = read_id(id, name, where);
     if (!spec.names.emplace(number, name).second)
-      throw UserError(where, "id " + std::to_string(number) + " belongs to two tokens, one of them `" + name + "`", "expected one token per id");
+      throw UserError(where, "id " + std::to_string(number) + " belongs to two tokens, one of them `" + name + "`",
+                      "expected one token per id");
     spec.bpe.vocab.emplace(key_of(name, !spec.bpe.by_character), number);
   }
 }
@@ -75,7 +77,8 @@ void read_vocab(const json& vocab, TokenizerSpec& spec, const std::string& where
 Bpe::Merge read_merge(const std::string& line, bool byte_level, const std::string& where, size_t number) {
   const size_t space = line.find(' ');
   if (space == std::string::npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != std::string::npos)
-    throw UserError(where + ":" + std::to_string(number), "`" + line.substr(0, 60) + "` is not a merge", "expected two tokens and one space between them");
+    throw UserError(where + ":" + std::to_string(number), "`" + line.substr(0, 60) + "` is not a merge",
+                    "expected two tokens and one space between them");
   return {key_of(line.substr(0, space), byte_level), key_of(line.substr(space + 1), byte_level)};
 }
 
@@ -193,7 +196,8 @@ TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, con
   spec.bpe.where = where;
   read_normalizer(tokenizer.value("normalizer", json()), spec, where);
   spec.bpe.by_character = !spec.space.empty();
-  if (spec.bpe.by_character && !model.value("byte_fallback", false)) unsupported(where, "a SentencePiece model without byte_fallback", type);
+  if (spec.bpe.by_character && !model.value("byte_fallback", false))
+    unsupported(where, "a SentencePiece model without byte_fallback", type);
   spec.bpe.whole_piece_first = model.value("ignore_merges", false);
   read_pre_tokenizer(tokenizer.value("pre_tokenizer", json()), spec, where);
   read_post_processor(tokenizer.value("post_processor", json()), spec, where);
@@ -224,7 +228,8 @@ bool Tokenizer::present_in(const std::string& directory) {
 
 Tokenizer Tokenizer::load(const std::string& directory) {
   const std::string config_path = directory + "/tokenizer_config.json", tokenizer_path = directory + "/tokenizer.json";
-  if (!std::filesystem::is_directory(directory)) throw UserError(directory, "there is no such directory", "expected a Hugging Face model directory");
+  if (!std::filesystem::is_directory(directory))
+    throw UserError(directory, "there is no such directory", "expected a Hugging Face model directory");
   if (!present_in(directory))
     throw UserError(directory, "holds no tokenizer", "expected tokenizer.json, or vocab.json with merges.txt");
   const json config = std::filesystem::exists(config_path) ? read_json_object(config_path) : json::object();
@@ -239,8 +244,10 @@ void write_char_tokenizer(const std::string& directory, std::string_view alphabe
   std::set<std::string> seen;
   int32_t id = 0;
   for (const std::string& token : special_tokens) {
-    if (token.empty() || !seen.insert(token).second) throw UserError(directory, "special token `" + token + "` is empty or repeated", "expected distinct names");
-    json entry = {{"id", id}, {"content", token}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}};
+    if (token.empty() || !seen.insert(token).second)
+      throw UserError(directory, "special token `" + token + "` is empty or repeated", "expected distinct names");
+    json entry = {{"id", id},        {"content", token},    {"single_word", false}, {"lstrip", false},
+                  {"rstrip", false}, {"normalized", false}, {"special", true}};
     added.push_back(entry);
     entry.erase("id");
     decoder[std::to_string(id)] = entry;
@@ -248,15 +255,30 @@ void write_char_tokenizer(const std::string& directory, std::string_view alphabe
   }
   for (char c : alphabet) {
     if (static_cast<unsigned char>(c) >= 128 || !seen.insert(std::string(1, c)).second)
-      throw UserError(directory, std::string("alphabet character `") + c + "` is repeated or not ASCII", "expected distinct ASCII characters");
+      throw UserError(directory, std::string("alphabet character `") + c + "` is repeated or not ASCII",
+                      "expected distinct ASCII characters");
     vocab[byte_symbols()[static_cast<unsigned char>(c)]] = id++;
   }
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  const json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", nullptr},
-                          {"pre_tokenizer", byte_level}, {"post_processor", nullptr}, {"decoder", byte_level},
-                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                                     {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false},
-                                     {"vocab", vocab}, {"merges", json::array()}}}};
+  const json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens", added},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", byte_level},
+                          {"post_processor", nullptr},
+                          {"decoder", byte_level},
+                          {"model",
+                           {{"type", "BPE"},
+                            {"dropout", nullptr},
+                            {"unk_token", nullptr},
+                            {"continuing_subword_prefix", nullptr},
+                            {"end_of_word_suffix", nullptr},
+                            {"fuse_unk", false},
+                            {"byte_fallback", false},
+                            {"ignore_merges", false},
+                            {"vocab", vocab},
+                            {"merges", json::array()}}}};
   json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}, {"model_max_length", 1 << 20},
                  {"added_tokens_decoder", decoder}};
   if (seen.count("<eos>")) config["eos_token"] = "<eos>";

@@ -129,7 +129,8 @@ TEST(PolicyLoss, AnEmptyMicroBatchContributesNothing) {
 
 TEST(KlPenalty, EstimatorsAgreeOnExpectationNearZero) {
   const at::Tensor p = random_T(1000, 9), q = p + random_T(1000, 10, 1e-3);
-  const double k2 = kl_estimate(p, q, KlEstimator::kK2).mean().item<double>(), k3 = kl_estimate(p, q, KlEstimator::kK3).mean().item<double>();
+  const double k2 = kl_estimate(p, q, KlEstimator::kK2).mean().item<double>(),
+               k3 = kl_estimate(p, q, KlEstimator::kK3).mean().item<double>();
   EXPECT_NEAR(k3 / k2, 1, 1e-2);
 }
 

@@ -33,7 +33,8 @@ struct Subject {
 struct RuleFunctions {
   std::function<Choice(const Rule&, int64_t, std::span<const Outstanding>)> choose = choose_batch;
   std::function<std::vector<GroupId>(const Rule&, int64_t, std::span<const Outstanding>)> evict = too_stale;
-  std::function<int64_t(const Rule&, int64_t, std::span<const Outstanding>)> room = [](const Rule& r, int64_t v, std::span<const Outstanding> g) { return num_may_start(r, v, v, g); };
+  std::function<int64_t(const Rule&, int64_t, std::span<const Outstanding>)> room =
+      [](const Rule& r, int64_t v, std::span<const Outstanding> g) { return num_may_start(r, v, v, g); };
 };
 
 class BareRule {
@@ -184,9 +185,11 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, Interleaving, testing::Combine(testing::Values(0, 1, 2, 4), testing::Values(LagPolicy::kDrop, LagPolicy::kWait)),
+INSTANTIATE_TEST_SUITE_P(Rules, Interleaving,
+                         testing::Combine(testing::Values(0, 1, 2, 4), testing::Values(LagPolicy::kDrop, LagPolicy::kWait)),
                          [](const auto& info) {
-                           return "S" + std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) == LagPolicy::kDrop ? "Drop" : "Wait");
+                           return "S" + std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) == LagPolicy::kDrop ? "Drop" : "Wait");
                          });
 
 /// How many of the interleavings a weakened rule gets through with a violation.

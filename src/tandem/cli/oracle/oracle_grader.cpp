@@ -143,7 +143,8 @@ json trl_one(const json& row, size_t i, const json& config) {
     const json right = accuracy(completion, gold);
     if (right.is_null()) return nullptr;
     return cosine_score(right == 1.0, length,
-                        {config.at("min_value_wrong"), config.at("max_value_wrong"), config.at("min_value_correct"), config.at("max_value_correct"), config.at("max_len")});
+                        {config.at("min_value_wrong"), config.at("max_value_wrong"), config.at("min_value_correct"),
+                         config.at("max_value_correct"), config.at("max_len")});
   }
   throw Skip{"function " + fn};
 }
@@ -162,7 +163,8 @@ json verl_gsm8k(const json& row) {
 json hendrycks(const json& row) { return hendrycks_equal(row.at("prediction").get<std::string>(), row.at("gold").get<std::string>()); }
 
 json verl_dapo(const json& row) {
-  return dapo_record(dapo_grade(row.at("response").get<std::string>(), row.at("gold").get<std::string>(), {row.at("strict_box_verify"), false, false}));
+  return dapo_record(dapo_grade(row.at("response").get<std::string>(), row.at("gold").get<std::string>(),
+                                {row.at("strict_box_verify"), false, false}));
 }
 
 bool near(const json& a, const json& b) {
@@ -176,10 +178,17 @@ bool near(const json& a, const json& b) {
 using Grade = std::function<json(const json&)>;
 
 const std::map<std::string, Grade>& graders() {
-  static const std::map<std::string, Grade> all = {
-      {"slime_math", slime_math}, {"slime_dapo", [](const json& row) { return dapo(row, true); }}, {"mindspeed_dapo", [](const json& row) { return dapo(row, false); }},
-      {"verl_math_dapo", verl_dapo}, {"verl_gsm8k", verl_gsm8k}, {"slime_deepscaler", deepscaler}, {"slime_gpqa", gpqa}, {"slime_f1", f1},
-      {"hendrycks_is_equiv", hendrycks}, {"hendrycks_is_equiv_generated", hendrycks}, {"trl_rewards", trl}};
+  static const std::map<std::string, Grade> all = {{"slime_math", slime_math},
+                                                   {"slime_dapo", [](const json& row) { return dapo(row, true); }},
+                                                   {"mindspeed_dapo", [](const json& row) { return dapo(row, false); }},
+                                                   {"verl_math_dapo", verl_dapo},
+                                                   {"verl_gsm8k", verl_gsm8k},
+                                                   {"slime_deepscaler", deepscaler},
+                                                   {"slime_gpqa", gpqa},
+                                                   {"slime_f1", f1},
+                                                   {"hendrycks_is_equiv", hendrycks},
+                                                   {"hendrycks_is_equiv_generated", hendrycks},
+                                                   {"trl_rewards", trl}};
   return all;
 }
 
@@ -198,7 +207,9 @@ void run_grader(const std::string& file, const OracleOptions&, Report& report) {
     const bool must_throw = row.contains("expected_error");
     try {
       const json actual = grader->second(row);
-      const json expected = must_throw ? json("an error") : row.contains("extracted") ? json::array({row["extracted"], row["expected"]}) : row.at("expected");
+      const json expected = must_throw                  ? json("an error")
+                            : row.contains("extracted") ? json::array({row["extracted"], row["expected"]})
+                                                        : row.at("expected");
       if (!must_throw && near(actual, expected))
         report.pass();
       else

@@ -48,12 +48,14 @@ std::vector<double> numbers(const at::Tensor& t) {
 /// The differences found in one case; the README's tolerances for fp64.
 class Comparison {
  public:
-  void equal(const std::string& what, const std::vector<double>& seen, const std::vector<double>& expected, const std::vector<double>& mask = {}) {
+  void equal(const std::string& what, const std::vector<double>& seen, const std::vector<double>& expected,
+             const std::vector<double>& mask = {}) {
     if (!why_.empty()) return;
     if (seen.size() != expected.size()) why_ = join_text(what, ": ", seen.size(), " values, expected ", expected.size());
     for (size_t i = 0; why_.empty() && i < expected.size(); ++i) {
       if (!mask.empty() && mask[i] == 0) continue;
-      if (!(std::abs(seen[i] - expected[i]) <= 1e-8 + 1e-9 * std::abs(expected[i]))) why_ = join_text(what, "[", i, "] is ", seen[i], ", expected ", expected[i]);
+      if (!(std::abs(seen[i] - expected[i]) <= 1e-8 + 1e-9 * std::abs(expected[i])))
+        why_ = join_text(what, "[", i, "] is ", seen[i], ", expected ", expected[i]);
     }
   }
   void tell(Report& report, const std::string& name) const { why_.empty() ? report.pass() : report.fail(name, why_); }
@@ -113,7 +115,8 @@ algo::PolicyLossInput loss_input(const json& in, const char* old_name) {
   out.logprobs_T = tensor(in["logprob"]).requires_grad_();
   out.old_T = out.behavior_T = tensor(in[old_name]);
   out.advantages_T = tensor(in["advantages"]);
-  out.correction_T = in.contains("is_weights") && !in["is_weights"].is_null() ? tensor(in["is_weights"]) : at::ones({out.old_T.numel()}, at::kDouble);
+  out.correction_T =
+      in.contains("is_weights") && !in["is_weights"].is_null() ? tensor(in["is_weights"]) : at::ones({out.old_T.numel()}, at::kDouble);
   out.trainable_T = rows.trainable_T;
   out.offsets_S = rows.offsets_S;
   out.global_tokens = rows.global_tokens;
@@ -146,7 +149,8 @@ void decoupled_case(const json& c, Report& report) {
   // Without a rejection rule the reference applies no weight proximal / behave either.
   algo::Recipe recipe = recipe_of(config, c["inputs"]["mask"]);
   const double low = config["eps_clip"];
-  recipe.clip = {low, config["eps_clip_higher"].is_null() ? low : config["eps_clip_higher"].get<double>(), config["c_clip"].is_null() ? 0 : config["c_clip"].get<double>()};
+  recipe.clip = {low, config["eps_clip_higher"].is_null() ? low : config["eps_clip_higher"].get<double>(),
+                 config["c_clip"].is_null() ? 0 : config["c_clip"].get<double>()};
   const algo::PolicyLoss seen = algo::policy_loss(in, recipe);
   seen.loss.backward();
   Comparison comparison;
@@ -166,7 +170,8 @@ void kl_case(const json& c, Report& report) {
   const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, rows, recipe);
   seen.loss.backward();
   Comparison comparison;
-  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, recipe.kl_estimator)), numbers(expected["kl_per_token"]), numbers(in["mask"]));
+  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, recipe.kl_estimator)),
+                   numbers(expected["kl_per_token"]), numbers(in["mask"]));
   comparison.equal("kl_loss", {seen.loss.item<double>()}, {expected["kl_loss"]});
   comparison.equal("grad_logprob", numbers(logprobs_T.grad()), numbers(expected["grad_logprob"]));
   comparison.tell(report, c["name"]);
@@ -184,7 +189,8 @@ void entropy_case(const json& c, Report& report) {
   comparison.equal("entropy_per_token", numbers(entropy_T), numbers(expected["entropy_per_token"]), numbers(in["mask"]));
   comparison.equal("entropy", {entropy.item<double>()}, {expected["entropy"]});
   comparison.equal("grad_logits", numbers(logits.grad()), numbers(expected["grad_logits"]));
-  comparison.equal("logprob_of_label", numbers(algo::label_logprobs(logits_TV, tensor(in["labels"]).to(at::kLong))), numbers(expected["logprob_of_label"]));
+  comparison.equal("logprob_of_label", numbers(algo::label_logprobs(logits_TV, tensor(in["labels"]).to(at::kLong))),
+                   numbers(expected["logprob_of_label"]));
   comparison.tell(report, c["name"]);
 }
 
@@ -214,8 +220,10 @@ void literal_case(const json& c, Report& report) {
   recipe.aggregation = algo::Aggregation::kTokenSum;
   std::vector<double> ratios;
   for (int64_t i = 0; i < n; ++i)
-    ratios.push_back(algo::policy_loss({log_ratio_T, zero_T, zero_T, one_T, -one_T, at::arange(n, at::kLong).eq(i), at::arange(1, at::kLong), 1, 1}, recipe)
-                         .loss.item<double>());
+    ratios.push_back(
+        algo::policy_loss({log_ratio_T, zero_T, zero_T, one_T, -one_T, at::arange(n, at::kLong).eq(i), at::arange(1, at::kLong), 1, 1},
+                          recipe)
+            .loss.item<double>());
   Comparison comparison;
   comparison.equal("ratio", ratios, numbers(c["expected"]["ratio"]));
   comparison.tell(report, c["name"]);

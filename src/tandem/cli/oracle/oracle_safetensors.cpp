@@ -60,7 +60,8 @@ std::string difference(const checkpoint::SafetensorsFile& file, const json& expe
     const at::Tensor wide = tensor.to(c10::kDouble).reshape({-1});
     if (wide.numel() != static_cast<int64_t>(want.at("values").size())) return name + " has another size";
     for (int64_t i = 0; i < wide.numel(); ++i)
-      if (wide.const_data_ptr<double>()[i] != number_of(want.at("values")[static_cast<size_t>(i)])) return name + " differs at " + std::to_string(i);
+      if (wide.const_data_ptr<double>()[i] != number_of(want.at("values")[static_cast<size_t>(i)]))
+        return name + " differs at " + std::to_string(i);
   }
   return "";
 }
@@ -76,7 +77,8 @@ void run_safetensors(const std::string& path, const OracleOptions&, Report& repo
       const bool must_load = one.at("expected") == "load";
       try {
         const checkpoint::SafetensorsFile opened(bytes, name);
-        const std::string fault = must_load ? difference(opened, one.at("tensors")) : "was accepted; expected an error: " + one.value("reason", "");
+        const std::string fault =
+            must_load ? difference(opened, one.at("tensors")) : "was accepted; expected an error: " + one.value("reason", "");
         if (fault.empty())
           report.pass();
         else

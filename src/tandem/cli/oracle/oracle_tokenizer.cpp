@@ -49,11 +49,16 @@ void run_stream(const text::Tokenizer& tokenizer, const json& row, const std::st
 void run_mini(const json& file, Report& report) {
   std::vector<std::string> merges = file.at("merges");
   json added = json::object();
-  for (const auto& [content, id] : file.at("added_tokens").items()) added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
-  const text::Tokenizer tokenizer(text::qwen2_spec(file.at("vocab"), merges, {{"added_tokens_decoder", added}}, "qwen2_mini"), "qwen2_mini");
-  for (const json& row : file.at("encode")) report.run("qwen2_mini encode", [&] { run_encoding(tokenizer, row, "qwen2_mini encode", report); });
+  for (const auto& [content, id] : file.at("added_tokens").items())
+    added[std::to_string(id.get<int>())] = {{"content", content}, {"special", true}};
+  const text::Tokenizer tokenizer(text::qwen2_spec(file.at("vocab"), merges, {{"added_tokens_decoder", added}}, "qwen2_mini"),
+                                  "qwen2_mini");
+  for (const json& row : file.at("encode"))
+    report.run("qwen2_mini encode", [&] { run_encoding(tokenizer, row, "qwen2_mini encode", report); });
   for (const json& row : file.at("decode"))
-    report.run("qwen2_mini decode", [&] { report.expect_equal("qwen2_mini decode", tokenizer.decode(row.at("ids").get<std::vector<int32_t>>()), row.at("text")); });
+    report.run("qwen2_mini decode", [&] {
+      report.expect_equal("qwen2_mini decode", tokenizer.decode(row.at("ids").get<std::vector<int32_t>>()), row.at("text"));
+    });
 }
 
 }  // namespace
@@ -73,7 +78,8 @@ void run_tokenizer(const std::string& file, const OracleOptions& options, Report
       if (row.contains("chunks")) return run_stream(tokenizer, row, name, report);
       if (!row.contains("text_skip_special")) return run_encoding(tokenizer, row, name, report);
       const auto ids = row.at("ids").get<std::vector<int32_t>>();
-      report.expect_equal(name, json::array({tokenizer.decode(ids), tokenizer.decode(ids, true)}), json::array({row.at("text"), row.at("text_skip_special")}));
+      report.expect_equal(name, json::array({tokenizer.decode(ids), tokenizer.decode(ids, true)}),
+                          json::array({row.at("text"), row.at("text_skip_special")}));
     });
   }
 }

@@ -20,8 +20,10 @@ const std::vector<Suite>& suites() {
       {"tokenizer", run_tokenizer},
       {"safetensors", run_safetensors},
       {"grader", run_grader},
-      {"losses", [](const std::string& file, const OracleOptions&, Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
-      {"staleness", [](const std::string& file, const OracleOptions&, Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
+      {"losses", [](const std::string& file, const OracleOptions&,
+                    Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
+      {"staleness", [](const std::string& file, const OracleOptions&,
+                       Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
   };
   return all;
 }
@@ -58,7 +60,8 @@ void run_suite(const std::string& name, const std::vector<std::string>& files, c
   std::vector<std::string> names;
   for (const Suite& suite : suites()) names.emplace_back(suite.name);
   const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) throw UserError("tandem-oracle", "there is no suite `" + name + "`", "the nearest is `" + nearest_name(name, names) + "`");
+  if (found == names.end())
+    throw UserError("tandem-oracle", "there is no suite `" + name + "`", "the nearest is `" + nearest_name(name, names) + "`");
   const Suite& suite = suites()[static_cast<size_t>(found - names.begin())];
   for (const std::string& file : files) {
     std::vector<std::string> inside = {file};

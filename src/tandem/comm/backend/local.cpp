@@ -35,7 +35,8 @@ struct Post {
 /// The state ranks of one group share. Shared ownership: each rank's Group holds it, and a parent watches its children.
 class Meeting {
  public:
-  Meeting(std::string name, int size, double deadline_s) : posts(static_cast<size_t>(size)), name_(std::move(name)), deadline_s_(deadline_s) {
+  Meeting(std::string name, int size, double deadline_s)
+      : posts(static_cast<size_t>(size)), name_(std::move(name)), deadline_s_(deadline_s) {
     // Spinning only helps while every rank has a processor of its own.
     num_spins_ = size <= static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 0;
   }
@@ -52,7 +53,8 @@ class Meeting {
     if (arrive(rank, round, lock)) return;
     const Deadline deadline = Deadline::after_s(deadline_s_);
     if (!changed_.wait_until(lock, deadline.time(), [&] { return met(round) || dead_; })) {
-      const std::string reason = join_text("rank ", rank, ": ", op, " in group '", name_, "': no sign of rank ", missing(), " within ", deadline_s_, " s");
+      const std::string reason =
+          join_text("rank ", rank, ": ", op, " in group '", name_, "': no sign of rank ", missing(), " within ", deadline_s_, " s");
       lock.unlock();
       abort(reason);
       throw PeerError(reason);
@@ -152,7 +154,11 @@ class LocalGroup : public Group {
   void all_reduce(at::Tensor& tensor, ReduceOp op) override {
     check_movable(tensor, "all_reduce");
     const int64_t count = tensor.numel();
-    open({.op = "all_reduce", .out = tensor.mutable_data_ptr(), .count = count, .dtype = tensor.scalar_type(), .argument = static_cast<int>(op)});
+    open({.op = "all_reduce",
+          .out = tensor.mutable_data_ptr(),
+          .count = count,
+          .dtype = tensor.scalar_type(),
+          .argument = static_cast<int>(op)});
     if (size() > 1) {
       // Each rank owns one slice of everybody's tensor: it sums it in rank order and writes the result to all.
       const Slice slice = slice_of(count, rank_, size());
@@ -167,7 +173,8 @@ class LocalGroup : public Group {
   void all_gather(at::Tensor& out, const at::Tensor& in) override {
     check_movable(out, "all_gather");
     check_movable(in, "all_gather");
-    TANDEM_CHECK(out.numel() == size() * in.numel() && out.scalar_type() == in.scalar_type(), "all_gather of ", in.numel(), " into ", out.numel());
+    TANDEM_CHECK(out.numel() == size() * in.numel() && out.scalar_type() == in.scalar_type(), "all_gather of ", in.numel(), " into ",
+                 out.numel());
     open({.op = "all_gather", .in = in.const_data_ptr(), .count = in.numel(), .dtype = in.scalar_type()});
     for (int r = 0; r < size(); ++r) copy(static_cast<std::byte*>(out.mutable_data_ptr()) + r * in.nbytes(), post(r).in, in.nbytes());
     meeting_->part(rank_);
@@ -176,7 +183,8 @@ class LocalGroup : public Group {
   void reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
     check_movable(out, "reduce_scatter");
     check_movable(in, "reduce_scatter");
-    TANDEM_CHECK(in.numel() == size() * out.numel() && out.scalar_type() == in.scalar_type(), "reduce_scatter of ", in.numel(), " into ", out.numel());
+    TANDEM_CHECK(in.numel() == size() * out.numel() && out.scalar_type() == in.scalar_type(), "reduce_scatter of ", in.numel(), " into ",
+                 out.numel());
     open({.op = "reduce_scatter", .in = in.const_data_ptr(), .count = out.numel(), .dtype = in.scalar_type()});
     std::vector<const void*> sources;
     for (const Post& p : meeting_->posts) sources.push_back(static_cast<const std::byte*>(p.in) + rank_ * out.nbytes());
@@ -189,7 +197,8 @@ class LocalGroup : public Group {
                     std::span<const int64_t> receive_bytes) override {
     TANDEM_CHECK(std::ssize(send_bytes) == size() && std::ssize(receive_bytes) == size(), "all_to_all_v needs a size for each rank");
     TANDEM_CHECK(std::accumulate(send_bytes.begin(), send_bytes.end(), int64_t{0}) <= std::ssize(send), "send buffer too small");
-    TANDEM_CHECK(std::accumulate(receive_bytes.begin(), receive_bytes.end(), int64_t{0}) <= std::ssize(receive), "receive buffer too small");
+    TANDEM_CHECK(std::accumulate(receive_bytes.begin(), receive_bytes.end(), int64_t{0}) <= std::ssize(receive),
+                 "receive buffer too small");
     open({.op = "all_to_all_v", .in = send.data(), .send_bytes = {send_bytes.begin(), send_bytes.end()},
           .receive_bytes = {receive_bytes.begin(), receive_bytes.end()}});
     check_pairs();
@@ -236,8 +245,8 @@ class LocalGroup : public Group {
     for (int r = 0; r < size(); ++r) {
       const Post& peer = post(r);
       if (std::strcmp(peer.op, mine.op) != 0 || peer.count != mine.count || peer.dtype != mine.dtype || peer.argument != mine.argument)
-        disagree(r, join_text("it called ", peer.op, " of ", peer.count, " ", c10::toString(peer.dtype), " where this rank called ", mine.op, " of ",
-                              mine.count, " ", c10::toString(mine.dtype)));
+        disagree(r, join_text("it called ", peer.op, " of ", peer.count, " ", c10::toString(peer.dtype), " where this rank called ",
+                              mine.op, " of ", mine.count, " ", c10::toString(mine.dtype)));
     }
   }
 
@@ -250,7 +259,8 @@ class LocalGroup : public Group {
   }
 
   [[noreturn]] void disagree(int peer, const std::string& how) {
-    const std::string reason = join_text("rank ", rank_, ": ", post(rank_).op, " in group '", name(), "' disagrees with rank ", peer, ": ", how);
+    const std::string reason =
+        join_text("rank ", rank_, ": ", post(rank_).op, " in group '", name(), "' disagrees with rank ", peer, ": ", how);
     meeting_->abort(reason);
     throw PeerError(reason);
   }

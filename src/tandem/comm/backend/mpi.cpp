@@ -199,7 +199,8 @@ class MpiGroup : public Group {
   void all_gather(at::Tensor& out, const at::Tensor& in) override {
     check_movable(out, "all_gather");
     check_movable(in, "all_gather");
-    TANDEM_CHECK(out.numel() == size_ * in.numel() && out.scalar_type() == in.scalar_type(), "all_gather of ", in.numel(), " into ", out.numel());
+    TANDEM_CHECK(out.numel() == size_ * in.numel() && out.scalar_type() == in.scalar_type(), "all_gather of ", in.numel(), " into ",
+                 out.numel());
     const auto bytes = static_cast<int64_t>(in.nbytes());
     auto* to = static_cast<std::byte*>(out.mutable_data_ptr());
     Flight flight = begin("all_gather");
@@ -215,7 +216,8 @@ class MpiGroup : public Group {
   void reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
     check_movable(out, "reduce_scatter");
     check_movable(in, "reduce_scatter");
-    TANDEM_CHECK(in.numel() == size_ * out.numel() && out.scalar_type() == in.scalar_type(), "reduce_scatter of ", in.numel(), " into ", out.numel());
+    TANDEM_CHECK(in.numel() == size_ * out.numel() && out.scalar_type() == in.scalar_type(), "reduce_scatter of ", in.numel(), " into ",
+                 out.numel());
     const auto bytes = static_cast<int64_t>(out.nbytes());
     at::Tensor peers = at::empty({in.numel()}, in.options());
     auto* theirs = static_cast<std::byte*>(peers.mutable_data_ptr());
@@ -250,7 +252,8 @@ class MpiGroup : public Group {
       }
       in += received, out += sent;
     }
-    if (const int64_t own = send_bytes[static_cast<size_t>(rank_)]; own > 0) std::memcpy(to.data() + own_in, from.data() + own_out, static_cast<size_t>(own));
+    if (const int64_t own = send_bytes[static_cast<size_t>(rank_)]; own > 0)
+      std::memcpy(to.data() + own_in, from.data() + own_out, static_cast<size_t>(own));
     finish(flight, "all_to_all_v");
   }
 
@@ -380,7 +383,8 @@ bool mpi_available() { return true; }
 void run_mpi(double deadline_s, const RankBody& body) {
   int level = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
-  if (level < MPI_THREAD_MULTIPLE) throw UserError("MPI", "this library does not support MPI_THREAD_MULTIPLE", "use an MPI that was built with thread support");
+  if (level < MPI_THREAD_MULTIPLE)
+    throw UserError("MPI", "this library does not support MPI_THREAD_MULTIPLE", "use an MPI that was built with thread support");
   Job job(deadline_s);
   std::exception_ptr error;
   try {

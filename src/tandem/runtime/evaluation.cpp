@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/evaluation.h"
+
+#include <map>
+
+#include "tandem/base/error.h"
+#include "tandem/runtime/response_text.h"
+
+namespace tandem::runtime {
+
+int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit) {
+  monitor::Recorder recorder;
+  const model::ModelConfig& config = r.decoder.config();
+  int64_t longest = 1;
+  for (const data::Prompt& p : prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(p.ids.size()));
+  const int64_t num_tokens = r.tokenizer ? std::min(r.tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
+  rollout::Engine engine(r.engine, {r.decoder, r.arena, recorder, num_tokens, std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
+  engine.switch_weights(r.parameters, data::PolicyVersion{0});
+  const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, r.stop);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    rollout::Request request;
+    request.group.id = data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride};
+    request.group.prompt = std::move(prompts[i]);
+    request.num_samples = r.n;
+    request.first_sample = value(data::sample_id(request.group.id, r.n, 0));
+    request.sampling = r.sampling;
+    request.seed = r.seed;
+    request.stop_ids = stop_ids(config.eos_ids, r.tokenizer);
+    request.make_stop_matcher = stops;
+    engine.admit(std::move(request));
+  }
+  int64_t tokens = 0, next = r.first_group;
+  std::map<int64_t, data::Group> done;
+  while (engine.running()) {
+    if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
+    engine.step();
+    for (data::Group& group : engine.finished()) {
+      for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
+      if (r.tokenizer) fill_text(group, *r.tokenizer, r.stop);
+      done.emplace(value(group.id), std::move(group));
+    }
+    for (auto it = done.find(next); it != done.end(); it = done.find(next += r.group_stride)) {
+      emit(std::move(it->second));
+      done.erase(it);
+    }
+  }
+  return tokens;
+}
+
+EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
+  EvalSummary s;
+  double right = 0, answers = 0, solved = 0;
+  for (const data::Group& group : groups) {
+    bool any = false;
+    for (const data::Sample& sample : group.samples) {
+      const bool ok = sample.score >= right_at;
+      right += ok, answers += 1;
+      any |= ok;
+    }
+    solved += any;
+  }
+  s.num_problems = static_cast<int64_t>(groups.size());
+  if (answers > 0) s.accuracy = right / answers, s.pass_at_k = solved / static_cast<double>(groups.size());
+  return s;
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Answers to held-out problems under given weights, graded.
+
+#include <functional>
+#include <vector>
+
+#include "tandem/reward/rule.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/runtime/prompt_stream.h"
+#include "tandem/runtime/run.h"
+
+namespace tandem::runtime {
+
+struct AnswerRequest {
+  const model::Decoder& decoder;
+  const model::ModelParameters& parameters;
+  device::Arena& arena;
+  const text::Tokenizer* tokenizer;     ///< null: ids only, no text
+  rollout::Options engine;
+  rollout::Sampling sampling;
+  std::vector<std::string> stop;
+  int64_t n = 1;
+  uint64_t seed = 0;
+  int64_t first_group = 0, group_stride = 1;   ///< group i of this call is number first_group + i * group_stride
+  StopRequested stop_requested;
+};
+
+/// Runs an engine of its own over the prompts; `emit` gets the groups in order. Returns sampled tokens.
+/// Errors: UserError as Engine::admit; Interrupted if asked to stop.
+int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit);
+
+/// Accuracy and pass@k of scored groups.
+EvalSummary summarize(const std::vector<data::Group>& groups, double right_at);
+
+}  // namespace tandem::runtime

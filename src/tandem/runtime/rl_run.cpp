@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/rl_run.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tandem/algo/advantage.h"
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/runtime/exchange.h"
+
+namespace tandem::runtime {
+namespace {
+
+planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recipe) {
+  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute"};
+  return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
+}
+
+bool sampled_by(const data::Sample& sample, data::PolicyVersion version) {
+  return std::all_of(sample.versions.begin(), sample.versions.end(), [&](int64_t v) { return v == value(version); });
+}
+
+}  // namespace
+
+RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir)
+    : request_(request),
+      config_(context.config),
+      context_(context),
+      folder_(folder),
+      tokenizer_(text::Tokenizer::load(model_dir)),
+      prompts_(config_.data, data::Split::kTrain, tokenizer_),
+      reward_(reward::make_reward(config_.reward)),
+      recipe_(algo::recipe_of(config_.algo)),
+      schedule_(schedule_of(config_, recipe_)),
+      actor_(context, model::read_config(model_dir), config_.train),
+      queue_(config_.schedule.queue, context.recorder),
+      files_(context, config_.run.dir, model_dir),
+      progress_(config_.run.steps) {
+  if (!config_.data.eval.empty()) eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, tokenizer_);
+  actor_.load(model_dir);
+  if (recipe_.needs_reference()) {
+    reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device, "reference_weights");
+    reference_->load(config_.model.ref_model_load_path.empty() ? model_dir : config_.model.ref_model_load_path);
+  }
+  if (!request.replay.empty()) {
+    replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
+  } else {
+    rollout_ = std::make_unique<RolloutRole>(context, RolloutParts{actor_.rollout_model().decoder(), tokenizer_, prompts_, *reward_, queue_});
+  }
+}
+
+void RlRun::restore_or_start() {
+  if (request_.resume) {
+    if (std::optional<RunState> found = files_.load(actor_)) {
+      state_ = std::move(*found);
+      std::vector<data::GroupId> again;
+      if (!state_.queue.empty() && !is_replay()) again = queue_.restore(state_.queue);
+      if (rollout_) rollout_->restore(state_.next_group, std::move(again));
+      if (context_.is_first()) log::info("resuming after step ", state_.step, " of ", config_.run.steps);
+    } else if (context_.is_first()) {
+      log::info("no checkpoint yet: starting over");
+    }
+  }
+  seconds_before_ = state_.seconds;
+  if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
+  actor_.switch_to_rollout();
+  if (rollout_) rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+}
+
+RunSummary RlRun::run() {
+  started_s_ = now_s();
+  restore_or_start();
+  if (context_.is_first()) {
+    log::info(context_.gemm.description());
+    log::info(planner::to_text(schedule_), ", train ", model::to_string(context_.train_layout), ", rollout ",
+              model::to_string(context_.rollout_layout), actor_.aliased() ? ", one copy of the weights" : "");
+  }
+  if (eval_prompts_ && config_.eval.before && !state_.before) {
+    state_.before = evaluate(0);
+    if (context_.is_first()) log::info("before: accuracy ", std::round(1000 * state_.before->accuracy) / 10, " %");
+  }
+  while (state_.step < config_.run.steps) {
+    StepData step;
+    step.begin_s = now_s();
+    for (const planner::Stage& stage : schedule_.stages) {
+      const double begin = now_s();
+      const bool done = run_stage(stage, step);
+      context_.recorder.span(stage.name, stage.name, begin, now_s());
+      context_.recorder.add("time/" + stage.name + "_s", now_s() - begin);
+      if (done) continue;
+      if (state_.step != files_.last_saved_step()) save();
+      throw Interrupted(join_text("stopped after step ", state_.step, "; --resume continues"));
+    }
+    finish_step(step);
+  }
+  if (files_.last_saved_step() != state_.step) save();
+  RunSummary summary{state_.before, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
+  if (eval_prompts_ && config_.eval.after) summary.after = last_eval_ ? *last_eval_ : evaluate(state_.step);
+  return summary;
+}
+
+bool RlRun::run_stage(const planner::Stage& stage, StepData& step) {
+  switch (stage.kind) {
+    case planner::StageKind::kRollout:
+      if (is_replay() ? context_.stop_agreed() : !rollout_->run_until_batch()) return false;
+      take_batch(step);
+      break;
+    case planner::StageKind::kReference: reference_logprobs(step); break;
+    case planner::StageKind::kOldLogprob: old_logprobs(step); break;
+    case planner::StageKind::kAdvantage: advantages(step); break;
+    case planner::StageKind::kUpdate: update(step); break;
+    case planner::StageKind::kSwitch: switch_weights(step); break;
+  }
+  return true;
+}
+
+void RlRun::take_batch(StepData& step) {
+  const data::StepId id{state_.step + 1};
+  if (is_replay()) {
+    step.batch = replay_->batch(id);
+    step.batch.version = data::PolicyVersion{state_.version};
+  } else {
+    std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, id);
+    TANDEM_CHECK(batch, "the queue is closed");
+    step.batch = std::move(*batch);
+  }
+  make_rows(step);
+}
+
+// Rows in the order groups, then samples; which data-parallel rank trains which is the same computation on every rank.
+void RlRun::make_rows(StepData& step) {
+  std::vector<int64_t> lengths;
+  for (const data::Group& group : step.batch.groups) {
+    for (const data::Sample& sample : group.samples) {
+      train::Row row;
+      row.prompt = group.prompt.ids;
+      row.response = sample.ids;
+      row.behavior = sample.logprobs;
+      const bool fresh = sampled_by(sample, step.batch.version);
+      const std::string& mode = config_.schedule.old_logprobs;
+      if (mode == "rollout" || (mode == "auto" && !fresh)) row.old = sample.logprobs;
+      lengths.push_back(row.num_tokens());
+      step.rows.push_back(std::move(row));
+    }
+  }
+  const std::vector<int> owner = train::balance(lengths, context_.train_layout.dp);
+  const int me = context_.train_layout.dp_rank(context_.world.rank());
+  for (size_t i = 0; i < owner.size(); ++i)
+    if (owner[i] == me) step.mine.push_back(i);
+}
+
+namespace {
+
+std::vector<train::Row> rows_of(const StepData& step) {
+  std::vector<train::Row> rows;
+  for (size_t i : step.mine) rows.push_back(step.rows[i]);
+  return rows;
+}
+
+}  // namespace
+
+void RlRun::reference_logprobs(StepData& step) {
+  auto scored = train::score(reference_->decoder(), reference_->parameters(), rows_of(step), config_.rollout.sampling.temperature,
+                             config_.train.reference_micro_batch_tokens);
+  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
+}
+
+void RlRun::old_logprobs(StepData& step) {
+  auto scored = train::score(actor_.train_model().decoder(), actor_.train_model().parameters(), rows_of(step),
+                             config_.rollout.sampling.temperature, config_.train.logprob_micro_batch_tokens);
+  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].old = std::move(scored[i]);
+}
+
+void RlRun::advantages(StepData& step) {
+  std::vector<double> scores;
+  std::vector<int64_t> groups;
+  for (const data::Group& group : step.batch.groups)
+    for (const data::Sample& sample : group.samples) {
+      if (!std::isfinite(sample.score))
+        throw UserError("reward", join_text("the score of a sample of group ", value(group.id), " is ", sample.score), "a finite number");
+      scores.push_back(sample.score);
+      groups.push_back(value(group.id));
+    }
+  step.advantages = algo::group_advantages(scores, groups, recipe_);
+  for (size_t i = 0; i < step.rows.size(); ++i) step.rows[i].advantage = step.advantages[i];
+}
+
+void RlRun::update(StepData& step) {
+  const double lr = train::learning_rate(config_.train, state_.step + 1, config_.run.steps);
+  step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
+  step.logprobs.resize(step.rows.size());
+  for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
+  exchange_rows(context_.world, step.logprobs, context_.speaks_for_train());
+  ++state_.step;
+  ++state_.version;
+}
+
+void RlRun::switch_weights(StepData& step) {
+  actor_.switch_to_rollout();
+  if (is_replay()) return;
+  rollout_->cancel(queue_.commit(step.batch.step, data::PolicyVersion{state_.version}));
+  rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+}
+
+EvalSummary RlRun::evaluate(int64_t step) {
+  const double begin = now_s();
+  const int dp = context_.rollout_layout.dp, me = context_.rollout_layout.dp_rank(context_.world.rank());
+  std::vector<data::Prompt> prompts;
+  for (int64_t row = me; row < eval_prompts_->size(); row += dp) prompts.push_back(eval_prompts_->at_row(row));
+  const ModelOnRank& model = actor_.rollout_model();
+  // A seed of its own, so that evaluation never draws the numbers of training.
+  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
+                              config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp, {}};
+  std::vector<data::Group> mine;
+  answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
+    reward::score_group(*reward_, group);
+    mine.push_back(std::move(group));
+  });
+  const std::vector<data::Group> all = exchange_groups(context_.world, std::move(mine), context_.speaks_for_rollout());
+  EvalSummary summary = summarize(all, config_.eval.right_at);
+  context_.recorder.set("eval/accuracy", summary.accuracy);
+  context_.recorder.set("eval/pass_at_k", summary.pass_at_k);
+  context_.recorder.add("time/eval_s", now_s() - begin);
+  if (folder_) {
+    std::vector<data::EvalAnswer> answers;
+    for (const data::Group& group : all)
+      for (const data::Sample& s : group.samples) answers.push_back({group.prompt.row, group.prompt.text, group.prompt.answer, s.text, s.score});
+    folder_->samples().append_evals(data::StepId{step}, answers);
+  }
+  return summary;
+}
+
+void RlRun::save() {
+  const double begin = now_s();
+  if (folder_) {
+    folder_->samples().flush();
+    state_.sink_bytes = context_.recorder.flush();
+  }
+  state_.seconds = seconds_before_ + now_s() - started_s_;
+  if (rollout_) {
+    state_.next_group = rollout_->next_group();
+    state_.queue = queue_.state();
+  }
+  files_.save(state_, actor_);
+  context_.recorder.add("time/checkpoint_s", now_s() - begin);
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One rank of an RL run: interprets the schedule, step by step.
+//
+//   rollout    prompts -> groups -> scores -> queue      until a batch is ready
+//   reference  log-probabilities under the reference     if the loss has a KL term
+//   advantage  scores -> advantages
+//   train      loss, gradient, one optimizer update
+//   switch     the new weights go to the rollout         equal layouts: nothing moves
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tandem/planner/schedule.h"
+#include "tandem/runtime/actor.h"
+#include "tandem/runtime/evaluation.h"
+#include "tandem/runtime/progress.h"
+#include "tandem/runtime/rollout_role.h"
+#include "tandem/runtime/run_folder.h"
+#include "tandem/runtime/run_state.h"
+
+namespace tandem::runtime {
+
+/// Everything about the samples of one step, between the stages.
+struct StepData {
+  data::Batch batch;
+  std::vector<train::Row> rows;                  ///< one per sample, groups in order; spans point into batch
+  std::vector<double> advantages;                ///< one per sample
+  std::vector<size_t> mine;                      ///< rows this data-parallel rank trains
+  train::StepReport report;
+  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update
+  double begin_s = 0;
+};
+
+/// Threads    one per rank; all ranks make the same calls.
+/// Errors     as run_rl.
+/// Read next  rollout_role.h, actor.h, run_state.h
+class RlRun {
+ public:
+  /// `folder` is null on all ranks but the first. `model_dir` is where the run starts.
+  RlRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir);
+
+  RunSummary run();
+
+ private:
+  void restore_or_start();
+  bool run_stage(const planner::Stage& stage, StepData& step);
+  void take_batch(StepData& step);
+  void make_rows(StepData& step);
+  void reference_logprobs(StepData& step);
+  void old_logprobs(StepData& step);
+  void advantages(StepData& step);
+  void update(StepData& step);
+  void switch_weights(StepData& step);
+  void finish_step(StepData& step);
+  void record_samples(const StepData& step);
+  EvalSummary evaluate(int64_t step);
+  void save();
+  bool is_replay() const { return replay_ != nullptr; }
+
+  const RunRequest& request_;
+  const RunConfig& config_;
+  RankContext& context_;
+  RunFolder* folder_;
+  text::Tokenizer tokenizer_;
+  PromptStream prompts_;
+  std::unique_ptr<PromptStream> eval_prompts_;
+  std::unique_ptr<reward::Rule> reward_;
+  algo::Recipe recipe_;
+  planner::Schedule schedule_;
+  Actor actor_;
+  std::unique_ptr<ModelOnRank> reference_;
+  queue::SampleQueue queue_;
+  std::unique_ptr<RolloutRole> rollout_;
+  std::unique_ptr<data::SampleReader> replay_;
+  StateFiles files_;
+  Progress progress_;
+  RunState state_;
+  double started_s_ = 0, seconds_before_ = 0;
+  std::optional<EvalSummary> last_eval_;
+};
+
+}  // namespace tandem::runtime

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The rollout role: starts as many groups as the staleness rule lets it, generates, has them scored beside generation, and
+// puts them into the queue.
+//
+//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of groups
+//   gives     scored groups to the queue    woken by   the loop of the run
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tandem/queue/sample_queue.h"
+#include "tandem/reward/scorer.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/runtime/context.h"
+#include "tandem/runtime/prompt_stream.h"
+
+namespace tandem::runtime {
+
+struct RolloutParts {
+  const model::Decoder& decoder;
+  const text::Tokenizer& tokenizer;
+  const PromptStream& prompts;
+  const reward::Rule& reward;
+  queue::SampleQueue& queue;
+};
+
+/// Threads    one per rank; every rank's role makes the same calls, so that their queues stay equal.
+/// Errors     UserError for a prompt or a reward that fails, naming it; the queue keeps what it had.
+class RolloutRole {
+ public:
+  RolloutRole(RankContext& context, const RolloutParts& parts);
+
+  /// Generates until the queue can form a batch. False if the run was asked to stop. Collective.
+  bool run_until_batch();
+  /// On a token boundary; unfinished sequences go on under the new weights.
+  void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
+  /// Forgets groups that the queue evicted.
+  void cancel(const std::vector<data::GroupId>& groups);
+
+  /// The next position of the prompt stream, for the checkpoint.
+  int64_t next_group() const { return next_group_; }
+  /// Continues the stream at `next_group`; groups in `again` were running when the state was saved and start first.
+  void restore(int64_t next_group, std::vector<data::GroupId> again);
+  /// Sampled tokens since the last call, over this rank.
+  int64_t take_num_tokens() { return std::exchange(num_tokens_, 0); }
+
+ private:
+  void start_groups();
+  void run_round();
+  void start(data::GroupId id);
+
+  RankContext& context_;
+  RolloutParts parts_;
+  rollout::Engine engine_;
+  reward::Scorer scorer_;
+  std::vector<int32_t> stop_ids_;
+  rollout::StopMatcherFactory stop_matchers_;
+  std::vector<data::GroupId> again_;
+  int64_t next_group_ = 0;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace tandem::runtime

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/run.h"
+
+#include <filesystem>
+
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/runtime/progress.h"
+#include "tandem/runtime/rank_launch.h"
+#include "tandem/runtime/rl_run.h"
+#include "tandem/runtime/start_model.h"
+#include "tandem/runtime/supervised_run.h"
+
+namespace tandem::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The directory to start from; a recipe without one gets a random model in the run folder. Collective.
+std::string start_model(const RunConfig& config, comm::Group& world) {
+  if (!config.model.path.empty()) return config.model.path;
+  const std::string dir = config.run.dir + "/init/hf";
+  if (world.rank() == 0 && !fs::exists(dir + "/model.safetensors")) write_random_model(dir, config.model, config.run.seed);
+  world.barrier();
+  return dir;
+}
+
+// Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
+std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
+  const std::string dir = request.config.run.dir + "/warm_start";
+  if (!fs::exists(dir + "/hf/config.json")) {
+    RunRequest supervised{request.config, true, "", request.stop};
+    supervised.config.run.dir = dir;
+    RankContext context(supervised.config, world, request.stop);
+    std::unique_ptr<RunFolder> folder;
+    if (context.is_first()) {
+      log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
+      folder = std::make_unique<RunFolder>(dir, supervised.config, true);
+    }
+    world.barrier();
+    SupervisedRun(supervised, context, folder.get(), model_dir).run();
+  }
+  world.barrier();
+  return dir + "/hf";
+}
+
+std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) {
+  data::SampleReader reader(folder.path("samples.sqlite"));
+  for (const data::StepSummary& s : reader.eval_steps())
+    if (value(s.step) == step) return reader.evals(data::StepId{step}, 0, 3);
+  return {};
+}
+
+void finish(RunFolder& folder, const RunSummary& summary) {
+  folder.samples().flush();
+  folder.write_summary(summary);
+  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), folder.dir());
+  log::stop_file();
+}
+
+}  // namespace
+
+RunSummary run_rl(const RunRequest& request) {
+  validate(request.config, "run");
+  RunSummary result;
+  launch_ranks(request.config, [&](comm::Group& world) {
+    std::unique_ptr<RunFolder> folder;
+    if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    world.barrier();
+    std::string model_dir = start_model(request.config, world);
+    if (request.config.model.path.empty() && request.config.supervised.steps > 0) model_dir = warm_start(request, world, model_dir);
+    if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
+    RankContext context(request.config, world, request.stop);
+    RlRun run(request, context, folder.get(), model_dir);
+    const RunSummary summary = run.run();
+    if (!folder) return;
+    finish(*folder, summary);
+    result = summary;
+  });
+  return result;
+}
+
+RunSummary run_supervised(const RunRequest& request) {
+  RunSummary result;
+  launch_ranks(request.config, [&](comm::Group& world) {
+    std::unique_ptr<RunFolder> folder;
+    if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    world.barrier();
+    const std::string model_dir = start_model(request.config, world);
+    RankContext context(request.config, world, request.stop);
+    const RunSummary summary = SupervisedRun(request, context, folder.get(), model_dir).run();
+    if (!folder) return;
+    finish(*folder, summary);
+    result = summary;
+  });
+  return result;
+}
+
+}  // namespace tandem::runtime

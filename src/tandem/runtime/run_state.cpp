@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/run_state.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/checkpoint/durable_file.h"
+#include "tandem/checkpoint/model_dir.h"
+#include "tandem/checkpoint/safetensors.h"
+
+namespace tandem::runtime {
+namespace {
+
+using nlohmann::json;
+
+std::string rank_file(const std::string& dir, int rank) { return join_text(dir, "/optimizer_rank", rank, ".safetensors"); }
+
+json to_json(const RunState& s, const RankContext& context) {
+  json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
+              {"sink_bytes", s.sink_bytes}, {"train_layout", model::to_string(context.train_layout)}};
+  if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
+  return out;
+}
+
+RunState from_json(const json& j) {
+  RunState s;
+  s.step = j.at("step");
+  s.version = j.at("version");
+  s.next_group = j.at("next_group");
+  s.tokens = j.at("tokens");
+  s.seconds = j.at("seconds");
+  s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
+  if (j.contains("eval_before")) {
+    const json& b = j["eval_before"];
+    s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0};
+  }
+  return s;
+}
+
+std::vector<std::byte> read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::vector<std::byte> bytes;
+  for (char c; in.get(c);) bytes.push_back(static_cast<std::byte>(c));
+  return bytes;
+}
+
+std::string dtype_name(c10::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
+
+}  // namespace
+
+void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
+                  const std::string& tokenizer_dir) {
+  checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(tensors.begin()->second.scalar_type())), tensors, tokenizer_dir);
+}
+
+StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir)
+    : context_(context),
+      root_(run_dir + "/checkpoint"),
+      tokenizer_dir_(std::move(tokenizer_dir)),
+      writer_(root_, context.config.checkpoint.keep_last) {}
+
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights) {
+  // TP and DP ranks hold different slices, so every rank writes its own.
+  std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
+  for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
+  checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
+  if (!context_.is_first()) return;
+  export_model(dir + "/hf", actor.train_model().config(), weights, tokenizer_dir_);
+  checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
+  checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
+}
+
+void StateFiles::save(const RunState& state, Actor& actor) {
+  const std::map<std::string, at::Tensor> weights = actor.gather(context_.gemm.dtype());
+  std::string fault;
+  const auto attempt = [&](const auto& action) {
+    // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
+    if (fault.empty()) try {
+        action();
+      } catch (const std::exception& e) {
+        fault = e.what();
+      }
+    at::Tensor failed = at::zeros({1}, at::kLong).fill_(fault.empty() ? 0 : 1);
+    if (context_.world.size() > 1) context_.world.all_reduce(failed, comm::ReduceOp::kMax);
+    if (failed.data_ptr<int64_t>()[0] == 0) return;
+    if (context_.is_first()) writer_.abandon(state.step);
+    throw PeerError(fault.empty() ? join_text("checkpoint of step ", state.step, ": another rank could not write its part") : fault);
+  };
+  attempt([&] {
+    if (context_.is_first()) writer_.begin(state.step);
+  });
+  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor, weights); });
+  attempt([&] {
+    if (context_.is_first()) writer_.commit(state.step);
+  });
+  last_saved_step_ = state.step;
+}
+
+std::optional<RunState> StateFiles::load(Actor& actor) {
+  const auto found = checkpoint::find_latest(root_);
+  if (!found) return std::nullopt;
+  const json j = json::parse(std::ifstream(found->path + "/state.json"));
+  const std::string layout = model::to_string(context_.train_layout);
+  if (j.at("train_layout") != layout)
+    throw UserError(found->path, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
+  RunState state = from_json(j);
+  state.queue = read_bytes(found->path + "/queue.bin");
+  actor.load(found->path + "/hf");
+  const checkpoint::SafetensorsFile slice(rank_file(found->path, context_.world.rank()));
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, entry] : slice.tensors()) tensors[name] = slice.view(name);
+  actor.trainer().optimizer().restore(tensors, slice.path());
+  last_saved_step_ = state.step;
+  return state;
+}
+
+}  // namespace tandem::runtime

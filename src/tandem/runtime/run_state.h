@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a checkpoint holds besides the weights, and how all ranks write and read it.
+//
+//   step_N/  hf/ (weights, config, tokenizer)   optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tandem/checkpoint/run_state.h"
+#include "tandem/runtime/actor.h"
+#include "tandem/runtime/run.h"
+
+namespace tandem::runtime {
+
+/// Equal on every rank, but for the sinks' offsets, which rank 0 has.
+struct RunState {
+  int64_t step = 0;                  ///< last finished optimizer step
+  int64_t version = 0;               ///< policy version after it
+  int64_t next_group = 0;            ///< position of the prompt stream
+  int64_t tokens = 0;
+  double seconds = 0;
+  std::optional<EvalSummary> before; ///< once it was measured
+  std::map<std::string, int64_t> sink_bytes;
+  std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
+};
+
+/// Ownership  uses the actor's tensors.
+/// Blocking   save and load are collective; save returns when the checkpoint is committed.
+/// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
+class StateFiles {
+ public:
+  StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir);
+
+  void save(const RunState& state, Actor& actor);
+  /// The newest whole checkpoint; nullopt if there is none. Loads the actor and returns the state.
+  std::optional<RunState> load(Actor& actor);
+  int64_t last_saved_step() const { return last_saved_step_; }
+
+ private:
+  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights);
+
+  RankContext& context_;
+  std::string root_, tokenizer_dir_;
+  checkpoint::CheckpointWriter writer_;
+  int64_t last_saved_step_ = -1;
+};
+
+/// A model directory with weights, config.json and the tokenizer's files.
+void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
+                  const std::string& tokenizer_dir);
+
+}  // namespace tandem::runtime

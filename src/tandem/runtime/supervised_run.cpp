@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/supervised_run.h"
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/runtime/response_text.h"
+
+namespace tandem::runtime {
+
+SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir)
+    : request_(request),
+      config_(context.config),
+      context_(context),
+      folder_(folder),
+      model_dir_(model_dir),
+      tokenizer_(text::Tokenizer::load(model_dir)),
+      prompts_(config_.data, data::Split::kTrain, tokenizer_),
+      actor_(context, model::read_config(model_dir), config_.supervised.train),
+      files_(context, config_.run.dir, model_dir),
+      progress_(config_.supervised.steps) {
+  actor_.load(model_dir);
+}
+
+void SupervisedRun::step() {
+  const double begin = now_s();
+  const SupervisedOptions& o = config_.supervised;
+  std::vector<data::Prompt> prompts;
+  std::vector<std::vector<int32_t>> answers;
+  const std::vector<int32_t> ends = stop_ids(actor_.train_model().config().eos_ids, &tokenizer_);
+  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
+  for (int64_t i = me; i < o.batch_size; i += dp) {
+    prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
+    answers.push_back(tokenizer_.encode(prompts.back().answer));
+    if (!ends.empty()) answers.back().push_back(ends.front());
+    const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
+    if (total > actor_.train_model().config().max_positions)
+      throw UserError(join_text("row ", prompts.back().row), join_text("prompt and answer have ", total, " tokens"),
+                      join_text("at most the model's context of ", actor_.train_model().config().max_positions));
+  }
+  std::vector<train::Row> rows(prompts.size());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
+  const double lr = train::learning_rate(o.train, state_.step + 1, o.steps);
+  const train::StepReport report = actor_.trainer().supervised_step(rows, lr);
+  state_.version = ++state_.step;
+  state_.tokens += static_cast<int64_t>(report.packed_tokens);
+  monitor::Recorder& recorder = context_.recorder;
+  recorder.set("actor/loss", report.loss);
+  recorder.set("actor/grad_norm", report.grad_norm);
+  recorder.set("actor/lr", report.lr);
+  recorder.set("actor/entropy", report.entropy);
+  recorder.set("time/step_s", now_s() - begin);
+  recorder.set("time/train_s", now_s() - begin);
+  recorder.span("train", "train", begin, now_s());
+  recorder.set("throughput/tokens_per_s", report.packed_tokens / (now_s() - begin));
+  record_memory(context_);
+  const monitor::Metrics metrics = recorder.commit_step(state_.step);
+  const int64_t every = std::max<int64_t>(1, o.steps / 20);
+  if (context_.is_first() && (state_.step % every == 0 || state_.step == o.steps)) progress_.step(state_.step, metrics);
+}
+
+void SupervisedRun::save() {
+  if (folder_) {
+    folder_->samples().flush();
+    state_.sink_bytes = context_.recorder.flush();
+  }
+  state_.seconds = seconds_before_ + now_s() - started_s_;
+  files_.save(state_, actor_);
+}
+
+RunSummary SupervisedRun::run() {
+  started_s_ = now_s();
+  if (config_.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
+  if (request_.resume)
+    if (std::optional<RunState> found = files_.load(actor_)) state_ = std::move(*found);
+  seconds_before_ = state_.seconds;
+  if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
+  while (state_.step < config_.supervised.steps) {
+    if (context_.stop_agreed()) {
+      if (files_.last_saved_step() != state_.step) save();
+      throw Interrupted(join_text("stopped after supervised step ", state_.step, "; --resume continues"));
+    }
+    step();
+    const int64_t every = config_.checkpoint.every_steps;
+    if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps) save();
+  }
+  const auto tensors = actor_.gather(context_.gemm.dtype());
+  if (context_.is_first()) export_model(folder_->path("hf"), actor_.train_model().config(), tensors, model_dir_);
+  context_.world.barrier();
+  return {{}, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/checkpoint/run_state.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "tandem/base/error.h"
+#include "tandem/checkpoint/durable_file.h"
+#include "temporary_folder.h"
+
+namespace tandem::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+void save(CheckpointWriter& writer, int64_t step, const std::string& content = "state") {
+  const std::string tmp = writer.begin(step);
+  fs::create_directories(tmp + "/hf");
+  std::ofstream(tmp + "/hf/model") << content;
+  std::ofstream(tmp + "/optimizer") << content << step;
+  writer.commit(step);
+}
+
+TEST(RunState, TheNewestCommittedStepIsFound) {
+  const TemporaryFolder folder("commit");
+  CheckpointWriter writer(folder.path(), 2);
+  EXPECT_FALSE(find_latest(folder.path()));
+  EXPECT_FALSE(find_latest(folder / "absent"));
+  for (int64_t step : {1, 2, 10}) save(writer, step);
+  EXPECT_EQ(find_latest(folder.path())->step, 10);
+  EXPECT_EQ(fs::read_symlink(folder / "latest"), "step_10");
+  EXPECT_FALSE(fs::exists(folder / "step_1"));  // only two are kept
+  EXPECT_TRUE(fs::exists(folder / "step_2"));
+  for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+}
+
+TEST(RunState, AnAttemptWithoutCommitCountsForNothing) {
+  const TemporaryFolder folder("attempt");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  std::ofstream(writer.begin(2) + "/half") << "x";
+  EXPECT_EQ(find_latest(folder.path())->step, 1);
+  EXPECT_TRUE(fs::is_empty(writer.begin(2)));
+  writer.abandon(2);
+  EXPECT_FALSE(fs::exists(writer.tmp_path(2)));
+}
+
+TEST(RunState, DamagedCheckpointsArePassedOver) {
+  const std::function<void(const std::string&)> damages[] = {
+      [](const std::string& p) { std::ofstream(p + "/hf/model") << "stale"; },
+      [](const std::string& p) { fs::resize_file(p + "/optimizer", 2); },
+      [](const std::string& p) { fs::remove(p + "/optimizer"); },
+      [](const std::string& p) { fs::remove(p + "/manifest.json"); },
+      [](const std::string& p) { fs::resize_file(p + "/manifest.json", 20); },
+  };
+  for (const auto& damage : damages) {
+    const TemporaryFolder folder("damage");
+    CheckpointWriter writer(folder.path(), 0);
+    save(writer, 1);
+    save(writer, 2);
+    damage(writer.path(2));
+    EXPECT_NE(manifest_fault(writer.path(2)), "");
+    ASSERT_TRUE(find_latest(folder.path()));
+    EXPECT_EQ(find_latest(folder.path())->step, 1);
+  }
+}
+
+TEST(RunState, AResumedRunReplacesTheHistoryItLeft) {
+  const TemporaryFolder folder("replace");
+  CheckpointWriter writer(folder.path(), 1);
+  save(writer, 4);
+  save(writer, 6);
+  save(writer, 5, "again");
+  EXPECT_EQ(find_latest(folder.path())->step, 5);
+  EXPECT_FALSE(fs::exists(writer.path(6)));
+  save(writer, 5, "third");
+  EXPECT_EQ(manifest_fault(writer.path(5)), "");
+}
+
+TEST(RunState, AFullDiskLeavesThePreviousCheckpoint) {
+  const TemporaryFolder folder("full");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  const std::string tmp = writer.begin(2);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 1024;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  EXPECT_THROW(write_durable(tmp + "/state", std::string(100000, 'x')), PeerError);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(find_latest(folder.path())->step, 1);
+}
+
+}  // namespace
+}  // namespace tandem::checkpoint

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/command_text.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "tandem/base/error.h"
+#include "tandem/text/tokenizer_files.h"
+
+namespace tandem::cli {
+namespace {
+
+TEST(CommandText, TokenizeAndDetokenizeAreInverse) {
+  const std::string folder = (std::filesystem::temp_directory_path() / ("tandem_cli_" + std::to_string(::getpid()))).string();
+  text::write_char_tokenizer(folder, "0123456789+=<>eos", {"<pad>", "<eos>"});
+  std::istringstream in("{\"text\": \"1+2=<eos>\"}\n\n{\"text\": \"\"}\n"), again;
+  std::ostringstream ids, texts, plain;
+  tokenize(folder, false, in, ids);
+  EXPECT_EQ(ids.str(), "{\"ids\":[3,12,4,13,1]}\n{\"ids\":[]}\n");
+  again.str(ids.str());
+  detokenize(folder, again, texts);
+  EXPECT_EQ(texts.str(), "{\"text\":\"1+2=<eos>\"}\n{\"text\":\"\"}\n");
+  std::istringstream once("{\"text\": \"<eos>\"}");
+  tokenize(folder, true, once, plain);
+  EXPECT_EQ(plain.str(), "{\"ids\":[14,16,17,18,15]}\n");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CommandText, GradeAnswersEachLine) {
+  std::istringstream in("{\"response\": \"so 7\", \"gold\": 7}\n{\"prediction\": \"8\", \"gold\": \"7\"}\n");
+  std::ostringstream out;
+  grade("number", in, out);
+  EXPECT_EQ(
+      out.str(),
+      "{\"score\":1.0,\"parts\":{\"number\":1.0},\"extracted\":\"7\"}\n{\"score\":0.0,\"parts\":{\"number\":0.0},\"extracted\":\"8\"}\n");
+}
+
+TEST(CommandText, AWrongLineIsNamedAfterTheRightOnes) {
+  std::istringstream in("{\"response\": \"7\", \"gold\": \"7\"}\nnot json\n");
+  std::ostringstream out;
+  try {
+    grade("exact", in, out);
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("stdin:2"), std::string::npos);
+  }
+  EXPECT_NE(out.str().find("\"score\":1.0"), std::string::npos);
+  std::istringstream missing("{\"gold\": \"7\"}");
+  EXPECT_THROW(grade("exact", missing, out), UserError);
+}
+
+}  // namespace
+}  // namespace tandem::cli

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/data/source.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tandem/base/error.h"
+
+namespace tandem::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_with(const std::string& name, const std::string& content) {
+  const fs::path path = fs::temp_directory_path() / ("tandem_data_" + std::to_string(::getpid()) + name);
+  std::ofstream(path, std::ios::binary) << content;
+  return path.string();
+}
+
+std::string error_of(const std::string& path, const Options& options) {
+  try {
+    open_records(path, options, 0);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Records, Gsm8kAnswersStandAfterTheirMark) {
+  Options options;
+  options.answer_after = "####";
+  options.prompt_template = "Q: {prompt}\nA:";
+  const auto source = open_records(file_with("a.jsonl", R"({"question": "1+1?", "answer": "1+1=2\n#### 1,002"})"
+                                                        "\n\n"
+                                                        R"({"question": "q", "answer": "#### 3"})"),
+                                   options, 0);
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->at(0).text, "Q: 1+1?\nA:");
+  EXPECT_EQ(source->at(0).answer, "1002");
+  EXPECT_EQ(source->at(1).row, 1);
+}
+
+TEST(Records, ArraysAndOtherColumnsWork) {
+  Options options;
+  options.prompt_column = "problem";
+  const auto source = open_records(file_with("b.json", R"( [{"problem": "p", "answer": 7}, {"problem": "r", "answer": "x"}])"), options, 1);
+  EXPECT_EQ(source->size(), 1);
+  EXPECT_EQ(source->at(0).answer, "7");
+}
+
+TEST(Records, ErrorsNameFileAndLine) {
+  Options options;
+  const std::string good = R"({"question": "q", "answer": "a"})" "\n";
+  EXPECT_NE(error_of(file_with("c.jsonl", good + "{oops\n"), options).find("c.jsonl:2: is not JSON"), std::string::npos);
+  EXPECT_NE(error_of(file_with("d.jsonl", good + R"({"qestion": "q", "answer": "a"})"), options)
+                .find("d.jsonl:2: has no field `question` (the nearest is `qestion`"),
+            std::string::npos);
+  EXPECT_NE(error_of(file_with("e.jsonl", R"({"question": [], "answer": "a"})"), options).find("expected a text"), std::string::npos);
+  EXPECT_NE(error_of(file_with("f.jsonl", "\n"), options).find("holds no rows"), std::string::npos);
+  EXPECT_NE(error_of(file_with("g.json", "[]"), options).find("holds no rows"), std::string::npos);
+  EXPECT_NE(error_of("/nonexistent/x.jsonl", options).find("cannot be read"), std::string::npos);
+  options.answer_after = "####";
+  EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("h.jsonl:1: the answer holds no `####`"), std::string::npos);
+  options.prompt_template = "no place";
+  EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("{prompt}"), std::string::npos);
+}
+
+TEST(Records, TheSharedDataSetsOpen) {
+  const std::string data = std::string(TANDEM_SOURCE_DIR) + "/../shared/data";
+  if (!fs::exists(data)) GTEST_SKIP() << "no ../shared";
+  Options gsm8k;
+  gsm8k.answer_after = "####";
+  const auto train = open_records(data + "/gsm8k/train.jsonl", gsm8k, 0);
+  EXPECT_EQ(train->size(), 7473);
+  for (int64_t row = 0; row < train->size(); ++row) ASSERT_EQ(train->at(row).answer.find(','), std::string::npos);
+  Options math;
+  math.prompt_column = "problem";
+  for (const char* name : {"math500", "math_train", "aime24"})
+    EXPECT_GT(open_records(data + "/math/" + name + ".json", math, 0)->size(), 20) << name;
+}
+
+TEST(Additions, AreRightAndSplitForEverySeed) {
+  std::set<std::pair<std::string, std::string>> trained;
+  Options options;
+  options.digits = 2;
+  options.min_digits = 1;
+  auto operands = [](const Prompt& p) {
+    const size_t plus = p.text.find('+');
+    std::string a = p.text.substr(0, plus), b = p.text.substr(plus + 1, p.text.size() - plus - 2);
+    EXPECT_EQ(std::stoll(a) + std::stoll(b), std::stoll(p.answer)) << p.text;
+    if (b < a) std::swap(a, b);
+    return std::pair(a, b);
+  };
+  for (int64_t seed : {1, 2, 3}) {
+    options.seed = seed;
+    const auto train = open_additions(options, Split::kTrain);
+    for (int64_t row = 0; row < 2000; ++row) trained.insert(operands(train->at(row)));
+  }
+  options.seed = 4;
+  const auto held_out = open_additions(options, Split::kHeldOut);
+  for (int64_t row = 0; row < held_out->size(); ++row) EXPECT_FALSE(trained.count(operands(held_out->at(row))));
+  EXPECT_EQ(held_out->at(5).text, held_out->at(5).text);
+}
+
+TEST(Additions, CanBeWrittenBackwards) {
+  Options options;
+  options.digits = 3;
+  const Prompt plain = open_additions(options, Split::kTrain)->at(0);
+  options.reversed = true;
+  Prompt backwards = open_additions(options, Split::kTrain)->at(0);
+  std::reverse(backwards.answer.begin(), backwards.answer.end());
+  EXPECT_EQ(backwards.answer, plain.answer);
+}
+
+TEST(DataOrder, IsAPermutationOfEveryEpoch) {
+  for (int64_t size : {1, 2, 3, 7, 64, 1000}) {
+    const DataOrder order(42, size);
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      std::set<int64_t> rows;
+      for (int64_t i = 0; i < size; ++i) rows.insert(order.row(epoch * size + i));
+      EXPECT_EQ(static_cast<int64_t>(rows.size()), size);
+      EXPECT_EQ(*rows.begin(), 0);
+      EXPECT_EQ(*rows.rbegin(), size - 1);
+    }
+  }
+}
+
+TEST(DataOrder, DiffersByEpochAndSeedAndNotByTime) {
+  const DataOrder order(1, 100), same(1, 100), other(2, 100);
+  int by_epoch = 0, by_seed = 0;
+  for (int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(order.row(i), same.row(i));
+    by_epoch += order.row(i) != order.row(100 + i);
+    by_seed += order.row(i) != other.row(i);
+  }
+  EXPECT_GT(by_epoch, 80);
+  EXPECT_GT(by_seed, 80);
+  EXPECT_EQ(DataOrder(1, 100, false).row(205), 5);
+}
+
+}  // namespace
+}  // namespace tandem::data

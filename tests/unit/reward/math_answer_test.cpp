@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/math_answer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/reward/math_expr.h"
+
+namespace tandem::reward {
+namespace {
+
+TEST(SameAnswer, MeaningCountsAndNotNotation) {
+  const std::pair<const char*, const char*> same[] = {
+      {"0.5", "\\frac{1}{2}"},
+      {"\\dfrac12", "1/2"},
+      {"1,000", "1000"},
+      {"50\\%", "0.5"},
+      {"50\\%", "50"},
+      {"x = 5", "5"},
+      {"$5$", "5"},
+      {"5 \\text{ cm}", "5"},
+      {"12 cm", "12"},
+      {"90^\\circ", "90"},
+      {"\\$18.90", "18.9"},
+      {"1\\frac{1}{2}", "3/2"},
+      {"1 1/2", "1.5"},
+      {"\\left( 3, \\frac{\\pi}{2} \\right)", "(3, \\pi/2)"},
+      {"2, 1", "1, 2"},
+      {"\\{1, 2\\}", "\\{2,1\\}"},
+      {"x+1", "1 + x"},
+      {"2(x+1)", "2x+2"},
+      {"\\sqrt{8}", "2\\sqrt{2}"},
+      {"\\frac{\\sqrt{3}}{3}", "\\frac{1}{\\sqrt{3}}"},
+      {"(x-2)(x+2)", "x^2-4"},
+      {"[0, 1) \\cup (2, \\infty)", "(2,\\infty)\\cup[0,1)"},
+      {"1 \\pm \\sqrt{2}", "1-\\sqrt{2}, 1+\\sqrt{2}"},
+      {"-\\frac{1}{3}", "\\frac{-1}{3}"},
+      {"2^{10}", "1024"},
+      {"\\text{(C)}", "C"},
+      {"\\text{Evelyn}", "Evelyn"},
+      {"\\begin{pmatrix} 1 & 0.5 \\\\ 2 & 3 \\end{pmatrix}", "\\begin{pmatrix} 1 & \\frac12 \\\\ 2 & 3 \\end{pmatrix}"},
+      {"3 + 2i", "2i+3"},
+      {"y = 2x + 1", "2x - y + 1 = 0"},
+      {"\\log_2 8", "3"},
+      {"\\sin \\frac{\\pi}{6}", "1/2"},
+      {"|-3|", "3"},
+      {"5!", "120"},
+      {"\\binom{5}{2}", "10"},
+      {"0.333333333", "1/3"},
+      {"\\sqrt[3]{27}", "3"},
+      {"6 \\text{ and } 7", "6, 7"},
+      {"11\\sqrt{2}", "11\\sqrt2"},
+      {"e^{2}", "e^2"},
+      {"10^{-2}", "0.01"},
+      {"\\frac{1}{2}x", "x/2"}};
+  for (const auto& [a, b] : same) {
+    EXPECT_TRUE(same_answer(a, b)) << a << " and " << b;
+    EXPECT_TRUE(same_answer(b, a)) << b << " and " << a;
+  }
+}
+
+TEST(SameAnswer, DifferentThingsDiffer) {
+  const std::pair<const char*, const char*> different[] = {{"5", "6"},
+                                                           {"1, 2", "1, 3"},
+                                                           {"(1,2)", "(2,1)"},
+                                                           {"(1,2)", "[1,2]"},
+                                                           {"x+1", "x+2"},
+                                                           {"\\sqrt{2}", "1.414"},
+                                                           {"0.33", "1/3"},
+                                                           {"", "5"},
+                                                           {"5", ""},
+                                                           {"x^2", "x^3"},
+                                                           {"12", "1,2"},
+                                                           {"45.000001", "45"},
+                                                           {"\\infty", "-\\infty"},
+                                                           {"999999999999999999", "1000000000000000000"},
+                                                           {"A", "B"},
+                                                           {"1/0", "1/0.0"},
+                                                           {"\\{1,2\\}", "\\{1,2,3\\}"},
+                                                           {"1 \\pm 2", "1 + 2"},
+                                                           {"50\\%", "5"},
+                                                           {"Evelyn", "Evan"},
+                                                           {"101_2", "101_3"}};
+  for (const auto& [a, b] : different) EXPECT_FALSE(same_answer(a, b)) << a << " and " << b;
+}
+
+TEST(SameAnswer, HostileTextsEndSoon) {
+  EXPECT_FALSE(same_answer(std::string(100000, '('), "1"));
+  EXPECT_FALSE(same_answer(std::string(100000, '{') + "1", "1"));
+  EXPECT_FALSE(same_answer("9^{9^{9^{9}}}", "1"));
+  EXPECT_FALSE(same_answer("\\frac", "1"));
+  EXPECT_FALSE(same_answer("\\sqrt[", "1"));
+  EXPECT_FALSE(same_answer(std::string("\xFF\xFE"), "1"));
+  std::string commas;
+  for (int i = 0; i < 20000; ++i) commas += "1,";
+  EXPECT_FALSE(same_answer(commas, "1"));
+}
+
+TEST(FinalAnswer, TheLastBoxWinsOverEverything) {
+  EXPECT_EQ(final_answer("first \\boxed{1}, then \\boxed{\\frac{1}{2}} is 7"), "\\frac{1}{2}");
+  EXPECT_EQ(final_answer("So the answer is 42.\n"), "42");
+  EXPECT_EQ(final_answer("The final answer is $x+1$."), "$x+1$");
+  EXPECT_EQ(final_answer("#### 18"), "18");
+  EXPECT_EQ(final_answer("<think>9</think><answer>x+1</answer>"), "x+1");
+  EXPECT_EQ(final_answer("we get 3 and then 1,234"), "1,234");
+  EXPECT_EQ(final_answer("nothing"), std::nullopt);
+}
+
+TEST(SameAnswer, EveryAnswerOfTheMathSetsEqualsItself) {
+  const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/../shared/data/math/";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no ../shared";
+  for (const char* name : {"math500.json", "math_train.json"}) {
+    std::ifstream in(folder + name);
+    const nlohmann::json rows = nlohmann::json::parse(in);
+    std::string previous = "an answer of no problem";
+    int equal_neighbours = 0;
+    for (const auto& row : rows) {
+      const std::string answer = row["answer"].is_string() ? row["answer"].get<std::string>() : row["answer"].dump();
+      if (answer.empty()) continue;  // lost in the published set
+      EXPECT_TRUE(same_answer(*final_answer("Hence \\boxed{" + answer + "}."), answer)) << answer;
+      equal_neighbours += previous != answer && same_answer(previous, answer);
+      previous = answer;
+    }
+    EXPECT_LT(equal_neighbours, 20) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::reward

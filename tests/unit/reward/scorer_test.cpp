@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/scorer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tandem/base/error.h"
+
+namespace tandem::reward {
+namespace {
+
+data::Group group_of(int64_t id, std::vector<std::string> responses) {
+  data::Group group;
+  group.id = GroupId{id};
+  group.prompt.answer = "7";
+  for (std::string& response : responses) {
+    data::Sample sample;
+    sample.text = std::move(response);
+    group.samples.push_back(std::move(sample));
+  }
+  return group;
+}
+
+TEST(Scorer, GroupsComeBackScoredAndInOrder) {
+  const FunctionRule slow_first("slow", [](const Answer& a) {
+    if (a.response == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return Score{a.response == a.gold ? 1.0 : 0.0, {}, ""};
+  });
+  Scorer scorer(slow_first, 3);
+  for (int64_t id = 0; id < 50; ++id) scorer.submit(group_of(id, {id % 10 == 0 ? "slow" : "7", "8"}));
+  const auto groups = scorer.drain(Deadline::after_s(20));
+  ASSERT_EQ(groups.size(), 50u);
+  for (int64_t id = 0; id < 50; ++id) {
+    const data::Group& group = groups[static_cast<size_t>(id)];
+    EXPECT_EQ(value(group.id), id);
+    EXPECT_TRUE(group.samples[1].scored);
+    EXPECT_EQ(group.samples[0].score, id % 10 == 0 ? 0 : 1);
+    EXPECT_EQ(group.samples[0].parts.at(0).first, "slow");
+  }
+  EXPECT_EQ(scorer.num_pending(), 0u);
+  EXPECT_FALSE(scorer.collect(Deadline::after_s(1)));
+}
+
+TEST(Scorer, ARuleThatThrowsIsNamedAndLosesNothing) {
+  const FunctionRule moody("moody", [](const Answer& a) -> Score {
+    if (a.response == "bad") throw std::runtime_error("no mood");
+    return {1, {}, ""};
+  });
+  Scorer scorer(moody, 2);
+  scorer.submit(group_of(1, {"good"}));
+  scorer.submit(group_of(2, {"good", "bad"}));
+  scorer.submit(group_of(3, {"good"}));
+  EXPECT_EQ(value(scorer.collect(Deadline::after_s(5))->id), 1);
+  try {
+    scorer.collect(Deadline::after_s(5));
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_STREQ(e.what(), "reward rule moody, group 2: grading failed: no mood (expected a rule that gives every answer a score)");
+  }
+  const auto ungraded = scorer.collect(Deadline::after_s(5));
+  ASSERT_TRUE(ungraded);
+  EXPECT_EQ(value(ungraded->id), 2);
+  EXPECT_FALSE(ungraded->samples[0].scored);
+  EXPECT_EQ(value(scorer.collect(Deadline::after_s(5))->id), 3);
+}
+
+TEST(Scorer, WaitingEndsAtTheDeadlineAndTheEndJoins) {
+  const FunctionRule sleepy("sleepy", [](const Answer&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return Score{};
+  });
+  Scorer scorer(sleepy, 1);
+  scorer.submit(group_of(1, {"a"}));
+  EXPECT_FALSE(scorer.try_collect());
+  EXPECT_THROW(scorer.collect(Deadline::after_s(0.01)), PeerError);
+}
+
+}  // namespace
+}  // namespace tandem::reward

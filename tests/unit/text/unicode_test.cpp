@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/text/unicode.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tandem/base/error.h"
+#include "tandem/text/regex.h"
+
+namespace tandem::text {
+namespace {
+
+const std::string kBad = "\xEF\xBF\xBD";
+
+TEST(Utf8, EachMaximalIllFormedPartBecomesOneReplacement) {
+  EXPECT_EQ(repair_utf8("a\xF0\x9F\x98z"), "a" + kBad + "z");         // a character without its last byte
+  EXPECT_EQ(repair_utf8("\xE0\x80\x80"), kBad + kBad + kBad);         // overlong
+  EXPECT_EQ(repair_utf8("\xED\xA0\x80"), kBad + kBad + kBad);         // surrogate
+  EXPECT_EQ(repair_utf8("\xF0\x9F\x98\x80"), "\xF0\x9F\x98\x80");
+  EXPECT_TRUE(utf8_step("\xE2\x82").incomplete);
+  EXPECT_FALSE(utf8_step("\xE2x").incomplete);
+}
+
+TEST(Nfc, ComposesAndOrdersMarks) {
+  EXPECT_EQ(nfc("e\xCC\x81"), "\xC3\xA9");
+  EXPECT_EQ(nfc("\xE2\x84\xAB"), "\xC3\x85");                          // the Angstrom sign
+  EXPECT_EQ(nfc("a\xCC\x81\xCC\xA3"), "\xE1\xBA\xA1\xCC\x81");         // the mark below comes first
+  EXPECT_EQ(nfc("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB"), "\xED\x95\x9C");  // Hangul
+}
+
+TEST(Nfc, IsNotQuadraticInARunOfMarks) {
+  std::string text = "a";
+  for (int i = 0; i < 200000; ++i) text += i % 2 ? "\xCC\x81" : "\xCC\xA3";
+  const auto begin = std::chrono::steady_clock::now();
+  nfc(text);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Regex, ABadPatternIsTheUsersError) { EXPECT_THROW(Regex("(", "test"), UserError); }
+
+TEST(Regex, AnEndlessSearchIsTheUsersError) { EXPECT_THROW(Regex("(a+)+$", "test").found_in(std::string(60, 'a') + "b"), UserError); }
+
+TEST(Regex, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
+  const Regex space("^" + with_unicode_space("\\s") + "$", "test");
+  EXPECT_TRUE(space.found_in("\xC2\x85"));
+  EXPECT_TRUE(space.found_in("\xE3\x80\x80"));
+  EXPECT_FALSE(space.found_in("\xE1\xA0\x8E"));  // U+180E, a space for PCRE2 alone
+}
+
+}  // namespace
+}  // namespace tandem::text
