@@ -72,7 +72,8 @@ std::string path_of(const CLI::App& app) {
   const std::string help = "see `" + path_of(app) + " --help`", message = error.what();
   if (message.find("ubcommand") != std::string::npos) throw UserError(path_of(app), "names no command", help);
   const std::string unreadable = "Could not convert: ";
-  if (message.starts_with(unreadable)) throw UserError(path_of(app), message.substr(unreadable.size()) + " cannot be read", "expected a number; " + help);
+  if (message.starts_with(unreadable))
+    throw UserError(path_of(app), message.substr(unreadable.size()) + " cannot be read", "expected a number; " + help);
   throw UserError(path_of(app), message, help);
 }
 

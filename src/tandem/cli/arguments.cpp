@@ -34,16 +34,22 @@ void add_options(CLI::App& app, const OptionList& list, const std::string& group
   }
 }
 
-void add_compute(CLI::App& app, std::string* device, std::string& dtype, int64_t& threads) {
+void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads) {
   const std::string group = "Computing";
-  if (device) app.add_option("--device", *device, "Where to compute")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str()->group(group);
-  app.add_option("--dtype", dtype, "Compute dtype")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str()->group(group);
-  app.add_option("--threads", threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber)->capture_default_str()->group(group);
+  app.add_option("--device", device, "Where to compute")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str()->group(group);
+  app.add_option("--dtype", dtype, "Compute dtype")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", threads, "Compute threads; 0 takes every core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_inference(CLI::App& app, runtime::InferenceOptions& options) {
   app.add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
-  add_compute(app, &options.device, options.dtype, options.threads);
+  add_compute(app, options.device, options.dtype, options.threads);
   app.add_option("--seed", options.seed, "Seed of sampling")->check(CLI::NonNegativeNumber)->capture_default_str()->group("Computing");
   app.add_flag("--parity", options.parity, "The very bits that training computes; slower")->group("Computing");
   add_described(app, options.engine, "Engine");

@@ -25,8 +25,8 @@ void add_described(CLI::App& app, Options& options, const std::string& group) {
 
 /// --model (required), --device, --dtype, --threads, --seed, --parity and the engine's options.
 void add_inference(CLI::App& app, runtime::InferenceOptions& options);
-/// --device, of which "cpu" is what this build has; --dtype; --threads.
-void add_compute(CLI::App& app, std::string* device, std::string& dtype, int64_t& threads);
+/// --device, --dtype, --threads.
+void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads);
 /// An option that may be given several times, one value each.
 CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const std::string& help);
 

@@ -59,7 +59,9 @@ class Bench : public Command {
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json");
-    app.footer("The first repeat is a warm-up; each benchmark checks its answer before it reports.\nExample:\n  tandem bench grpo_step --help");
+    app.footer(
+        "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
+        "Example:\n  tandem bench grpo_step --help");
   }
 
   void run() override {
@@ -82,7 +84,7 @@ class Bench : public Command {
     add_count(*sub, "--repeats", options_.repeats, "Measured repeats");
     sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
     sub->add_option("--seed", options_.seed, "Seed of the workload")->check(CLI::NonNegativeNumber)->capture_default_str();
-    add_compute(*sub, &device_, options_.dtype, options_.threads);
+    add_compute(*sub, device_, options_.dtype, options_.threads);
     sub->add_flag("--parity", options_.parity, "In parity mode")->group("Computing");
     benches_.emplace_back(sub, bench);
     return sub;

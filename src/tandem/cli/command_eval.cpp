@@ -19,18 +19,25 @@ class Eval : public Command {
   void declare(CLI::App& app) override {
     add_inference(app, request_.inference);
     const std::string problems = "Problems";
-    app.add_option("--data", request_.data.eval, "Problems with answers: a .jsonl or .json file, or `synthetic`")->required()->type_name("FILE")->group(problems);
-    app.add_option("--prompt-column", request_.data.prompt_column, "Field of a record that holds the question")->capture_default_str()->group(problems);
-    app.add_option("--answer-column", request_.data.answer_column, "Field of a record that holds the right answer")->capture_default_str()->group(problems);
-    app.add_option("--prompt-template", request_.data.prompt_template, "Text the model sees; {prompt} is the question")
-        ->capture_default_str()
+    data::Options& data = request_.data;
+    app.add_option("--data", data.eval, "Problems with answers: a .jsonl or .json file, or `synthetic`")
+        ->required()
+        ->type_name("FILE")
         ->group(problems);
-    app.add_option("--answer-after", request_.data.answer_after, "The answer is what follows the last of these texts, such as ####")->group(problems);
-    app.add_option("--max-problems", request_.data.eval_max_rows, "Problems to use from the start of the file; 0 is all")
+    const auto text = [&](const char* name, std::string& value, const char* help) {
+      app.add_option(name, value, help)->capture_default_str()->group(problems);
+    };
+    text("--prompt-column", data.prompt_column, "Field of a record that holds the question");
+    text("--answer-column", data.answer_column, "Field of a record that holds the right answer");
+    text("--prompt-template", data.prompt_template, "Text the model sees; {prompt} is the question");
+    text("--answer-after", data.answer_after, "The answer is what follows the last of these texts, such as ####");
+    app.add_option("--max-problems", data.eval_max_rows, "Problems to use from the start of the file; 0 is all")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str()
         ->group(problems);
-    app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")->required()->type_name("RULE");
+    app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")
+        ->required()
+        ->type_name("RULE");
     app.add_option("--right-at", request_.right_at, "Score from which an answer counts as right")->capture_default_str();
     app.add_option("--n", request_.generate.n, "Answers per problem; needs a --temperature above 0 to differ")
         ->check(CLI::PositiveNumber)

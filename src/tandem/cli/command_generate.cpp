@@ -38,7 +38,8 @@ struct InputBounds {
   /// `longest` is the context, less what must fit behind the given tokens.
   void check_length(size_t length, int64_t behind, const std::string& where) const {
     if (context > 0 && static_cast<int64_t>(length) + behind > context)
-      throw UserError(where, join_text("has ", length, " tokens, and the model's context is ", context), join_text("at most ", context - behind));
+      throw UserError(where, join_text("has ", length, " tokens, and the model's context is ", context),
+                      join_text("at most ", context - behind));
   }
 
  private:
@@ -89,12 +90,14 @@ class Generate : public Command {
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
       if (row.contains("messages")) {
-        throw UserError(where, "field `messages` needs a chat template", "they come with `tandem chat` in a later version; give `prompt` or `prompt_ids`");
+        throw UserError(where, "field `messages` needs a chat template",
+                        "templates come with `tandem chat` in a later version; give `prompt` or `prompt_ids`");
       } else if (row.contains("prompt_ids")) {
         prompt.ids = ids_field(row, "prompt_ids", where);
       } else {
         prompt.text = text_field(row, "prompt", where);
-        if (!tokenizer) throw UserError(where, "field `prompt` is text, and " + inference_.model + " has no tokenizer", "expected `prompt_ids`");
+        if (!tokenizer)
+          throw UserError(where, "field `prompt` is text, and " + inference_.model + " has no tokenizer", "expected `prompt_ids`");
         prompt.ids = tokenizer->encode(prompt.text);
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
@@ -127,7 +130,9 @@ class Logprobs : public Command {
   void declare(CLI::App& app) override {
     add_inference(app, inference_);
     app.add_option("--input", input_, "File of token ids; default standard input")->type_name("FILE");
-    app.add_option("--temperature", temperature_, "Divides the logits; 0 counts as 1")->check(CLI::NonNegativeNumber)->capture_default_str();
+    app.add_option("--temperature", temperature_, "Divides the logits; 0 counts as 1")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
     app.footer(
         "Reads {\"ids\":[]} lines, writes {\"logprobs\":[]} lines: log p(ids[i] given ids[0..i-1]) for i >= 1.\n"
         "Example:\n  echo '{\"ids\": [5, 6, 7]}' | tandem logprobs --model DIR");

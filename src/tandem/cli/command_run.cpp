@@ -33,7 +33,9 @@ class Train : public Command {
   void declare(CLI::App& app) override {
     recipe_.declare(app);
     app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
-    app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")->type_name("RUN_DIR")->group("The run");
+    app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
+        ->type_name("RUN_DIR")
+        ->group("The run");
     app.footer(examples_);
   }
 

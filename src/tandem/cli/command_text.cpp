@@ -91,7 +91,9 @@ class Detokenize : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_option("--model", model_, "Hugging Face directory of the model or tokenizer")->required()->type_name("DIR");
-    app.footer("Reads {\"ids\":[]} lines, writes {\"text\":} lines.\nExample:\n  echo '{\"ids\": [9707]}' | tandem detokenize --model DIR");
+    app.footer(
+        "Reads {\"ids\":[]} lines, writes {\"text\":} lines.\n"
+        "Example:\n  echo '{\"ids\": [9707]}' | tandem detokenize --model DIR");
   }
   void run() override { detokenize(model_, std::cin, std::cout); }
 

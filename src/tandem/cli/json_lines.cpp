@@ -10,7 +10,7 @@ namespace tandem::cli {
 
 using nlohmann::json;
 
-void each_object(std::istream& in, const std::string& name, const std::function<void(const json&, const std::string& where)>& use) {
+void each_object(std::istream& in, const std::string& name, const UseObject& use) {
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
     const std::string where = name + ":" + std::to_string(number);
@@ -34,7 +34,8 @@ void write_line(std::ostream& out, const nlohmann::ordered_json& row) {
 
 const json& field(const json& row, const char* name, const std::string& where) {
   const auto found = row.find(name);
-  if (found == row.end()) throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
+  if (found == row.end())
+    throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
   return *found;
 }
 

@@ -11,9 +11,11 @@
 
 namespace tandem::cli {
 
+using UseObject = std::function<void(const nlohmann::json& row, const std::string& where)>;
+
 /// Calls `use` with each object and its place, "NAME:LINE"; blank lines are passed over.
 /// Errors: UserError naming the line, also where `use` throws one that does not.
-void each_object(std::istream& in, const std::string& name, const std::function<void(const nlohmann::json&, const std::string& where)>& use);
+void each_object(std::istream& in, const std::string& name, const UseObject& use);
 /// Writes one line and flushes. Errors: PeerError if it cannot be written.
 void write_line(std::ostream& out, const nlohmann::ordered_json& row);
 

@@ -62,12 +62,13 @@ std::vector<runtime::Setting> RecipeArguments::settings() const {
   if (staleness && *staleness != "0" && !schedule) all.push_back({"schedule.kind", "stale", "--staleness"});
   if (schedule == "sync" && !staleness) all.push_back({"schedule.staleness", "0", "--schedule"});
   if (no_eval_)
-    for (const auto& [option, value] : {std::pair{"eval.before", "false"}, std::pair{"eval.after", "false"}, std::pair{"eval.every_steps", "0"}})
-      all.push_back({option, value, "--no-eval"});
+    for (const char* option : {"eval.before", "eval.after"}) all.push_back({option, "false", "--no-eval"});
+  if (no_eval_) all.push_back({"eval.every_steps", "0", "--no-eval"});
   if (parity_) all.push_back({"run.parity", "true", "--parity"});
   for (const std::string& text : set_) {
     const size_t equal = text.find('=');
-    if (equal == std::string::npos || equal == 0) throw UserError("--set", "`" + text + "` names no option and value", "expected section.option=value");
+    if (equal == std::string::npos || equal == 0)
+      throw UserError("--set", "`" + text + "` names no option and value", "expected section.option=value");
     all.push_back({text.substr(0, equal), text.substr(equal + 1), "--set"});
   }
   return all;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/data/options.h"
+#include "tandem/data/sample.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
 #include "tandem/runtime/run.h"

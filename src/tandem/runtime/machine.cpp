@@ -66,7 +66,8 @@ json machine_report() {
                  {"cuda", false},
                  {"gpus", num_gpus()}};
   json missing = json::object();
-  if (!comm::mpi_available()) missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
+  if (!comm::mpi_available())
+    missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
   missing["cuda"] = "this version computes on the CPU; a CUDA backend comes with a later one";
   report["missing"] = std::move(missing);
