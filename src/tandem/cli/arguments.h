@@ -15,6 +15,9 @@ namespace tandem::cli {
 /// Adds each listed option as `--its-name` with its own help, default and check. Errors while parsing: UserError naming it.
 void add_options(CLI::App& app, const OptionList& list, const std::string& group);
 
+/// One such option. `value` must outlive the parse.
+CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue value, const std::string& help, OptionCheck check = {});
+
 /// `options` must outlive the parse.
 template <class Options>
 void add_described(CLI::App& app, Options& options, const std::string& group) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem bench NAME`: the options of each benchmark, its object to standard output and to --out.
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -38,13 +38,11 @@ class Bench : public Command {
     add_count(*step, "--gens", options_.gens, "Responses per prompt");
     add_count(*step, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
     add_count(*step, "--new", options_.new_tokens, "Tokens of a response");
-    step->add_option("--beta", options_.beta, "Weight of the KL term")->check(CLI::NonNegativeNumber)->capture_default_str();
+    add_checked(*step, "--beta", &options_.beta, "Weight of the KL term", at_least(0));
     step->footer("Example:\n  tandem bench grpo_step --model DIR --prompts 16 --gens 8 --prompt-len 32 --new 64");
 
     CLI::App* generate = add(app, "generate", "Generation alone", runtime::bench_generate);
-    generate->add_option("--mode", options_.mode, "All responses of one length, or each its own")
-        ->check(CLI::IsMember({"fixed", "ragged"}))
-        ->capture_default_str();
+    add_checked(*generate, "--mode", &options_.mode, "All responses of one length, or each its own", one_of({"fixed", "ragged"}));
     add_count(*generate, "--batch", options_.batch, "Sequences that run at a time");
     add_count(*generate, "--prompts", options_.prompts, "Prompts");
     add_count(*generate, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
@@ -55,9 +53,8 @@ class Bench : public Command {
     CLI::App* train = add(app, "train_step", "One training step on packed sequences", runtime::bench_train_step);
     add_count(*train, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
     add_lengths(*train, "Response lengths: a JSON array");
-    train->add_option("--micro-batch-tokens", options_.micro_batch_tokens, "Packed tokens of one pass; 0 takes the default of training")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
+    add_checked(*train, "--micro-batch-tokens", &options_.micro_batch_tokens, "Packed tokens of one pass; 0 takes the default of training",
+                at_least(0));
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json");
     app.footer(
         "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
@@ -83,7 +80,7 @@ class Bench : public Command {
     sub->add_option("--model", options_.model, "Hugging Face directory of the model")->required()->type_name("DIR");
     add_count(*sub, "--repeats", options_.repeats, "Measured repeats");
     sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
-    sub->add_option("--seed", options_.seed, "Seed of the workload")->check(CLI::NonNegativeNumber)->capture_default_str();
+    add_checked(*sub, "--seed", &options_.seed, "Seed of the workload", at_least(0));
     add_compute(*sub, device_, options_.dtype, options_.threads);
     sub->add_flag("--parity", options_.parity, "In parity mode")->group("Computing");
     benches_.emplace_back(sub, bench);
@@ -91,7 +88,7 @@ class Bench : public Command {
   }
 
   static void add_count(CLI::App& app, const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+    add_checked(app, name, &value, help, at_least(1));
   }
   void add_lengths(CLI::App& app, const char* help) { app.add_option("--lengths", lengths_path_, help)->type_name("FILE"); }
 

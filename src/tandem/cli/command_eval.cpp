@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem eval`: answers a data set and grades the answers.
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
@@ -25,23 +25,19 @@ class Eval : public Command {
         ->type_name("FILE")
         ->group(problems);
     const auto text = [&](const char* name, std::string& value, const char* help) {
-      app.add_option(name, value, help)->capture_default_str()->group(problems);
+      add_checked(app, name, &value, help)->group(problems);
     };
     text("--prompt-column", data.prompt_column, "Field of a record that holds the question");
     text("--answer-column", data.answer_column, "Field of a record that holds the right answer");
     text("--prompt-template", data.prompt_template, "Text the model sees; {prompt} is the question");
     text("--answer-after", data.answer_after, "The answer is what follows the last of these texts, such as ####");
-    app.add_option("--max-problems", data.eval_max_rows, "Problems to use from the start of the file; 0 is all")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str()
+    add_checked(app, "--max-problems", &data.eval_max_rows, "Problems to use from the start of the file; 0 is all", at_least(0))
         ->group(problems);
     app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")
         ->required()
         ->type_name("RULE");
-    app.add_option("--right-at", request_.right_at, "Score from which an answer counts as right")->capture_default_str();
-    app.add_option("--n", request_.generate.n, "Answers per problem; needs a --temperature above 0 to differ")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str()
+    add_checked(app, "--right-at", &request_.right_at, "Score from which an answer counts as right");
+    add_checked(app, "--n", &request_.generate.n, "Answers per problem; needs a --temperature above 0 to differ", at_least(1))
         ->group("Sampling");
     add_described(app, request_.generate.sampling, "Sampling");
     add_repeated(app, "--stop", request_.generate.stop, "Text that ends an answer and is cut off; may be repeated")->group("Sampling");

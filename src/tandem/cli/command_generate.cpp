@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem generate` and `tandem logprobs`: a model used alone, JSON lines in and out.
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <cstdio>
 #include <filesystem>
 
@@ -60,7 +60,7 @@ class Generate : public Command {
   void declare(CLI::App& app) override {
     add_inference(app, inference_);
     app.add_option("--input", input_, "File of prompts; default standard input")->type_name("FILE");
-    app.add_option("--n", options_.n, "Completions per prompt")->check(CLI::PositiveNumber)->capture_default_str()->group("Sampling");
+    add_checked(app, "--n", &options_.n, "Completions per prompt", at_least(1))->group("Sampling");
     add_described(app, options_.sampling, "Sampling");
     add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
@@ -130,9 +130,7 @@ class Logprobs : public Command {
   void declare(CLI::App& app) override {
     add_inference(app, inference_);
     app.add_option("--input", input_, "File of token ids; default standard input")->type_name("FILE");
-    app.add_option("--temperature", temperature_, "Divides the logits; 0 counts as 1")
-        ->check(CLI::NonNegativeNumber)
-        ->capture_default_str();
+    add_checked(app, "--temperature", &temperature_, "Divides the logits; 0 counts as 1", at_least(0));
     app.footer(
         "Reads {\"ids\":[]} lines, writes {\"logprobs\":[]} lines: log p(ids[i] given ids[0..i-1]) for i >= 1.\n"
         "Example:\n  echo '{\"ids\": [5, 6, 7]}' | tandem logprobs --model DIR");

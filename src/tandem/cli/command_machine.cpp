@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem config`, `doctor` and `board`: what can be set, what the machine has, what a run did.
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "tandem/board/server.h"
+#include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
@@ -60,19 +61,19 @@ class Board : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_option("RUN_DIR", run_dir_, "Run folder, live or finished")->required()->type_name("DIR");
-    app.add_option("--port", port_, "Port on 127.0.0.1; 0 takes a free one")->check(CLI::Range(0, 65535))->capture_default_str();
+    add_checked(app, "--port", &port_, "Port on 127.0.0.1; 0 takes a free one", between(0, 65535));
     app.footer("Serves until Ctrl-C.\nExample:\n  tandem board runs/quickstart");
   }
   void run() override {
     const std::atomic<bool>& stop = stop_on_signals();
-    board::Server server(run_dir_, port_);
+    board::Server server(run_dir_, static_cast<int>(port_));
     std::cout << server.url() << std::endl;
     server.run(stop);
   }
 
  private:
   std::string run_dir_;
-  int port_ = 0;
+  int64_t port_ = 0;
 };
 
 }  // namespace

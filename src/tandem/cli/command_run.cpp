@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem run` and `tandem sft`: a recipe, what the command line changes in it, and a flag for signals.
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 #include "tandem/cli/command.h"
 #include "tandem/cli/recipe_arguments.h"

@@ -78,7 +78,9 @@ class Tokenize : public Command {
   void declare(CLI::App& app) override {
     app.add_option("--model", model_, "Hugging Face directory of the model or tokenizer")->required()->type_name("DIR");
     app.add_flag("--plain", plain_, "Special tokens in the text are text");
-    app.footer("Reads {\"text\":} lines, writes {\"ids\":[]} lines.\nExample:\n  echo '{\"text\": \"Hello\"}' | tandem tokenize --model DIR");
+    app.footer(
+        "Reads {\"text\":} lines, writes {\"ids\":[]} lines.\n"
+        "Example:\n  echo '{\"text\": \"Hello\"}' | tandem tokenize --model DIR");
   }
   void run() override { tokenize(model_, plain_, std::cin, std::cout); }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/cli/recipe_arguments.h"
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <array>
 
 #include "tandem/base/error.h"

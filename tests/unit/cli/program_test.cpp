@@ -111,7 +111,8 @@ TEST_F(Program, AnUnknownNameIsAnsweredWithTheNearest) {
 
 TEST_F(Program, AWrongValueIsAnsweredWithWhatWouldBeRight) {
   refuses("run " + quickstart_ + " --steps many", {"--steps", "'many'", "an integer"});
-  refuses("generate --model m --n many", {"--n", "many", "number"});
+  refuses("generate --model m --n many", {"--n", "many", "an integer"});
+  refuses("generate --model m --n 0", {"--n", "0", "at least 1"});
   refuses("generate --model m --top-p 7", {"--top-p", "7", "between"});
   refuses("generate", {"--model", "required"});
   refuses("generate --model m --device tpu", {"--device", "tpu", "cpu"});
