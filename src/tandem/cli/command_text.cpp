@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/cli/command_text.h"
 
+#include <CLI/App.hpp>
 #include <functional>
-#include <istream>
+#include <iostream>
 #include <nlohmann/json.hpp>
-#include <ostream>
 
 #include "tandem/base/error.h"
+#include "tandem/cli/command.h"
+#include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
 #include "tandem/text/tokenizer.h"
@@ -18,47 +20,9 @@ using nlohmann::ordered_json;
 
 namespace {
 
+// Each line is answered before the next is read.
 void each_line(std::istream& in, std::ostream& out, const std::function<ordered_json(const json&, const std::string&)>& answer) {
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
-    const std::string where = "stdin:" + std::to_string(number);
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json row = json::parse(line, nullptr, false);
-    if (!row.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line");
-    try {
-      out << answer(row, where).dump() << "\n" << std::flush;
-    } catch (const UserError& e) {
-      const std::string message = e.what();
-      if (message.starts_with(where)) throw;
-      throw UserError(where, message, "the lines before it are answered");
-    }
-    if (!out) throw PeerError("stdout: cannot be written after line " + std::to_string(number));
-  }
-}
-
-const json& field(const json& row, const char* name, const std::string& where) {
-  const auto found = row.find(name);
-  if (found == row.end())
-    throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
-  return *found;
-}
-
-std::string text_field(const json& row, const char* name, const std::string& where) {
-  const json& value = field(row, name, where);
-  if (!value.is_string()) throw UserError(where, std::string("field `") + name + "` is " + value.dump().substr(0, 40), "expected a text");
-  return value.get<std::string>();
-}
-
-std::vector<int32_t> ids_field(const json& row, const std::string& where) {
-  const json& value = field(row, "ids", where);
-  std::vector<int32_t> ids;
-  if (!value.is_array()) throw UserError(where, "field `ids` is not a list", "expected a list of token ids");
-  for (const json& id : value) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
-      throw UserError(where, "id " + id.dump() + " is no token id", "expected non-negative integers");
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  each_object(in, "stdin", [&](const json& row, const std::string& where) { write_line(out, answer(row, where)); });
 }
 
 std::string gold_field(const json& row, const std::string& where) {
@@ -82,7 +46,7 @@ void tokenize(const std::string& model, bool plain, std::istream& in, std::ostre
 void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
   each_line(in, out, [&](const json& row, const std::string& where) {
-    return ordered_json{{"text", tokenizer.decode(ids_field(row, where))}};
+    return ordered_json{{"text", tokenizer.decode(ids_field(row, "ids", where))}};
   });
 }
 
@@ -106,5 +70,58 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
     return ordered_json{{"score", score.score}, {"parts", parts}, {"extracted", score.extracted}};
   });
 }
+
+namespace {
+
+class Tokenize : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("--model", model_, "Hugging Face directory of the model or tokenizer")->required()->type_name("DIR");
+    app.add_flag("--plain", plain_, "Special tokens in the text are text");
+    app.footer(
+        "Reads {\"text\":} lines, writes {\"ids\":[]} lines.\n"
+        "Example:\n  echo '{\"text\": \"Hello\"}' | tandem tokenize --model DIR");
+  }
+  void run() override { tokenize(model_, plain_, std::cin, std::cout); }
+
+ private:
+  std::string model_;
+  bool plain_ = false;
+};
+
+class Detokenize : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("--model", model_, "Hugging Face directory of the model or tokenizer")->required()->type_name("DIR");
+    app.footer(
+        "Reads {\"ids\":[]} lines, writes {\"text\":} lines.\n"
+        "Example:\n  echo '{\"ids\": [9707]}' | tandem detokenize --model DIR");
+  }
+  void run() override { detokenize(model_, std::cin, std::cout); }
+
+ private:
+  std::string model_;
+};
+
+class Grade : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    std::string names;
+    for (const std::string& name : reward::rule_names()) names += (names.empty() ? "" : ", ") + name;
+    app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
+    app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines.\nRules: " + names +
+               "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
+  }
+  void run() override { grade(rule_, std::cin, std::cout); }
+
+ private:
+  std::string rule_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> tokenize_command() { return std::make_unique<Tokenize>(); }
+std::unique_ptr<Command> detokenize_command() { return std::make_unique<Detokenize>(); }
+std::unique_ptr<Command> grade_command() { return std::make_unique<Grade>(); }
 
 }  // namespace tandem::cli

@@ -121,6 +121,7 @@ void describe(OptionVisitor& field, RunConfig& o);
 struct Setting {
   std::string name;
   std::string value;
+  std::string where = "--set";  ///< as errors name it: --set or a short form such as --steps
 };
 
 /// Defaults, then the file (unless ""), then the settings; validated. Errors: UserError naming file, option and what would be

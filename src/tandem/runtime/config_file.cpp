@@ -90,7 +90,7 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
   config.algo = algo::named_recipe(algorithm_of(node, settings, config.algo.name));
   const OptionList list = list_options(config);
   if (node.IsMap()) apply_yaml(node, "", list, path);
-  for (const Setting& s : settings) set_option(find_option(list, s.name, "--set"), s.value, "--set");
+  for (const Setting& s : settings) set_option(find_option(list, s.name, s.where), s.value, s.where);
   for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
   if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());
   validate(config, path.empty() ? "options" : path);

@@ -6,9 +6,11 @@
 
 #include "tandem/base/error.h"
 #include "tandem/cli/oracle/suites.h"
+#include "tandem/device/process.h"
 
 int main(int argc, char** argv) {
   using namespace tandem;
+  device::tune_allocator();
   CLI::App app("Runs files of expected values through Tandem.");
   std::string suite;
   std::vector<std::string> files;

@@ -9,6 +9,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/options.h"
 #include "tandem/cli/oracle/oracle_losses.h"
+#include "tandem/cli/oracle/oracle_model.h"
 
 namespace tandem::cli {
 
@@ -24,6 +25,7 @@ const std::vector<Suite>& suites() {
                     Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
       {"staleness", [](const std::string& file, const OracleOptions&,
                        Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
+      {"model", [](const std::string& folder, const OracleOptions&, Report& report) { run_model(folder, report); }, true},
   };
   return all;
 }
@@ -39,6 +41,31 @@ std::string read_whole(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in || fs::is_directory(file)) throw UserError(file, "cannot be read", "expected a file of expected values");
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+bool is_model_folder(const fs::path& path) { return fs::is_regular_file(path / "golden.safetensors"); }
+
+// What a folder stands for: the expected-value files in it, or the folder itself if there are none.
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> inside;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().extension().string().starts_with(".json")) inside.push_back(entry.path().string());
+  std::sort(inside.begin(), inside.end());
+  if (inside.empty()) inside = {folder};
+  return inside;
+}
+
+// A model folder, a file of one, or a folder of model folders.
+std::vector<std::string> model_folders_in(const std::string& path) {
+  const fs::path folder = fs::is_directory(path) ? fs::path(path) : fs::path(path).parent_path();
+  if (is_model_folder(folder)) return {folder.lexically_normal().string()};
+  std::vector<std::string> inside;
+  if (fs::is_directory(path))
+    for (const auto& entry : fs::directory_iterator(path))
+      if (is_model_folder(entry.path())) inside.push_back(entry.path().string());
+  std::sort(inside.begin(), inside.end());
+  if (inside.empty()) throw UserError(path, "is no model folder and holds none", "expected golden.safetensors in it");
+  return inside;
 }
 
 }  // namespace
@@ -65,13 +92,10 @@ void run_suite(const std::string& name, const std::vector<std::string>& files, c
   const Suite& suite = suites()[static_cast<size_t>(found - names.begin())];
   for (const std::string& file : files) {
     std::vector<std::string> inside = {file};
-    if (fs::is_directory(file)) {
-      inside.clear();
-      for (const auto& entry : fs::directory_iterator(file))
-        if (entry.is_regular_file() && entry.path().extension().string().starts_with(".json")) inside.push_back(entry.path().string());
-      std::sort(inside.begin(), inside.end());
-      if (inside.empty()) inside = {file};  // a model folder: the suite reads it as a whole
-    }
+    if (suite.takes_folders)
+      inside = model_folders_in(file);
+    else if (fs::is_directory(file))
+      inside = files_in(file);
     for (const std::string& one : inside) suite.run(one, options, report);
   }
 }

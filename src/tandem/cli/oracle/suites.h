@@ -18,10 +18,11 @@ struct OracleOptions {
 struct Suite {
   const char* name;
   void (*run)(const std::string& file, const OracleOptions& options, Report& report);
+  bool takes_folders = false;  ///< a case is a model folder; else a folder stands for the files in it
 };
 const std::vector<Suite>& suites();
 
-/// Runs a suite on files; a directory stands for all files in it. Errors: UserError for an unknown suite or missing file.
+/// Runs a suite on files; a directory stands for all files in it, or for all model folders in it. Errors: UserError for an unknown suite or missing file.
 void run_suite(const std::string& suite, const std::vector<std::string>& files, const OracleOptions& options, Report& report);
 
 /// The rows of a JSON Lines file, split at "\n" alone. Errors: UserError.

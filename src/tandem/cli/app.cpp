@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/app.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <new>
+#include <optional>
+
+#include "tandem/base/error.h"
+#include "tandem/base/options.h"
+#include "tandem/cli/command.h"
+
+namespace tandem::cli {
+namespace {
+
+struct CommandEntry {
+  const char* name;
+  const char* summary;
+  const char* group;
+  std::unique_ptr<Command> (*make)();
+  bool on_every_rank;  ///< under mpirun; the others are work for one process
+};
+
+const std::vector<CommandEntry>& entries() {
+  static const std::vector<CommandEntry> all = {
+      {"run", "Train a model by reinforcement learning, as a recipe says", "Training", run_command, true},
+      {"sft", "Train a model on questions and their answers", "Training", sft_command, true},
+      {"config", "Show every option, or the resolved recipe", "Training", config_command, false},
+      {"board", "Show a run as a web page", "Training", board_command, false},
+      {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command, false},
+      {"generate", "Answer prompts", "Using a model", generate_command, false},
+      {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command, false},
+      {"tokenize", "Text to token ids", "Using a model", tokenize_command, false},
+      {"detokenize", "Token ids to text", "Using a model", detokenize_command, false},
+      {"grade", "Score answers by a rule", "Using a model", grade_command, false},
+      {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command, false},
+      {"bench", "Measure speed on this machine", "This machine", bench_command, false},
+  };
+  return all;
+}
+
+/// The command that was reached: the last one named.
+const CLI::App& innermost(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().back();
+  return *at;
+}
+
+std::string path_of(const CLI::App& app) {
+  return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : app.get_name();
+}
+
+[[noreturn]] void refuse_extra(const CLI::App& app, const std::string& extra) {
+  const std::string help = "see `" + path_of(app) + " --help`";
+  std::vector<std::string> names;
+  if (extra.size() > 1 && extra[0] == '-') {
+    for (const CLI::Option* option : app.get_options())
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    const std::string name = extra.substr(0, extra.find('='));
+    throw UserError(path_of(app), "unknown option " + name, "the nearest is " + nearest_name(name, names) + "; " + help);
+  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  if (names.empty()) throw UserError(path_of(app), "unexpected argument " + extra, help);
+  throw UserError(path_of(app), "unknown command " + extra, "the nearest is " + nearest_name(extra, names) + "; " + help);
+}
+
+/// Says in the house's form what the parser did not like.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string help = "see `" + path_of(app) + " --help`", message = error.what();
+  if (message.find("ubcommand") != std::string::npos) throw UserError(path_of(app), "names no command", help);
+  const std::string unreadable = "Could not convert: ";
+  if (message.starts_with(unreadable))
+    throw UserError(path_of(app), message.substr(unreadable.size()) + " cannot be read", "expected a number; " + help);
+  throw UserError(path_of(app), message, help);
+}
+
+/// False if the program is done: help was asked for and printed.
+bool parse(CLI::App& app, int argc, char** argv) {
+  std::optional<CLI::ParseError> failed;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    app.exit(asked, std::cout, std::cerr);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    failed = error;
+  }
+  const CLI::App& command = innermost(app);
+  // An option nobody knows comes first: what else is wrong may only follow from it.
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.size() > 1 && text[0] == '-'; });
+  if (option != extras.end()) refuse_extra(command, *option);
+  if (!extras.empty()) refuse_extra(command, extras.front());
+  if (failed) refuse(command, *failed);
+  return true;
+}
+
+/// The rank a launcher gave this process; 0 without one.
+int launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  return 0;
+}
+
+void accept_extras(CLI::App& app) {
+  app.allow_extras();  // parse() refuses them, with the nearest name
+  for (CLI::App* inner : app.get_subcommands(nullptr)) accept_extras(*inner);
+}
+
+void run(int argc, char** argv) {
+  CLI::App app("Tandem: reinforcement-learning post-training of language models.", "tandem");
+  app.get_formatter()->column_width(36);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  tandem run configs/quickstart.yaml                 train a small model on additions\n"
+      "  tandem run configs/quickstart.yaml --resume        go on after an interruption\n"
+      "  tandem board runs/quickstart                       watch it in a browser\n"
+      "  tandem COMMAND --help                              options and examples of a command\n"
+      "Data is one JSON object a line; logs go to standard error. Exit codes: 0 done, 2 wrong input,\n"
+      "3 a peer or device failed, 1 a bug of Tandem, 130 interrupted with the state saved.");
+  std::vector<std::unique_ptr<Command>> commands;
+  for (const CommandEntry& entry : entries()) {
+    CLI::App* sub = app.add_subcommand(entry.name, entry.summary)->group(entry.group);
+    commands.push_back(entry.make());
+    commands.back()->declare(*sub);
+  }
+  accept_extras(app);
+  if (!parse(app, argc, argv)) return;
+  for (size_t i = 0; i < commands.size(); ++i)
+    if (app.got_subcommand(entries()[i].name) && (entries()[i].on_every_rank || launched_rank() == 0)) commands[i]->run();
+}
+
+int fail(int code, const std::string& message) {
+  std::cout.flush();
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::fprintf(stderr, "tandem: error: %s\n", line.c_str());
+  return code;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(argc, argv);
+    return 0;
+  } catch (const UserError& e) {
+    return fail(2, e.what());
+  } catch (const PeerError& e) {
+    return fail(3, e.what());
+  } catch (const Interrupted& e) {
+    return fail(130, e.what());
+  } catch (const std::bad_alloc&) {
+    return fail(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
+  } catch (const std::exception& e) {
+    return fail(1, "internal: " + first_line(e.what()) + " (this is a bug of Tandem; please report it)");
+  }
+}
+
+}  // namespace tandem::cli

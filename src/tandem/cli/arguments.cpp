@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/arguments.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "tandem/base/error.h"
+
+namespace tandem::cli {
+namespace {
+
+std::string flag_of(const std::string& path) {
+  std::string flag = "--" + path;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
+}  // namespace
+
+CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue value, const std::string& help, OptionCheck check) {
+  if (bool** on = std::get_if<bool*>(&value)) return app.add_flag_function(flag, [target = *on](int64_t) { *target = true; }, help);
+  const OptionEntry entry{flag.substr(2), OptionRef{{}, value, {}, std::move(check)}};
+  const auto set = [entry, flag](const std::string& text) { set_option(entry, text, flag); };
+  CLI::Option* option = app.add_option_function<std::string>(flag, set, help);
+  option->type_name(std::holds_alternative<std::string*>(value) ? "TEXT" : "N");
+  const std::string shown = option_text(value);
+  return shown == "\"\"" ? option : option->default_str(shown);
+}
+
+void add_options(CLI::App& app, const OptionList& list, const std::string& group) {
+  for (const OptionEntry& entry : list.entries)
+    add_checked(app, flag_of(entry.path), entry.ref.value, std::string(entry.ref.help), entry.ref.check)->group(group);
+}
+
+void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads) {
+  const std::string group = "Computing";
+  add_checked(app, "--device", &device, "Where to compute", one_of({"cpu", "cuda"}))->group(group);
+  add_checked(app, "--dtype", &dtype, "Compute dtype", one_of({"float32", "bfloat16"}))->group(group);
+  add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", at_least(0))->group(group);
+}
+
+void add_inference(CLI::App& app, runtime::InferenceOptions& options) {
+  app.add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
+  add_compute(app, options.device, options.dtype, options.threads);
+  add_checked(app, "--seed", &options.seed, "Seed of sampling", at_least(0))->group("Computing");
+  add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
+  add_described(app, options.engine, "Engine");
+}
+
+CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const std::string& help) {
+  return app.add_option(name, values, help)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+  if (path_.empty()) return;
+  errno = 0;
+  file_.open(path_);
+  if (!file_ || std::filesystem::is_directory(path_))
+    throw UserError(path_, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR), "expected a file of JSON lines");
+}
+
+}  // namespace tandem::cli

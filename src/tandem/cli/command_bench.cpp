@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem bench NAME`: the options of each benchmark, its object to standard output and to --out.
+#include <CLI/App.hpp>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/error.h"
+#include "tandem/cli/arguments.h"
+#include "tandem/cli/command.h"
+#include "tandem/runtime/bench.h"
+
+namespace tandem::cli {
+
+using nlohmann::json;
+
+namespace {
+
+std::vector<int64_t> read_lengths(const std::string& path) {
+  InputFile file(path);
+  const json list = json::parse(file.stream(), nullptr, false);
+  const std::string remedy = "expected an array of positive integers, such as [64, 17, 128]";
+  if (!list.is_array() || list.empty()) throw UserError(path, "holds no lengths", remedy);
+  std::vector<int64_t> lengths;
+  for (const json& item : list) {
+    if (!item.is_number_integer() || item.get<int64_t>() < 1) throw UserError(path, item.dump() + " is no length", remedy);
+    lengths.push_back(item.get<int64_t>());
+  }
+  return lengths;
+}
+
+class Bench : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.require_subcommand(1);
+    CLI::App* step = add(app, "grpo_step", "One GRPO step: generate, score, train", runtime::bench_grpo_step);
+    add_count(*step, "--prompts", options_.prompts, "Prompts per step");
+    add_count(*step, "--gens", options_.gens, "Responses per prompt");
+    add_count(*step, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
+    add_count(*step, "--new", options_.new_tokens, "Tokens of a response");
+    add_checked(*step, "--beta", &options_.beta, "Weight of the KL term", at_least(0));
+    step->footer("Example:\n  tandem bench grpo_step --model DIR --prompts 16 --gens 8 --prompt-len 32 --new 64");
+
+    CLI::App* generate = add(app, "generate", "Generation alone", runtime::bench_generate);
+    add_checked(*generate, "--mode", &options_.mode, "All responses of one length, or each its own", one_of({"fixed", "ragged"}));
+    add_count(*generate, "--batch", options_.batch, "Sequences that run at a time");
+    add_count(*generate, "--prompts", options_.prompts, "Prompts");
+    add_count(*generate, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
+    add_count(*generate, "--new", options_.new_tokens, "Tokens of a response in fixed mode");
+    add_lengths(*generate, "Response lengths of ragged mode: a JSON array");
+    generate->footer("Example:\n  tandem bench generate --model DIR --mode fixed --batch 32 --prompts 32 --prompt-len 128 --new 128");
+
+    CLI::App* train = add(app, "train_step", "One training step on packed sequences", runtime::bench_train_step);
+    add_count(*train, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
+    add_lengths(*train, "Response lengths: a JSON array");
+    add_checked(*train, "--micro-batch-tokens", &options_.micro_batch_tokens, "Packed tokens of one pass; 0 takes the default of training",
+                at_least(0));
+    train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json");
+    app.footer(
+        "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
+        "Example:\n  tandem bench grpo_step --help");
+  }
+
+  void run() override {
+    if (device_ != "cpu") throw UserError("--device", "is " + device_ + ", and this build has no CUDA backend", "expected cpu");
+    if (!lengths_path_.empty()) options_.lengths = read_lengths(lengths_path_);
+    for (const auto& [app, bench] : benches_) {
+      if (app->count() == 0) continue;
+      const std::string text = bench(options_).dump(2) + "\n";
+      std::cout << text << std::flush;
+      write_out(text);
+    }
+  }
+
+ private:
+  using Function = json (*)(const runtime::BenchOptions&);
+
+  CLI::App* add(CLI::App& app, const char* name, const char* summary, Function bench) {
+    CLI::App* sub = app.add_subcommand(name, summary);
+    sub->add_option("--model", options_.model, "Hugging Face directory of the model")->required()->type_name("DIR");
+    add_count(*sub, "--repeats", options_.repeats, "Measured repeats");
+    sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
+    add_checked(*sub, "--seed", &options_.seed, "Seed of the workload", at_least(0));
+    add_compute(*sub, device_, options_.dtype, options_.threads);
+    sub->add_flag("--parity", options_.parity, "In parity mode")->group("Computing");
+    benches_.emplace_back(sub, bench);
+    return sub;
+  }
+
+  static void add_count(CLI::App& app, const char* name, int64_t& value, const char* help) {
+    add_checked(app, name, &value, help, at_least(1));
+  }
+  void add_lengths(CLI::App& app, const char* help) { app.add_option("--lengths", lengths_path_, help)->type_name("FILE"); }
+
+  void write_out(const std::string& text) const {
+    if (out_.empty()) return;
+    std::ofstream file(out_);
+    file << text << std::flush;
+    if (!file) throw UserError(out_, "cannot be written", "expected a file in a folder that exists");
+  }
+
+  runtime::BenchOptions options_;
+  std::string device_ = "cpu";
+  std::string out_, lengths_path_;
+  std::vector<std::pair<CLI::App*, Function>> benches_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> bench_command() { return std::make_unique<Bench>(); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem generate` and `tandem logprobs`: a model used alone, JSON lines in and out.
+#include <CLI/App.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/cli/arguments.h"
+#include "tandem/cli/command.h"
+#include "tandem/cli/json_lines.h"
+
+namespace tandem::cli {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+/// What the model's config.json says of its input; 0 where it says nothing, which is for Inference to judge.
+struct InputBounds {
+  int64_t vocab_size = 0;
+  int64_t context = 0;
+
+  explicit InputBounds(const std::string& model) {
+    std::ifstream in(model + "/config.json");
+    const json config = json::parse(in, nullptr, false);
+    if (!config.is_object()) return;
+    vocab_size = number(config, "vocab_size");
+    context = number(config, "max_position_embeddings");
+  }
+
+  void check_ids(const std::vector<int32_t>& ids, const std::string& where) const {
+    for (const int32_t id : ids)
+      if (vocab_size > 0 && id >= vocab_size)
+        throw UserError(where, join_text("token id ", id, " is out of range"), join_text("the model has ids 0 to ", vocab_size - 1));
+  }
+  /// `longest` is the context, less what must fit behind the given tokens.
+  void check_length(size_t length, int64_t behind, const std::string& where) const {
+    if (context > 0 && static_cast<int64_t>(length) + behind > context)
+      throw UserError(where, join_text("has ", length, " tokens, and the model's context is ", context),
+                      join_text("at most ", context - behind));
+  }
+
+ private:
+  static int64_t number(const json& config, const char* key) {
+    const auto found = config.find(key);
+    return found != config.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+  }
+};
+
+ordered_json numbers(const std::vector<float>& values) {
+  ordered_json list = ordered_json::array();
+  for (const float value : values) list.push_back(static_cast<double>(value));
+  return list;
+}
+
+class Generate : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    add_inference(app, inference_);
+    app.add_option("--input", input_, "File of prompts; default standard input")->type_name("FILE");
+    add_checked(app, "--n", &options_.n, "Completions per prompt", at_least(1))->group("Sampling");
+    add_described(app, options_.sampling, "Sampling");
+    add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
+    app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
+    app.footer(
+        "Reads {\"prompt\":} or {\"prompt_ids\":[]} lines; writes, in the same order, lines of the form\n"
+        "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
+        "Examples:\n"
+        "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
+        "  tandem generate --model DIR --input prompts.jsonl --n 4 --max-new-tokens 128 --logprobs > answers.jsonl");
+  }
+
+  void run() override {
+    runtime::Inference model(inference_);
+    const std::vector<data::Prompt> prompts = read(model.tokenizer());
+    double tokens_per_s = 0;
+    if (!prompts.empty()) tokens_per_s = model.generate(prompts, options_, [this](const data::Group& group) { write(group); });
+    std::fprintf(stderr, "%.1f tokens/s\n", tokens_per_s);
+  }
+
+ private:
+  std::vector<data::Prompt> read(const text::Tokenizer* tokenizer) const {
+    const InputBounds bounds(inference_.model);
+    InputFile input(input_);
+    std::vector<data::Prompt> prompts;
+    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
+      data::Prompt prompt;
+      prompt.row = static_cast<int64_t>(prompts.size());
+      prompt.data_source = where;
+      if (row.contains("messages")) {
+        throw UserError(where, "field `messages` needs a chat template",
+                        "templates come with `tandem chat` in a later version; give `prompt` or `prompt_ids`");
+      } else if (row.contains("prompt_ids")) {
+        prompt.ids = ids_field(row, "prompt_ids", where);
+      } else {
+        prompt.text = text_field(row, "prompt", where);
+        if (!tokenizer)
+          throw UserError(where, "field `prompt` is text, and " + inference_.model + " has no tokenizer", "expected `prompt_ids`");
+        prompt.ids = tokenizer->encode(prompt.text);
+      }
+      if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
+      bounds.check_ids(prompt.ids, where);
+      bounds.check_length(prompt.ids.size(), 1, where);
+      prompts.push_back(std::move(prompt));
+    });
+    return prompts;
+  }
+
+  void write(const data::Group& group) const {
+    ordered_json completions = ordered_json::array();
+    for (const data::Sample& sample : group.samples) {
+      ordered_json row = {{"text", sample.text}, {"ids", sample.ids}};
+      if (logprobs_) row["logprobs"] = numbers(sample.logprobs);
+      row["finish_reason"] = sample.finish == data::FinishReason::kStop ? "stop" : "length";
+      completions.push_back(std::move(row));
+    }
+    write_line(std::cout, {{"prompt_ids", group.prompt.ids}, {"completions", std::move(completions)}});
+  }
+
+  runtime::InferenceOptions inference_;
+  runtime::GenerateOptions options_;
+  std::string input_;
+  bool logprobs_ = false;
+};
+
+class Logprobs : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    add_inference(app, inference_);
+    app.add_option("--input", input_, "File of token ids; default standard input")->type_name("FILE");
+    add_checked(app, "--temperature", &temperature_, "Divides the logits; 0 counts as 1", at_least(0));
+    app.footer(
+        "Reads {\"ids\":[]} lines, writes {\"logprobs\":[]} lines: log p(ids[i] given ids[0..i-1]) for i >= 1.\n"
+        "Example:\n  echo '{\"ids\": [5, 6, 7]}' | tandem logprobs --model DIR");
+  }
+
+  void run() override {
+    runtime::Inference model(inference_);
+    const InputBounds bounds(inference_.model);
+    InputFile input(input_);
+    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
+      const std::vector<int32_t> ids = ids_field(row, "ids", where);
+      bounds.check_ids(ids, where);
+      bounds.check_length(ids.size(), 0, where);
+      std::vector<float> logprobs;
+      if (ids.size() > 1) logprobs = model.logprobs(ids, temperature_);
+      write_line(std::cout, {{"logprobs", numbers(logprobs)}});
+    });
+  }
+
+ private:
+  runtime::InferenceOptions inference_;
+  std::string input_;
+  double temperature_ = 1.0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> generate_command() { return std::make_unique<Generate>(); }
+std::unique_ptr<Command> logprobs_command() { return std::make_unique<Logprobs>(); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem config`, `doctor` and `board`: what can be set, what the machine has, what a run did.
+#include <CLI/App.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tandem/board/server.h"
+#include "tandem/cli/arguments.h"
+#include "tandem/cli/command.h"
+#include "tandem/cli/recipe_arguments.h"
+#include "tandem/cli/signals.h"
+#include "tandem/runtime/machine.h"
+
+namespace tandem::cli {
+namespace {
+
+class Config : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    recipe_.declare(app);
+    app.add_flag("--check", check_, "Validate only; prints nothing if all is well");
+    app.footer(
+        "Without CONFIG: every option with its default and meaning. With it: the recipe with every option written out.\n"
+        "Examples:\n"
+        "  tandem config\n"
+        "  tandem config configs/quickstart.yaml --set train.lr=3e-4\n"
+        "  tandem config configs/gsm8k_grpo.yaml --check");
+  }
+
+  void run() override {
+    const bool names_a_recipe = !recipe_.path().empty() || !recipe_.settings().empty();
+    if (!names_a_recipe && !check_) {
+      std::cout << runtime::option_reference();
+      return;
+    }
+    const runtime::RunConfig config = recipe_.load();
+    if (!check_) std::cout << runtime::to_yaml(config);
+  }
+
+ private:
+  RecipeArguments recipe_{RecipeArguments::kOptional};
+  bool check_ = false;
+};
+
+class Doctor : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_flag("--json", json_, "One JSON object");
+    app.footer("Examples:\n  tandem doctor\n  tandem doctor --json");
+  }
+  void run() override {
+    const nlohmann::json report = runtime::machine_report();
+    std::cout << (json_ ? report.dump(2) + "\n" : runtime::machine_text(report));
+  }
+
+ private:
+  bool json_ = false;
+};
+
+class Board : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("RUN_DIR", run_dir_, "Run folder, live or finished")->required()->type_name("DIR");
+    add_checked(app, "--port", &port_, "Port on 127.0.0.1; 0 takes a free one", between(0, 65535));
+    app.footer("Serves until Ctrl-C.\nExample:\n  tandem board runs/quickstart");
+  }
+  void run() override {
+    const std::atomic<bool>& stop = stop_on_signals();
+    board::Server server(run_dir_, static_cast<int>(port_));
+    std::cout << server.url() << std::endl;
+    server.run(stop);
+  }
+
+ private:
+  std::string run_dir_;
+  int64_t port_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> config_command() { return std::make_unique<Config>(); }
+std::unique_ptr<Command> doctor_command() { return std::make_unique<Doctor>(); }
+std::unique_ptr<Command> board_command() { return std::make_unique<Board>(); }
+
+}  // namespace tandem::cli

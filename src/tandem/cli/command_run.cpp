@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tandem run` and `tandem sft`: a recipe, what the command line changes in it, and a flag for signals.
+#include <CLI/App.hpp>
+
+#include "tandem/cli/command.h"
+#include "tandem/cli/recipe_arguments.h"
+#include "tandem/cli/signals.h"
+#include "tandem/runtime/run.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr const char* kRunExamples =
+    "Any option of `tandem config` can be set with --set section.option=value.\n"
+    "Examples:\n"
+    "  tandem run configs/quickstart.yaml\n"
+    "  tandem run configs/quickstart.yaml --resume\n"
+    "  tandem run configs/quickstart.yaml --run-dir runs/a --steps 20 --set train.lr=3e-4\n"
+    "  tandem run configs/gsm8k_grpo.yaml --model DIR --staleness 2\n"
+    "  tandem run configs/quickstart.yaml --ranks 2 --train-layout dp2 --threads 2\n"
+    "  scripts/mpi -n 2 build/release/tandem run configs/quickstart.yaml";
+constexpr const char* kSftExamples =
+    "Trains on the prompts of data.train and their answers for supervised.steps steps.\n"
+    "Examples:\n"
+    "  tandem sft configs/quickstart.yaml --run-dir runs/sft\n"
+    "  tandem sft RECIPE --model DIR --set supervised.steps=500 --set supervised.lr=2e-5";
+
+class Train : public Command {
+ public:
+  using Start = runtime::RunSummary (*)(const runtime::RunRequest&);
+  Train(Start start, const char* examples) : start_(start), examples_(examples) {}
+
+  void declare(CLI::App& app) override {
+    recipe_.declare(app);
+    app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
+    app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
+        ->type_name("RUN_DIR")
+        ->group("The run");
+    app.footer(examples_);
+  }
+
+  void run() override {
+    runtime::RunRequest request;
+    request.config = recipe_.load();
+    request.resume = resume_;
+    request.replay = replay_;
+    request.stop = [&flag = stop_on_signals()] { return flag.load(); };
+    start_(request);
+  }
+
+ private:
+  Start start_;
+  const char* examples_;
+  RecipeArguments recipe_{RecipeArguments::kRequired};
+  bool resume_ = false;
+  std::string replay_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> run_command() { return std::make_unique<Train>(runtime::run_rl, kRunExamples); }
+std::unique_ptr<Command> sft_command() { return std::make_unique<Train>(runtime::run_supervised, kSftExamples); }
+
+}  // namespace tandem::cli

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A recipe on the command line: the file, --set, and the short forms of the options everybody turns.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tandem/runtime/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::cli {
+
+/// Ownership  the parser writes into it; it outlives the parse.
+class RecipeArguments {
+ public:
+  enum Presence { kRequired, kOptional };
+  explicit RecipeArguments(Presence presence);
+
+  void declare(CLI::App& app);
+  const std::string& path() const { return path_; }
+  /// Short forms first, then --set. `--staleness S` alone means the stale schedule, `--schedule sync` alone staleness 0.
+  std::vector<runtime::Setting> settings() const;
+  /// Errors: as runtime::load_config.
+  runtime::RunConfig load() const { return runtime::load_config(path_, settings()); }
+
+ private:
+  Presence presence_;
+  std::string path_;
+  std::vector<std::string> set_;
+  std::vector<std::optional<std::string>> short_forms_;  ///< in the order of the table in the source
+  bool no_eval_ = false, parity_ = false;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The built program, as a user sees it: exit codes, the one error line, what stands on standard output.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tandem/runtime/start_model.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+struct Outcome {
+  int code;
+  std::string out, err;
+  std::string last_error() const { return lines_of(err).empty() ? "" : lines_of(err).back(); }
+};
+
+class Program : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("tandem_program_test_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return path(name);
+  }
+
+  /// A random model with a context of 32 tokens.
+  std::string model(const std::string& name = "model") const {
+    runtime::ModelOptions options;
+    options.init_hidden = 16;
+    options.init_layers = 1;
+    options.init_heads = 2;
+    options.init_kv_heads = 1;
+    options.init_intermediate = 32;
+    options.init_max_positions = 32;
+    runtime::write_random_model(path(name), options, 1);
+    return path(name);
+  }
+
+  Outcome run(const std::string& arguments, const std::string& input = "") const {
+    write("in", input);
+    const std::string command = "cd " + path("") + " && " TANDEM_BUILD_DIR "/tandem " + arguments + " <in >out 2>err";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder_ / "out"), read(folder_ / "err")};
+  }
+
+  /// The program refuses with exit code 2 and one line that has every part in this order.
+  void refuses(const std::string& arguments, const std::vector<std::string>& parts, const std::string& input = "") const {
+    SCOPED_TRACE(arguments);
+    const Outcome o = run(arguments, input);
+    EXPECT_EQ(o.code, 2) << o.err;
+    EXPECT_TRUE(o.last_error().starts_with("tandem: error: ")) << o.err;
+    EXPECT_TRUE(o.last_error().ends_with(")")) << "says no remedy: " << o.err;
+    size_t at = 0;
+    for (const std::string& part : parts) {
+      at = o.last_error().find(part, at);
+      ASSERT_NE(at, std::string::npos) << "no `" << part << "` in: " << o.err;
+    }
+  }
+
+  const std::string quickstart_ = TANDEM_SOURCE_DIR "/configs/quickstart.yaml";
+  fs::path folder_;
+};
+
+TEST_F(Program, HelpTeachesWithExamplesAndIsNoError) {
+  for (const char* command : {"", "run", "sft", "eval", "generate", "logprobs", "tokenize", "detokenize", "grade", "config", "doctor",
+                              "board", "bench", "bench grpo_step", "bench generate", "bench train_step"}) {
+    const Outcome o = run(std::string(command) + " --help");
+    EXPECT_EQ(o.code, 0) << command << o.err;
+    EXPECT_NE(o.out.find("Example"), std::string::npos) << command;
+  }
+}
+
+TEST_F(Program, AnUnknownNameIsAnsweredWithTheNearest) {
+  refuses("run " + quickstart_ + " --stepz 3", {"tandem run: ", "unknown option --stepz", "--steps"});
+  refuses("rnu " + quickstart_, {"unknown command rnu", "run"});
+  refuses("bench generat", {"tandem bench: ", "unknown command generat", "generate"});
+  refuses("run " + quickstart_ + " --set train.lrr=1", {"train.lrr", "train.lr"});
+  refuses("grade --rule numbr", {"numbr", "number"});
+  refuses("run " + quickstart_ + " extra", {"unexpected argument extra"});
+  refuses("", {"tandem: names no command"});
+}
+
+TEST_F(Program, AWrongValueIsAnsweredWithWhatWouldBeRight) {
+  refuses("run " + quickstart_ + " --steps many", {"--steps", "'many'", "an integer"});
+  refuses("generate --model m --n many", {"--n", "many", "an integer"});
+  refuses("generate --model m --n 0", {"--n", "0", "at least 1"});
+  refuses("generate --model m --top-p 7", {"--top-p", "7", "between"});
+  refuses("generate", {"--model", "required"});
+  refuses("generate --model m --device tpu", {"--device", "tpu", "cpu"});
+  refuses("run " + write("list.yaml", "train:\n  lr: [1, 2]\n"), {"list.yaml:2", "train.lr", "a number"});
+}
+
+TEST_F(Program, MissingAndBrokenFilesAreNamed) {
+  refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe"});
+  refuses("generate --model nowhere", {"nowhere"});
+  refuses("generate --model " + model() + " --input nowhere.jsonl", {"nowhere.jsonl", "cannot be read"});
+  refuses("board nowhere", {"nowhere"});
+  refuses("bench train_step --model " + path("model") + " --lengths " + write("lengths.json", "[3, -1]"), {"lengths.json", "-1"});
+
+  const std::string weights = model("cut") + "/model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) / 2);
+  refuses("logprobs --model cut", {"cut/model.safetensors"}, "{\"ids\": [1, 2]}\n");
+
+  json config = json::parse(read(model("reshaped") + "/config.json"));
+  config["intermediate_size"] = 40;
+  write("reshaped/config.json", config.dump());
+  refuses("logprobs --model reshaped", {"reshaped", "shape"}, "{\"ids\": [1, 2]}\n");
+}
+
+TEST_F(Program, AWrongLineIsNamedByItsNumber) {
+  const std::string good = "{\"prompt_ids\": [1, 2]}\n", generate = "generate --max-new-tokens 2 --model " + model();
+  refuses(generate, {"stdin:2: ", "not a JSON object"}, good + "nonsense\n");
+  refuses(generate, {"stdin:2: ", "token id 99999", "0 to "}, good + "{\"prompt_ids\": [99999]}\n");
+  refuses(generate, {"stdin:2: ", "no token id"}, good + "{\"prompt_ids\": [-1]}\n");
+  refuses(generate, {"stdin:1: ", "empty"}, "{\"prompt_ids\": []}\n");
+  refuses(generate, {"stdin:1: ", "messages", "tandem chat"}, "{\"messages\": []}\n");
+  json ids = json::array();
+  for (int i = 0; i < 40; ++i) ids.push_back(1);
+  refuses(generate, {"stdin:1: ", "40 tokens", "context is 32", "at most 31"}, json{{"prompt_ids", ids}}.dump() + "\n");
+  refuses("logprobs --model model", {"stdin:1: ", "40 tokens", "at most 32"}, json{{"ids", ids}}.dump() + "\n");
+}
+
+TEST_F(Program, ARunRefusesWhatItCannotUse) {
+  const std::string run = "run " + quickstart_ + " --no-eval --steps 1 --model " + model();
+  refuses(run + " --run-dir a --set data.train=" + write("empty.jsonl", ""), {"empty.jsonl", "no rows"});
+  fs::create_directories(folder_ / "taken");
+  write("taken/metrics.jsonl", "");
+  refuses(run + " --run-dir taken", {"taken", "exists", "--resume"});
+  refuses(run + " --run-dir in/side", {"in/side"});
+  refuses(run + " --run-dir b --set reward.rule=numbr", {"numbr", "number"});
+}
+
+TEST_F(Program, GenerateAnswersInInputOrder) {
+  const std::string input = "{\"prompt_ids\": [1, 2, 3]}\n\n{\"prompt\": \"12+3=\"}\n";
+  const Outcome o = run("generate --n 2 --max-new-tokens 5 --ignore-eos --logprobs --model " + model(), input);
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::vector<std::string> lines = lines_of(o.out);
+  ASSERT_EQ(lines.size(), 2);
+  const json first = json::parse(lines[0]);
+  EXPECT_EQ(first["prompt_ids"], json({1, 2, 3}));
+  ASSERT_EQ(first["completions"].size(), 2);
+  for (const json& c : first["completions"]) {
+    EXPECT_EQ(c["ids"].size(), 5);
+    EXPECT_EQ(c["logprobs"].size(), 5);
+    EXPECT_EQ(c["finish_reason"], "length");
+    EXPECT_TRUE(c["text"].is_string());
+  }
+  EXPECT_EQ(json::parse(lines[1])["prompt_ids"].size(), 5);
+  EXPECT_TRUE(o.last_error().ends_with(" tokens/s")) << o.err;
+}
+
+TEST_F(Program, NoInputIsNoError) {
+  const Outcome o = run("generate --model " + model());
+  EXPECT_EQ(o.code, 0);
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.last_error(), "0.0 tokens/s");
+}
+
+TEST_F(Program, GeneratedLogprobsAreThoseOfTheLogprobsCommand) {
+  const Outcome generated = run("generate --max-new-tokens 8 --ignore-eos --logprobs --model " + model(), "{\"prompt_ids\": [1, 2, 3]}\n");
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  const json completion = json::parse(generated.out)["completions"][0];
+  json ids = {1, 2, 3};
+  for (const json& id : completion["ids"]) ids.push_back(id);
+  const Outcome given = run("logprobs --model model", json{{"ids", ids}}.dump() + "\n{\"ids\": [1]}\n");
+  ASSERT_EQ(given.code, 0) << given.err;
+  const json logprobs = json::parse(lines_of(given.out).at(0))["logprobs"];
+  ASSERT_EQ(logprobs.size(), 10);
+  for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(logprobs[i + 2].get<double>(), completion["logprobs"][i].get<double>(), 1e-4);
+  EXPECT_EQ(lines_of(given.out).at(1), "{\"logprobs\":[]}");
+}
+
+TEST_F(Program, WithoutLogprobsThereIsNoSuchField) {
+  const Outcome o = run("generate --max-new-tokens 2 --model " + model(), "{\"prompt_ids\": [1]}\n");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_FALSE(json::parse(o.out)["completions"][0].contains("logprobs"));
+}
+
+TEST_F(Program, EvalGivesARowPerAnswerAndASummary) {
+  const std::string data =
+      write("problems.jsonl", "{\"question\": \"1+2=\", \"answer\": \"3\"}\n{\"question\": \"4+4=\", \"answer\": 8}\n");
+  const Outcome o = run("eval --n 3 --temperature 1 --max-new-tokens 2 --reward number --data " + data + " --model " + model());
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::vector<std::string> lines = lines_of(o.out);
+  ASSERT_EQ(lines.size(), 7);
+  const json last = json::parse(lines.back());
+  EXPECT_EQ(last["num_problems"], 2);
+  for (const char* name : {"accuracy", "pass_at_k", "tokens_per_s"}) EXPECT_TRUE(last[name].is_number()) << name;
+  EXPECT_EQ(json::parse(lines[3])["gold"], "8");
+}
+
+TEST_F(Program, ConfigShowsChecksAndResolves) {
+  EXPECT_NE(run("config").out.find("`schedule.staleness`"), std::string::npos);
+  EXPECT_EQ(run("config --check " + quickstart_).out, "");
+  const Outcome resolved = run("config " + quickstart_ + " --set train.lr=0.5");
+  EXPECT_EQ(resolved.code, 0);
+  EXPECT_NE(resolved.out.find("lr: 0.5"), std::string::npos);
+  refuses("config --check " + write("bad.yaml", "run:\n  stepz: 3\n"), {"bad.yaml:2", "run.stepz", "run.steps"});
+}
+
+TEST_F(Program, DoctorNamesTheProcessor) {
+  const Outcome o = run("doctor --json");
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json report = json::parse(o.out);
+  EXPECT_GT(report["cores"], 0);
+  EXPECT_GT(report["memory_bytes"], 0);
+  EXPECT_FALSE(report["isa"].get<std::string>().empty());
+}
+
+}  // namespace
+}  // namespace tandem::cli
