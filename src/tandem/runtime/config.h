@@ -83,6 +83,9 @@ void describe(OptionVisitor& field, MemoryOptions& o);
 struct SupervisedOptions {
   int64_t steps = 0;
   int64_t batch_size = 256;
+  double stop_at_accuracy = 0.0;
+  int64_t accuracy_every_steps = 10;
+  int64_t accuracy_problems = 200;
   train::Options train{.lr = 1e-3};
 };
 void describe(OptionVisitor& field, SupervisedOptions& o);

@@ -5,6 +5,8 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/reward/scorer.h"
+#include "tandem/runtime/evaluation.h"
 #include "tandem/runtime/response_text.h"
 
 namespace tandem::runtime {
@@ -17,6 +19,7 @@ SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, Ru
       model_dir_(model_dir),
       tokenizer_(text::Tokenizer::load(model_dir)),
       prompts_(config_.data, data::Split::kTrain, tokenizer_),
+      reward_(reward::make_reward(config_.reward)),
       actor_(context, model::read_config(model_dir), config_.supervised.train),
       files_(context, config_.run.dir, model_dir),
       progress_(config_.supervised.steps) {
@@ -60,6 +63,25 @@ void SupervisedRun::step() {
   if (context_.is_first() && (state_.step % every == 0 || state_.step == o.steps)) progress_.step(state_.step, metrics);
 }
 
+// Answers the training problems that come next, so that the check sees none that was trained on and none that is held out.
+bool SupervisedRun::reached_accuracy() {
+  const SupervisedOptions& o = config_.supervised;
+  if (o.stop_at_accuracy == 0 || state_.step % o.accuracy_every_steps != 0) return false;
+  std::vector<data::Prompt> prompts;
+  for (int64_t i = 0; i < o.accuracy_problems; ++i) prompts.push_back(prompts_.at_position(o.steps * o.batch_size + i));
+  const ModelOnRank& model = actor_.train_model();
+  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
+                              config_.rollout.stop, 1, 0, 0, 1, {}};
+  std::vector<data::Group> groups;
+  answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
+    reward::score_group(*reward_, group);
+    groups.push_back(std::move(group));
+  });
+  const double accuracy = summarize(groups, config_.eval.right_at).accuracy;
+  if (context_.is_first()) log::info("step ", state_.step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on training problems not seen yet");
+  return accuracy >= o.stop_at_accuracy;
+}
+
 void SupervisedRun::save() {
   if (folder_) {
     folder_->samples().flush();
@@ -76,14 +98,16 @@ RunSummary SupervisedRun::run() {
     if (std::optional<RunState> found = files_.load(actor_)) state_ = std::move(*found);
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
-  while (state_.step < config_.supervised.steps) {
+  bool reached = state_.step > 0 && reached_accuracy();
+  while (state_.step < config_.supervised.steps && !reached) {
     if (context_.stop_agreed()) {
       if (files_.last_saved_step() != state_.step) save();
       throw Interrupted(join_text("stopped after supervised step ", state_.step, "; --resume continues"));
     }
     step();
+    reached = reached_accuracy();
     const int64_t every = config_.checkpoint.every_steps;
-    if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps) save();
+    if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps || reached) save();
   }
   const auto tensors = actor_.gather(context_.gemm.dtype());
   if (context_.is_first()) export_model(folder_->path("hf"), actor_.train_model().config(), tensors, model_dir_);

@@ -2,6 +2,7 @@
 #pragma once
 // Supervised training on problems and their right answers: `tandem sft`, and the warm start before RL.
 
+#include "tandem/reward/rule.h"
 #include "tandem/runtime/actor.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/prompt_stream.h"
@@ -20,6 +21,7 @@ class SupervisedRun {
  private:
   void step();
   void save();
+  bool reached_accuracy();
 
   const RunRequest& request_;
   const RunConfig& config_;
@@ -28,6 +30,7 @@ class SupervisedRun {
   std::string model_dir_;
   text::Tokenizer tokenizer_;
   PromptStream prompts_;
+  std::unique_ptr<reward::Rule> reward_;
   Actor actor_;
   StateFiles files_;
   Progress progress_;

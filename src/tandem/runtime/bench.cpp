@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/bench.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/base/rng.h"
+#include "tandem/comm/launch.h"
+#include "tandem/device/process.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/runtime/machine.h"
+#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/run.h"
+#include "tandem/text/tokenizer_files.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::runtime {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+json row_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto median = [](const std::vector<double>& v) {
+    const size_t n = v.size();
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+  };
+  std::vector<double> deviations;
+  for (double v : values) deviations.push_back(std::abs(v - median(values)));
+  std::sort(deviations.begin(), deviations.end());
+  return {{"median", median(values)}, {"mad", median(deviations)}, {"min", values.front()}, {"max", values.back()}, {"n", values.size()}};
+}
+
+json conditions(const BenchOptions& o) {
+  return {{"model", o.model}, {"dtype", o.dtype}, {"threads", o.threads > 0 ? o.threads : device::num_cores()}, {"parity", o.parity},
+          {"prompts", o.prompts}, {"gens", o.gens}, {"prompt_len", o.prompt_len}, {"new", o.new_tokens}, {"beta", o.beta}, {"mode", o.mode},
+          {"batch", o.batch}, {"repeats", o.repeats}};
+}
+
+json report(const char* name, const BenchOptions& o, const std::map<std::string, std::vector<double>>& figures) {
+  json rows = json::object();
+  for (const auto& [figure, values] : figures) rows[figure] = row_of(values);
+  return {{"name", name}, {"conditions", conditions(o)}, {"machine", machine_report()}, {"answer_checked", true}, {"rows", rows}};
+}
+
+// A folder that goes away with this object.
+struct Scratch {
+  std::string dir = join_text(fs::temp_directory_path().string(), "/tandem-bench-", ::getpid());
+  Scratch() { fs::remove_all(dir), fs::create_directories(dir); }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(dir, ignored);
+  }
+};
+
+// The model's files beside a tokenizer whose every id is one of the model's: prompts of exact length, sampling over the
+// whole vocabulary.
+std::string with_tokenizer(const std::string& model, const std::string& dir) {
+  const model::ModelConfig config = model::read_config(model);
+  std::string alphabet;
+  for (char c = ' '; c <= '~'; ++c) alphabet += c;
+  std::vector<std::string> fillers = {"<eos>"};
+  const auto wanted = static_cast<size_t>(std::max<int64_t>(config.vocab_size - static_cast<int64_t>(alphabet.size()), 1));
+  while (fillers.size() < wanted) fillers.push_back("<filler" + std::to_string(fillers.size()) + ">");
+  text::write_char_tokenizer(dir, alphabet, fillers);
+  for (const auto& entry : fs::directory_iterator(fs::absolute(model)))
+    if (entry.path().filename().string().rfind("tokenizer", 0) != 0) fs::create_symlink(entry.path(), dir + "/" + entry.path().filename().string());
+  return dir;
+}
+
+std::string write_prompts(const std::string& path, const BenchOptions& o) {
+  std::ofstream out(path);
+  const std::vector<std::string> words = {"sum", "of", "two", "and", "ten", "plus", "six", "one"};
+  for (int64_t i = 0; i < o.prompts * (o.repeats + 1); ++i) {
+    std::string text = "Q" + std::to_string(i) + ":";
+    for (int64_t j = 0; static_cast<int64_t>(text.size()) < o.prompt_len; ++j) text += " " + words[static_cast<size_t>((i * 7 + j * 3) % 8)];
+    text.resize(static_cast<size_t>(o.prompt_len), '.');
+    out << json{{"question", text}, {"answer", "1"}}.dump() << "\n";
+  }
+  return path;
+}
+
+std::vector<json> read_lines(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+}  // namespace
+
+json bench_grpo_step(const BenchOptions& o) {
+  const Scratch scratch;
+  const std::string model = with_tokenizer(o.model, scratch.dir + "/model");
+  const auto text = [](auto value) { return option_text(&value); };
+  const auto whole = [](int64_t n) { return std::to_string(n); };
+  RunRequest request;
+  request.config = load_config("", {{"run.dir", scratch.dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
+                                    {"run.seed", whole(o.seed)}, {"model.path", model}, {"model.dtype", o.dtype},
+                                    {"data.train", write_prompts(scratch.dir + "/prompts.jsonl", o)}, {"data.shuffle", "false"},
+                                    {"reward.rule", "regex"}, {"reward.pattern", "1"}, {"rollout.max_new_tokens", whole(o.new_tokens)},
+                                    {"rollout.ignore_eos", "true"}, {"rollout.max_running", whole(o.prompts * o.gens)},
+                                    {"algo.kl_coef", text(o.beta)}, {"schedule.groups_per_step", whole(o.prompts)},
+                                    {"schedule.group_size", whole(o.gens)}, {"checkpoint.every_steps", "0"}, {"parallel.threads", whole(o.threads)}});
+  log::quiet(true);
+  run_rl(request);
+  log::quiet(false);
+  std::map<std::string, std::vector<double>> figures;
+  const double tokens = static_cast<double>(o.prompts * o.gens * o.new_tokens), bound = o.parity ? 0 : o.dtype == "float32" ? 1e-6 : 2e-3;
+  for (const json& m : read_lines(scratch.dir + "/run/metrics.jsonl")) {
+    TANDEM_CHECK(std::abs(m.at("actor/kl_rollout_train").get<double>()) <= bound, "rollout and training disagree: ", m.at("actor/kl_rollout_train"));
+    TANDEM_CHECK(m.at("data/response_tokens_mean").get<double>() == static_cast<double>(o.new_tokens), "responses of another length");
+    TANDEM_CHECK(std::isfinite(m.at("actor/grad_norm").get<double>()), "gradient");
+    if (m.at("step") == 1) continue;  // the warm-up
+    const double step = m.at("time/step_s"), generate = m.at("time/rollout_s");
+    figures["step_s"].push_back(step);
+    figures["generate_s"].push_back(generate);
+    figures["train_s"].push_back(step - generate);
+    figures["reference_s"].push_back(m.value("time/reference_s", 0.0));
+    figures["tokens_per_s"].push_back(tokens / step);
+  }
+  return report("grpo_step", o, figures);
+}
+
+namespace {
+
+// A model of its own, for the benchmarks that need no run.
+struct Bench {
+  const BenchOptions& options;
+  device::Arena arena{"device"};
+  std::unique_ptr<comm::Group> alone = comm::single();
+  model::kernel::Gemm gemm;
+  ModelOnRank model;
+
+  explicit Bench(const BenchOptions& o)
+      : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, arena, "weights") {
+    model.load(o.model);
+  }
+  static c10::ScalarType threads_then_dtype(const BenchOptions& o) {
+    device::set_compute_threads(static_cast<int>(o.threads > 0 ? o.threads : device::num_cores()));
+    return dtype_of(o.dtype, "--dtype");
+  }
+  std::vector<int32_t> random_ids(int64_t n, uint64_t stream) const {
+    RandomStream random(static_cast<uint64_t>(options.seed), stream);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(3 + random.below(model.config().vocab_size - 3)));
+    return ids;
+  }
+};
+
+struct Generated {
+  double seconds = 0;
+  int64_t steps = 0;
+  std::vector<data::Group> groups;
+};
+
+Generated generate(Bench& bench, const std::vector<int64_t>& lengths) {
+  const BenchOptions& o = bench.options;
+  monitor::Recorder recorder;
+  rollout::Options engine_options;
+  engine_options.max_running = o.batch;
+  engine_options.kv_cache_mib = 4096;
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  rollout::Engine engine(engine_options, {bench.model.decoder(), bench.arena, recorder, bench.model.config().vocab_size, o.prompt_len + longest});
+  engine.switch_weights(bench.model.parameters(), data::PolicyVersion{0});
+  Generated out;
+  const double begin = now_s();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    rollout::Request request;
+    request.group.id = data::GroupId{static_cast<int64_t>(i)};
+    request.group.prompt.ids = bench.random_ids(o.prompt_len, i);
+    request.first_sample = static_cast<int64_t>(i);
+    request.sampling.max_new_tokens = lengths[i];
+    request.sampling.ignore_eos = true;
+    request.seed = static_cast<uint64_t>(o.seed);
+    engine.admit(std::move(request));
+  }
+  for (; engine.running(); ++out.steps) {
+    engine.step();
+    for (data::Group& group : engine.finished()) out.groups.push_back(std::move(group));
+  }
+  out.seconds = now_s() - begin;
+  return out;
+}
+
+// The engine's log-probabilities against those of a training forward pass over the whole sequence.
+void check_generated(Bench& bench, const Generated& generated, const std::vector<int64_t>& lengths) {
+  const double bound = bench.options.parity ? 0 : bench.options.dtype == "float32" ? 2e-3 : 0.25;
+  TANDEM_CHECK(generated.groups.size() == lengths.size(), "groups are missing");
+  for (const data::Group& group : generated.groups) {
+    const data::Sample& sample = group.samples[0];
+    TANDEM_CHECK(static_cast<int64_t>(sample.ids.size()) == lengths[static_cast<size_t>(value(group.id))], "a response of another length");
+    if (value(group.id) > 3) continue;
+    train::Row row;
+    row.prompt = group.prompt.ids;
+    row.response = sample.ids;
+    const auto scored = train::score(bench.model.decoder(), bench.model.parameters(), std::span(&row, 1), 1.0, row.num_tokens());
+    for (size_t t = 0; t < sample.ids.size(); ++t)
+      TANDEM_CHECK(std::abs(scored[0][t] - sample.logprobs[t]) <= bound, "log-probability ", sample.logprobs[t], " against ", scored[0][t]);
+  }
+}
+
+}  // namespace
+
+json bench_generate(const BenchOptions& o) {
+  Bench bench(o);
+  const bool fixed = o.mode == "fixed";
+  if (!fixed && o.mode != "ragged") throw UserError("--mode", "'" + o.mode + "'", "fixed or ragged");
+  std::vector<int64_t> lengths = o.lengths;
+  if (fixed) lengths.assign(static_cast<size_t>(o.batch), o.new_tokens);
+  if (lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths for ragged generation");
+  double useful = 0;
+  for (int64_t n : lengths) useful += static_cast<double>(n);
+  const std::vector<int64_t> one(lengths.size(), 1);
+  std::map<std::string, std::vector<double>> figures;
+  for (int64_t i = 0; i <= o.repeats; ++i) {
+    const Generated first = generate(bench, one), all = generate(bench, lengths);
+    if (i == 0) {
+      check_generated(bench, all, lengths);
+      continue;  // the warm-up
+    }
+    figures["e2e_tok_s"].push_back(useful / all.seconds);
+    figures["prefill_tok_s"].push_back(static_cast<double>(lengths.size()) * static_cast<double>(o.prompt_len) / first.seconds);
+    figures["ms_per_step"].push_back(1e3 * (all.seconds - first.seconds) / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
+    figures["decode_tok_s"].push_back((useful - static_cast<double>(lengths.size())) / std::max(1e-9, all.seconds - first.seconds));
+  }
+  return report("generate", o, figures);
+}
+
+json bench_train_step(const BenchOptions& o) {
+  Bench bench(o);
+  if (o.lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths");
+  const model::ModelConfig& c = bench.model.config();
+  train::Options options;
+  if (o.micro_batch_tokens > 0) options.micro_batch_tokens = o.micro_batch_tokens;
+  comm::Group* alone = bench.alone.get();
+  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(), {alone, alone, alone}, bench.arena});
+  trainer.optimizer().adopt_values();
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<train::Row> rows(o.lengths.size());
+  RandomStream random(static_cast<uint64_t>(o.seed), 1);
+  double tokens = 0, response_tokens = 0, squares = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t n = o.prompt_len + o.lengths[i];
+    ids.push_back(bench.random_ids(n, i));
+    tokens += static_cast<double>(n), response_tokens += static_cast<double>(o.lengths[i]), squares += static_cast<double>(n * n);
+  }
+  const std::vector<float> behavior(static_cast<size_t>(*std::max_element(o.lengths.begin(), o.lengths.end())), static_cast<float>(-std::log(c.vocab_size)));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].prompt = std::span(ids[i]).first(static_cast<size_t>(o.prompt_len));
+    rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));
+    rows[i].behavior = std::span(behavior).first(rows[i].response.size());
+    rows[i].advantage = random.normal();
+  }
+  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), rows, 1.0, 1);
+  // Products of the body for every token, the head for response tokens, attention by its causal half; times 3 for training.
+  const double body = static_cast<double>(c.num_layers) * (static_cast<double>(c.hidden_size) * (2.0 * static_cast<double>(c.q_size()) + 2.0 * static_cast<double>(c.kv_size())) +
+                                                           3.0 * static_cast<double>(c.hidden_size * c.intermediate_size));
+  const double flops = 6 * body * tokens + 6.0 * static_cast<double>(c.vocab_size * c.hidden_size) * response_tokens +
+                       6.0 * static_cast<double>(c.num_layers * c.q_size()) * squares;
+  std::map<std::string, std::vector<double>> figures;
+  for (int64_t i = 0; i <= o.repeats; ++i) {
+    const double begin = now_s();
+    const train::StepReport step = trainer.policy_step(rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
+    const double seconds = now_s() - begin;
+    if (i == 0) {
+      const double bound = o.dtype == "float32" ? 1e-3 : 0.25;
+      for (size_t r = 0; r < rows.size(); ++r)
+        for (size_t t = 0; t < separate[r].size(); ++t)
+          TANDEM_CHECK(std::abs(separate[r][t] - step.logprobs[r][t]) <= bound, "packed against alone: ", step.logprobs[r][t], ", ", separate[r][t]);
+      continue;
+    }
+    figures["step_s"].push_back(seconds);
+    figures["tokens_per_s"].push_back(tokens / seconds);
+    figures["gflops"].push_back(flops / seconds / 1e9);
+    figures["peak_bytes"].push_back(static_cast<double>(bench.arena.peak_bytes()));
+  }
+  return report("train_step", o, figures);
+}
+
+}  // namespace tandem::runtime
