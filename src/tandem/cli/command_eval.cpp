@@ -50,6 +50,8 @@ class Eval : public Command {
   }
 
   void run() override {
+    data::Options& data = request_.data;
+    if (data.eval == "synthetic" && data.eval_max_rows > 0) data.synthetic_eval_rows = data.eval_max_rows;
     const runtime::EvalSummary summary = runtime::evaluate(request_, write);
     write_line(std::cout, {{"accuracy", summary.accuracy},
                            {"pass_at_k", summary.pass_at_k},

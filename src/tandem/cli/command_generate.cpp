@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem generate` and `tandem logprobs`: a model used alone, JSON lines in and out.
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
+#include <fstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -35,11 +36,12 @@ struct InputBounds {
       if (vocab_size > 0 && id >= vocab_size)
         throw UserError(where, join_text("token id ", id, " is out of range"), join_text("the model has ids 0 to ", vocab_size - 1));
   }
-  /// `longest` is the context, less what must fit behind the given tokens.
+  /// `behind` tokens must fit behind the given ones.
   void check_length(size_t length, int64_t behind, const std::string& where) const {
-    if (context > 0 && static_cast<int64_t>(length) + behind > context)
-      throw UserError(where, join_text("has ", length, " tokens, and the model's context is ", context),
-                      join_text("at most ", context - behind));
+    if (context == 0 || static_cast<int64_t>(length) + behind <= context) return;
+    const std::string more = behind > 1 ? join_text(" and ", behind, " new ones") : "";
+    throw UserError(where, join_text("has ", length, " tokens", more, ", and the model's context is ", context),
+                    join_text("at most ", context - behind, behind > 1 ? ", or a smaller --max-new-tokens" : ""));
   }
 
  private:
@@ -62,6 +64,7 @@ class Generate : public Command {
     app.add_option("--input", input_, "File of prompts; default standard input")->type_name("FILE");
     add_checked(app, "--n", &options_.n, "Completions per prompt", at_least(1))->group("Sampling");
     add_described(app, options_.sampling, "Sampling");
+    max_new_tokens_ = app.get_option("--max-new-tokens");
     add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
     app.footer(
@@ -75,12 +78,25 @@ class Generate : public Command {
   void run() override {
     runtime::Inference model(inference_);
     const std::vector<data::Prompt> prompts = read(model.tokenizer());
+    fit_to_context(prompts);
     double tokens_per_s = 0;
     if (!prompts.empty()) tokens_per_s = model.generate(prompts, options_, [this](const data::Group& group) { write(group); });
     std::fprintf(stderr, "%.1f tokens/s\n", tokens_per_s);
   }
 
  private:
+  // A length that nobody asked for gives way to a short context; one that was asked for must fit.
+  void fit_to_context(const std::vector<data::Prompt>& prompts) {
+    const InputBounds bounds(inference_.model);
+    int64_t& wanted = options_.sampling.max_new_tokens;
+    for (const data::Prompt& prompt : prompts) {
+      if (max_new_tokens_->count() > 0)
+        bounds.check_length(prompt.ids.size(), wanted, prompt.data_source);
+      else if (bounds.context > 0)
+        wanted = std::min(wanted, bounds.context - static_cast<int64_t>(prompt.ids.size()));
+    }
+  }
+
   std::vector<data::Prompt> read(const text::Tokenizer* tokenizer) const {
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
@@ -123,6 +139,7 @@ class Generate : public Command {
   runtime::GenerateOptions options_;
   std::string input_;
   bool logprobs_ = false;
+  const CLI::Option* max_new_tokens_ = nullptr;  ///< of the parser, which outlives run()
 };
 
 class Logprobs : public Command {

@@ -146,6 +146,7 @@ TEST_F(Program, AWrongLineIsNamedByItsNumber) {
   json ids = json::array();
   for (int i = 0; i < 40; ++i) ids.push_back(1);
   refuses(generate, {"stdin:1: ", "40 tokens", "context is 32", "at most 31"}, json{{"prompt_ids", ids}}.dump() + "\n");
+  refuses("generate --max-new-tokens 40 --model model", {"stdin:1: ", "2 tokens and 40 new ones", "context is 32"}, good);
   refuses("logprobs --model model", {"stdin:1: ", "40 tokens", "at most 32"}, json{{"ids", ids}}.dump() + "\n");
 }
 
@@ -176,6 +177,12 @@ TEST_F(Program, GenerateAnswersInInputOrder) {
   }
   EXPECT_EQ(json::parse(lines[1])["prompt_ids"].size(), 5);
   EXPECT_TRUE(o.last_error().ends_with(" tokens/s")) << o.err;
+}
+
+TEST_F(Program, ALengthNobodyAskedForGivesWayToAShortContext) {
+  const Outcome o = run("generate --ignore-eos --model " + model(), "{\"prompt_ids\": [1, 2, 3]}\n");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(json::parse(o.out)["completions"][0]["ids"].size(), 29);
 }
 
 TEST_F(Program, NoInputIsNoError) {
@@ -216,6 +223,12 @@ TEST_F(Program, EvalGivesARowPerAnswerAndASummary) {
   EXPECT_EQ(last["num_problems"], 2);
   for (const char* name : {"accuracy", "pass_at_k", "tokens_per_s"}) EXPECT_TRUE(last[name].is_number()) << name;
   EXPECT_EQ(json::parse(lines[3])["gold"], "8");
+}
+
+TEST_F(Program, EvalTakesAsManySyntheticProblemsAsAsked) {
+  const Outcome o = run("eval --max-problems 3 --max-new-tokens 2 --reward number --data synthetic --model " + model());
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(lines_of(o.out).size(), 4);
 }
 
 TEST_F(Program, ConfigShowsChecksAndResolves) {
