@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tandem/base/options.h"
-#include "tandem/runtime/inference.h"
+#include "tandem/runtime/session/inference.h"
 
 namespace tandem::cli {
 

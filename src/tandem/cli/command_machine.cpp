@@ -9,7 +9,7 @@
 #include "tandem/cli/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
-#include "tandem/runtime/machine.h"
+#include "tandem/runtime/session/machine.h"
 
 namespace tandem::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace CLI {
 class App;

@@ -10,13 +10,11 @@
 #include "tandem/device/arena.h"
 #include "tandem/model/kernel/gemm.h"
 #include "tandem/monitor/recorder.h"
-#include "tandem/runtime/config.h"
-#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/recipe/config.h"
+#include "tandem/runtime/session/evaluation.h"
+#include "tandem/runtime/session/model_on_rank.h"
 
 namespace tandem::runtime {
-
-/// True once the user asked the run to stop (SIGINT, SIGTERM).
-using StopRequested = std::function<bool()>;
 
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.

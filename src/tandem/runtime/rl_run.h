@@ -14,7 +14,7 @@
 
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
-#include "tandem/runtime/evaluation.h"
+#include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"
 #include "tandem/runtime/run_folder.h"

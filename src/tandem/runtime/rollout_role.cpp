@@ -3,7 +3,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/runtime/exchange.h"
-#include "tandem/runtime/response_text.h"
+#include "tandem/runtime/session/response_text.h"
 
 namespace tandem::runtime {
 namespace {

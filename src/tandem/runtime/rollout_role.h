@@ -14,7 +14,7 @@
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/context.h"
-#include "tandem/runtime/prompt_stream.h"
+#include "tandem/runtime/session/prompt_stream.h"
 
 namespace tandem::runtime {
 

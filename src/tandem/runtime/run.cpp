@@ -6,9 +6,9 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/runtime/progress.h"
-#include "tandem/runtime/rank_launch.h"
+#include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"
-#include "tandem/runtime/start_model.h"
+#include "tandem/runtime/session/start_model.h"
 #include "tandem/runtime/supervised_run.h"
 
 namespace tandem::runtime {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "tandem/runtime/config.h"
-#include "tandem/runtime/context.h"
+#include "tandem/runtime/recipe/config.h"
+#include "tandem/runtime/session/evaluation.h"
 
 namespace tandem::runtime {
 
@@ -16,13 +16,6 @@ struct RunRequest {
   bool resume = false;
   std::string replay;          ///< train on the samples of this run folder instead of generating
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
-};
-
-struct EvalSummary {
-  double accuracy = 0;         ///< mean over all answers
-  double pass_at_k = 0;        ///< share of problems with a right answer among its n
-  int64_t num_problems = 0;
-  double tokens_per_s = 0;
 };
 
 struct RunSummary {

@@ -6,8 +6,8 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/runtime/evaluation.h"
-#include "tandem/runtime/response_text.h"
+#include "tandem/runtime/session/evaluation.h"
+#include "tandem/runtime/session/response_text.h"
 
 namespace tandem::runtime {
 

@@ -5,7 +5,7 @@
 #include "tandem/reward/rule.h"
 #include "tandem/runtime/actor.h"
 #include "tandem/runtime/progress.h"
-#include "tandem/runtime/prompt_stream.h"
+#include "tandem/runtime/session/prompt_stream.h"
 #include "tandem/runtime/run_folder.h"
 #include "tandem/runtime/run_state.h"
 

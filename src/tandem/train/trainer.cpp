@@ -19,10 +19,17 @@
 namespace tandem::train {
 namespace {
 
-model::kernel::HeadOutput run_model(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
-                                    model::AttentionContext& context, double temperature, bool recompute) {
-  const at::Tensor hidden_TH = decoder.forward(parameters, batch.ids_T, batch.positions_T, context, recompute);
-  return decoder.logprobs(parameters, hidden_TH.index_select(0, batch.predictors_R), batch.targets_R, temperature);
+struct Pass {
+  const model::Decoder& decoder;
+  const model::ModelParameters& parameters;
+  double temperature;
+  bool recompute;
+};
+
+// `context` must outlive the backward pass: recomputed layers attend through it again.
+model::kernel::HeadOutput run_model(const Pass& pass, const MicroBatch& batch, model::AttentionContext& context) {
+  const at::Tensor hidden_TH = pass.decoder.forward(pass.parameters, batch.ids_T, batch.positions_T, context, pass.recompute);
+  return pass.decoder.logprobs(pass.parameters, hidden_TH.index_select(0, batch.predictors_R), batch.targets_R, pass.temperature);
 }
 
 // Cuts R values into rows.
@@ -56,7 +63,7 @@ std::vector<std::vector<float>> score(const model::Decoder& decoder, const model
   std::vector<std::vector<float>> out(rows.size());
   for (const MicroBatch& batch : pack(rows, budget_tokens)) {
     model::PackedContext context(batch.offsets, decoder.gemm().parity());
-    split_rows(batch, run_model(decoder, parameters, batch, context, temperature, false).logprobs_R, out);
+    split_rows(batch, run_model({decoder, parameters, temperature, false}, batch, context).logprobs_R, out);
   }
   return out;
 }
@@ -93,7 +100,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   const auto batches = pack(rows, options_.micro_batch_tokens);
   for (const MicroBatch& batch : batches) {
     model::PackedContext context(batch.offsets, setup_.decoder.gemm().parity());
-    const model::kernel::HeadOutput head = run_model(setup_.decoder, parameters_, batch, context, temperature, options_.recompute);
+    const model::kernel::HeadOutput head = run_model({setup_.decoder, parameters_, temperature, options_.recompute}, batch, context);
     split_rows(batch, head.logprobs_R.detach(), report.logprobs);
     totals.entropy += head.entropy_R.sum().item<double>();
     const at::Tensor share = loss(batch, head.logprobs_R, totals);

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tandem/runtime/start_model.h"
+#include "tandem/runtime/session/start_model.h"
 
 namespace tandem::cli {
 namespace {

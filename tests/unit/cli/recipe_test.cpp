@@ -8,7 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace tandem::cli {
 namespace {

@@ -13,7 +13,7 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/comm/launch.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::cli {

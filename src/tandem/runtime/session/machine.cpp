@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/machine.h"
+#include "tandem/runtime/session/machine.h"
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>

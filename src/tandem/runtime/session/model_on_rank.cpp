@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/session/model_on_rank.h"
 
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/model_dir.h"

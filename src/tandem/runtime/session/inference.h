@@ -13,7 +13,7 @@
 #include "tandem/data/sample.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
-#include "tandem/runtime/run.h"
+#include "tandem/runtime/session/evaluation.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::runtime {

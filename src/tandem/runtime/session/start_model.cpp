@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/start_model.h"
+#include "tandem/runtime/session/start_model.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -7,7 +7,7 @@
 
 #include "tandem/checkpoint/model_dir.h"
 #include "tandem/model/parameters.h"
-#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/text/tokenizer.h"
 #include "tandem/text/tokenizer_files.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/rank_launch.h"
+#include "tandem/runtime/session/rank_launch.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/response_text.h"
+#include "tandem/runtime/session/response_text.h"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/inference.h"
+#include "tandem/runtime/session/inference.h"
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/runtime/evaluation.h"
-#include "tandem/runtime/model_on_rank.h"
+#include "tandem/runtime/session/evaluation.h"
+#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {

@@ -9,7 +9,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace tandem::runtime {
 namespace {

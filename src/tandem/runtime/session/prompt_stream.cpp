@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/prompt_stream.h"
+#include "tandem/runtime/session/prompt_stream.h"
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace tandem::runtime {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/evaluation.h"
+#include "tandem/runtime/session/evaluation.h"
 
 #include <map>
 
 #include "tandem/base/error.h"
-#include "tandem/runtime/response_text.h"
+#include "tandem/runtime/session/response_text.h"
 
 namespace tandem::runtime {
 

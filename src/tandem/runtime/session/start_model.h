@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace tandem::runtime {
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "tandem/comm/group.h"
-#include "tandem/runtime/config.h"
+#include "tandem/runtime/recipe/config.h"
 
 namespace tandem::runtime {
 

@@ -7,10 +7,19 @@
 
 #include "tandem/reward/rule.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/prompt_stream.h"
-#include "tandem/runtime/run.h"
+#include "tandem/runtime/session/prompt_stream.h"
 
 namespace tandem::runtime {
+
+/// True once the user asked to stop (SIGINT, SIGTERM).
+using StopRequested = std::function<bool()>;
+
+struct EvalSummary {
+  double accuracy = 0;         ///< mean over all answers
+  double pass_at_k = 0;        ///< share of problems with a right answer among its n
+  int64_t num_problems = 0;
+  double tokens_per_s = 0;
+};
 
 struct AnswerRequest {
   const model::Decoder& decoder;
