@@ -77,6 +77,9 @@ void RolloutRole::run_round() {
 }
 
 bool RolloutRole::run_until_batch() {
+  // Restored groups are outstanding from the start: finished ones may form a batch at once, and a checkpoint after it must
+  // know the others, too.
+  if (!again_.empty()) start_groups();
   while (!parts_.queue.batch_ready()) {
     if (context_.stop_agreed()) return false;
     start_groups();
