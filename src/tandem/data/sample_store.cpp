@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS samples (
 CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
 CREATE TABLE IF NOT EXISTS evals (
   step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL);
-CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);)";
+CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);
+CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIMARY KEY);)";
 
 constexpr const char* kInsertSample =
     "INSERT INTO samples (step, group_id, sample_index, sample_id, prompt_row, prompt, prompt_ids, answer, data_source, response, "
@@ -176,8 +177,18 @@ void SampleStore::append_evals(StepId step, std::span<const EvalAnswer> answers)
   transaction.commit();
 }
 
+void SampleStore::append_dropped(StepId step, std::span<const GroupId> groups) {
+  if (groups.empty()) return;
+  Transaction transaction(database_.get());
+  drop_rows(database_.get(), "dropped", "=", step);
+  Statement insert(database_.get(), "INSERT INTO dropped (step, group_id) VALUES (?,?)");
+  for (const GroupId group : groups) insert.bind(value(step)).bind(value(group)).run();
+  transaction.commit();
+}
+
 void SampleStore::truncate_after(StepId step) {
   Transaction transaction(database_.get());
+  drop_rows(database_.get(), "dropped", ">", step);
   drop_rows(database_.get(), "samples", ">", step);
   drop_rows(database_.get(), "evals", ">", step);
   transaction.commit();

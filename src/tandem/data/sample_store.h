@@ -42,6 +42,8 @@ class SampleStore {
   void append(const Batch& batch, std::span<const double> advantages, std::span<const std::vector<float>> train_logprobs = {});
   /// The answers of one evaluation, replacing any of the same step.
   void append_evals(StepId step, std::span<const EvalAnswer> answers);
+  /// The groups that the update of `step` made too stale to train on, replacing any of the same step.
+  void append_dropped(StepId step, std::span<const GroupId> groups);
   /// Drops all rows of later steps: what a resumed run will do again.
   void truncate_after(StepId step);
   /// Makes everything appended durable and folds the write-ahead log into the file.

@@ -66,6 +66,10 @@ void RlRun::restore_or_start() {
       log::info("no checkpoint yet: starting over");
     }
   }
+  if (state_.before && state_.step == 0) {  // stopped before the step whose metrics report it
+    context_.recorder.set("eval/accuracy", state_.before->accuracy);
+    context_.recorder.set("eval/pass_at_k", state_.before->pass_at_k);
+  }
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
   actor_.switch_to_rollout();
@@ -203,7 +207,9 @@ void RlRun::update(StepData& step) {
 void RlRun::switch_weights(StepData& step) {
   actor_.switch_to_rollout();
   if (is_replay()) return;
-  rollout_->cancel(queue_.commit(step.batch.step, data::PolicyVersion{state_.version}));
+  const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version});
+  rollout_->cancel(evicted);
+  if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
   rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
 }
 

@@ -28,7 +28,7 @@ std::string start_model(const RunConfig& config, comm::Group& world) {
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
 std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
-  if (!fs::exists(dir + "/hf/config.json")) {
+  if (!fs::exists(dir + "/hf/model.safetensors")) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
     RankContext context(supervised.config, world, request.stop);
