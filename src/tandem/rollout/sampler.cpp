@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/model/kernel/function.h"
 
 namespace tandem::rollout {
@@ -94,6 +95,9 @@ Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num
   const float inv_temperature = is_greedy ? 1.0f : static_cast<float>(1.0 / sampling.temperature);
   const std::vector<LogitStats> all = stats_of(row, vocabulary, inv_temperature);
   const float lse = model::kernel::combine(all).lse;
+  if (!std::isfinite(lse))
+    throw UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", lse),
+                    "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint");
   if (!is_greedy && (sampling.top_k > 0 || sampling.top_p < 1.0)) return filtered(row, num_tokens, sampling, uniform, lse);
   Drawn drawn{};
   if (num_tokens == vocabulary) {
