@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The three kinds of failure. The type says whose fault it is; main() turns it into a line and an exit code.
+// The kinds of failure. The type says whose fault it is; main() turns it into a line and an exit code.
 
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -26,10 +28,25 @@ class InternalError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
+/// This process ends because of an error that another process of the job reports: only the exit code is left to give.
+class ReportedElsewhere : public PeerError {
+ public:
+  ReportedElsewhere(int exit_code, const std::string& what) : PeerError(what), exit_code(exit_code) {}
+  int exit_code;
+};
+
 /// The run was interrupted and its state is saved. Exit code 130.
 class Interrupted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// What main() returns for an error.
+inline int exit_code_of(const std::exception& error) {
+  if (const auto* elsewhere = dynamic_cast<const ReportedElsewhere*>(&error)) return elsewhere->exit_code;
+  if (dynamic_cast<const UserError*>(&error)) return 2;
+  if (dynamic_cast<const PeerError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return 3;
+  return dynamic_cast<const Interrupted*>(&error) ? 130 : 1;
+}
 
 }  // namespace tandem

@@ -3,11 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <new>
 #include <optional>
+#include <thread>
 
 #include "tandem/base/error.h"
 #include "tandem/base/options.h"
@@ -134,7 +137,14 @@ void run(int argc, char** argv) {
     if (app.got_subcommand(entries()[i].name) && (entries()[i].on_every_rank || launched_rank() == 0)) commands[i]->run();
 }
 
+/// Time for a lower rank to say the same first: the launcher ends this process as soon as that one has.
+void give_way(int seconds) {
+  std::signal(SIGTERM, SIG_DFL);
+  std::this_thread::sleep_for(std::chrono::seconds(seconds));
+}
+
 int fail(int code, const std::string& message) {
+  if (launched_rank() > 0) give_way(1);
   std::cout.flush();
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
@@ -152,6 +162,9 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const UserError& e) {
     return fail(2, e.what());
+  } catch (const ReportedElsewhere& e) {
+    give_way(5);
+    return e.exit_code;
   } catch (const PeerError& e) {
     return fail(3, e.what());
   } catch (const Interrupted& e) {

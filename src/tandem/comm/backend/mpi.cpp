@@ -65,7 +65,10 @@ class Job {
     std::lock_guard lock(mutex_);
     if (!dead_ && notice_ != MPI_REQUEST_NULL) {
       int arrived = 0;
-      if (MPI_Test(&notice_, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) die(heard_.data());
+      if (MPI_Test(&notice_, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
+        die(heard_.data());
+        killed_by_peer_ = true;
+      }
     }
     return reason_;
   }
@@ -88,6 +91,13 @@ class Job {
     return true;
   }
 
+  /// What every rank brings, by rank; only after all_ended.
+  std::vector<int> gather(int mine) {
+    std::vector<int> all(static_cast<size_t>(size_));
+    check_mpi(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, notices_), "MPI_Allgather");
+    return all;
+  }
+
   /// Ends the channel; only after all_ended.
   void close() {
     if (notice_ != MPI_REQUEST_NULL) {
@@ -95,6 +105,9 @@ class Job {
       MPI_Wait(&notice_, MPI_STATUS_IGNORE);
     }
   }
+
+  /// Whether the first reason came from another rank. After death().
+  bool killed_by_peer() const { return killed_by_peer_; }
 
   int rank() const { return rank_; }
   const double deadline_s;
@@ -110,7 +123,7 @@ class Job {
   MPI_Request notice_ = MPI_REQUEST_NULL;
   std::array<char, 1024> heard_{}, told_{};
   int rank_ = 0, size_ = 1;
-  bool dead_ = false;
+  bool dead_ = false, killed_by_peer_ = false;
   std::string reason_;
 };
 
@@ -378,6 +391,23 @@ std::string what_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+namespace {
+
+/// The exit code if this rank's error is a cause, 0 if it has none or only heard of another's.
+int cause_of(const std::exception_ptr& error, bool heard_of_another) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& e) {
+    return heard_of_another ? 0 : exit_code_of(e);
+  } catch (const std::exception& e) {
+    return exit_code_of(e);
+  } catch (...) {
+    return 1;
+  }
+}
+
+}  // namespace
+
 bool mpi_available() { return true; }
 
 void run_mpi(double deadline_s, const RankBody& body) {
@@ -387,6 +417,7 @@ void run_mpi(double deadline_s, const RankBody& body) {
     throw UserError("MPI", "this library does not support MPI_THREAD_MULTIPLE", "use an MPI that was built with thread support");
   Job job(deadline_s);
   std::exception_ptr error;
+  int cause = 0;
   try {
     MPI_Comm comm;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
@@ -394,6 +425,8 @@ void run_mpi(double deadline_s, const RankBody& body) {
     body(world);
   } catch (...) {
     error = std::current_exception();
+    (void)job.death();  // takes what peers have said
+    cause = cause_of(error, job.killed_by_peer());
     job.abort(join_text("rank ", job.rank(), " failed: ", what_of(error)));
   }
   if (!job.all_ended(deadline_s)) {
@@ -402,8 +435,12 @@ void run_mpi(double deadline_s, const RankBody& body) {
     MPI_Abort(MPI_COMM_WORLD, 3);
   }
   const std::string death = job.death();
+  const std::vector<int> causes = job.gather(cause);
   job.close();
   MPI_Finalize();
+  const auto first = std::find_if(causes.begin(), causes.end(), [](int code) { return code != 0; });
+  if (first != causes.end() && first - causes.begin() != job.rank())
+    throw ReportedElsewhere(*first, error ? what_of(error) : join_text("rank ", job.rank(), " ended, but: ", death));
   if (error) std::rethrow_exception(error);
   if (!death.empty()) throw PeerError(join_text("rank ", job.rank(), " ended, but: ", death));
 }
