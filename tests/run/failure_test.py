@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that fail: each names what failed, ends with the right exit code, leaves its checkpoints whole, and goes on with
+--resume to the same end as a run that never failed."""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+
+import run_folder as rf
+from run_folder import said
+
+MPI = [str(rf.ROOT / "scripts/mpi"), "-n", "2"]
+
+
+def write_additions(path, count, wrong=None, answer="none"):
+    """Problems in their order; the answer of problem `wrong` is no number."""
+    with open(path, "w") as out:
+        for i in range(count):
+            gold = answer if i == wrong else str(i % 7 + i % 5)
+            out.write(json.dumps({"question": f"{i % 7}+{i % 5}=", "answer": gold}) + "\n")
+
+
+class Failures:
+    def __init__(self, program, scratch):
+        self.program, self.scratch = program, pathlib.Path(scratch)
+
+    def run(self, recipe, folder, *more):
+        return ["run", recipe, "--run-dir", str(self.scratch / folder), *more]
+
+    def start_model(self):
+        """The model directory that a finished run made."""
+        source = self.scratch / "model"
+        if not source.exists():
+            recipe = rf.tiny_recipe(self.scratch / "model.yaml", run__steps=1)
+            self.program.done(self.run(recipe, "model_run", "--no-eval"))
+            shutil.copytree(self.scratch / "model_run/init/hf", source)
+        return source
+
+    def resumes_like(self, recipe, folder, whole, *more):
+        """--resume after the cause is gone ends as the run that never failed."""
+        self.program.done(self.run(recipe, folder, "--resume", *more))
+        rf.check_equal(self.scratch / folder, self.scratch / whole, folder)
+
+
+def check_reward(f):
+    bad = rf.tiny_recipe(f.scratch / "pattern.yaml", reward__pattern="[0-")
+    f.program.refused(f.run(bad, "pattern"), 2, "reward.pattern")
+    data = f.scratch / "additions.jsonl"
+    recipe = rf.tiny_recipe(f.scratch / "reward.yaml", reward__rule="number", data__train=str(data), data__eval="", data__shuffle=False,
+                            run__steps=8)
+    write_additions(data, 32)
+    f.program.done(f.run(recipe, "reward_whole"))
+    write_additions(data, 32, wrong=21)  # step 6 grades it; the newest checkpoint is that of step 4
+    line = f.program.refused(f.run(recipe, "reward"), 2, "reward rule number, group 21", "`none` holds no number")
+    assert rf.committed_steps(f.scratch / "reward") == [2, 4]
+    f.program.refused(f.run(recipe, "reward", "--resume"), 2, "reward rule number, group 21")
+    write_additions(data, 32)
+    f.resumes_like(recipe, "reward", "reward_whole")
+    said(f"a reward that throws in mid-run: `{line}`; resumed after the repair, equal bit for bit")
+    if shutil.which("mpirun"):
+        write_additions(data, 32, wrong=21)  # an odd group: rank 1 grades it
+        f.program.refused(f.run(recipe, "reward_mpi"), 2, "reward rule number, group 21", launcher=MPI)
+        said("the same on rank 1 of an MPI job: one line, exit code 2")
+
+
+def check_not_finite(f):
+    recipe = rf.tiny_recipe(f.scratch / "nan.yaml", run__steps=8)
+    f.program.done(f.run(recipe, "nan_whole"))
+    f.program.done(f.run(recipe, "nan", "--steps", "4"))
+    latest = (f.scratch / "nan/checkpoint/step_4/hf/model.safetensors").read_bytes()
+    line = f.program.refused(f.run(recipe, "nan", "--resume", "--set", "train.lr=1e30"), 2, "train.lr")
+    assert rf.committed_steps(f.scratch / "nan") == [2, 4]
+    assert (f.scratch / "nan/checkpoint/step_4/hf/model.safetensors").read_bytes() == latest
+    f.resumes_like(recipe, "nan", "nan_whole")
+    said(f"training that diverges: `{line}`; the checkpoint before is whole and resumes, equal bit for bit")
+
+    model = f.scratch / "nan_model"
+    shutil.copytree(f.start_model(), model)
+    path = model / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    header_bytes, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + header_bytes])
+    begin, _ = header["model.norm.weight"]["data_offsets"]
+    data[8 + header_bytes + begin:8 + header_bytes + begin + 4] = struct.pack("<f", float("nan"))
+    path.write_bytes(data)
+    line = f.program.refused(f.run(recipe, "nan_start", "--model", model), 2, "model: ", "not finite")
+    for temperature in ("0", "1"):
+        f.program.refused(["generate", "--model", model, "--temperature", temperature, "--max-new-tokens", "4"], 2, "not finite",
+                          stdin='{"prompt": "1+1="}\n')
+    if shutil.which("mpirun"):
+        f.program.refused(f.run(recipe, "nan_mpi", "--model", model), 2, "not finite", launcher=MPI)
+    said(f"a model file with a NaN: `{line}`; one line under mpirun, too")
+
+
+@contextlib.contextmanager
+def small_disk(folder, mib):
+    """A file system of its own; None where mounting is not permitted."""
+    folder.mkdir()
+    mounted = os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)],
+                                                   capture_output=True).returncode == 0
+    try:
+        yield folder if mounted else None
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def check_full_disk(f):
+    recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352, run__steps=8)
+    f.program.done(f.run(recipe, "full_whole"))
+    with small_disk(f.scratch / "disk", 64) as disk:
+        if disk:
+            folder = "disk/full"
+            f.program.done(f.run(recipe, folder, "--steps", "4"))
+            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            ballast = disk / "ballast"
+            ballast.write_bytes(bytes(free - (3 << 20)))  # the weights fit, the optimizer does not
+            line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "No space left on device")
+            ballast.unlink()
+            how = "a full disk"
+        else:  # a limit on the size of a file does the same to the largest file of a checkpoint
+            folder = "limited"
+            f.program.done(f.run(recipe, folder, "--steps", "4"))
+            limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (3 << 20, 3 << 20))  # noqa: E731
+            line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+            how = "a file larger than allowed"
+        assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
+        assert not list((f.scratch / folder / "checkpoint").glob("step_6*")), "the failed attempt is left"
+        f.resumes_like(recipe, folder, "full_whole")
+        said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
+
+
+def check_refusals(f):
+    recipe = rf.tiny_recipe(f.scratch / "plain.yaml", run__steps=2)
+    f.program.refused(f.run(recipe, "/proc/no_such_place/run"), 2, "/proc/no_such_place/run", "cannot be made", "--run-dir")
+    f.program.done(f.run(recipe, "taken"))
+    f.program.refused(f.run(recipe, "taken"), 2, "taken", "exists", "--resume")
+    (f.scratch / "empty.jsonl").write_text("")
+    f.program.refused(f.run(recipe, "empty", "--set", f"data.train={f.scratch / 'empty.jsonl'}"), 2, "empty.jsonl", "no rows")
+    f.program.refused(f.run(recipe, "taken", "--resume", "--ranks", "2", "--steps", "4"), 2, "checkpoint/step_2", "saved under", "layout")
+    short = rf.tiny_recipe(f.scratch / "short.yaml", model__init_max_positions=16, run__steps=2, data__train=str(f.scratch / "long.jsonl"))
+    (f.scratch / "long.jsonl").write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in ("1+1=", "1" * 40 + "=")))
+    f.program.refused(f.run(short, "short"), 2, "prompt of row 1", "41 tokens", "context of 16")
+    said("unwritable and taken folders, an empty data set, a prompt beyond the context, another layout: refused by name")
+    if not shutil.which("mpirun"):
+        return
+    f.program.refused(f.run(recipe, "taken"), 2, "taken", "exists", launcher=MPI)
+    f.program.refused(f.run(recipe, "b", "--set", "train.lrr=1"), 2, "train.lrr", "train.lr", launcher=MPI)
+    f.program.refused(f.run(recipe, "c", "--ranks", "3"), 2, "--ranks", launcher=MPI)
+    said("under mpirun a user's error is one line")
+
+
+def children_of(pid):
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            if int(fields[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def check_dead_rank(f):
+    if not shutil.which("mpirun"):
+        return
+    recipe = rf.tiny_recipe(f.scratch / "dead.yaml", run__steps=100000, parallel__deadline_s=10)
+    process = f.program.start(f.run(recipe, "dead"), launcher=MPI)
+    rf.wait_for(lambda: len(rf.committed_steps(f.scratch / "dead")) > 0, process)
+    victim = next(p for p in children_of(process.pid) if b"OMPI_COMM_WORLD_RANK=1\0" in pathlib.Path(f"/proc/{p}/environ").read_bytes())
+    begin = time.monotonic()
+    os.kill(victim, 9)
+    _, err = process.communicate(timeout=60)
+    seconds = time.monotonic() - begin
+    assert process.returncode != 0 and seconds < 10, (process.returncode, seconds)
+    assert "rank 1" in err, err[-3000:]
+    steps = rf.committed_steps(f.scratch / "dead")
+    f.program.done(f.run(recipe, "dead", "--resume", "--steps", str(steps[-1] + 2)), launcher=MPI)
+    rf.check_whole(f.scratch / "dead", steps[-1] + 2)
+    said(f"rank 1 of 2 killed: the job ended after {seconds:.1f} s with exit code {process.returncode}, naming the rank; resumed")
+
+
+CHECKS = {"reward": check_reward, "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--only", choices=CHECKS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tandem_failure_") as scratch:
+        failures = Failures(rf.Program(options.build), scratch)
+        for name, check in CHECKS.items():
+            if options.only in (None, name):
+                check(failures)
+
+
+if __name__ == "__main__":
+    main()

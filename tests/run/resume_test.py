@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is killed at any moment and resumed ends with the history of one that was not: bit for bit under synchronous
+training in parity mode; under staleness every sample trained once, none lost. --full kills more often."""
+import argparse
+import json
+import pathlib
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+
+import run_folder as rf
+from run_folder import said
+
+STEPS = rf.TINY["run.steps"]
+
+
+class Histories:
+    def __init__(self, program, scratch, rng, model):
+        self.program, self.scratch, self.rng, self.model = program, pathlib.Path(scratch), rng, model
+        self.seconds = {}
+
+    def arguments(self, recipe, name, extra):
+        more = ["--model", self.model] if self.model else []
+        return ["run", recipe, "--run-dir", str(self.scratch / name), *more, *extra]
+
+    def uninterrupted(self, recipe, name, extra=()):
+        begin = time.monotonic()
+        self.program.done(self.arguments(recipe, name, extra))
+        self.seconds[name] = time.monotonic() - begin
+        rf.check_whole(self.scratch / name, STEPS)
+        return self.scratch / name
+
+    def strike_time(self, name):
+        """Waits for a random moment of the run: of its whole length, or of a checkpoint's write."""
+        moment = self.rng.uniform(0.3, 1.0) * self.seconds[name]
+        in_checkpoint, delay = self.rng.random() < 0.5, self.rng.uniform(0, 0.02)
+        folder = self.scratch / (name + "_killed") / "checkpoint"
+
+        def wait(process):
+            if in_checkpoint:
+                before = set(rf.committed_steps(folder.parent))
+                rf.wait_for(lambda: any(t.name not in {f"step_{s}.tmp" for s in before} for t in folder.glob("step_*.tmp")), process)
+                time.sleep(delay)
+            else:
+                time.sleep(moment)
+        return wait, f"{delay * 1e3:.1f} ms into a checkpoint" if in_checkpoint else f"at {moment:.2f} s"
+
+    def check_resumed(self, folder, err, committed, found_run):
+        """The log says the newest committed step; nothing before it was done again."""
+        told = re.search(r"resuming after step (\d+)", err)
+        if told:
+            assert int(told.group(1)) == (committed[-1] if committed else -1), (told.group(0), committed)
+        elif "no checkpoint yet" in err:
+            assert not committed, (committed, err[-2000:])
+
+    def killed(self, recipe, name, num_kills, extra=(), number=signal.SIGKILL):
+        """A history with that many kills, then resumed to its end. Returns (folder, what happened)."""
+        folder, happened = self.scratch / (name + "_killed"), []
+        shutil.rmtree(folder, ignore_errors=True)
+        for attempt in range(num_kills + 1):
+            resume = ["--resume"] if folder.exists() and any(folder.iterdir()) else []
+            committed = rf.committed_steps(folder)
+            process = self.program.start(self.arguments(recipe, folder.name, [*extra, *resume]))
+            if attempt < num_kills:
+                wait, told = self.strike_time(name)
+                wait(process)
+            else:
+                told = "ran to the end"
+            code, err = rf.end(process, number) if attempt < num_kills else (None, None)
+            if code is None:
+                _, err = process.communicate(timeout=120)
+                code = process.returncode
+            self.check_resumed(folder, err, committed, bool(resume))
+            after = rf.committed_steps(folder)
+            happened.append(f"{told}: {committed[-1] if committed else '-'} -> {after[-1] if after else '-'}")
+            if code == 0:
+                break
+            assert attempt < num_kills, f"exit code {code}\n{err[-3000:]}"
+            if number == signal.SIGKILL:
+                assert code == -signal.SIGKILL, (code, err[-3000:])
+            elif code != -number:  # a signal before the program has its handler ends it the plain way
+                assert code == 130, (code, err[-3000:])
+                assert "--resume continues" in err, err[-3000:]
+                stopped = int(re.search(r"stopped after step (\d+)", err).group(1))
+                assert after and after[-1] == stopped, (after, err[-500:])
+        rf.check_whole(folder, STEPS)
+        return folder, happened
+
+
+def check_sync(h, kills_per_history, extra, name):
+    recipe = rf.tiny_recipe(h.scratch / f"{name}.yaml")
+    whole = h.uninterrupted(recipe, name, extra)
+    signal_gain = sum(abs(m["actor/grad_norm"]) > 0 for m in rf.metrics(whole))
+    assert signal_gain > STEPS / 2, "the reward gives no signal, so equal runs would prove little"
+    for i, (num, number) in enumerate(kills_per_history):
+        folder, happened = h.killed(recipe, name, num, extra, number)
+        rf.check_equal(folder, whole, name)
+        said(f"{name}, {number.name}: {'; '.join(happened)}: equal bit for bit")
+
+
+def check_conserved(folder, staleness, num_groups):
+    """Every group that started is trained once, reported as dropped, or still outstanding; no lag above the staleness."""
+    trained = [g for (g,) in rf.rows(folder, "SELECT DISTINCT group_id FROM samples")]
+    dropped = [g for (g,) in rf.rows(folder, "SELECT group_id FROM dropped")]
+    assert len(trained) == STEPS * num_groups and not set(trained) & set(dropped), (len(trained), dropped)
+    partial = rf.rows(folder, "SELECT group_id FROM samples GROUP BY group_id HAVING count(*) != 4 OR count(DISTINCT step) != 1")
+    assert not partial, partial
+    (lag,), = rf.rows(folder, "SELECT max(trained_version - group_version) FROM samples")
+    assert lag <= staleness, lag
+    last = rf.metrics(folder)[-1]
+    state = json.loads((folder / "checkpoint/latest/state.json").read_text())
+    assert last["staleness/dropped"] == len(dropped), (last["staleness/dropped"], dropped)
+    outstanding = set(range(state["next_group"])) - set(trained) - set(dropped)
+    assert len(outstanding) == last["queue/outstanding"], (sorted(outstanding), last["queue/outstanding"])
+    return lag, len(dropped), len(outstanding)
+
+
+def check_stale(h, policy, kills):
+    name = f"stale_{policy}"
+    # Long answers of very different lengths, two rounds a step: stragglers exist.
+    recipe = rf.tiny_recipe(h.scratch / f"{name}.yaml", schedule__lag_policy=policy, rollout__max_new_tokens=100, rollout__max_running=10,
+                            parallel__exchange_steps=3, schedule__kind="stale", schedule__staleness=2)
+    whole = h.uninterrupted(recipe, name)
+    first = check_conserved(whole, 2, 4)
+    for num in kills:
+        folder, happened = h.killed(recipe, name, num)
+        lag, dropped, outstanding = check_conserved(folder, 2, 4)
+        said(f"{name}: {'; '.join(happened)}: every sample once, lag at most {lag} (uninterrupted {first[0]}), {dropped} groups dropped "
+             f"({first[1]}), {outstanding} outstanding at the end")
+
+
+def check_start_over(h, whole, recipe):
+    """Killed before the first checkpoint: the same run from the start."""
+    folder = h.scratch / "early"
+    process = h.program.start(h.arguments(recipe, "early", ["--set", "checkpoint.every_steps=0"]))
+    lines = folder / "metrics.jsonl"
+    rf.wait_for(lambda: lines.exists() and lines.read_text().count("\n") >= 3, process)
+    rf.end(process)
+    assert not rf.committed_steps(folder), "meant to be killed before its first checkpoint"
+    out = h.program.done(h.arguments(recipe, "early", ["--resume"]))
+    assert "no checkpoint yet: starting over" in out.stderr, out.stderr
+    rf.check_whole(folder, STEPS)
+    rf.check_equal(folder, whole, "before the first checkpoint")
+    said("killed before the first checkpoint: starts over, equal bit for bit")
+
+
+def check_damaged(h, whole, recipe):
+    """A flipped byte in the newest checkpoint: the one before it is taken, with a warning."""
+    for victim in ("hf/model.safetensors", "queue.bin", "optimizer_rank0.safetensors"):
+        folder = h.scratch / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole, folder, symlinks=True)
+        newest, before = rf.committed_steps(folder)[-1], rf.committed_steps(folder)[-2]
+        path = folder / f"checkpoint/step_{newest}" / victim
+        data = bytearray(path.read_bytes())
+        data[h.rng.randrange(len(data))] ^= 0x10
+        path.write_bytes(data)
+        (folder / "summary.json").unlink()
+        out = h.program.done(h.arguments(recipe, "damaged", ["--resume"]))
+        assert f"step_{newest}: passed over, {victim} does not match its checksum" in out.stderr, out.stderr
+        assert f"resuming after step {before}" in out.stderr, out.stderr
+        rf.check_whole(folder, STEPS)
+        rf.check_equal(folder, whole, "damaged checkpoint")
+    said("a flipped byte in weights, queue or optimizer: warned, went back to the checkpoint before, equal bit for bit")
+
+
+def check_warm_start(h):
+    """Kills in the supervised warm start: the whole ends as if there had been none."""
+    recipe = rf.tiny_recipe(h.scratch / "warm.yaml", supervised__steps=10, supervised__batch_size=8)
+    whole = h.uninterrupted(recipe, "warm")
+    for _ in range(2):
+        folder, happened = h.killed(recipe, "warm", 2)
+        rf.check_equal(folder, whole, "warm start")
+        assert (folder / "warm_start/hf/model.safetensors").read_bytes() == (whole / "warm_start/hf/model.safetensors").read_bytes()
+        said(f"with a warm start: {'; '.join(happened)}: equal bit for bit")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--model", default="", help="start from this model instead of a random one")
+    parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", default="", help="sync, ranks, stale, early, damaged or warm")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else int(time.time())
+    print(f"seed {seed}: repeat with --seed {seed}", flush=True)
+    kill, term, interrupt = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
+    plan = [(5, kill)] * 4 + [(3, term), (3, interrupt)] if options.full else [(3, kill), (2, kill), (1, term), (1, interrupt)]
+    ranks_plan = [(3, kill), (3, kill), (2, term)] if options.full else [(2, kill), (1, term)]
+    with tempfile.TemporaryDirectory(prefix="tandem_resume_") as scratch:
+        h = Histories(rf.Program(options.build), scratch, random.Random(seed), options.model)
+        wanted = lambda name: options.only in ("", name)  # noqa: E731
+        recipe = rf.tiny_recipe(h.scratch / "one.yaml")
+        if wanted("sync"):
+            check_sync(h, plan, [], "sync")
+        if wanted("early") or wanted("damaged"):
+            whole = h.uninterrupted(recipe, "one")
+            if wanted("early"):
+                check_start_over(h, whole, recipe)
+            if wanted("damaged"):
+                check_damaged(h, whole, recipe)
+        if wanted("ranks"):
+            check_sync(h, ranks_plan, ["--ranks", "2"], "dp2")
+        for policy in ("drop", "wait"):
+            if wanted("stale"):
+                check_stale(h, policy, [5, 5, 5, 5] if options.full else [3])
+        if wanted("warm"):
+            check_warm_start(h)
+
+
+if __name__ == "__main__":
+    main()

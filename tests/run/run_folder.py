@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the built program and reads what a run leaves in its folder: what the tests of whole runs share."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+CLOCKED = ("time/", "throughput/", "memory/")  # metrics that no two runs share
+
+# The quickstart's shape, shrunk: a random model, a reward that gives a random model signal.
+TINY = {
+    "model.init_hidden": 32, "model.init_layers": 2, "model.init_heads": 2, "model.init_kv_heads": 1, "model.init_intermediate": 64,
+    "data.train": "synthetic", "data.eval": "synthetic", "data.digits": 2, "data.synthetic_eval_rows": 20,
+    "reward.rule": "regex", "reward.pattern": "[0-4]", "schedule.groups_per_step": 4, "schedule.group_size": 4,
+    "rollout.max_new_tokens": 6, "eval.max_new_tokens": 6, "eval.every_steps": 4, "checkpoint.every_steps": 2, "run.steps": 12,
+    "run.parity": "true", "train.lr": 1e-3, "algo.kl_coef": 0.001, "parallel.threads": 1,
+}
+
+
+def said(text):
+    print(f"ok  {text}", flush=True)
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(SKIPPED)
+
+
+def tiny_recipe(path, **changed):
+    """Writes the recipe; keys of `changed` have __ for the dot."""
+    options = dict(TINY, **{name.replace("__", "."): value for name, value in changed.items()})
+    lines, sections = [], {}
+    for name, value in options.items():
+        section, key = name.split(".", 1)
+        sections.setdefault(section, []).append(f"  {key}: {json.dumps(value) if value != 'true' else 'true'}")
+    for section, entries in sections.items():
+        lines += [f"{section}:"] + entries
+    pathlib.Path(path).write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+class Program:
+    """The built program. `launcher` stands before it, such as scripts/mpi -n 2."""
+
+    def __init__(self, build):
+        self.tandem = str(pathlib.Path(build) / "tandem")
+        self.oracle = str(pathlib.Path(build) / "tandem-oracle")
+
+    def start(self, arguments, launcher=(), **options):
+        command = [*launcher, self.tandem, *[str(a) for a in arguments]]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, encoding="utf-8",
+                                **options)
+
+    def run(self, arguments, stdin="", launcher=(), timeout=120, **options):
+        command = [*launcher, self.tandem, *[str(a) for a in arguments]]
+        return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", timeout=timeout, **options)
+
+    def done(self, arguments, **options):
+        """Runs to exit code 0."""
+        out = self.run(arguments, **options)
+        assert out.returncode == 0, f"{arguments}: exit code {out.returncode}\n{out.stderr[-3000:]}"
+        return out
+
+    def refused(self, arguments, code, *parts, **options):
+        """Runs to that exit code; the one error line has every part in this order. Returns that line."""
+        out = self.run(arguments, **options)
+        lines = [line for line in out.stderr.splitlines() if line.startswith("tandem: error: ")]
+        assert out.returncode == code, f"exit code {out.returncode}, not {code}:\n{out.stderr[-3000:]}"
+        assert len(lines) == 1, f"{len(lines)} error lines:\n{out.stderr[-3000:]}"
+        at = 0
+        for part in parts:
+            at = lines[0].find(part, at)
+            assert at >= 0, f"no `{part}` in: {lines[0]}"
+        return lines[0]
+
+
+def end(process, number=signal.SIGKILL):
+    """Signals a process that this test started, unless it has ended. Returns (exit code, stderr)."""
+    if process.poll() is None:
+        os.kill(process.pid, number)
+    _, err = process.communicate(timeout=120)
+    return process.returncode, err
+
+
+def wait_for(condition, process, seconds=60):
+    """Polls until `condition` holds or the process ends. False if it ended first."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.001)
+    return True
+
+
+def metrics(folder):
+    """All lines of metrics.jsonl, without what depends on the clock."""
+    lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCKED)} for line in lines]
+
+
+def rows(folder, query):
+    with contextlib.closing(sqlite3.connect(f"file:{folder}/samples.sqlite?mode=ro", uri=True)) as database:
+        return database.execute(query).fetchall()
+
+
+def samples(folder):
+    return rows(folder, "SELECT * FROM samples ORDER BY step, group_id, sample_index")
+
+
+def evals(folder):
+    return rows(folder, "SELECT step, row, prompt, answer, response, score FROM evals ORDER BY step, row, rowid")
+
+
+def committed_steps(folder):
+    return sorted(int(p.name[5:]) for p in pathlib.Path(folder, "checkpoint").glob("step_*")
+                  if p.name[5:].isdigit() and (p / "manifest.json").exists())
+
+
+def _crc32c_table():
+    table = []
+    for i in range(256):
+        for _ in range(8):
+            i = (i >> 1) ^ (0x82F63B78 if i & 1 else 0)
+        table.append(i)
+    return table
+
+
+_TABLE = _crc32c_table()
+
+
+def _masked_crc(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _varint(data, at):
+    value, shift = 0, 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def _step_of_event(event):
+    """Field 2 of an Event; 0 if absent."""
+    at, step = 0, 0
+    while at < len(event):
+        key, at = _varint(event, at)
+        if key & 7 == 0:
+            value, at = _varint(event, at)
+            step = value if key >> 3 == 2 else step
+        elif key & 7 == 1:
+            at += 8
+        elif key & 7 == 5:
+            at += 4
+        else:
+            length, at = _varint(event, at)
+            at += length
+    return step
+
+
+def tensorboard_steps(folder):
+    """Steps of the records of the event files, in order; both checksums of each record are verified."""
+    files = sorted(pathlib.Path(folder, "tensorboard").glob("events.*"))
+    assert len(files) == 1, files
+    data, at, steps = files[0].read_bytes(), 0, []
+    while at < len(data):
+        head = data[at:at + 8]
+        length = struct.unpack("<Q", head)[0]
+        assert struct.unpack("<I", data[at + 8:at + 12])[0] == _masked_crc(head), "checksum of a length"
+        event = data[at + 12:at + 12 + length]
+        assert len(event) == length and struct.unpack("<I", data[at + 12 + length:at + 16 + length])[0] == _masked_crc(event), "a record"
+        steps.append(_step_of_event(event))
+        at += 16 + length
+    return [s for s in steps if s > 0]
+
+
+def trace_steps(folder):
+    trace = json.loads(pathlib.Path(folder, "trace.json").read_text())
+    return [int(e["name"][5:]) for e in trace["traceEvents"] if e.get("ph") == "i" and e["name"].startswith("step ")]
+
+
+def summary(folder):
+    whole = json.loads(pathlib.Path(folder, "summary.json").read_text())
+    return {k: v for k, v in whole.items() if k != "seconds"}
+
+
+def check_whole(folder, steps):
+    """What any finished run must be, however often it was interrupted: each step once, in order, in every file."""
+    wanted = list(range(1, steps + 1))
+    assert [line["step"] for line in metrics(folder)] == wanted, [line["step"] for line in metrics(folder)]
+    assert [s for (s,) in rows(folder, "SELECT DISTINCT step FROM samples ORDER BY step")] == wanted
+    assert tensorboard_steps(folder) == wanted, tensorboard_steps(folder)
+    assert trace_steps(folder) == wanted, trace_steps(folder)
+    twice = rows(folder, "SELECT sample_id FROM samples GROUP BY sample_id HAVING count(*) > 1")
+    assert not twice, f"trained twice: {twice[:5]}"
+    assert os.readlink(f"{folder}/checkpoint/latest") == f"step_{steps}"
+
+
+def check_equal(folder, other, what):
+    """Bit for bit the same history."""
+    for left, right in zip(metrics(folder), metrics(other), strict=True):
+        different = {k: (left.get(k), right.get(k)) for k in left.keys() | right.keys() if left.get(k) != right.get(k)}
+        assert not different, f"{what}: metrics of step {left['step']}: {different}"
+    assert samples(folder) == samples(other), f"{what}: samples"
+    assert evals(folder) == evals(other), f"{what}: answers of evaluations"
+    assert summary(folder) == summary(other), f"{what}: {summary(folder)} {summary(other)}"

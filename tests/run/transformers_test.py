@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command line against other programs: golden values of ../shared/oracles through tokenize, logprobs and generate, and a
+trained checkpoint read by transformers. Exit code 77: nothing to compare with."""
+import argparse
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+import run_folder as rf
+from run_folder import said
+
+SHARED = rf.ROOT.parent / "shared"
+BOUND = 1e-4
+
+# Runs under a Python that has transformers: logprobs and greedy continuations of the model of a checkpoint.
+REFERENCE = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+job = json.load(sys.stdin)
+model, info = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+model.eval()
+assert not info["missing_keys"] and not info["unexpected_keys"], info
+tokenizer = AutoTokenizer.from_pretrained(job["model"])
+out = {"texts": [tokenizer(t)["input_ids"] for t in job["texts"]], "logprobs": [], "greedy": [], "gap": []}
+with torch.no_grad():
+    for ids in job["ids"]:
+        x = torch.tensor([ids])
+        p = torch.log_softmax(model(x).logits[0].float(), -1)
+        out["logprobs"].append(p[:-1].gather(1, x[0, 1:, None])[:, 0].tolist())
+    for ids in job["prompts"]:
+        x, gap = torch.tensor([ids]), []
+        for _ in range(job["new"]):
+            logits = model(x).logits[0, -1]
+            top = logits.topk(2).values
+            gap.append(float(top[0] - top[1]))
+            x = torch.cat([x, logits.argmax()[None, None]], 1)
+        out["greedy"].append(x[0, len(ids):].tolist()), out["gap"].append(min(gap))
+json.dump(out, sys.stdout)
+"""
+
+
+def read_safetensors(path):
+    """The values of each tensor, flat."""
+    data = path.read_bytes()
+    size, = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        raw = data[8 + size + begin:8 + size + end]
+        code = {"F32": "f", "I64": "q", "I32": "i"}[entry["dtype"]]
+        tensors[name] = list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+    return tensors
+
+
+def lines(objects):
+    return "".join(json.dumps(o) + "\n" for o in objects)
+
+
+def answers(output):
+    return [json.loads(line) for line in output.stdout.split("\n") if line]  # texts may hold U+2028
+
+
+def worst(got, wanted):
+    assert len(got) == len(wanted), (len(got), len(wanted))
+    return max(abs(a - b) for a, b in zip(got, wanted))
+
+
+def check_models(program):
+    done = []
+    for folder in sorted((SHARED / "oracles/models").iterdir()):
+        family = json.loads((folder / "config.json").read_text())["model_type"]
+        golden = read_safetensors(folder / "golden.safetensors")
+        sequences = [golden[f"seq{i}.input_ids"] for i in range(3)]
+        ask = lambda *more: program.run(["logprobs", "--model", folder, *more], stdin=lines({"ids": ids} for ids in sequences))  # noqa: E731
+        first = ask()
+        if first.returncode == 2 and family != "qwen2":
+            done.append(f"{folder.name} not yet read")
+            continue
+        assert first.returncode == 0, first.stderr[-2000:]
+        error = 0
+        for name, output in (("t1.0", first), ("t0.7", ask("--temperature", "0.7"))):
+            for i, row in enumerate(answers(output)):
+                error = max(error, worst(row["logprobs"], golden[f"seq{i}.logprobs_{name}"]))
+        assert error <= BOUND, (folder.name, error)
+        output = program.done(["generate", "--model", folder, "--temperature", "0", "--max-new-tokens", "32", "--ignore-eos", "--logprobs"],
+                              stdin=lines([{"prompt_ids": golden["greedy.prompt_ids"]}]))
+        completion = answers(output)[0]["completions"][0]
+        assert completion["ids"] == golden["greedy.new_ids"], folder.name
+        error = max(error, worst(completion["logprobs"], golden["greedy.logprobs_t1.0"]))
+        assert error <= BOUND, (folder.name, error)
+        done.append(f"{folder.name} {error:.1e}")
+    said(f"golden models, logprobs and greedy tokens: {', '.join(done)}")
+
+
+def check_tokenizers(program, folder, cases):
+    """Text to ids for each case, and ids to text."""
+    with tempfile.TemporaryDirectory() as scratch:
+        config = pathlib.Path(scratch)  # tokenizer files alone are a model directory for this command
+        for path in folder.iterdir():
+            (config / path.name).symlink_to(path)
+        output = answers(program.done(["tokenize", "--model", config], stdin=lines({"text": c["text"]} for c in cases)))
+        wrong = [c["text"] for c, o in zip(cases, output, strict=True) if o["ids"] != c["ids"]]
+        assert not wrong, f"{len(wrong)} of {len(cases)}: {wrong[:3]}"
+        output = answers(program.done(["detokenize", "--model", config], stdin=lines({"ids": c["ids"]} for c in cases)))
+        wrong = [c["text"] for c, o in zip(cases, output, strict=True) if o["text"] != c["decoded"]]
+        assert not wrong, f"{len(wrong)} of {len(cases)} decoded: {wrong[:3]}"
+
+
+def read_jsonl(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def check_oracles(program):
+    check_models(program)
+    cases = read_jsonl(SHARED / "oracles/tokenizer/qwen2.jsonl")
+    check_tokenizers(program, SHARED / "data/qwen2.5-tokenizer", cases)
+    stories = SHARED / "data/stories260k/hf"
+    said(f"Qwen2.5's tokenizer: {len(cases)} texts")
+    golden = json.loads((SHARED / "oracles/stories260k/golden.json").read_text())
+    probe = program.run(["tokenize", "--model", stories], stdin=lines([{"text": "a"}]))
+    if probe.returncode == 2:
+        said(f"stories260k not yet read: {probe.stderr.strip()}")
+        return
+    for case in golden["cases"]:
+        output = program.done(["generate", "--model", stories, "--temperature", "0", "--max-new-tokens", len(case["new_ids"]), "--ignore-eos"],
+                              stdin=lines([{"prompt_ids": case["prompt_ids"]}]))
+        assert answers(output)[0]["completions"][0]["ids"] == case["new_ids"], case["name"]
+
+
+def python_with_transformers():
+    """An interpreter that has transformers, or None."""
+    for python in (os.environ.get("TANDEM_PEERS_PYTHON"), str(rf.ROOT.parent / "peers-venv/bin/python"), sys.executable):
+        if python and pathlib.Path(python).exists():
+            if subprocess.run([python, "-c", "import torch, transformers"], capture_output=True).returncode == 0:
+                return python
+    return None
+
+
+def check_checkpoint(program, python):
+    """A checkpoint that a run wrote is a model for transformers, and says the same there."""
+    with tempfile.TemporaryDirectory(prefix="tandem_transformers_") as scratch:
+        recipe = rf.tiny_recipe(f"{scratch}/run.yaml", run__steps=6, train__lr=1e-2)
+        program.done(["run", recipe, "--run-dir", f"{scratch}/run", "--no-eval"])
+        model = f"{scratch}/run/checkpoint/latest/hf"
+        before, after = (pathlib.Path(p, "model.safetensors").read_bytes() for p in (f"{scratch}/run/init/hf", model))
+        assert before != after, "the run did not train"
+        texts = ["12+34=", "9*9-1 = 80, 7/7?", "0"]
+        prompts = [row["ids"] for row in answers(program.done(["tokenize", "--model", model], stdin=lines({"text": t} for t in texts)))]
+        generated = program.done(["generate", "--model", model, "--temperature", "0", "--max-new-tokens", "24", "--ignore-eos", "--logprobs"],
+                                 stdin=lines({"prompt_ids": p} for p in prompts))
+        completions = [row["completions"][0] for row in answers(generated)]
+        ids = [p + c["ids"] for p, c in zip(prompts, completions)]
+        logprobs = [row["logprobs"] for row in answers(program.done(["logprobs", "--model", model], stdin=lines({"ids": i} for i in ids)))]
+        job = {"model": model, "ids": ids, "prompts": prompts, "texts": texts, "new": 24}
+        reference = subprocess.run([python, "-c", REFERENCE], input=json.dumps(job), capture_output=True, text=True, timeout=300)
+        assert reference.returncode == 0, reference.stderr[-3000:]
+        told = json.loads(reference.stdout)
+        assert told["texts"] == prompts, (told["texts"], prompts)
+        error = max(worst(mine, theirs) for mine, theirs in zip(logprobs, told["logprobs"]))
+        assert error <= BOUND, error
+        for i, (c, theirs) in enumerate(zip(completions, told["greedy"])):
+            assert c["ids"] == theirs, (texts[i], c["ids"], theirs, told["gap"][i])
+            error = max(error, worst(c["logprobs"], told["logprobs"][i][len(prompts[i]) - 1:]))
+        assert error <= BOUND, error
+        said(f"a trained checkpoint in transformers: no missing tensor, tokens equal, logprobs within {error:.1e}, greedy tokens equal "
+             f"(smallest top-2 gap {min(told['gap']):.4f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    options = parser.parse_args()
+    program = rf.Program(options.build)
+    shared, python = (SHARED / "oracles").is_dir(), python_with_transformers()
+    if not shared and not python:
+        rf.skip("no ../shared/oracles, and no Python with transformers (TANDEM_PEERS_PYTHON names one)")
+    if shared:
+        check_oracles(program)
+    if python:
+        check_checkpoint(program, python)
+    else:
+        print("not done: no Python with transformers (TANDEM_PEERS_PYTHON names one)")
+
+
+if __name__ == "__main__":
+    main()
