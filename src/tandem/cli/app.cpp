@@ -144,7 +144,7 @@ void give_way(int seconds) {
 }
 
 int fail(int code, const std::string& message) {
-  if (launched_rank() > 0) give_way(1);
+  if (launched_rank() > 0) give_way(3);
   std::cout.flush();
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   } catch (const UserError& e) {
     return fail(2, e.what());
   } catch (const ReportedElsewhere& e) {
-    give_way(5);
+    give_way(8);
     return e.exit_code;
   } catch (const PeerError& e) {
     return fail(3, e.what());
