@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
+#include "tandem/model/kernel/packed.h"
 
 namespace tandem::model {
 namespace {
@@ -99,6 +100,19 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
   }
   if (table.config.tied_embeddings) model.head = model.embedding;
   return model;
+}
+
+int64_t pack_parameters(ModelParameters& parameters) {
+  if (!kernel::packing_available()) return 0;
+  int64_t bytes = 0;
+  const auto pack = [&](kernel::Parameter& p) {
+    p.packed = kernel::pack_weight(p.value);
+    bytes += kernel::packed_bytes(p.value);
+  };
+  for (LayerParameters& layer : parameters.layers)
+    for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) pack(*p);
+  if (parameters.head.value.scalar_type() == at::kFloat) pack(parameters.head);
+  return bytes;
 }
 
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<at::Tensor(const std::string&)>& read,

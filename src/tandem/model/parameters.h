@@ -48,6 +48,10 @@ struct ModelParameters {
 /// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
 ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads);
 
+/// Gives every linear of the layers a packed copy (kernel/packed.h), and the head where the dtype is float32: packed products
+/// round to the dtype, and logits stay fp32. Returns the bytes it takes; 0 where packing is not available.
+int64_t pack_parameters(ModelParameters& parameters);
+
 /// Fills the rank's boxes from `read(name)`, which returns whole Hugging Face tensors of any float dtype.
 /// Errors: UserError if a shape differs, naming the tensor and both shapes.
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<at::Tensor(const std::string&)>& read,

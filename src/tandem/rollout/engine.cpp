@@ -57,8 +57,10 @@ Engine::Engine(const Options& options, const EngineSetup& setup)
 }
 
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  parameters_ = &parameters;
+  parameters_ = parameters;
   version_ = version;
+  if (options_.packed_weights && !setup_.decoder.gemm().parity())
+    setup_.recorder.set("memory/packed_bytes", static_cast<double>(model::pack_parameters(*parameters_)));
   // A prompt's logits belong to the version that computed them: samples that have not forked run the prompt again.
   for (const auto& job : forking_) {
     release_prompt(*job);
@@ -67,7 +69,7 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
   forking_.clear();
 }
 
-void Engine::drop_weights() { parameters_ = nullptr; }
+void Engine::drop_weights() { parameters_.reset(); }
 
 void Engine::admit(Request request) {
   const auto prompt = static_cast<int64_t>(request.group.prompt.ids.size());

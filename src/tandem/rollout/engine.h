@@ -39,7 +39,7 @@ class Engine {
   Engine(const Options& options, const EngineSetup& setup);
 
   /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache. The
-  /// parameters must outlive the engine or the next call.
+  /// values must stay as they are until the next switch; a packed copy is made where the options ask for one.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();
@@ -76,7 +76,7 @@ class Engine {
 
   Options options_;
   EngineSetup setup_;
-  const model::ModelParameters* parameters_ = nullptr;
+  std::optional<model::ModelParameters> parameters_;
   data::PolicyVersion version_{};
   BlockPool pool_;
   std::deque<std::shared_ptr<Job>> waiting_;      // their prompts have not run

@@ -11,6 +11,7 @@ struct Options {
   int64_t kv_block_tokens = 16;
   int64_t kv_cache_mib = 1024;
   int64_t prefill_tokens = 2048;
+  bool packed_weights = true;
 };
 
 inline void describe(OptionVisitor& field, Options& o) {
@@ -18,6 +19,7 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; at least 16.", power_of_two());
   field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache, per rank; less is taken when less is enough.", at_least(1));
   field("prefill_tokens", o.prefill_tokens, "Prompt tokens that join one decode step (chunked prefill).", at_least(1));
+  field("packed_weights", o.packed_weights, "Keep a copy of the weights in the order decoding reads them fastest; never in parity mode.");
 }
 
 /// How tokens are drawn. Part of each request, so that evaluation and training share an engine.

@@ -9,14 +9,6 @@ namespace tandem::runtime {
 namespace {
 
 constexpr double kScoringDeadlineS = 600;
-
-int64_t longest_context(const RankContext& context, const PromptStream& prompts, const model::ModelConfig& model) {
-  int64_t longest = 1;
-  const int64_t looked_at = std::min<int64_t>(prompts.size(), 256);  // an estimate; a longer prompt still fits if blocks do
-  for (int64_t row = 0; row < looked_at; ++row) longest = std::max<int64_t>(longest, static_cast<int64_t>(prompts.at_row(row).ids.size()));
-  return std::min(model.max_positions, longest + context.config.rollout.sampling.max_new_tokens);
-}
-
 }  // namespace
 
 RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
@@ -24,7 +16,7 @@ RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
       parts_(parts),
       engine_(context.config.rollout.engine, {parts.decoder, context.device, context.recorder,
                                               std::min(parts.tokenizer.vocab_size(), parts.decoder.config().vocab_size),
-                                              longest_context(context, parts.prompts, parts.decoder.config())}),
+                                              parts.prompts.longest_prompt() + context.config.rollout.sampling.max_new_tokens}),
       scorer_(parts.reward, context.config.reward.workers),
       stop_ids_(stop_ids(parts.decoder.config().eos_ids, &parts.tokenizer)),
       stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {}
@@ -83,7 +75,11 @@ bool RolloutRole::run_until_batch() {
   while (!parts_.queue.batch_ready()) {
     if (context_.stop_agreed()) return false;
     start_groups();
+    // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
+    const bool held_back = !parts_.queue.must_wait_for().empty();
+    const double begin = now_s();
     run_round();
+    if (held_back) context_.recorder.add("time/wait_s", now_s() - begin);
   }
   return true;
 }

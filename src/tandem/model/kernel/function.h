@@ -16,10 +16,12 @@
 
 namespace tandem::model::kernel {
 
-/// A parameter in the compute dtype and where its gradient adds up (fp32; undefined when it is not trained).
+/// A parameter in the compute dtype, where its gradient adds up (fp32; undefined when it is not trained), and a packed copy
+/// for decoding (see packed.h; undefined where there is none).
 struct Parameter {
   at::Tensor value;
   at::Tensor grad;
+  at::Tensor packed;
 };
 
 /// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).

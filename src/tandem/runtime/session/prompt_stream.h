@@ -11,6 +11,7 @@
 namespace tandem::runtime {
 
 /// Ownership  uses the tokenizer.
+/// Threads    one.
 /// Errors     UserError for a prompt without a token.
 class PromptStream {
  public:
@@ -20,12 +21,17 @@ class PromptStream {
   data::Prompt at_position(int64_t position) const { return at_row(order_.row(position)); }
   data::Prompt at_row(int64_t row) const;
   int64_t size() const { return source_->size(); }
+  /// Tokens of the longest prompt; looks at every row the first time.
+  int64_t longest_prompt() const;
+  /// Errors: UserError naming the row if a prompt and `new_tokens` more do not fit into `context` tokens.
+  void require_context(int64_t new_tokens, int64_t context) const;
   double epochs(int64_t position) const { return static_cast<double>(position) / static_cast<double>(size()); }
 
  private:
   const text::Tokenizer& tokenizer_;
   std::unique_ptr<data::PromptSource> source_;
   data::DataOrder order_;
+  mutable int64_t longest_prompt_ = 0, longest_row_ = 0;
 };
 
 }  // namespace tandem::runtime
