@@ -49,8 +49,8 @@ class Histories:
                 time.sleep(moment)
         return wait, f"{delay * 1e3:.1f} ms into a checkpoint" if in_checkpoint else f"at {moment:.2f} s"
 
-    def check_resumed(self, folder, err, committed, found_run):
-        """The log says the newest committed step; nothing before it was done again."""
+    def check_resumed(self, err, committed):
+        """The log names the newest committed step: nothing up to it is done again."""
         told = re.search(r"resuming after step (\d+)", err)
         if told:
             assert int(told.group(1)) == (committed[-1] if committed else -1), (told.group(0), committed)
@@ -74,7 +74,7 @@ class Histories:
             if code is None:
                 _, err = process.communicate(timeout=120)
                 code = process.returncode
-            self.check_resumed(folder, err, committed, bool(resume))
+            self.check_resumed(err, committed)
             after = rf.committed_steps(folder)
             happened.append(f"{told}: {committed[-1] if committed else '-'} -> {after[-1] if after else '-'}")
             if code == 0:
@@ -148,6 +148,22 @@ def check_start_over(h, whole, recipe):
     said("killed before the first checkpoint: starts over, equal bit for bit")
 
 
+def check_stopped_early(h, whole, recipe):
+    """Stopped by a signal between the first evaluation and the first step: the evaluation is neither lost nor repeated."""
+    folder = h.scratch / "stopped"
+    process = h.program.start(h.arguments(recipe, "stopped", []))
+    log = folder / "log.txt"
+    rf.wait_for(lambda: log.exists() and "before: accuracy" in log.read_text(), process)
+    code, err = rf.end(process, signal.SIGTERM)
+    assert code == 130, (code, err[-2000:])
+    stopped = rf.committed_steps(folder)[-1]
+    out = h.program.done(h.arguments(recipe, "stopped", ["--resume"]))
+    assert f"resuming after step {stopped}" in out.stderr and "before: accuracy" not in out.stderr, out.stderr
+    rf.check_whole(folder, STEPS)
+    rf.check_equal(folder, whole, "stopped after the first evaluation")
+    said(f"stopped by SIGTERM after the first evaluation, at step {stopped}: equal bit for bit")
+
+
 def check_damaged(h, whole, recipe):
     """A flipped byte in the newest checkpoint: the one before it is taken, with a warning."""
     for victim in ("hf/model.safetensors", "queue.bin", "optimizer_rank0.safetensors"):
@@ -202,6 +218,7 @@ def main():
             whole = h.uninterrupted(recipe, "one")
             if wanted("early"):
                 check_start_over(h, whole, recipe)
+                check_stopped_early(h, whole, recipe)
             if wanted("damaged"):
                 check_damaged(h, whole, recipe)
         if wanted("ranks"):
