@@ -21,7 +21,7 @@ STEPS = rf.TINY["run.steps"]
 class Histories:
     def __init__(self, program, scratch, rng, model):
         self.program, self.scratch, self.rng, self.model = program, pathlib.Path(scratch), rng, model
-        self.seconds = {}
+        self.seconds, self.num_kills = {}, {}
 
     def arguments(self, recipe, name, extra):
         more = ["--model", self.model] if self.model else []
@@ -37,17 +37,22 @@ class Histories:
     def strike_time(self, name):
         """Waits for a random moment of the run: of its whole length, or of a checkpoint's write."""
         moment = self.rng.uniform(0.3, 1.0) * self.seconds[name]
-        in_checkpoint, delay = self.rng.random() < 0.5, self.rng.uniform(0, 0.02)
+        in_checkpoint, skipped, delay = self.rng.random() < 0.5, self.rng.randrange(3), self.rng.uniform(0, 0.02)
         folder = self.scratch / (name + "_killed") / "checkpoint"
 
         def wait(process):
             if in_checkpoint:
-                before = set(rf.committed_steps(folder.parent))
-                rf.wait_for(lambda: any(t.name not in {f"step_{s}.tmp" for s in before} for t in folder.glob("step_*.tmp")), process)
+                left_over = {t.name for t in folder.glob("step_*.tmp")}  # of a kill before
+                seen = set()
+
+                def reached():
+                    seen.update(t.name for t in folder.glob("step_*.tmp") if t.name not in left_over)
+                    return len(seen) > skipped
+                rf.wait_for(reached, process)
                 time.sleep(delay)
             else:
                 time.sleep(moment)
-        return wait, f"{delay * 1e3:.1f} ms into a checkpoint" if in_checkpoint else f"at {moment:.2f} s"
+        return wait, f"{delay * 1e3:.1f} ms into checkpoint {skipped + 1}" if in_checkpoint else f"at {moment:.2f} s"
 
     def check_resumed(self, err, committed):
         """The log names the newest committed step: nothing up to it is done again."""
@@ -80,6 +85,7 @@ class Histories:
             if code == 0:
                 break
             assert attempt < num_kills, f"exit code {code}\n{err[-3000:]}"
+            self.num_kills[number] = self.num_kills.get(number, 0) + 1
             if number == signal.SIGKILL:
                 assert code == -signal.SIGKILL, (code, err[-3000:])
             elif code != -number:  # a signal before the program has its handler ends it the plain way
@@ -91,15 +97,17 @@ class Histories:
         return folder, happened
 
 
-def check_sync(h, kills_per_history, extra, name):
+def check_sync(h, kills_of_signal, extra, name):
     recipe = rf.tiny_recipe(h.scratch / f"{name}.yaml")
     whole = h.uninterrupted(recipe, name, extra)
     signal_gain = sum(abs(m["actor/grad_norm"]) > 0 for m in rf.metrics(whole))
     assert signal_gain > STEPS / 2, "the reward gives no signal, so equal runs would prove little"
-    for i, (num, number) in enumerate(kills_per_history):
-        folder, happened = h.killed(recipe, name, num, extra, number)
-        rf.check_equal(folder, whole, name)
-        said(f"{name}, {number.name}: {'; '.join(happened)}: equal bit for bit")
+    for number, kills in kills_of_signal.items():
+        h.num_kills.clear()
+        while h.num_kills.get(number, 0) < kills:
+            folder, happened = h.killed(recipe, name, min(4, kills - h.num_kills.get(number, 0)), extra, number)
+            rf.check_equal(folder, whole, name)
+            said(f"{name}, {number.name}: {'; '.join(happened)}: equal bit for bit")
 
 
 def check_conserved(folder, staleness, num_groups):
@@ -121,9 +129,10 @@ def check_conserved(folder, staleness, num_groups):
 
 def check_stale(h, policy, kills):
     name = f"stale_{policy}"
-    # Long answers of very different lengths, two rounds a step: stragglers exist.
-    recipe = rf.tiny_recipe(h.scratch / f"{name}.yaml", schedule__lag_policy=policy, rollout__max_new_tokens=100, rollout__max_running=10,
-                            parallel__exchange_steps=3, schedule__kind="stale", schedule__staleness=2)
+    # Long answers of very different lengths: stragglers exist. Rounds so long that more than a batch may be finished when a
+    # checkpoint is written, and a checkpoint each step: the groups that run again must be in the next one.
+    recipe = rf.tiny_recipe(h.scratch / f"{name}.yaml", schedule__lag_policy=policy, rollout__max_new_tokens=100, rollout__max_running=24,
+                            parallel__exchange_steps=20, schedule__kind="stale", schedule__staleness=2, checkpoint__every_steps=1)
     whole = h.uninterrupted(recipe, name)
     first = check_conserved(whole, 2, 4)
     for num in kills:
@@ -206,8 +215,8 @@ def main():
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", flush=True)
     kill, term, interrupt = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
-    plan = [(5, kill)] * 4 + [(3, term), (3, interrupt)] if options.full else [(3, kill), (2, kill), (1, term), (1, interrupt)]
-    ranks_plan = [(3, kill), (3, kill), (2, term)] if options.full else [(2, kill), (1, term)]
+    plan = {kill: 20, term: 4, interrupt: 4} if options.full else {kill: 5, term: 1, interrupt: 1}
+    ranks_plan = {kill: 8, term: 3} if options.full else {kill: 2, term: 1}
     with tempfile.TemporaryDirectory(prefix="tandem_resume_") as scratch:
         h = Histories(rf.Program(options.build), scratch, random.Random(seed), options.model)
         wanted = lambda name: options.only in ("", name)  # noqa: E731
