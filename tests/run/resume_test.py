@@ -234,7 +234,7 @@ def main():
             check_sync(h, ranks_plan, ["--ranks", "2"], "dp2")
         for policy in ("drop", "wait"):
             if wanted("stale"):
-                check_stale(h, policy, [5, 5, 5, 5] if options.full else [3])
+                check_stale(h, policy, [5, 5, 5, 5] if options.full else [4, 3])
         if wanted("warm"):
             check_warm_start(h)
 
