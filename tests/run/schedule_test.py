@@ -66,9 +66,11 @@ def no_lag_above(staleness, policy, root):
     dropped, waited = done[-1]["staleness/dropped"], done[-1]["staleness/waited"]
     checks.check(dropped == 0 if policy == "wait" else waited == 0, name + ": the other policy was at work")
     groups = {lag: n // 4 for lag, n in sorted(histogram.items())}
-    print("%-20s lag histogram %s, dropped %d groups (%.1f %% of those started), %d of %d updates waited; rollout %.1f s of %.1f s; lengths "
+    held = [b for a, b in zip([{"staleness/waited": 0}] + done, done) if b["staleness/waited"] > a["staleness/waited"]]
+    print("%-20s lag histogram %s, dropped %d groups (%.1f %% of those started), %d of %d updates waited (%.2f s of rollout in "
+          "those steps, %.2f s in all, of %.1f s); lengths "
           "median %d, max %d" % (name, groups, dropped, 100 * dropped / (dropped + 4 * steps + done[-1]["queue/outstanding"]), waited, steps,
-                                 sum(m["time/rollout_s"] for m in done), seconds, lengths[len(lengths) // 2], lengths[-1]), flush=True)
+                                 sum(m["time/rollout_s"] for m in held), sum(m["time/rollout_s"] for m in done), seconds, lengths[len(lengths) // 2], lengths[-1]), flush=True)
 
 
 with Folder() as root:
