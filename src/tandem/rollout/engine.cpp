@@ -62,11 +62,7 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
   if (options_.packed_weights && !setup_.decoder.gemm().parity())
     setup_.recorder.set("memory/packed_bytes", static_cast<double>(model::pack_parameters(*parameters_)));
   // A prompt's logits belong to the version that computed them: samples that have not forked run the prompt again.
-  for (const auto& job : forking_) {
-    release_prompt(*job);
-    waiting_.push_front(job);
-  }
-  forking_.clear();
+  while (reclaim_prompt()) {}
 }
 
 void Engine::drop_weights() { parameters_.reset(); }
@@ -124,6 +120,15 @@ bool Engine::grow(Sequence& sequence, int64_t tokens) {
     if (block < 0) return false;
     sequence.blocks.push_back(block);
   }
+  return true;
+}
+
+// Samples of the youngest group that still fork from their prompt will run it again; false if there is none.
+bool Engine::reclaim_prompt() {
+  if (forking_.empty()) return false;
+  release_prompt(*forking_.back());
+  waiting_.push_front(std::move(forking_.back()));
+  forking_.pop_back();
   return true;
 }
 
@@ -186,6 +191,7 @@ Engine::Plan Engine::plan_step() {
     int64_t n = s.num_pending();
     if (n > 1) budget -= (n = std::min(n, budget));
     while (n > 0 && !grow(s, s.num_cached + n)) {
+      if (reclaim_prompt()) continue;  // a prompt that only waits for slots goes before a sequence that runs
       TANDEM_CHECK(running_.size() > 1, "one sequence does not fit into the KV cache");
       release(*running_.back());
       preempted_.push_front(std::move(running_.back()));

@@ -46,7 +46,7 @@ class Engine {
 
   void admit(Request request);
   /// True while a sequence runs or waits.
-  bool running() const { return !running_.empty() || !waiting_.empty() || !preempted_.empty(); }
+  bool running() const { return !running_.empty() || !waiting_.empty() || !preempted_.empty() || !forking_.empty(); }
   /// One token for every running sequence.
   void step();
   /// Groups that ended since the last call, in the order they ended.
@@ -58,6 +58,8 @@ class Engine {
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_free_blocks() const { return pool_.num_free(); }
+  int64_t num_blocks() const { return pool_.num_blocks(); }
 
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
@@ -69,6 +71,7 @@ class Engine {
   void release(Sequence& sequence);
   void release_prompt(Job& job);
   bool grow(Sequence& sequence, int64_t tokens);
+  bool reclaim_prompt();
   Plan plan_step();
   void sample_rows(const Plan& plan, const at::Tensor& hidden);
   void append(Sequence& sequence, std::span<const float* const> shards, int64_t shard_size);

@@ -7,6 +7,7 @@
 // T rows, H hidden, D head dimension, V vocabulary. `Half` is bfloat16 as its 16 bits.
 
 #include <cstdint>
+#include <vector>
 
 namespace tandem::model::kernel {
 
@@ -91,6 +92,8 @@ struct Rows {
 
 /// The best table for this processor.
 const Rows& rows();
+/// Every table that this processor can run, the best one last; tests hold them against each other.
+std::vector<const Rows*> all_rows();
 
 template <class T>
 const RowTable<T>& row_table();

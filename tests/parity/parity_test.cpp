@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parity mode: what rollout reports and what training computes for the same tokens and weights are the same bits, whatever
+// the batches were.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+
+#include "tandem/base/rng.h"
+#include "tandem/comm/launch.h"
+#include "tandem/device/process.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/runtime/session/start_model.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A model directory opened in parity mode.
+struct Open {
+  device::Arena arena{"device"};
+  monitor::Recorder recorder;
+  std::unique_ptr<comm::Group> alone = comm::single();
+  model::kernel::Gemm gemm;
+  runtime::ModelOnRank model;
+
+  Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
+      : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, arena, "weights") {
+    model.load(dir);
+  }
+};
+
+// How the engine is run; none of it may change a token or a bit.
+struct Setting {
+  const char* name;
+  rollout::Options engine;
+  int64_t pool_contexts = 0;  // 0: blocks as the options say; n: a cache of about n whole contexts, so that sequences are preempted
+  int64_t admit_every = 0;    // 0: all at once; n: one group every n steps
+  bool reversed = false;      // the last group first
+};
+
+rollout::Options engine_options(int64_t max_running, int64_t prefill_tokens, int64_t block_tokens) {
+  rollout::Options o;
+  o.max_running = max_running;
+  o.prefill_tokens = prefill_tokens;
+  o.kv_block_tokens = block_tokens;
+  return o;
+}
+
+constexpr int64_t kGroups = 7, kSamples = 5, kLongestPrompt = 53, kLongestAnswer = 60;
+
+std::vector<rollout::Request> requests(const model::ModelConfig& config, double temperature) {
+  std::vector<rollout::Request> all;
+  RandomStream random(5, 1);
+  for (int64_t g = 0; g < kGroups; ++g) {
+    rollout::Request r;
+    r.group.id = data::GroupId{g};
+    const int64_t length = g == 0 ? 1 : g == 1 ? 16 : g == 2 ? kLongestPrompt : 2 + random.below(kLongestPrompt - 2);
+    for (int64_t i = 0; i < length; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>(random.below(config.vocab_size)));
+    r.num_samples = g == 3 ? 1 : kSamples;
+    r.first_sample = g * kSamples;
+    r.sampling.temperature = temperature;
+    r.seed = 11;
+    for (int64_t i = 0; i < r.num_samples; ++i) r.max_new_tokens.push_back(1 + random.below(kLongestAnswer));
+    all.push_back(std::move(r));
+  }
+  return all;
+}
+
+struct Rolled {
+  std::map<int64_t, data::Group> groups;
+  int64_t preemptions = 0;
+};
+
+Rolled roll(Open& open, const Setting& setting, double temperature) {
+  rollout::Options options = setting.engine;
+  const model::ModelConfig& config = open.model.config();
+  int64_t context = kLongestPrompt + kLongestAnswer;
+  // A pool is sized for max_running + 1 contexts; a short declared context makes it small.
+  if (setting.pool_contexts) context = std::max<int64_t>(1, context * setting.pool_contexts / (options.max_running + 1));
+  rollout::Engine engine(options, {open.model.decoder(), open.arena, open.recorder, config.vocab_size, context});
+  engine.switch_weights(open.model.parameters(), data::PolicyVersion{0});
+  auto waiting = requests(config, temperature);
+  if (setting.reversed) std::reverse(waiting.begin(), waiting.end());
+  Rolled out;
+  size_t next = 0;
+  for (int64_t step = 0; next < waiting.size() || engine.running(); ++step) {
+    while (next < waiting.size() && (setting.admit_every == 0 || step >= static_cast<int64_t>(next) * setting.admit_every))
+      engine.admit(waiting[next++]);
+    engine.step();
+    for (data::Group& g : engine.finished()) out.groups[value(g.id)] = std::move(g);
+  }
+  EXPECT_EQ(engine.num_free_blocks(), engine.num_blocks()) << setting.name;
+  EXPECT_EQ(out.groups.size(), static_cast<size_t>(kGroups));
+  out.preemptions = engine.num_preemptions();
+  return out;
+}
+
+std::vector<train::Row> rows_of(const Rolled& rolled) {
+  std::vector<train::Row> rows;
+  for (const auto& [id, group] : rolled.groups)
+    for (const data::Sample& s : group.samples) {
+      train::Row row;
+      row.prompt = group.prompt.ids;
+      row.response = s.ids;
+      row.behavior = s.logprobs;
+      rows.push_back(row);
+    }
+  return rows;
+}
+
+// Values of `a` and `b` that differ in any bit.
+int64_t num_different(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return -1;
+  int64_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += std::memcmp(&a[i], &b[i], 4) != 0;
+  return n;
+}
+
+double kl(const std::vector<train::Row>& rows, const std::vector<std::vector<float>>& scored) {
+  double sum = 0, n = 0;
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (size_t t = 0; t < scored[i].size(); ++t, ++n) {
+      const double d = static_cast<double>(scored[i][t]) - rows[i].behavior[t];
+      sum += std::expm1(d) - d;
+    }
+  return sum / n;
+}
+
+void check_chain(Open& open, double temperature) {
+  const std::vector<Setting> settings = {
+      {"all at once", engine_options(64, 2048, 16)},
+      {"one sequence at a time", engine_options(1, 2048, 16)},
+      {"prompts in chunks of 7 and blocks of 32", engine_options(5, 7, 32)},
+      {"preempted", engine_options(12, 64, 16), 2},
+      {"groups that join in mid-flight", engine_options(9, 19, 16), 0, 9},
+      {"the last group first, preempted", engine_options(20, 33, 64), 3, 2, true},
+  };
+  const Rolled first = roll(open, settings[0], temperature);
+  for (size_t i = 1; i < settings.size(); ++i) {
+    const Rolled other = roll(open, settings[i], temperature);
+    if (settings[i].pool_contexts) EXPECT_GT(other.preemptions, 0) << settings[i].name;
+    for (const auto& [id, group] : first.groups)
+      for (size_t s = 0; s < group.samples.size(); ++s) {
+        const data::Sample &a = group.samples[s], &b = other.groups.at(id).samples[s];
+        ASSERT_EQ(a.ids, b.ids) << settings[i].name << ", group " << id << ", sample " << s;
+        EXPECT_EQ(num_different(a.logprobs, b.logprobs), 0) << settings[i].name << ", group " << id << ", sample " << s;
+      }
+  }
+  const std::vector<train::Row> rows = rows_of(first);
+  for (int64_t budget : {1, 100, 8192}) {
+    const auto scored = train::score(open.model.decoder(), open.model.parameters(), rows, temperature, budget);
+    int64_t different = 0, tokens = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      different += num_different(rows[i].behavior, scored[i]);
+      tokens += static_cast<int64_t>(scored[i].size());
+    }
+    EXPECT_EQ(different, 0) << "of " << tokens << " tokens, passes of " << budget;
+    EXPECT_GT(tokens, 500);
+  }
+  // The pass that trains reports the same bits, and one weight off by a thousandth is seen.
+  train::Options options;
+  options.micro_batch_tokens = 300;
+  train::Trainer trainer(options, {open.model.table(), open.model.decoder(), open.model.values(), {open.alone.get(), open.alone.get(), open.alone.get()}, open.arena});
+  trainer.optimizer().adopt_values();
+  const train::StepReport report = trainer.policy_step(rows, {}, temperature, 0.0);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(num_different(rows[i].behavior, report.logprobs[i]), 0) << "row " << i;
+  EXPECT_EQ(report.kl_rollout_train, 0.0);
+}
+
+// The embedding of a token that occurs in every answer would do as well; a norm's weight is felt by each of them.
+void check_perturbation(Open& open) {
+  const Rolled rolled = roll(open, {"all at once", engine_options(64, 2048, 16)}, 1.0);
+  const std::vector<train::Row> rows = rows_of(rolled);
+  EXPECT_EQ(kl(rows, train::score(open.model.decoder(), open.model.parameters(), rows, 1.0, 8192)), 0.0);
+  float* weight = open.model.parameters().final_norm.value.data_ptr<float>();
+  weight[0] += 1e-3f;
+  const double moved = kl(rows, train::score(open.model.decoder(), open.model.parameters(), rows, 1.0, 8192));
+  weight[0] -= 1e-3f;
+  EXPECT_GT(moved, 0.0);
+  EXPECT_LT(moved, 1e-3);
+}
+
+// The quickstart's random model.
+std::string quickstart() {
+  static const std::string dir = [] {
+    const std::string path = (fs::temp_directory_path() / ("tandem_parity_" + std::to_string(::getpid()))).string();
+    runtime::ModelOptions options;
+    options.init_deviation = 0.08;
+    runtime::write_random_model(path, options, 3);
+    return path;
+  }();
+  return dir;
+}
+
+class Cleanup : public ::testing::Environment {
+  void TearDown() override {
+    std::error_code ignored;
+    for (const char* suffix : {"", ".tokenizer"})
+      fs::remove_all(fs::temp_directory_path() / ("tandem_parity_" + std::to_string(::getpid()) + suffix), ignored);
+  }
+};
+const auto* const kCleanup = ::testing::AddGlobalTestEnvironment(new Cleanup);
+
+std::string oracle() { return std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_tied"; }
+
+class Parity : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { device::set_compute_threads(GetParam()); }
+};
+
+TEST_P(Parity, RolloutAndTrainingAgreeBitForBitInFloat32) {
+  Open open(quickstart(), at::kFloat);
+  check_chain(open, 1.0);
+}
+
+TEST_P(Parity, RolloutAndTrainingAgreeBitForBitAtAnotherTemperature) {
+  Open open(quickstart(), at::kFloat);
+  check_chain(open, 0.7);
+}
+
+TEST_P(Parity, RolloutAndTrainingAgreeBitForBitInBfloat16) {
+  Open open(quickstart(), at::kBFloat16);
+  check_chain(open, 1.0);
+}
+
+TEST_P(Parity, RolloutAndTrainingAgreeBitForBitOnAHuggingFaceModel) {
+  Open open(oracle(), at::kFloat);
+  check_chain(open, 1.0);
+}
+
+TEST_P(Parity, OneWeightOffByAThousandthIsSeen) {
+  Open open(quickstart(), at::kFloat);
+  check_perturbation(open);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Parity, ::testing::Values(1, 2));
+
+}  // namespace
+}  // namespace tandem

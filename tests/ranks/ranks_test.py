@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts compute the same: ten steps on the samples of one run, trained under dp2 and tp2, by threads and by processes,
+give one rank's gradient norms and log-probabilities within 1e-5; each rollout layout gives one rank's greedy answers."""
+import itertools, math, os, sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from tiny_run import Checks, Folder, floats, metrics, rows, run
+
+STEPS = 10
+BOUND = 1e-5
+TINY = {
+    "model.dtype": "float32", "schedule.groups_per_step": 8, "schedule.group_size": 4, "eval.every_steps": 0, "run.steps": STEPS,
+    "data.synthetic_eval_rows": 60, "data.synthetic_rows": 2000, "rollout.max_running": 32, "checkpoint.every_steps": 0,
+    "reward.rule": "regex", "reward.pattern": "^[02468]",  # so that every step has a gradient
+}
+# Random weights, whose answers are long and all different; and a model that has learned a little and is sure of some tokens.
+STARTS = {
+    "random weights": {**TINY, "supervised.steps": 0, "rollout.max_new_tokens": 24, "eval.max_new_tokens": 24},
+    "warm start": {**TINY, "supervised.steps": 30, "supervised.stop_at_accuracy": 0, "supervised.batch_size": 64, "data.digits": 2},
+}
+LAYOUTS = ("dp2", "tp2")
+checks = Checks()
+
+
+def compare(start, name, folder, base):
+    """Worst relative differences of gradient norm and of log-probabilities."""
+    mine, theirs = metrics(folder), metrics(base)
+    checks.check(len(mine) == len(theirs) == STEPS, name + ": the number of steps")
+    checks.check(sum(m["actor/grad_norm"] > 0 for m in theirs) >= STEPS - 2, name + ": too few steps have a gradient to compare")
+    norm = max(abs(a["actor/grad_norm"] - b["actor/grad_norm"]) / max(1e-30, b["actor/grad_norm"]) for a, b in zip(mine, theirs))
+    a_rows, b_rows = (rows(f, "response_ids, train_logprobs, advantage") for f in (folder, base))
+    checks.check([r[0] for r in a_rows] == [r[0] for r in b_rows] and [r[2] for r in a_rows] == [r[2] for r in b_rows],
+                 name + ": other samples were trained")
+    worst = strict = 0.0
+    tokens = 0
+    for a, b in zip(a_rows, b_rows):
+        for x, y in itertools.zip_longest(floats(a[1]), floats(b[1]), fillvalue=math.nan):
+            tokens += 1
+            # A log-probability is a difference of two numbers of size one and more: its rounding is that of those numbers.
+            worst = max(worst, abs(x - y) / max(1.0, abs(y))) if x == x and y == y else math.inf
+            strict = max(strict, abs(x - y) / abs(y)) if y else strict
+    checks.check(norm <= BOUND, "%s: a gradient norm differs by %.2g, relative" % (name, norm))
+    checks.check(worst <= BOUND, "%s: a log-probability differs by %.2g" % (name, worst))
+    if start == "random weights":  # no token is nearly certain, so its own size will do
+        checks.check(strict <= BOUND, "%s: a log-probability differs by %.2g of itself" % (name, strict))
+    print("%-24s grad norm %.2g   logprob %.2g (%.2g of its own size)   %d tokens" % (name, norm, worst, strict, tokens), flush=True)
+
+
+def answers(folder):
+    return rows(folder, "row, response", "evals WHERE step = 0", "row")
+
+
+def check_start(start, settings, root):
+    base = root + "/base"
+    run(base, settings, ["--threads", "1"])
+    model = base + ("/warm_start/hf" if settings["supervised.steps"] else "/init/hf")
+    want = answers(base)
+    checks.check(len(want) >= 50 and len(set(r[1] for r in want)) >= 3, start + ": the base run answers in many ways")
+    pair = {**settings, "supervised.steps": 0}
+    replay = ["--model", model, "--replay", base, "--no-eval", "--threads", "2"]
+    one = root + "/one"
+    run(one, pair, replay)
+    print(start)
+    compare(start, "one rank again", one, base)
+    for layout in LAYOUTS:
+        run(root + "/" + layout, pair, replay + ["--ranks", "2", "--train-layout", layout])
+        compare(start, layout + ", threads", root + "/" + layout, one)
+        if "--mpi" in sys.argv and start == "random weights":
+            run(root + "/mpi-" + layout, pair, replay + ["--train-layout", layout], mpi_ranks=2)
+            compare(start, layout + ", processes", root + "/mpi-" + layout, one)
+    for train, rollout in itertools.product(LAYOUTS, LAYOUTS if start == "random weights" else []):
+        name = "train %s, rollout %s" % (train, rollout)
+        folder = root + "/" + train + "-" + rollout
+        run(folder, {**pair, "run.steps": 2, "eval.after": "false"},
+            ["--model", model, "--ranks", "2", "--threads", "2", "--train-layout", train, "--rollout-layout", rollout])
+        steps = metrics(folder)
+        checks.check(len(steps) == 2, name + ": the number of steps")
+        worst = max(abs(m["actor/kl_rollout_train"]) for m in steps)
+        checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (name, worst))
+        checks.check(answers(folder) == want, name + ": greedy answers differ from one rank's")
+        print("%-24s kl_rollout_train %.2g, greedy answers equal: %s" % (name, worst, answers(folder) == want), flush=True)
+
+
+for start, settings in STARTS.items():
+    with Folder() as root:
+        check_start(start, settings, root)
+checks.exit()
