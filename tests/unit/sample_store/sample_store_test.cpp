@@ -108,6 +108,15 @@ TEST_F(SampleStoreTest, ANaNScoreStaysNaN) {
   EXPECT_TRUE(std::isnan(SampleReader(path_).batch(StepId{1}).groups[0].samples[0].score));
 }
 
+TEST_F(SampleStoreTest, DroppedGroupsOfLaterStepsMayBeDroppedAgain) {
+  SampleStore store(path_);
+  store.append_dropped(StepId{1}, std::vector<GroupId>{GroupId{3}, GroupId{5}});
+  store.append_dropped(StepId{2}, std::vector<GroupId>{GroupId{7}});
+  EXPECT_THROW(store.append_dropped(StepId{3}, std::vector<GroupId>{GroupId{5}}), PeerError);  // nothing is dropped twice
+  store.truncate_after(StepId{1});
+  EXPECT_NO_THROW(store.append_dropped(StepId{2}, std::vector<GroupId>{GroupId{7}}));
+}
+
 TEST_F(SampleStoreTest, ResumeDropsLaterStepsAndAStepWrittenTwiceIsThereOnce) {
   SampleStore store(path_);
   for (int64_t step = 1; step <= 4; ++step) {
