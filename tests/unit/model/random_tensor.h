@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "tandem/base/rng.h"
 
