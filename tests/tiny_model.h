@@ -12,6 +12,7 @@
 
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
+#include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/monitor/recorder.h"
 

@@ -70,8 +70,9 @@ void Engine::drop_weights() { parameters_.reset(); }
 void Engine::admit(Request request) {
   const auto prompt = static_cast<int64_t>(request.group.prompt.ids.size());
   const std::string where = join_text("prompt of row ", request.group.prompt.row);
-  int64_t longest = request.sampling.max_new_tokens;
-  for (int64_t n : request.max_new_tokens) longest = std::max(longest, n);
+  const std::vector<int64_t>& each = request.max_new_tokens;
+  TANDEM_CHECK(each.empty() || std::ssize(each) == request.num_samples, each.size(), " lengths for ", request.num_samples, " samples");
+  const int64_t longest = each.empty() ? request.sampling.max_new_tokens : *std::max_element(each.begin(), each.end());
   const int64_t total = prompt + longest, most = setup_.decoder.config().max_positions;
   if (prompt == 0) throw UserError(where, "is empty", "at least one token");
   if (total > most)

@@ -223,6 +223,9 @@ TEST(Engine, PromptsThatCannotBeAnsweredAreUserErrors) {
   EXPECT_THROW(c.engine.admit(request_of(0, 0, 1, 4)), UserError);
   EXPECT_THROW(c.engine.admit(request_of(0, 120, 1, 9)), UserError);  // the model's context is 128
   EXPECT_NO_THROW(c.engine.admit(request_of(0, 120, 1, 8)));
+  Request shorter = request_of(1, 120, 2, 1000);  // its own lengths count, not the common one
+  shorter.max_new_tokens = {1, 8};
+  EXPECT_NO_THROW(c.engine.admit(std::move(shorter)));
   Request longer = request_of(1, 120, 2, 1);
   longer.max_new_tokens = {1, 9};
   EXPECT_THROW(c.engine.admit(std::move(longer)), UserError);

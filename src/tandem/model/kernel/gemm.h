@@ -32,6 +32,8 @@ class Gemm {
  public:
   /// Measures for a few tens of milliseconds, except in parity mode.
   Gemm(c10::ScalarType dtype, bool parity);
+  /// A choice made elsewhere; nothing is measured.
+  Gemm(c10::ScalarType dtype, const GemmChoice& choice) : dtype_(dtype), parity_(false), choice_(choice) {}
 
   /// out[M,N] = x[M,K] w[N,K]^T; out has x's dtype.
   void forward(at::Tensor& out_MN, const at::Tensor& x_MK, const at::Tensor& w_NK) const;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training step under layouts that no two-rank run reaches: replicated kv heads, dp and tp at once, DP ranks without rows.
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "../tiny_model.h"
+#include "tandem/comm/mesh.h"
+#include "tandem/device/process.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::train {
+namespace {
+
+struct Result {
+  std::vector<double> norms;
+  std::map<std::string, at::Tensor> weights;  // whole, by name
+  std::vector<std::vector<float>> logprobs;   // of all rows at the last step
+};
+
+std::vector<std::vector<int32_t>> sequences(int64_t n) {
+  std::vector<std::vector<int32_t>> all;
+  RandomStream random(3, 1);
+  for (int64_t i = 0; i < n; ++i) {
+    auto& ids = all.emplace_back();
+    for (int64_t t = 4 + random.below(30); t > 0; --t) ids.push_back(static_cast<int32_t>(random.below(64)));
+  }
+  return all;
+}
+
+Result train(const model::Layout& layout, int64_t kv_heads, int64_t num_rows) {
+  model::ModelConfig config = test::tiny_config();
+  config.num_kv_heads = kv_heads;
+  const auto tokens = sequences(num_rows);
+  Result result;
+  result.logprobs.resize(tokens.size());
+  std::mutex mutex;
+  comm::run_local(layout.world(), 60, [&](comm::Group& world) {
+    device::set_compute_threads(1);
+    comm::MeshSizes sizes;
+    sizes.dp = layout.dp;
+    sizes.tp = layout.tp;
+    comm::Mesh mesh(world, sizes);
+    comm::Group &dp = mesh.along(comm::Axis::kDp), &tp = mesh.along(comm::Axis::kTp);
+    device::Arena arena("device");
+    const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+    const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
+    const model::Decoder decoder(config, gemm, layout.tp > 1 ? &tp : nullptr);
+    at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
+    model::initialize_parameters(table, values, 9, 0.3);
+    Options options;
+    options.micro_batch_tokens = 64;
+    options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
+    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena});
+    trainer.optimizer().adopt_values();
+    std::vector<Row> mine;
+    std::vector<size_t> indices;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (static_cast<int>(i) % layout.dp != layout.dp_rank(world.rank())) continue;
+      Row row;
+      row.prompt = std::span(tokens[i]).first(2);
+      row.response = std::span(tokens[i]).subspan(2);
+      mine.push_back(row);
+      indices.push_back(i);
+    }
+    StepReport report;
+    for (int step = 0; step < 4; ++step) {
+      report = trainer.supervised_step(mine, 1e-3);
+      if (world.rank() == 0) result.norms.push_back(report.grad_norm);
+    }
+    std::lock_guard lock(mutex);
+    for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
+    for (const model::ParameterEntry& e : table.entries) {
+      at::Tensor& whole = result.weights[e.parameter.name];
+      if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
+      at::Tensor part = whole;
+      for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
+      const at::Tensor held = table.view(values, e);
+      if (!part.isnan().any().item<bool>()) EXPECT_TRUE(at::equal(part, held)) << e.parameter.name << ": ranks hold different copies";
+      part.copy_(held);
+    }
+  });
+  return result;
+}
+
+void expect_same(const Result& got, const Result& want, const std::string& name) {
+  double norm = 0, weight = 0, logprob = 0;
+  for (size_t i = 0; i < want.norms.size(); ++i) norm = std::max(norm, std::abs(got.norms[i] / want.norms[i] - 1));
+  for (const auto& [key, tensor] : want.weights) weight = std::max(weight, (got.weights.at(key) - tensor).abs().max().item<double>());
+  for (size_t i = 0; i < want.logprobs.size(); ++i) {
+    ASSERT_EQ(got.logprobs[i].size(), want.logprobs[i].size());
+    for (size_t t = 0; t < want.logprobs[i].size(); ++t)
+      logprob = std::max(logprob, static_cast<double>(std::abs(got.logprobs[i][t] - want.logprobs[i][t]) / std::max(1.0f, std::abs(want.logprobs[i][t]))));
+  }
+  EXPECT_LE(norm, 1e-5) << name;
+  EXPECT_LE(weight, 1e-5) << name;
+  EXPECT_LE(logprob, 1e-5) << name;
+  std::printf("%-28s grad norm %.2g, logprob %.2g, weights after four steps %.2g\n", name.c_str(), norm, logprob, weight);
+}
+
+TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
+  for (int64_t kv_heads : {1, 2, 4}) {
+    const Result want = train({1, 1}, kv_heads, 10);
+    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
+      expect_same(train(layout, kv_heads, 10), want, model::to_string(layout) + ", kv heads " + std::to_string(kv_heads));
+  }
+}
+
+TEST(TrainerLayout, ADataParallelRankMayHaveNoRow) {
+  expect_same(train({3, 1}, 2, 2), train({1, 1}, 2, 2), "dp3 with two rows");
+}
+
+}  // namespace
+}  // namespace tandem::train

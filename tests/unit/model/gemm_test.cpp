@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "random_tensor.h"
+#include "tandem/device/process.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+using test::random_tensor;
+using test::worst_of_bound;
+
+struct Shape {
+  int64_t M, N, K;
+};
+constexpr Shape kShapes[] = {{1, 64, 128}, {3, 5, 7}, {33, 256, 128}, {70, 130, 96}, {257, 40, 352}};
+
+std::vector<GemmChoice> choices(c10::ScalarType dtype) {
+  std::vector<GemmChoice> all;
+  for (Library forward : {Library::kBlas, Library::kOneDnn})
+    for (Library weight : {Library::kBlas, Library::kOneDnn}) {
+      if (dtype == at::kBFloat16 && weight == Library::kBlas && !half_product_available()) continue;
+      all.push_back({forward, forward, weight, forward == Library::kBlas});
+    }
+  return all;
+}
+
+// What rounding may do to a sum of products: a share of the sum of their sizes, and of the result where it is rounded to bf16.
+at::Tensor bound(const at::Tensor& a, const at::Tensor& b, const at::Tensor& want, bool rounded) {
+  return at::matmul(a.abs(), b.abs()) * 2e-6 + want.abs() * (rounded ? 1.0 / 256 : 0.0) + 1e-9;
+}
+
+void check_choice(c10::ScalarType dtype, const GemmChoice& choice) {
+  const Gemm gemm(dtype, choice);
+  const bool half = dtype == at::kBFloat16;
+  for (const Shape& s : kShapes) {
+    SCOPED_TRACE(testing::Message() << gemm.description() << ": M " << s.M << " N " << s.N << " K " << s.K);
+    const at::Tensor x = random_tensor({s.M, s.K}, 1, dtype), w = random_tensor({s.N, s.K}, 2, dtype), dy = random_tensor({s.M, s.N}, 3, dtype);
+    const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
+    at::Tensor y = at::empty({s.M, s.N}, x.options()), logits = at::empty({s.M, s.N}, at::kFloat), dx = at::empty({s.M, s.K}, x.options());
+    const at::Tensor want_y = at::matmul(xd, wd.t()), want_dx = at::matmul(dyd, wd), want_dw = at::matmul(dyd.t(), xd);
+    gemm.forward(y, x, w);
+    EXPECT_LE(worst_of_bound(y, want_y, bound(xd, wd.t(), want_y, half)), 1.0);
+    gemm.forward_float(logits, x, w);
+    EXPECT_LE(worst_of_bound(logits, want_y, bound(xd, wd.t(), want_y, half)), 1.0);
+    gemm.input_grad(dx, dy, w);
+    EXPECT_LE(worst_of_bound(dx, want_dx, bound(dyd, wd, want_dx, half)), 1.0);
+    at::Tensor dw = at::ones({s.N, s.K}, at::kFloat);  // the product adds to what is there
+    gemm.weight_grad(dw, dy, x);
+    EXPECT_LE(worst_of_bound(dw - 1, want_dw, bound(dyd.t(), xd, want_dw, half) + 1e-5), 1.0);
+  }
+}
+
+TEST(Gemm, EveryLibraryGivesTheProductInFloat32) {
+  for (const GemmChoice& choice : choices(at::kFloat)) check_choice(at::kFloat, choice);
+}
+
+TEST(Gemm, EveryLibraryGivesTheProductInBfloat16) {
+  for (const GemmChoice& choice : choices(at::kBFloat16)) check_choice(at::kBFloat16, choice);
+}
+
+TEST(Gemm, TheChoiceMeasuredAtStartGivesTheProductToo) {
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) check_choice(dtype, Gemm(dtype, false).choice());
+}
+
+TEST(Gemm, InnerProductsTransposeScaleAndAdd) {
+  for (bool ta : {false, true})
+    for (bool tb : {false, true}) {
+      const int64_t m = 37, n = 21, k = 50;
+      const at::Tensor a = random_tensor({ta ? k : m, (ta ? m : k) + 3}, 4), b = random_tensor({tb ? n : k, (tb ? k : n) + 5}, 5);
+      at::Tensor c = random_tensor({m, n + 2}, 6);
+      const at::Tensor ad = a.narrow(1, 0, ta ? m : k).to(at::kDouble), bd = b.narrow(1, 0, tb ? k : n).to(at::kDouble);
+      const at::Tensor want = at::matmul(ta ? ad.t() : ad, tb ? bd.t() : bd) * 0.5 + c.narrow(1, 0, n).to(at::kDouble) * 2.0;
+      const at::Tensor margin = c.narrow(1, n, 2).clone();
+      product({ta, tb, m, n, k, a.size(1), b.size(1), c.size(1), 0.5f, 2.0f}, a.data_ptr<float>(), b.data_ptr<float>(), c.data_ptr<float>());
+      EXPECT_LT((c.narrow(1, 0, n).to(at::kDouble) - want).abs().max().item<double>(), 1e-4);
+      EXPECT_TRUE(at::equal(margin, c.narrow(1, n, 2)));
+    }
+}
+
+// Bits of row i of a product of M rows, for all i, against the row alone.
+void check_parity(c10::ScalarType dtype, const Shape& s) {
+  const Gemm gemm(dtype, true);
+  const at::Tensor x = random_tensor({s.M, s.K}, 1, dtype), w = random_tensor({s.N, s.K}, 2, dtype);
+  at::Tensor all = at::empty({s.M, s.N}, x.options()), logits = at::empty({s.M, s.N}, at::kFloat);
+  gemm.forward(all, x, w);
+  gemm.forward_float(logits, x, w);
+  for (int64_t i = 0; i < s.M; ++i) {
+    at::Tensor one = at::empty({1, s.N}, x.options()), one_float = at::empty({1, s.N}, at::kFloat);
+    gemm.forward(one, x.narrow(0, i, 1), w);
+    gemm.forward_float(one_float, x.narrow(0, i, 1), w);
+    const auto bytes = static_cast<size_t>(s.N) * all.element_size();
+    ASSERT_EQ(std::memcmp(one.data_ptr(), static_cast<const char*>(all.data_ptr()) + static_cast<size_t>(i) * bytes, bytes), 0) << "row " << i;
+    ASSERT_EQ(std::memcmp(one_float.data_ptr(), logits.data_ptr<float>() + i * s.N, static_cast<size_t>(s.N) * 4), 0) << "row " << i;
+  }
+}
+
+TEST(Gemm, InParityModeARowIsTheSameBitsWhateverItsPlaceAndCompany) {
+  for (int threads : {1, 2}) {
+    device::set_compute_threads(threads);
+    for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const Shape& s : {Shape{70, 256, 128}, {95, 32, 128}, {70, 704, 128}, {70, 128, 352}, {40, 1152, 896}, {40, 896, 4864}, {33, 50, 14}}) {
+        SCOPED_TRACE(testing::Message() << c10::toString(dtype) << ", " << threads << " threads, N " << s.N << " K " << s.K);
+        check_parity(dtype, s);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::model::kernel

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <string>
+
+#include "random_tensor.h"
+#include "tandem/model/kernel/function.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+using test::random_tensor;
+
+at::Tensor random_targets(int64_t rows, int64_t vocabulary) {
+  at::Tensor t = at::empty({rows}, at::kLong);
+  RandomStream random(8, 8);
+  for (int64_t i = 0; i < rows; ++i) t.data_ptr<int64_t>()[i] = random.below(vocabulary);
+  return t;
+}
+
+void check(c10::ScalarType dtype, double temperature) {
+  const int64_t R = 150, H = 24, V = 4099;  // 4099 columns: chunks of about a thousand rows would hold all; see the next test for many
+  const Gemm gemm(dtype, false);
+  const double bound = dtype == at::kFloat ? 2e-5 : 0.03;
+  const at::Tensor hidden = random_tensor({R, H}, 1, dtype), weight = random_tensor({V, H}, 2, dtype, 0.4), targets = random_targets(R, V);
+  const at::Tensor d = random_tensor({R}, 3);
+  const at::Tensor hd = hidden.to(at::kDouble).requires_grad_(true), wd = weight.to(at::kDouble).requires_grad_(true);
+  const at::Tensor all = at::log_softmax(at::matmul(hd, wd.t()) / temperature, -1);
+  const at::Tensor want = all.gather(1, targets.unsqueeze(1)).squeeze(1);
+  want.backward(d.to(at::kDouble));
+  const at::Tensor entropy = -(all.exp() * all).sum(-1);
+
+  const at::Tensor leaf = hidden.clone().requires_grad_(true);
+  Parameter p;
+  p.value = weight;
+  p.grad = at::ones({V, H}, at::kFloat);
+  const HeadOutput out = head_logprobs(gemm, {leaf, targets, 0, temperature, nullptr}, p);
+  EXPECT_FALSE(out.entropy_R.requires_grad());
+  EXPECT_LE((out.logprobs_R.detach().to(at::kDouble) - want.detach()).abs().max().item<double>(), bound * 3);
+  EXPECT_LE((out.entropy_R.to(at::kDouble) - entropy.detach()).abs().max().item<double>(), bound * 3);
+  out.logprobs_R.backward(d);
+  const auto worst = [](const at::Tensor& got, const at::Tensor& reference) {
+    return (got.to(at::kDouble) - reference).abs().max().item<double>() / reference.abs().max().item<double>();
+  };
+  EXPECT_LE(worst(leaf.grad(), hd.grad()), bound);
+  EXPECT_LE(worst(p.grad - 1, wd.grad()), bound);
+}
+
+TEST(Head, LogprobsEntropyAndGradientsAreThoseOfTheFormulaInFloat32) {
+  check(at::kFloat, 1.0);
+  check(at::kFloat, 0.7);
+}
+
+TEST(Head, LogprobsEntropyAndGradientsAreThoseOfTheFormulaInBfloat16) {
+  check(at::kBFloat16, 1.0);
+  check(at::kBFloat16, 0.7);
+}
+
+int64_t status_kib(const std::string& key) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(key, 0) == 0) return std::stoll(line.substr(key.size() + 1));
+  return -1;
+}
+
+TEST(Head, MemoryDoesNotGrowWithTheRowsOfAQwenVocabulary) {
+  const int64_t R = 1000, H = 8, V = 151936;
+  const Gemm gemm(at::kFloat, true);
+  const at::Tensor hidden = random_tensor({R, H}, 1).requires_grad_(true), targets = random_targets(R, V);
+  Parameter p;
+  p.value = random_tensor({V, H}, 2);
+  p.grad = at::zeros({V, H}, at::kFloat);
+  std::ofstream("/proc/self/clear_refs") << "5";  // a new peak from here
+  const int64_t before = status_kib("VmRSS:");
+  if (status_kib("VmHWM:") > before + 50 * 1024) GTEST_SKIP() << "this kernel does not reset the peak of memory";
+  head_logprobs(gemm, {hidden, targets, 0, 1.0, nullptr}, p).logprobs_R.sum().backward();
+  const double grown_mib = static_cast<double>(status_kib("VmHWM:") - before) / 1024;
+  EXPECT_LT(grown_mib, 120.0) << "the logits of all rows take " << static_cast<double>(R) * V * 4 / (1 << 20) << " MiB";
+  EXPECT_TRUE(std::isfinite(hidden.grad().sum().item<double>()));
+}
+
+TEST(Head, ShardsOfTheVocabularyCombineToTheWhole) {
+  const auto logits = random_tensor({1, 96}, 5, at::kFloat, 3.0);
+  const float* x = logits.data_ptr<float>();
+  const LogitStats whole[] = {rows().fp.logit_stats(x, 96, 1.0f)};
+  const LogitStats parts[] = {rows().fp.logit_stats(x, 32, 1.0f), rows().fp.logit_stats(x + 32, 32, 1.0f), rows().fp.logit_stats(x + 64, 32, 1.0f)};
+  EXPECT_NEAR(combine(whole).lse, combine(parts).lse, 1e-5);
+  EXPECT_NEAR(combine(whole).entropy, combine(parts).entropy, 1e-5);
+  EXPECT_NEAR(combine(whole).lse, at::logsumexp(logits, std::vector<int64_t>{1}).item<float>(), 1e-5);
+}
+
+}  // namespace
+}  // namespace tandem::model::kernel

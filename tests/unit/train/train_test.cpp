@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "../../tiny_model.h"
+#include "tandem/base/error.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::train {
+namespace {
+
+using test::TinyModel;
+
+// Random rows of many lengths; some with advantages on both sides.
+struct Rows {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<std::vector<float>> behavior;
+  std::vector<Row> rows;
+
+  explicit Rows(int64_t n, uint64_t seed = 3) {
+    RandomStream random(seed, 1);
+    for (int64_t i = 0; i < n; ++i) {
+      auto& ids = tokens.emplace_back();
+      for (int64_t t = 4 + random.below(40); t > 0; --t) ids.push_back(static_cast<int32_t>(random.below(64)));
+      auto& logprobs = behavior.emplace_back(ids.size());
+      for (float& x : logprobs) x = static_cast<float>(-3 + random.normal());
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      Row row;
+      const size_t prompt = 1 + i % 3;
+      row.prompt = std::span(tokens[i]).first(prompt);
+      row.response = std::span(tokens[i]).subspan(prompt);
+      row.behavior = std::span(behavior[i]).first(row.response.size());
+      row.advantage = random.normal();
+      rows.push_back(row);
+    }
+  }
+};
+
+struct Case {
+  TinyModel model;
+  Trainer trainer;
+
+  explicit Case(const Options& options, c10::ScalarType dtype = at::kFloat)
+      : model(test::tiny_config(), dtype),
+        trainer(options, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()}, model.arena}) {
+    trainer.optimizer().adopt_values();
+  }
+};
+
+double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
+
+Options options_of(int64_t micro_batch_tokens, bool recompute = false) {
+  Options o;
+  o.micro_batch_tokens = micro_batch_tokens;
+  o.recompute = recompute;
+  o.lr = 1e-3;
+  return o;
+}
+
+TEST(Trainer, SplittingABatchChangesTheGradientByRoundingAlone) {
+  const Rows batch(12);
+  for (auto aggregation : {algo::Aggregation::kTokenMean, algo::Aggregation::kSequenceMeanTokenMean, algo::Aggregation::kSequenceMeanTokenSum}) {
+    algo::Recipe recipe;
+    recipe.aggregation = aggregation;
+    Case whole(options_of(100000));
+    const StepReport want = whole.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
+    EXPECT_GT(want.grad_norm, 0);
+    for (int64_t tokens : {1, 50, 120}) {
+      Case split(options_of(tokens, tokens == 50));
+      const StepReport got = split.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
+      EXPECT_LT(relative(split.trainer.grads(), whole.trainer.grads()), 2e-6) << tokens;
+      EXPECT_NEAR(got.grad_norm / want.grad_norm, 1.0, 1e-6);
+      EXPECT_NEAR(got.loss, want.loss, 1e-6);
+      EXPECT_EQ(got.trained_tokens, want.trained_tokens);
+      for (size_t i = 0; i < batch.rows.size(); ++i)
+        for (size_t t = 0; t < want.logprobs[i].size(); ++t) EXPECT_NEAR(got.logprobs[i][t], want.logprobs[i][t], 1e-5);
+    }
+  }
+}
+
+TEST(Trainer, RecomputingLayersGivesTheSameGradientBitForBit) {
+  const Rows batch(6);
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Case keep(options_of(8192), dtype), again(options_of(8192, true), dtype);
+    keep.trainer.supervised_step(batch.rows, 1e-3);
+    again.trainer.supervised_step(batch.rows, 1e-3);
+    if (keep.model.gemm.choice().forward == again.model.gemm.choice().forward && keep.model.gemm.choice().weight_grad == again.model.gemm.choice().weight_grad)
+      EXPECT_TRUE(at::equal(keep.trainer.grads(), again.trainer.grads()));
+  }
+}
+
+TEST(Trainer, TheGradientIsTheSlopeOfTheLoss) {
+  const Rows batch(5);
+  Case c(options_of(8192));
+  const auto loss = [&] {
+    double sum = 0, tokens = 0;
+    for (const auto& row : score(c.model.decoder, c.model.parameters, batch.rows, 1.0, 8192))
+      for (float x : row) sum -= x, ++tokens;
+    return sum / tokens;
+  };
+  c.trainer.supervised_step(batch.rows, 0.0);
+  const at::Tensor grads = c.trainer.grads().clone(), values = c.model.values.clone();
+  // Along the gradient itself, where the slope is its norm.
+  const double h = 1e-3, norm = grads.norm().item<double>();
+  c.model.values.add_(grads, h / norm);
+  const double up = loss();
+  c.model.values.copy_(values).sub_(grads, h / norm);
+  const double down = loss();
+  EXPECT_NEAR((up - down) / (2 * h) / norm, 1.0, 0.01);
+}
+
+TEST(Trainer, StepsOfEitherDtypeLowerTheLoss) {
+  const Rows batch(8);
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Case c(options_of(100), dtype);
+    const double before = c.trainer.supervised_step(batch.rows, 3e-3).loss;
+    double after = before;
+    for (int i = 0; i < 25; ++i) after = c.trainer.supervised_step(batch.rows, 3e-3).loss;
+    EXPECT_LT(after, 0.7 * before) << c10::toString(dtype);
+  }
+}
+
+TEST(Trainer, AGradientThatIsNotFiniteIsAUserErrorAndLeavesTheWeights) {
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Case c(options_of(8192), dtype);
+    Rows batch(4);
+    c.trainer.supervised_step(batch.rows, 1e-3);
+    const at::Tensor values = c.model.values.clone();
+    const auto state = c.trainer.optimizer().state();
+    const at::Tensor m = state.at("m").clone(), master = state.at("master").clone();
+    for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+      batch.rows[1].advantage = bad;
+      EXPECT_THROW(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3), UserError);
+      EXPECT_TRUE(at::equal(c.model.values, values));
+      EXPECT_TRUE(at::equal(c.trainer.optimizer().state().at("m"), m));
+      EXPECT_TRUE(at::equal(c.trainer.optimizer().state().at("master"), master));
+      EXPECT_EQ(c.trainer.optimizer().num_steps(), 1);
+    }
+    batch.rows[1].advantage = 0.5;
+    EXPECT_NO_THROW(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3));
+    EXPECT_FALSE(at::equal(c.model.values, values));
+  }
+}
+
+TEST(Trainer, WithoutATokenItIsABug) {
+  Case c(options_of(8192));
+  EXPECT_THROW(c.trainer.supervised_step({}, 1e-3), InternalError);
+}
+
+TEST(Optimizer, ClippingScalesTheWholeGradient) {
+  const Rows batch(6);
+  Options clipped = options_of(8192), free = options_of(8192);
+  clipped.clip_grad_norm = 1e-3;
+  free.clip_grad_norm = 0;
+  clipped.eps = free.eps = 1e-12;
+  Case a(clipped), b(free);
+  EXPECT_NEAR(a.trainer.supervised_step(batch.rows, 1e-3).grad_norm, b.trainer.supervised_step(batch.rows, 1e-3).grad_norm, 1e-5);
+  const at::Tensor scaled = a.trainer.optimizer().state().at("m"), whole = b.trainer.optimizer().state().at("m");
+  EXPECT_NEAR(scaled.norm().item<double>() / 0.1, 1e-3, 1e-6);
+  EXPECT_GT(whole.norm().item<double>() / 0.1, 1e-2);
+}
+
+TEST(Optimizer, ARestoredStateGoesOnAsIfNothingHadHappened) {
+  const Rows batch(6);
+  Case one(options_of(8192)), two(options_of(8192));
+  for (int i = 0; i < 3; ++i) one.trainer.supervised_step(batch.rows, 1e-3);
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : one.trainer.optimizer().state()) state[name] = tensor.clone();
+  two.trainer.optimizer().restore(state, "checkpoint");
+  EXPECT_EQ(two.trainer.optimizer().num_steps(), 3);
+  EXPECT_TRUE(at::equal(one.model.values, two.model.values));
+  state["m"] = at::zeros({5});
+  EXPECT_THROW(two.trainer.optimizer().restore(state, "checkpoint"), UserError);
+  state.erase("m");
+  EXPECT_THROW(two.trainer.optimizer().restore(state, "checkpoint"), UserError);
+}
+
+TEST(LearningRate, RisesThenFollowsItsSchedule) {
+  Options o;
+  o.lr = 2.0;
+  o.warmup_steps = 4;
+  o.min_lr_ratio = 0.1;
+  for (const char* kind : {"constant", "linear", "cosine"}) {
+    o.lr_schedule = kind;
+    for (int64_t step = 1; step <= 4; ++step) EXPECT_DOUBLE_EQ(learning_rate(o, step, 24), 0.5 * static_cast<double>(step)) << kind;
+  }
+  o.lr_schedule = "constant";
+  EXPECT_EQ(learning_rate(o, 24, 24), 2.0);
+  o.lr_schedule = "linear";
+  EXPECT_NEAR(learning_rate(o, 14, 24), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(learning_rate(o, 24, 24), 0.2, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 99, 24), 0.2, 1e-12);  // past the end it stays
+  o.lr_schedule = "cosine";
+  EXPECT_NEAR(learning_rate(o, 14, 24), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(learning_rate(o, 9, 24), 2.0 * (0.1 + 0.9 * 0.5 * (1 + std::cos(M_PI / 4))), 1e-12);
+  EXPECT_NEAR(learning_rate(o, 24, 24), 0.2, 1e-12);
+  o.warmup_steps = 0;
+  EXPECT_LT(learning_rate(o, 1, 24), 2.0);
+}
+
+TEST(MicroBatch, RowsKeepTheirOrderAndPassesTheirBudget) {
+  const Rows batch(15);
+  size_t next = 0;
+  for (const MicroBatch& m : pack(batch.rows, 70)) {
+    EXPECT_TRUE(m.rows.size() == 1 || m.ids_T.numel() <= 70);
+    for (size_t i = 0; i < m.rows.size(); ++i) {
+      ASSERT_EQ(m.rows[i], next);
+      const Row& row = batch.rows[next++];
+      const int64_t from = m.offsets[i], prompt = static_cast<int64_t>(row.prompt.size());
+      ASSERT_EQ(m.offsets[i + 1] - from, row.num_tokens());
+      ASSERT_EQ(m.response_offsets[i + 1] - m.response_offsets[i], static_cast<int64_t>(row.response.size()));
+      for (int64_t t = 0; t < row.num_tokens(); ++t) EXPECT_EQ(m.positions_T[from + t].item<int64_t>(), t);
+      for (size_t r = 0; r < row.response.size(); ++r) {
+        const int64_t at = m.response_offsets[i] + static_cast<int64_t>(r);
+        EXPECT_EQ(m.targets_R[at].item<int64_t>(), row.response[r]);
+        EXPECT_EQ(m.predictors_R[at].item<int64_t>(), from + prompt + static_cast<int64_t>(r) - 1);
+        EXPECT_EQ(m.ids_T[from + prompt + static_cast<int64_t>(r)].item<int64_t>(), row.response[r]);
+      }
+    }
+  }
+  EXPECT_EQ(next, batch.rows.size());
+}
+
+TEST(MicroBatch, ARowWithoutAResponseIsABug) {
+  Rows batch(2);
+  batch.rows[1].response = {};
+  EXPECT_THROW(pack(batch.rows, 100), InternalError);
+}
+
+TEST(Balance, LevelsTokensAndGivesEachRowToOnePart) {
+  RandomStream random(4, 4);
+  std::vector<int64_t> lengths;
+  for (int i = 0; i < 60; ++i) lengths.push_back(5 + random.below(200));
+  const std::vector<int> part = balance(lengths, 4);
+  std::vector<int64_t> load(4, 0);
+  for (size_t i = 0; i < part.size(); ++i) load.at(static_cast<size_t>(part[i])) += lengths[i];
+  EXPECT_EQ(std::accumulate(load.begin(), load.end(), int64_t{0}), std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  const auto [least, most] = std::minmax_element(load.begin(), load.end());
+  EXPECT_LE(*most - *least, *std::min_element(lengths.begin(), lengths.end()) + 10);
+  EXPECT_EQ(balance(lengths, 4), part);
+  EXPECT_EQ(balance(lengths, 1), std::vector<int>(60, 0));
+  EXPECT_EQ(balance(std::vector<int64_t>{9}, 3), std::vector<int>{0});
+}
+
+}  // namespace
+}  // namespace tandem::train
