@@ -19,8 +19,13 @@ endif()
 add_library(tandem::torch INTERFACE IMPORTED)
 target_include_directories(tandem::torch SYSTEM INTERFACE ${TANDEM_TORCH_DIR}/include ${TANDEM_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_directories(tandem::torch INTERFACE ${TANDEM_TORCH_DIR}/lib)
-target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10)
-file(GLOB torch_gomp ${TANDEM_TORCH_DIR}/lib/libgomp*.so*)
+# at::parallel_for is a header whose threads exist only where the including file is compiled with OpenMP.
+target_compile_options(tandem::torch INTERFACE -fopenmp)
+file(GLOB torch_gomp ${TANDEM_TORCH_DIR}/lib/libgomp*.so*)  # the wheel's own, so that one process has one pool of threads
+if(NOT torch_gomp)
+  set(torch_gomp gomp)
+endif()
+target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10 ${torch_gomp})
 target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_DIR}/lib" "-Wl,--no-as-needed")
 
 find_package(yaml-cpp REQUIRED)
