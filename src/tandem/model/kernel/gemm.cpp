@@ -85,13 +85,14 @@ Gemm::Gemm(c10::ScalarType dtype, bool parity) : dtype_(dtype), parity_(parity) 
 }
 
 void Gemm::measure() {
-  const int64_t M = 512, N = 1024, K = 512;
+  // As many rows as a packed micro-batch has: with few, a weight gradient's long sum does not show how a library cuts it.
+  const int64_t M = 4096, N = 768, K = 512;
   at::Tensor x = at::zeros({M, K}, dtype_).fill_(0.5), w = at::zeros({N, K}, dtype_).fill_(0.25), y = at::zeros({M, N}, dtype_);
   at::Tensor dw = at::zeros({N, K}, at::kFloat);
   if (dtype_ == at::kFloat) {
     const auto faster = [&](const std::function<void(Library)>& run) {
       const double blas = seconds_of([&] { run(Library::kBlas); });
-      return seconds_of([&] { run(Library::kOneDnn); }) < 0.9 * blas ? Library::kOneDnn : Library::kBlas;
+      return seconds_of([&] { run(Library::kOneDnn); }) < 0.95 * blas ? Library::kOneDnn : Library::kBlas;
     };
     choice_.forward = faster([&](Library library) { forward_chunk(y, x, w, library); });
     choice_.input_grad = choice_.forward;

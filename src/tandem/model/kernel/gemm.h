@@ -30,7 +30,7 @@ struct GemmChoice {
 /// Errors     InternalError on shapes that do not fit.
 class Gemm {
  public:
-  /// Measures for a few tens of milliseconds, except in parity mode.
+  /// Measures for a few tenths of a second, except in parity mode.
   Gemm(c10::ScalarType dtype, bool parity);
   /// A choice made elsewhere; nothing is measured.
   Gemm(c10::ScalarType dtype, const GemmChoice& choice) : dtype_(dtype), parity_(false), choice_(choice) {}
