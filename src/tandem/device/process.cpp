@@ -8,6 +8,7 @@
 namespace tandem::device {
 
 void tune_allocator() {
+  ::mallopt(M_ARENA_MAX, 1);  // rank threads, too: the heaps of other arenas are too small for activations and would map each anew
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
   ::mallopt(M_TOP_PAD, 256 << 20);
