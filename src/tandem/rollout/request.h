@@ -41,7 +41,6 @@ struct Job {
   int64_t num_unfinished = 0;
   std::vector<int32_t> prompt_blocks;    ///< references held for those samples
   std::vector<float> prompt_logits;      ///< after the last prompt token; empty until the prompt has run
-  bool started = false;
 };
 
 struct Sequence {

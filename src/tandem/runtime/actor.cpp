@@ -48,9 +48,8 @@ void Actor::initialize(uint64_t seed, double deviation) {
 
 std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
   std::vector<reshard::Held> all;
-  ModelOnRank& open = const_cast<ModelOnRank&>(model);
   for (const model::ParameterEntry& e : model.table().entries)
-    all.push_back({{e.parameter.name, e.parameter.shape, e.box}, model.table().view(open.values(), e)});
+    all.push_back({{e.parameter.name, e.parameter.shape, e.box}, model.table().view(model.values(), e)});
   return all;
 }
 

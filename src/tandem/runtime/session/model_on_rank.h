@@ -32,6 +32,7 @@ class ModelOnRank {
   const model::Decoder& decoder() const { return decoder_; }
   const model::ModelParameters& parameters() const { return parameters_; }
   at::Tensor& values() { return values_; }
+  const at::Tensor& values() const { return values_; }
 
  private:
   model::ParameterTable table_;
