@@ -29,7 +29,7 @@ at::Tensor rope_table(const ModelConfig& config) {
 }  // namespace
 
 at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::AttentionShape& shape) {
-  return kernel::attention(qkv, offsets_, shape, parity_);
+  return kernel::attention(qkv, trees_, shape, parity_);
 }
 
 Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp)
@@ -38,25 +38,34 @@ Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Grou
   first_row_ = tp ? config.vocab_size / tp->size() * tp->rank() : 0;
 }
 
-std::pair<at::Tensor, at::Tensor> Decoder::layer(const LayerParameters& p, int64_t index, const at::Tensor& x, const at::Tensor& delta,
-                                                 const at::Tensor& positions, AttentionContext& context) const {
+struct Decoder::Pass {
+  const ModelParameters& parameters;
+  const TokenBatch& batch;
+  AttentionContext& context;
+};
+
+std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const {
+  const LayerParameters& p = pass.parameters.layers[index];
   auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
   at::Tensor qkv = kernel::linear(gemm_, kernel::enter_tensor_parallel(normed, tp_), p.qkv);
-  qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, positions, shape_);
-  const at::Tensor attended = kernel::linear(gemm_, context.attend(index, qkv, shape_), p.output);
+  qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
+  at::Tensor attended = pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
+  if (index + 1 == pass.parameters.layers.size() && pass.batch.rows_R.defined()) {
+    residual = kernel::select_rows(residual, pass.batch.rows_R);
+    attended = kernel::select_rows(attended, pass.batch.rows_R);
+  }
+  attended = kernel::linear(gemm_, attended, p.output);
   auto [middle, post] = kernel::add_rms_norm(residual, kernel::leave_tensor_parallel(attended, tp_), p.post_norm, config_.norm_eps);
   const at::Tensor gate_up = kernel::linear(gemm_, kernel::enter_tensor_parallel(post, tp_), p.gate_up);
   const at::Tensor down = kernel::linear(gemm_, kernel::swiglu(gate_up), p.down);
   return {middle, kernel::leave_tensor_parallel(down, tp_)};
 }
 
-at::Tensor Decoder::forward(const ModelParameters& parameters, const at::Tensor& ids, const at::Tensor& positions,
-                            AttentionContext& context, bool recompute) const {
-  at::Tensor x = kernel::leave_tensor_parallel(kernel::embed(parameters.embedding, ids, first_row_), tp_), delta;
+at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute) const {
+  at::Tensor x = kernel::leave_tensor_parallel(kernel::embed(parameters.embedding, batch.ids_T, first_row_), tp_), delta;
+  const Pass pass{parameters, batch, context};
   for (size_t i = 0; i < parameters.layers.size(); ++i) {
-    const auto run = [&, i](const at::Tensor& a, const at::Tensor& b) {
-      return layer(parameters.layers[i], static_cast<int64_t>(i), a, b, positions, context);
-    };
+    const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, i, a, b); };
     std::tie(x, delta) = recompute ? kernel::recompute(run, x, delta) : run(x, delta);
   }
   return kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second;

@@ -21,15 +21,21 @@ class AttentionContext {
   virtual at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) = 0;
 };
 
-/// Each packed sequence sees itself, causally; for training and scoring.
+/// Each packed tree sees itself, causally; for training and scoring.
 class PackedContext final : public AttentionContext {
  public:
-  PackedContext(kernel::Offsets offsets, bool parity) : offsets_(std::move(offsets)), parity_(parity) {}
+  PackedContext(kernel::Trees trees, bool parity) : trees_(std::move(trees)), parity_(parity) {}
   at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) override;
 
  private:
-  kernel::Offsets offsets_;
+  kernel::Trees trees_;
   bool parity_;
+};
+
+/// What goes through the model in one pass.
+struct TokenBatch {
+  at::Tensor ids_T, positions_T;   ///< int64; ids lie in the vocabulary, positions below max_positions (callers check user input)
+  at::Tensor rows_R;               ///< int64, rising: the tokens whose hidden state is wanted. Undefined: all
 };
 
 /// Ownership  uses the Gemm and the TP group, which must outlive it; holds no weights.
@@ -39,10 +45,9 @@ class Decoder {
   /// `tp` may be null for one rank.
   Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp);
 
-  /// Final, normed hidden states [T,H]. ids and positions are int64; ids must lie in the vocabulary, positions below
-  /// max_positions (the callers check user input). `recompute` keeps only the layers' inputs for the backward pass.
-  at::Tensor forward(const ModelParameters& parameters, const at::Tensor& ids_T, const at::Tensor& positions_T,
-                     AttentionContext& context, bool recompute = false) const;
+  /// Final, normed hidden states [R,H] of the wanted rows; after its attention the last layer computes no other. `recompute`
+  /// keeps only the layers' inputs for the backward pass; then batch and context must outlive it.
+  at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute = false) const;
 
   /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
   kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
@@ -58,8 +63,8 @@ class Decoder {
   int tp_size() const { return tp_ ? tp_->size() : 1; }
 
  private:
-  std::pair<at::Tensor, at::Tensor> layer(const LayerParameters& p, int64_t index, const at::Tensor& x, const at::Tensor& delta,
-                                          const at::Tensor& positions, AttentionContext& context) const;
+  struct Pass;
+  std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;
   const kernel::Gemm& gemm_;

@@ -14,12 +14,14 @@
 namespace tandem::rollout {
 namespace {
 
+constexpr int64_t kWholeTokens = 16;  // a shorter prompt attends row by row just as fast
+
 CacheShape cache_shape(const Options& options, const model::Decoder& decoder) {
   const auto& shape = decoder.attention_shape();
   return {decoder.config().num_layers, shape.num_kv_heads, shape.head_dim, shape.group(), options.kv_block_tokens, decoder.gemm().dtype()};
 }
 
-// Decode and chunked prefill alike: each token sees what its sequence has in the cache.
+// Each token sees what its sequence has in the cache; a prompt that runs as a whole sees itself.
 class PagedContext final : public model::AttentionContext {
  public:
   PagedContext(const BlockPool& pool, const model::kernel::PagedTokens& tokens) : pool_(pool), tokens_(tokens) {}
@@ -202,6 +204,8 @@ Engine::Plan Engine::plan_step() {
     }
     if (i >= running_.size()) break;
     counts[i] = n;
+    if (s.num_cached == 0 && n >= kWholeTokens && !setup_.decoder.gemm().parity())
+      plan.tokens.whole.push_back({static_cast<int64_t>(plan.ids.size()), n, {}});
     for (int64_t t = s.num_cached; t < s.num_cached + n; ++t) {
       plan.ids.push_back(s.tokens[static_cast<size_t>(t)]);
       plan.tokens.positions.push_back(t);
@@ -225,24 +229,19 @@ void Engine::step() {
   const Plan plan = plan_step();
   if (plan.ids.empty()) return;
   const auto T = static_cast<int64_t>(plan.ids.size());
-  at::Tensor ids = at::empty({T}, at::kLong), positions = at::empty({T}, at::kLong);
+  at::Tensor ids = at::empty({T}, at::kLong), positions = at::empty({T}, at::kLong), rows = at::empty({std::ssize(plan.rows)}, at::kLong);
   std::copy(plan.ids.begin(), plan.ids.end(), ids.data_ptr<int64_t>());
   std::copy(plan.tokens.positions.begin(), plan.tokens.positions.end(), positions.data_ptr<int64_t>());
+  std::copy(plan.rows.begin(), plan.rows.end(), rows.data_ptr<int64_t>());
   PagedContext context(pool_, plan.tokens);
-  const at::Tensor hidden = setup_.decoder.forward(*parameters_, ids, positions, context);
+  const at::Tensor hidden = setup_.decoder.forward(*parameters_, {ids, positions, rows}, context);
   if (!plan.rows.empty()) sample_rows(plan, hidden);
   retire_finished();
 }
 
 void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
   const auto R = static_cast<int64_t>(plan.rows.size());
-  at::Tensor chosen = hidden;
-  if (R < hidden.size(0)) {
-    at::Tensor index = at::empty({R}, at::kLong);
-    std::copy(plan.rows.begin(), plan.rows.end(), index.data_ptr<int64_t>());
-    chosen = hidden.index_select(0, index);
-  }
-  const at::Tensor local = setup_.decoder.local_logits(*parameters_, chosen);
+  const at::Tensor local = setup_.decoder.local_logits(*parameters_, hidden);
   const int64_t shard = local.size(1), tp = setup_.decoder.tp_size();
   at::Tensor all = local.unsqueeze(0);
   if (tp > 1) {

@@ -265,9 +265,11 @@ json bench_train_step(const BenchOptions& o) {
   }
   const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), rows, 1.0, 1);
   // Products of the body for every token, the head for response tokens, attention by its causal half; times 3 for training.
+  // What the last layer does after its attention is done for response tokens alone.
   const double body = static_cast<double>(c.num_layers) * (static_cast<double>(c.hidden_size) * (2.0 * static_cast<double>(c.q_size()) + 2.0 * static_cast<double>(c.kv_size())) +
                                                            3.0 * static_cast<double>(c.hidden_size * c.intermediate_size));
-  const double flops = 6 * body * tokens + 6.0 * static_cast<double>(c.vocab_size * c.hidden_size) * response_tokens +
+  const double after_attention = static_cast<double>(c.hidden_size * (c.q_size() + 3 * c.intermediate_size));
+  const double flops = 6 * (body * tokens - after_attention * (tokens - response_tokens)) + 6.0 * static_cast<double>(c.vocab_size * c.hidden_size) * response_tokens +
                        6.0 * static_cast<double>(c.num_layers * c.q_size()) * squares;
   std::map<std::string, std::vector<double>> figures;
   for (int64_t i = 0; i <= o.repeats; ++i) {

@@ -79,14 +79,15 @@ void RlRun::finish_step(StepData& step) {
   record_lengths(recorder, step.batch);
   record_update(recorder, step.report, recipe_.needs_reference());
   record_samples(step);
-  state_.tokens += static_cast<int64_t>(step.report.packed_tokens);
+  state_.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   const double seconds = now_s() - step.begin_s;
   recorder.set("policy_version", static_cast<double>(state_.version));
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
-  recorder.set("throughput/tokens_per_s", step.report.packed_tokens / seconds);
+  recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
   recorder.set("throughput/rollout_tokens_per_s", step.report.trained_tokens / std::max(1e-9, recorder.current("time/rollout_s")));
-  recorder.set("throughput/train_tokens_per_s", step.report.packed_tokens / std::max(1e-9, recorder.current("time/train_s")));
+  recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
+  recorder.set("data/computed_tokens", step.report.computed_tokens);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
   recorder.set("queue/outstanding", static_cast<double>(queue_.num_outstanding()));
   recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));

@@ -141,9 +141,13 @@ void RlRun::take_batch(StepData& step) {
   make_rows(step);
 }
 
-// Rows in the order groups, then samples; which data-parallel rank trains which is the same computation on every rank.
+// Rows in the order groups, then samples; which data-parallel rank trains which is the same computation on every rank. Whole
+// groups where there are enough to level the ranks, so that their samples share a prompt; else single samples.
 void RlRun::make_rows(StepData& step) {
+  const int dp = context_.train_layout.dp;
+  const bool by_group = std::ssize(step.batch.groups) >= 4 * dp;
   std::vector<int64_t> lengths;
+  std::vector<size_t> unit;  // of each row
   for (const data::Group& group : step.batch.groups) {
     for (const data::Sample& sample : group.samples) {
       train::Row row;
@@ -153,14 +157,16 @@ void RlRun::make_rows(StepData& step) {
       const bool fresh = sampled_by(sample, step.batch.version);
       const std::string& mode = config_.schedule.old_logprobs;
       if (mode == "rollout" || (mode == "auto" && !fresh)) row.old = sample.logprobs;
-      lengths.push_back(row.num_tokens());
+      if (!by_group || &sample == &group.samples.front()) lengths.push_back(std::ssize(row.prompt));
+      lengths.back() += std::ssize(row.response);
+      unit.push_back(lengths.size() - 1);
       step.rows.push_back(std::move(row));
     }
   }
-  const std::vector<int> owner = train::balance(lengths, context_.train_layout.dp);
+  const std::vector<int> owner = train::balance(lengths, dp);
   const int me = context_.train_layout.dp_rank(context_.world.rank());
-  for (size_t i = 0; i < owner.size(); ++i)
-    if (owner[i] == me) step.mine.push_back(i);
+  for (size_t i = 0; i < unit.size(); ++i)
+    if (owner[unit[i]] == me) step.mine.push_back(i);
 }
 
 namespace {

@@ -47,7 +47,7 @@ void SupervisedRun::step() {
   const double lr = train::learning_rate(o.train, state_.step + 1, o.steps);
   const train::StepReport report = actor_.trainer().supervised_step(rows, lr);
   state_.version = ++state_.step;
-  state_.tokens += static_cast<int64_t>(report.packed_tokens);
+  state_.tokens += static_cast<int64_t>(report.sequence_tokens);
   monitor::Recorder& recorder = context_.recorder;
   recorder.set("actor/loss", report.loss);
   recorder.set("actor/grad_norm", report.grad_norm);
@@ -56,7 +56,7 @@ void SupervisedRun::step() {
   recorder.set("time/step_s", now_s() - begin);
   recorder.set("time/train_s", now_s() - begin);
   recorder.span("train", "train", begin, now_s());
-  recorder.set("throughput/tokens_per_s", report.packed_tokens / (now_s() - begin));
+  recorder.set("throughput/tokens_per_s", report.sequence_tokens / (now_s() - begin));
   record_memory(context_);
   const monitor::Metrics metrics = recorder.commit_step(state_.step);
   const int64_t every = std::max<int64_t>(1, o.steps / 20);

@@ -11,38 +11,49 @@
 namespace tandem::train {
 namespace {
 
-MicroBatch pack_rows(std::span<const Row> rows, std::vector<size_t> chosen) {
+int64_t size(std::span<const int32_t> tokens) { return static_cast<int64_t>(tokens.size()); }
+
+// Rows with one prompt; indices into what is packed.
+using Group = std::vector<size_t>;
+
+bool share_prompt(const Row& a, const Row& b) { return a.prompt.size() > 1 && std::ranges::equal(a.prompt, b.prompt); }
+
+at::Tensor tensor_of(const std::vector<int64_t>& values) {
+  at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  std::copy(values.begin(), values.end(), t.data_ptr<int64_t>());
+  return t;
+}
+
+MicroBatch build(std::span<const Row> rows, const std::vector<Group>& groups) {
   MicroBatch batch;
-  int64_t T = 0, R = 0;
-  for (size_t i : chosen) {
-    TANDEM_CHECK(!rows[i].prompt.empty() && !rows[i].response.empty(), "row ", i, " has no prompt or no response");
-    T += rows[i].num_tokens();
-    R += static_cast<int64_t>(rows[i].response.size());
+  std::vector<int64_t> ids, positions, predictors, targets;
+  const auto append = [&](std::span<const int32_t> tokens, int64_t position) {
+    for (int32_t id : tokens) ids.push_back(id), positions.push_back(position++);
+  };
+  for (const Group& group : groups) {
+    const std::span<const int32_t> prompt = rows[group[0]].prompt;
+    // The prompt's last token predicts a response's first, so each branch begins with a copy of it: a stem is the rest.
+    model::kernel::Tree tree{static_cast<int64_t>(ids.size()), size(prompt) - 1, {}};
+    append(prompt.first(prompt.size() - 1), 0);
+    for (size_t i : group) {
+      const std::span<const int32_t> response = rows[i].response;
+      batch.rows.push_back(i);
+      batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
+      targets.insert(targets.end(), response.begin(), response.end());
+      for (int64_t t = 0; t < size(response); ++t) predictors.push_back(static_cast<int64_t>(ids.size()) + t);
+      append(prompt.last(1), size(prompt) - 1);
+      append(response.first(response.size() - 1), size(prompt));
+      tree.branches.push_back(size(response));
+    }
+    if (group.size() == 1) {  // nothing is shared: one sequence
+      tree.stem += tree.branches[0];
+      tree.branches.clear();
+    }
+    batch.trees.push_back(std::move(tree));
   }
-  batch.ids_T = at::empty({T}, at::kLong);
-  batch.positions_T = at::empty({T}, at::kLong);
-  batch.predictors_R = at::empty({R}, at::kLong);
-  batch.targets_R = at::empty({R}, at::kLong);
-  int64_t* id = batch.ids_T.data_ptr<int64_t>();
-  int64_t* position = batch.positions_T.data_ptr<int64_t>();
-  int64_t* predictor = batch.predictors_R.data_ptr<int64_t>();
-  int64_t* target = batch.targets_R.data_ptr<int64_t>();
-  int64_t token = 0, response = 0;
-  for (size_t i : chosen) {
-    const Row& row = rows[i];
-    batch.offsets.push_back(token);
-    batch.response_offsets.push_back(response);
-    int64_t p = 0;
-    for (const auto part : {row.prompt, row.response})
-      for (int32_t x : part) {
-        if (p >= static_cast<int64_t>(row.prompt.size())) predictor[response] = token - 1, target[response++] = x;
-        id[token] = x;
-        position[token++] = p++;
-      }
-  }
-  batch.offsets.push_back(token);
-  batch.response_offsets.push_back(response);
-  batch.rows = std::move(chosen);
+  batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
+  batch.tokens = {tensor_of(ids), tensor_of(positions), tensor_of(predictors)};
+  batch.targets_R = tensor_of(targets);
   return batch;
 }
 
@@ -50,17 +61,24 @@ MicroBatch pack_rows(std::span<const Row> rows, std::vector<size_t> chosen) {
 
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   std::vector<MicroBatch> batches;
-  std::vector<size_t> chosen;
+  std::vector<Group> groups;
   int64_t tokens = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (!chosen.empty() && tokens + rows[i].num_tokens() > budget_tokens) {
-      batches.push_back(pack_rows(rows, std::exchange(chosen, {})));
-      tokens = 0;
+    const Row& row = rows[i];
+    TANDEM_CHECK(!row.prompt.empty() && !row.response.empty(), "row ", i, " has no prompt or no response");
+    const int64_t alone = size(row.prompt) + size(row.response) - 1;
+    const bool shares = !groups.empty() && share_prompt(rows[groups.back()[0]], row);
+    const int64_t more = shares ? size(row.response) : alone;
+    if (!groups.empty() && tokens + more > budget_tokens) {
+      batches.push_back(build(rows, std::exchange(groups, {{i}})));
+      tokens = alone;
+      continue;
     }
-    chosen.push_back(i);
-    tokens += rows[i].num_tokens();
+    tokens += more;
+    if (shares) groups.back().push_back(i);
+    else groups.push_back({i});
   }
-  if (!chosen.empty()) batches.push_back(pack_rows(rows, std::move(chosen)));
+  if (!groups.empty()) batches.push_back(build(rows, groups));
   return batches;
 }
 

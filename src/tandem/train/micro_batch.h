@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rows packed end to end, without padding, up to a budget of tokens.
+// Rows packed end to end, without padding, up to a budget of tokens. Rows that stand next to each other with the same prompt
+// (the samples of a group) share it: it goes through the model once. docs/design/shared_prompts.md
 
 #include <ATen/core/Tensor.h>
 
@@ -8,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "tandem/model/kernel/attention.h"
+#include "tandem/model/decoder.h"
 
 namespace tandem::train {
 
@@ -24,17 +25,16 @@ struct Row {
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }
 };
 
-/// T tokens of some rows; R response tokens among them.
+/// T tokens of some rows: all but the last of each, which predicts nothing. R response tokens among the rows.
 struct MicroBatch {
-  std::vector<size_t> rows;          ///< indices into what was packed
-  at::Tensor ids_T, positions_T;     ///< int64
-  model::kernel::Offsets offsets;    ///< of the sequences in T
-  at::Tensor predictors_R;           ///< int64: the token before each response token
-  at::Tensor targets_R;              ///< int64: the response tokens
+  std::vector<size_t> rows;               ///< indices into what was packed
+  model::TokenBatch tokens;               ///< its rows_R: the token before each response token
+  model::kernel::Trees trees;             ///< how the T tokens see each other
+  at::Tensor targets_R;                   ///< int64: the response tokens
   std::vector<int64_t> response_offsets;  ///< of the rows in R, with the end
 };
 
-/// Rows in order, cut where the budget is full; a row longer than the budget gets a pass of its own.
+/// Rows in order, cut where T reaches the budget; a row longer than the budget gets a pass of its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
 
 /// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.

@@ -26,10 +26,10 @@ struct Pass {
   bool recompute;
 };
 
-// `context` must outlive the backward pass: recomputed layers attend through it again.
+// `batch` and `context` must outlive the backward pass: recomputed layers use them again.
 model::kernel::HeadOutput run_model(const Pass& pass, const MicroBatch& batch, model::AttentionContext& context) {
-  const at::Tensor hidden_TH = pass.decoder.forward(pass.parameters, batch.ids_T, batch.positions_T, context, pass.recompute);
-  return pass.decoder.logprobs(pass.parameters, hidden_TH.index_select(0, batch.predictors_R), batch.targets_R, pass.temperature);
+  const at::Tensor hidden_RH = pass.decoder.forward(pass.parameters, batch.tokens, context, pass.recompute);
+  return pass.decoder.logprobs(pass.parameters, hidden_RH, batch.targets_R, pass.temperature);
 }
 
 // Cuts R values into rows.
@@ -62,7 +62,7 @@ std::vector<std::vector<float>> score(const model::Decoder& decoder, const model
   at::NoGradGuard no_grad;
   std::vector<std::vector<float>> out(rows.size());
   for (const MicroBatch& batch : pack(rows, budget_tokens)) {
-    model::PackedContext context(batch.offsets, decoder.gemm().parity());
+    model::PackedContext context(batch.trees, decoder.gemm().parity());
     split_rows(batch, run_model({decoder, parameters, temperature, false}, batch, context).logprobs_R, out);
   }
   return out;
@@ -71,7 +71,7 @@ std::vector<std::vector<float>> score(const model::Decoder& decoder, const model
 struct Trainer::Totals {
   algo::LossSums sums;
   double loss = 0, entropy = 0, kl_ref = 0, kl_rollout_train = 0;
-  double fresh_tokens = 0, tokens = 0, sequences = 0, packed = 0;
+  double fresh_tokens = 0;
   double global_tokens = 0, global_sequences = 0;
 };
 
@@ -84,12 +84,13 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
 
 StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
   Totals totals;
-  for (const Row& row : rows) totals.tokens += static_cast<double>(row.response.size()), totals.packed += static_cast<double>(row.num_tokens());
-  totals.sequences = static_cast<double>(rows.size());
+  const auto batches = pack(rows, options_.micro_batch_tokens);
   comm::Group& dp = *setup_.ranks.dp;
-  at::Tensor counts = at::zeros({3}, at::kDouble);
+  at::Tensor counts = at::zeros({4}, at::kDouble);
   double* count = counts.data_ptr<double>();
-  count[0] = totals.tokens, count[1] = totals.sequences, count[2] = totals.packed;
+  count[1] = static_cast<double>(rows.size());
+  for (const Row& row : rows) count[0] += static_cast<double>(row.response.size()), count[2] += static_cast<double>(row.num_tokens());
+  for (const MicroBatch& batch : batches) count[3] += static_cast<double>(batch.tokens.ids_T.numel());
   dp.all_reduce(counts, comm::ReduceOp::kSum);
   totals.global_tokens = count[0], totals.global_sequences = count[1];
   TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
@@ -97,9 +98,8 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   grads_.zero_();
   StepReport report;
   report.logprobs.resize(rows.size());
-  const auto batches = pack(rows, options_.micro_batch_tokens);
   for (const MicroBatch& batch : batches) {
-    model::PackedContext context(batch.offsets, setup_.decoder.gemm().parity());
+    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
     const model::kernel::HeadOutput head = run_model({setup_.decoder, parameters_, temperature, options_.recompute}, batch, context);
     split_rows(batch, head.logprobs_R.detach(), report.logprobs);
     totals.entropy += head.entropy_R.sum().item<double>();
@@ -125,7 +125,8 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   report.kl_rollout_train = s[5] > 0 ? s[4] / s[5] : 0.0;
   report.ratio_max = most.data_ptr<double>()[0];
   report.trained_tokens = totals.global_tokens;
-  report.packed_tokens = count[2];
+  report.sequence_tokens = count[2];
+  report.computed_tokens = count[3];
   return report;
 }
 

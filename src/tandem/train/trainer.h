@@ -30,7 +30,8 @@ struct StepReport {
   double kl_rollout_train = 0;      ///< k3 mean, rollout against training, over tokens of rows sampled by these very weights
   double clip_fraction = 0, ratio_max = 0;
   double trained_tokens = 0;        ///< response tokens
-  double packed_tokens = 0;         ///< all tokens that went through the model
+  double sequence_tokens = 0;       ///< prompt and response of every row
+  double computed_tokens = 0;       ///< what went through the model: a shared prompt counts once, a row's last token not at all
   std::vector<std::vector<float>> logprobs;  ///< of this rank's rows, under the weights before the update
 };
 

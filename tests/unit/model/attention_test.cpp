@@ -13,50 +13,61 @@ namespace {
 
 using test::random_tensor;
 
-// Causal attention of each sequence in double, as the formula says it; differentiable.
-at::Tensor naive(const at::Tensor& qkv, const Offsets& offsets, const AttentionShape& shape) {
-  const int64_t D = shape.head_dim, Q = shape.q_width(), kv = shape.num_kv_heads * D;
-  std::vector<at::Tensor> sequences;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const int64_t n = offsets[s + 1] - offsets[s];
-    const at::Tensor rows = qkv.narrow(0, offsets[s], n);
-    const auto heads = [&](int64_t begin, int64_t width, int64_t count) { return rows.narrow(1, begin, width).reshape({n, count, D}).transpose(0, 1); };
-    const at::Tensor q = heads(0, Q, shape.num_heads), k = heads(Q, kv, shape.num_kv_heads).repeat_interleave(shape.group(), 0),
-                     v = heads(Q + kv, kv, shape.num_kv_heads).repeat_interleave(shape.group(), 0);
-    const at::Tensor future = at::ones({n, n}, at::kBool).triu(1);
-    const at::Tensor p = (at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(D))).masked_fill(future, -INFINITY).softmax(-1);
-    sequences.push_back(at::matmul(p, v).transpose(0, 1).reshape({n, Q}));
+// Causal attention of one sequence in double, as the formula says it; differentiable.
+at::Tensor naive_sequence(const at::Tensor& rows, const AttentionShape& shape) {
+  const int64_t n = rows.size(0), D = shape.head_dim, Q = shape.q_width(), kv = shape.num_kv_heads * D;
+  const auto heads = [&](int64_t begin, int64_t width, int64_t count) { return rows.narrow(1, begin, width).reshape({n, count, D}).transpose(0, 1); };
+  const at::Tensor q = heads(0, Q, shape.num_heads), k = heads(Q, kv, shape.num_kv_heads).repeat_interleave(shape.group(), 0),
+                   v = heads(Q + kv, kv, shape.num_kv_heads).repeat_interleave(shape.group(), 0);
+  const at::Tensor future = at::ones({n, n}, at::kBool).triu(1);
+  const at::Tensor p = (at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(D))).masked_fill(future, -INFINITY).softmax(-1);
+  return at::matmul(p, v).transpose(0, 1).reshape({n, Q});
+}
+
+// Each branch as the sequence it is, stem and all; the stem's rows are then left away.
+at::Tensor naive(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape) {
+  std::vector<at::Tensor> outputs;
+  for (const Tree& tree : trees) {
+    const at::Tensor stem = qkv.narrow(0, tree.begin, tree.stem);
+    outputs.push_back(naive_sequence(stem, shape));
+    int64_t begin = tree.begin + tree.stem;
+    for (int64_t length : tree.branches) {
+      outputs.push_back(naive_sequence(at::cat({stem, qkv.narrow(0, begin, length)}, 0), shape).narrow(0, tree.stem, length));
+      begin += length;
+    }
   }
-  return at::cat(sequences, 0);
+  return at::cat(outputs, 0);
 }
 
 double worst(const at::Tensor& got, const at::Tensor& want) {
   return (got.to(at::kDouble) - want).abs().max().item<double>() / want.abs().max().item<double>();
 }
 
-// Lengths on both sides of a block of 128 query rows, and of 16 keys.
-const Offsets kOffsets = {0, 1, 17, 33, 33 + 127, 160 + 128, 288 + 129, 417 + 261};
+// Lengths on both sides of a block of 128 query rows, and of 16 keys; alone and as branches.
+const Trees kTrees = {{0, 1, {}},        {1, 16, {}},   {17, 16, {}},  {33, 127, {}},  {160, 128, {}},
+                      {288, 129, {}},    {417, 261, {}}, {678, 40, {1, 130, 17}}, {866, 129, {5, 128}}, {1128, 1, {3, 2, 1}}};
+constexpr int64_t kTokens = 1135;
 
 void check(const AttentionShape& shape, c10::ScalarType dtype) {
   SCOPED_TRACE(testing::Message() << c10::toString(dtype) << ", heads " << shape.num_heads << ":" << shape.num_kv_heads << ", dim " << shape.head_dim);
   const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
-  const at::Tensor qkv = random_tensor({kOffsets.back(), shape.width()}, 1, dtype), d_o = random_tensor({kOffsets.back(), shape.q_width()}, 2, dtype);
+  const at::Tensor qkv = random_tensor({kTokens, shape.width()}, 1, dtype), d_o = random_tensor({kTokens, shape.q_width()}, 2, dtype);
   const at::Tensor reference = qkv.to(at::kDouble).requires_grad_(true);
-  const at::Tensor want = naive(reference, kOffsets, shape);
+  const at::Tensor want = naive(reference, kTrees, shape);
   want.backward(d_o.to(at::kDouble));
 
   at::Tensor lse;
-  const at::Tensor o = packed_attention(qkv, kOffsets, shape, &lse);
+  const at::Tensor o = packed_attention(qkv, kTrees, shape, &lse);
   EXPECT_LE(worst(o, want.detach()), bound);
-  EXPECT_LE(worst(packed_attention_by_row(qkv, kOffsets, shape), want.detach()), bound) << "by row";
+  EXPECT_LE(worst(packed_attention_by_row(qkv, kTrees, shape), want.detach()), bound) << "by row";
   for (const at::Tensor& l : {lse, at::Tensor()}) {
-    const at::Tensor d_qkv = packed_attention_backward(d_o, o, qkv, l, kOffsets, shape);
+    const at::Tensor d_qkv = packed_attention_backward(d_o, o, qkv, l, kTrees, shape);
     EXPECT_LE(worst(d_qkv, reference.grad()), bound) << (l.defined() ? "" : "log-sum-exp recomputed");
   }
   // As a step of the graph, in parity mode too.
   for (bool parity : {false, true}) {
     const at::Tensor leaf = qkv.clone().requires_grad_(true);
-    attention(leaf, kOffsets, shape, parity).backward(d_o);
+    attention(leaf, kTrees, shape, parity).backward(d_o);
     EXPECT_LE(worst(leaf.grad(), reference.grad()), bound) << (parity ? "parity" : "");
   }
 }
@@ -73,11 +84,11 @@ TEST(Attention, ForwardAndBackwardAgreeWithTheFormulaInBfloat16) {
 
 TEST(Attention, ASequenceDoesNotSeeItsNeighboursNorItsFuture) {
   const AttentionShape shape{4, 2, 16};
-  const Offsets offsets = {0, 40, 90};
+  const Trees trees = stems(std::vector<int64_t>{40, 50});
   const at::Tensor qkv = random_tensor({90, shape.width()}, 3);
   at::Tensor changed = qkv.clone();
   changed.narrow(0, 60, 30).fill_(3.0f);
-  const at::Tensor a = packed_attention(qkv, offsets, shape, nullptr), b = packed_attention(changed, offsets, shape, nullptr);
+  const at::Tensor a = packed_attention(qkv, trees, shape, nullptr), b = packed_attention(changed, trees, shape, nullptr);
   EXPECT_LT((a.narrow(0, 0, 60) - b.narrow(0, 0, 60)).abs().max().item<float>(), 1e-6f);
   EXPECT_GT((a.narrow(0, 60, 30) - b.narrow(0, 60, 30)).abs().max().item<float>(), 0.1f);
 }
@@ -99,8 +110,48 @@ TEST(Attention, BlocksOfTheCacheMayLieAnywhereAndBeOfAnySize) {
         for (int64_t t = begin; t < end; ++t) tokens.block_tables.push_back(table.data()), tokens.positions.push_back(t);
         parts.push_back(paged_attention(qkv.narrow(0, begin, end - begin), tokens, shape, cache));
       }
-      EXPECT_TRUE(at::equal(at::cat(parts, 0), packed_attention_by_row(qkv, {0, T}, shape)));  // bit for bit
+      EXPECT_TRUE(at::equal(at::cat(parts, 0), packed_attention_by_row(qkv, {{0, T, {}}}, shape)));  // bit for bit
     }
+}
+
+TEST(Attention, ABranchHasTheBitsItWouldHaveAloneInParityMode) {
+  const AttentionShape shape{4, 2, 20};
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor qkv = random_tensor({23 + 9 + 30, shape.width()}, 5, dtype), stem = qkv.narrow(0, 0, 23);
+    const at::Tensor together = packed_attention_by_row(qkv, {{0, 23, {9, 30}}}, shape);
+    const at::Tensor first = packed_attention_by_row(at::cat({stem, qkv.narrow(0, 23, 9)}, 0), {{0, 32, {}}}, shape);
+    const at::Tensor second = packed_attention_by_row(at::cat({stem, qkv.narrow(0, 32, 30)}, 0), {{0, 53, {}}}, shape);
+    EXPECT_TRUE(at::equal(together.narrow(0, 0, 32), first));
+    EXPECT_TRUE(at::equal(together.narrow(0, 32, 30), second.narrow(0, 23, 30)));
+  }
+}
+
+TEST(Attention, AWholePromptBesideDecodeAttendsAsPackedAndFillsTheCache) {
+  const AttentionShape shape{6, 2, 20};
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    // Token 0 decodes at position 3 of one sequence; 1..24 are the whole of another; 25 goes on with that one later.
+    const at::Tensor qkv = random_tensor({26, shape.width()}, 6, dtype), before = random_tensor({3, shape.width()}, 7, dtype);
+    const std::vector<int64_t> cache_shape = {4, 2, 16, 20};
+    at::Tensor keys = at::zeros(cache_shape, qkv.options()), values = at::zeros(cache_shape, qkv.options());
+    const PagedCache cache{keys.data_ptr(), values.data_ptr(), 2, 20, 16, shape.group()};
+    const std::vector<int32_t> one = {2}, two = {3, 1};
+    const auto at_positions = [](const std::vector<int32_t>& table, int64_t begin, int64_t n, PagedTokens& tokens) {
+      for (int64_t p = begin; p < begin + n; ++p) tokens.block_tables.push_back(table.data()), tokens.positions.push_back(p);
+    };
+    PagedTokens first, mixed, last;
+    at_positions(one, 0, 3, first);
+    paged_attention(before, first, shape, cache);
+    at_positions(one, 3, 1, mixed);
+    at_positions(two, 0, 24, mixed);
+    mixed.whole = {{1, 24, {}}};
+    const at::Tensor o = paged_attention(qkv.narrow(0, 0, 25), mixed, shape, cache);
+    at_positions(two, 24, 1, last);
+    const at::Tensor next = paged_attention(qkv.narrow(0, 25, 1), last, shape, cache);
+    const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
+    const auto exact = [&](const at::Tensor& rows) { return naive_sequence(rows.to(at::kDouble), shape); };
+    EXPECT_LE(worst(o.narrow(0, 0, 1), exact(at::cat({before, qkv.narrow(0, 0, 1)}, 0)).narrow(0, 3, 1)), bound);
+    EXPECT_LE(worst(at::cat({o.narrow(0, 1, 24), next}, 0), exact(qkv.narrow(0, 1, 25))), bound);
+  }
 }
 
 }  // namespace

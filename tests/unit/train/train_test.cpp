@@ -45,8 +45,8 @@ struct Case {
   TinyModel model;
   Trainer trainer;
 
-  explicit Case(const Options& options, c10::ScalarType dtype = at::kFloat)
-      : model(test::tiny_config(), dtype),
+  explicit Case(const Options& options, c10::ScalarType dtype = at::kFloat, bool parity = false)
+      : model(test::tiny_config(), dtype, parity),
         trainer(options, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()}, model.arena}) {
     trainer.optimizer().adopt_values();
   }
@@ -204,27 +204,86 @@ TEST(LearningRate, RisesThenFollowsItsSchedule) {
   EXPECT_LT(learning_rate(o, 1, 24), 2.0);
 }
 
+// What a row must find in its pass, whoever shares it.
+void check_row(const MicroBatch& m, size_t i, const Row& row) {
+  const int64_t prompt = std::ssize(row.prompt), n = std::ssize(row.response), from = m.response_offsets[i];
+  ASSERT_EQ(m.response_offsets[i + 1] - from, n);
+  for (int64_t t = 0; t < n; ++t) {
+    EXPECT_EQ(m.targets_R[from + t].item<int64_t>(), row.response[static_cast<size_t>(t)]);
+    const int64_t predictor = m.tokens.rows_R[from + t].item<int64_t>();
+    EXPECT_EQ(m.tokens.positions_T[predictor].item<int64_t>(), prompt - 1 + t);
+    EXPECT_EQ(m.tokens.ids_T[predictor].item<int64_t>(), t == 0 ? row.prompt.back() : row.response[static_cast<size_t>(t - 1)]);
+  }
+}
+
 TEST(MicroBatch, RowsKeepTheirOrderAndPassesTheirBudget) {
   const Rows batch(15);
   size_t next = 0;
   for (const MicroBatch& m : pack(batch.rows, 70)) {
-    EXPECT_TRUE(m.rows.size() == 1 || m.ids_T.numel() <= 70);
+    EXPECT_TRUE(m.rows.size() == 1 || m.tokens.ids_T.numel() <= 70);
+    int64_t begin = 0;
     for (size_t i = 0; i < m.rows.size(); ++i) {
       ASSERT_EQ(m.rows[i], next);
       const Row& row = batch.rows[next++];
-      const int64_t from = m.offsets[i], prompt = static_cast<int64_t>(row.prompt.size());
-      ASSERT_EQ(m.offsets[i + 1] - from, row.num_tokens());
-      ASSERT_EQ(m.response_offsets[i + 1] - m.response_offsets[i], static_cast<int64_t>(row.response.size()));
-      for (int64_t t = 0; t < row.num_tokens(); ++t) EXPECT_EQ(m.positions_T[from + t].item<int64_t>(), t);
-      for (size_t r = 0; r < row.response.size(); ++r) {
-        const int64_t at = m.response_offsets[i] + static_cast<int64_t>(r);
-        EXPECT_EQ(m.targets_R[at].item<int64_t>(), row.response[r]);
-        EXPECT_EQ(m.predictors_R[at].item<int64_t>(), from + prompt + static_cast<int64_t>(r) - 1);
-        EXPECT_EQ(m.ids_T[from + prompt + static_cast<int64_t>(r)].item<int64_t>(), row.response[r]);
-      }
+      check_row(m, i, row);
+      EXPECT_EQ(m.trees[i].begin, begin);
+      EXPECT_TRUE(m.trees[i].branches.empty());
+      ASSERT_EQ(m.trees[i].stem, std::ssize(row.prompt) + std::ssize(row.response) - 1);
+      for (int64_t t = 0; t < m.trees[i].stem; ++t) EXPECT_EQ(m.tokens.positions_T[begin + t].item<int64_t>(), t);
+      begin += m.trees[i].stem;
     }
+    EXPECT_EQ(m.tokens.ids_T.numel(), begin);
   }
   EXPECT_EQ(next, batch.rows.size());
+}
+
+// Groups of four samples; the prompt of one group has a single token, which is not worth a stem.
+struct Groups {
+  std::vector<std::vector<int32_t>> prompts = {{5, 6, 7, 8, 9}, {4}, {5, 6, 7}};
+  Rows samples{12};
+  Groups() {
+    for (size_t i = 0; i < samples.rows.size(); ++i) samples.rows[i].prompt = prompts[i / 4];
+  }
+};
+
+TEST(MicroBatch, NeighboursWithOnePromptShareItWithinThePass) {
+  const Groups groups;
+  const std::vector<Row>& rows = groups.samples.rows;
+  int64_t unshared = 0;
+  for (const Row& row : rows) unshared += row.num_tokens() - 1;
+  const std::vector<MicroBatch> one = pack(rows, 100000);
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].tokens.ids_T.numel(), unshared - 3 * 4 - 3 * 2);  // three prompts less their last token, twice
+  EXPECT_EQ(one[0].trees.size(), 6U);
+  EXPECT_EQ(one[0].trees[0].branches.size(), 4U);
+  for (int64_t budget : {20, 40, 70, 100000}) {
+    size_t next = 0;
+    for (const MicroBatch& m : pack(rows, budget)) {
+      EXPECT_TRUE(m.rows.size() == 1 || m.tokens.ids_T.numel() <= budget);
+      for (size_t i = 0; i < m.rows.size(); ++i) {
+        ASSERT_EQ(m.rows[i], next);
+        check_row(m, i, rows[next++]);
+      }
+    }
+    EXPECT_EQ(next, rows.size());
+  }
+}
+
+TEST(Trainer, ASharedPromptGivesTheNumbersOfPromptsOfTheirOwn) {
+  const Groups groups;
+  for (bool parity : {false, true}) {
+    Case together(options_of(8192), at::kFloat, parity), apart(options_of(1), at::kFloat, parity);
+    const StepReport a = together.trainer.supervised_step(groups.samples.rows, 1e-3), b = apart.trainer.supervised_step(groups.samples.rows, 1e-3);
+    EXPECT_EQ(a.sequence_tokens, b.sequence_tokens);
+    EXPECT_LT(a.computed_tokens, b.computed_tokens);
+    EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5 * b.grad_norm);
+    EXPECT_LE((together.trainer.grads() - apart.trainer.grads()).abs().max().item<double>(), 1e-6 * b.grad_norm);
+    for (size_t i = 0; i < a.logprobs.size(); ++i)
+      for (size_t t = 0; t < a.logprobs[i].size(); ++t) {
+        if (parity) EXPECT_EQ(a.logprobs[i][t], b.logprobs[i][t]);  // bit for bit
+        else EXPECT_NEAR(a.logprobs[i][t], b.logprobs[i][t], 1e-5);
+      }
+  }
 }
 
 TEST(MicroBatch, ARowWithoutAResponseIsABug) {

@@ -67,8 +67,8 @@ void check_forward(Folder& f, int index) {
   const at::Tensor ids = f.value(p + "input_ids");
   const int64_t T = ids.numel();
   at::NoGradGuard off;
-  model::PackedContext context({0, T}, false);
-  const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), ids, at::arange(T, at::kLong), context);
+  model::PackedContext context({{0, T, {}}}, false);
+  const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), {ids, at::arange(T, at::kLong), {}}, context);
   f.check(p + "logits", f.model.decoder().local_logits(f.model.parameters(), hidden), f.value(p + "logits"), 5e-4);
   for (const auto& [suffix, temperature] : {std::pair{"logprobs_t1.0", 1.0}, std::pair{"logprobs_t0.7", 0.7}}) {
     const auto head = f.model.decoder().logprobs(f.model.parameters(), hidden.narrow(0, 0, T - 1), ids.narrow(0, 1, T - 1), temperature);

@@ -81,6 +81,28 @@ struct EmbedStep final : Step {
   }
 };
 
+// ---- rows
+
+// move(to, from, bytes) for each listed row: `to` and `from` are row i of the short tensor and row rows[i] of the long one.
+void for_selected(const at::Tensor& rows, const at::Tensor& selected, const at::Tensor& whole, const std::function<void(char*, char*, size_t)>& move) {
+  const size_t bytes = static_cast<size_t>(whole.size(1)) * whole.element_size();
+  char *from = static_cast<char*>(selected.data_ptr()), *to = static_cast<char*>(whole.data_ptr());
+  const int64_t* row = rows.data_ptr<int64_t>();
+  for_rows(rows.numel(), whole.size(1), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) move(from + static_cast<size_t>(i) * bytes, to + static_cast<size_t>(row[i]) * bytes, bytes);
+  });
+}
+
+struct SelectStep final : Step {
+  int64_t num_rows = 0;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = grad_of(grads, 0);
+    at::Tensor dx = at::zeros({num_rows, d.size(1)}, d.options());
+    for_selected(saved[0], d, dx, [](char* selected, char* whole, size_t bytes) { std::memcpy(whole, selected, bytes); });
+    return {dx};
+  }
+};
+
 // ---- norm
 
 struct NormStep final : Step {
@@ -148,10 +170,10 @@ struct RopeStep final : Step {
 };
 
 struct AttentionStep final : Step {
-  Offsets offsets;
+  Trees trees;
   AttentionShape shape{};
   variable_list apply(variable_list&& grads) override {
-    return {packed_attention_backward(grad_of(grads, 0), saved[1], saved[0], saved[2], offsets, shape)};
+    return {packed_attention_backward(grad_of(grads, 0), saved[1], saved[0], saved[2], trees, shape)};
   }
 };
 
@@ -278,6 +300,18 @@ at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight
   return y;
 }
 
+at::Tensor select_rows(const at::Tensor& x, const at::Tensor& rows) {
+  at::Tensor out = at::empty({rows.numel(), x.size(1)}, x.options());
+  for_selected(rows, out, x, [](char* selected, char* whole, size_t bytes) { std::memcpy(selected, whole, bytes); });
+  if (recording({x})) {
+    auto step = make_step<SelectStep>({x});
+    step->saved = {rows};
+    step->num_rows = x.size(0);
+    attach(out, step);
+  }
+  return out;
+}
+
 at::Tensor rope(const at::Tensor& qkv, const Parameter& bias, const at::Tensor& cos_sin, const at::Tensor& positions, const AttentionShape& shape) {
   at::Tensor out = rotate(qkv, bias.value, cos_sin, positions, shape, 1.0f);
   if (recording({qkv})) {
@@ -290,14 +324,14 @@ at::Tensor rope(const at::Tensor& qkv, const Parameter& bias, const at::Tensor& 
   return out;
 }
 
-at::Tensor attention(const at::Tensor& qkv, const Offsets& offsets, const AttentionShape& shape, bool parity) {
+at::Tensor attention(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape, bool parity) {
   const bool record = recording({qkv});
   at::Tensor lse;
-  at::Tensor o = parity ? packed_attention_by_row(qkv, offsets, shape) : packed_attention(qkv, offsets, shape, record ? &lse : nullptr);
+  at::Tensor o = parity ? packed_attention_by_row(qkv, trees, shape) : packed_attention(qkv, trees, shape, record ? &lse : nullptr);
   if (record) {
     auto step = make_step<AttentionStep>({qkv});
     step->saved = {qkv.detach(), o.detach(), lse};
-    step->offsets = offsets;
+    step->trees = trees;
     step->shape = shape;
     attach(o, step);
   }

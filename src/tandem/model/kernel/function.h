@@ -38,8 +38,11 @@ at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& wei
 at::Tensor rope(const at::Tensor& qkv_TW, const Parameter& bias_W, const at::Tensor& cos_sin_PD, const at::Tensor& positions_T,
                 const AttentionShape& shape);
 
-/// Causal attention inside each packed sequence.
-at::Tensor attention(const at::Tensor& qkv_TW, const Offsets& offsets, const AttentionShape& shape, bool parity);
+/// The rows of x that `rows` lists, each once, in rising order.
+at::Tensor select_rows(const at::Tensor& x_TH, const at::Tensor& rows_R);
+
+/// Causal attention inside each packed tree.
+at::Tensor attention(const at::Tensor& qkv_TW, const Trees& trees, const AttentionShape& shape, bool parity);
 
 /// silu(gate) * up, of rows [gate | up].
 at::Tensor swiglu(const at::Tensor& gate_up_T2F);
