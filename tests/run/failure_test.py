@@ -135,6 +135,11 @@ def check_full_disk(f):
         assert not list((f.scratch / folder / "checkpoint").glob("step_6*")), "the failed attempt is left"
         f.resumes_like(recipe, folder, "full_whole")
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
+    limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
+    f.program.done(f.run(recipe, "two", "--ranks", "2", "--steps", "4"))
+    line = f.program.refused(f.run(recipe, "two", "--ranks", "2", "--resume"), 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+    assert rf.committed_steps(f.scratch / "two") == [2, 4], rf.committed_steps(f.scratch / "two")
+    said(f"with two ranks: `{line}`")
 
 
 def check_refusals(f):
