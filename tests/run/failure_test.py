@@ -16,7 +16,7 @@ import time
 import run_folder as rf
 from run_folder import said
 
-MPI = [str(rf.ROOT / "scripts/mpi"), "-n", "2"]
+MPI = rf.mpi(2)
 
 
 def write_additions(path, count, wrong=None, answer="none"):
@@ -113,7 +113,8 @@ def small_disk(folder, mib):
 
 
 def check_full_disk(f):
-    recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352, run__steps=8)
+    recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352,
+                            run__steps=8)
     f.program.done(f.run(recipe, "full_whole"))
     with small_disk(f.scratch / "disk", 64) as disk:
         if disk:
