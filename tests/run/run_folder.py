@@ -116,6 +116,14 @@ def end(process, number=signal.SIGKILL):
     return process.returncode, err
 
 
+def wait_until(condition, seconds, what):
+    """Polls until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
 def wait_for(condition, process, seconds=60):
     """Polls until `condition` holds or the process ends. False if it ended first."""
     deadline = time.monotonic() + seconds
