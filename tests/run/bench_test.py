@@ -5,9 +5,13 @@ import json
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 
 import run_folder as rf
+
+sys.path.insert(0, str(rf.ROOT / "bench"))
+import compare  # noqa: E402
 from run_folder import said
 
 MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
@@ -92,11 +96,27 @@ def check_commit(scratch):
     said("the commit: of this repository, marked where files were changed, unknown outside git")
 
 
+def check_compare():
+    rows = compare.rows()
+    assert len(rows) == 12 and len({row.name for row in rows}) == 12
+    wanted = {str(path) for path in compare.LENGTHS.glob("*.json")}
+    used = {str(word) for row in rows for word in row.ours if str(word).endswith(".json")}
+    assert used and used <= wanted, used
+    assert compare.median_of({"rows": {"step_s": {"median": 2.0}}}, "step_s") == 2.0
+    assert compare.median_of({"row": {"step_s": {"median": 3.0}}}, "step_s") == 3.0
+    several = {"rows": [{"error": "failed"}, {"tokens_s": {"median": 5}}, {"tokens_s": {"median": 7}}]}
+    assert compare.median_of(several, "tokens_s") == 7, "a peer counts by its best"
+    assert compare.median_of({"rows": [{"error": "failed"}]}, "tokens_s") is None
+    assert compare.ratio_of("step_s", 2.0, 6.0) == compare.ratio_of("tokens_per_s", 6.0, 2.0) == 3.0
+    said("compare.py: the rows, and how two reports become a ratio")
+
+
 def main():
     program = rf.built_program()
     with tempfile.TemporaryDirectory(prefix="tandem_bench_") as scratch:
         lengths = pathlib.Path(scratch, "lengths.json")
         lengths.write_text("[3, 12, 7, 4]")
+        check_compare()
         check_commit(pathlib.Path(scratch))
         check_generate(program, lengths)
         check_train_step(program, lengths)
