@@ -12,6 +12,7 @@ import forbidden  # noqa: E402
 import layers  # noqa: E402
 import sizes  # noqa: E402
 import source  # noqa: E402
+import test_programs  # noqa: E402
 import text  # noqa: E402
 
 CODE = """
@@ -72,6 +73,13 @@ class Gates(unittest.TestCase):
         self.assertIn("a.h:2: 150", text.width_faults(wide, {"a.h": 1}))
         self.assertEqual(len(text.width_faults(wide, {"a.h": 3})), 1)
         self.assertEqual(len(text.width_faults(wide, {"a.h": 2, "gone.h": 1})), 1)
+
+    def test_a_module_without_a_test_program_is_a_fault(self):
+        targets = "data_source_test: phony\ndata_test_helper: phony\nbase_test: phony\nbase_test.cpp.o: CXX\ndatabase_test: phony\n"
+        self.assertEqual(test_programs.programs_of(["base", "data"], targets), (["base_test", "data_source_test"], []))
+        programs, faults = test_programs.programs_of(["base", "planner"], targets)
+        self.assertEqual((programs, len(faults)), (["base_test"], 1))
+        self.assertIn("planner", faults[0])
 
     def test_symbols_in_docs_are_seen(self):
         found = doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`")
