@@ -140,7 +140,8 @@ def check_full_disk(f):
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
     limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
     f.program.done(f.run(recipe, "two", "--ranks", "2", "--steps", "4"))
-    line = f.program.refused(f.run(recipe, "two", "--ranks", "2", "--resume"), 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+    again = f.run(recipe, "two", "--ranks", "2", "--resume")
+    line = f.program.refused(again, 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
     assert rf.committed_steps(f.scratch / "two") == [2, 4], rf.committed_steps(f.scratch / "two")
     said(f"with two ranks: `{line}`")
 
