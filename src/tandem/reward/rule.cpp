@@ -54,9 +54,17 @@ Score grade_deepscaler(const Answer& a) {
   return verdict(given && !gold.empty() && mathd_or_symbolic_equal(*given, gold), given.value_or(""));
 }
 
+// A letter, the text of a choice, or, where the choices are given and none reads so, its index from 0.
+ChoiceGold right_choice(const Answer& a) {
+  const ChoiceGold named = choice_gold(a.gold, a.choices);
+  const std::string gold = trimmed(a.gold);
+  const bool is_index = gold.size() == 1 && gold[0] >= '0' && gold[0] <= '9' && !a.choices.empty();
+  return named.letter || !is_index ? named : choice_gold_at(gold[0] - '0', a.choices);
+}
+
 Score grade_choice(const Answer& a) {
   const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
-  return {choice_score(a.response, choice_gold(a.gold, {})), {}, letter ? std::string(1, *letter) : ""};
+  return {choice_score(a.response, right_choice(a)), {}, letter ? std::string(1, *letter) : ""};
 }
 
 Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }

@@ -80,6 +80,19 @@ TEST(Reward, IsAWeightedSumWithEveryPart) {
   EXPECT_THROW(make_reward(options), UserError);
 }
 
+TEST(Rule, AChoiceMayBeGivenByItsLetterItsTextOrItsIndex) {
+  const std::vector<std::string> choices = {"red", "dark blue", "7"};
+  const auto rule = make_rule("choice");
+  const auto score = [&](const std::string& response, const std::string& gold) { return rule->score({response, gold, 0, false, choices}).score; };
+  EXPECT_EQ(score("The answer is B.", "B"), 1);
+  EXPECT_EQ(score("The answer is B.", "Dark blue"), 1);
+  EXPECT_EQ(score("The answer is B.", "1"), 1);
+  EXPECT_EQ(score("The answer is C.", "7"), 1);
+  EXPECT_EQ(score("The answer is A.", "1"), 0);
+  EXPECT_EQ(score("it was dark-blue", "1"), 1);
+  EXPECT_EQ(grade("choice", "The answer is B.", "dark blue"), 0);
+}
+
 TEST(Rule, ASettingMayHoldCommasInBracketsOrQuotes) {
   EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "12", ""), 1);
   EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "1234", ""), 0);
