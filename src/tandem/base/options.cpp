@@ -220,7 +220,7 @@ std::string option_text(const OptionValue& value) {
 }
 
 const char* option_type(const OptionValue& value) {
-  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a text", "a list of texts"};
+  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a text", "a list of texts, such as [a, \"b, c\"]"};
   return kNames[value.index()];
 }
 

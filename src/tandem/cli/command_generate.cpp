@@ -83,10 +83,11 @@ class Generate : public Command {
 
   void run() override {
     runtime::Inference model(inference_);
+    auto all = by_limit(read(model.tokenizer()));
     const double begin = now_s();
     int64_t tokens = 0, next = 0;
     std::map<int64_t, data::Group> done;  // by row, until those before are written
-    for (auto& [limit, prompts] : by_limit(read(model.tokenizer()))) {
+    for (auto& [limit, prompts] : all) {
       runtime::GenerateOptions options = options_;
       options.sampling.max_new_tokens = limit;
       model.generate(std::move(prompts), options, [&](const data::Group& group) {
