@@ -109,6 +109,7 @@ std::vector<train::Row> rows_of(const Rolled& rolled) {
       row.prompt = group.prompt.ids;
       row.response = s.ids;
       row.behavior = s.logprobs;
+      row.fresh = true;
       rows.push_back(row);
     }
   return rows;
@@ -170,7 +171,7 @@ void check_chain(Open& open, double temperature) {
   trainer.optimizer().adopt_values();
   const train::StepReport report = trainer.policy_step(rows, {}, temperature, 0.0);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(num_different(rows[i].behavior, report.logprobs[i]), 0) << "row " << i;
-  EXPECT_EQ(report.kl_rollout_train, 0.0);
+  EXPECT_EQ(report.kl_rollout_train.value(), 0.0);
 }
 
 // The embedding of a token that occurs in every answer would do as well; a norm's weight is felt by each of them.

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts compute the same: ten steps on the samples of one run, trained under dp2 and tp2, by threads and by processes,
 give one rank's gradient norms and log-probabilities within 1e-5; each rollout layout gives one rank's greedy answers."""
-import itertools, math, os, sys
+import itertools
+import math
+import pathlib
+import sys
+import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from tiny_run import Checks, Folder, floats, metrics, rows, run
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+import run_folder as rf  # noqa: E402
 
 STEPS = 10
 BOUND = 1e-5
@@ -19,22 +23,23 @@ STARTS = {
     "warm start": {**TINY, "supervised.steps": 30, "supervised.stop_at_accuracy": 0, "supervised.batch_size": 64, "data.digits": 2},
 }
 LAYOUTS = ("dp2", "tp2")
-checks = Checks()
+checks = rf.Checks()
+program = rf.built_program()
 
 
 def compare(start, name, folder, base):
     """Worst relative differences of gradient norm and of log-probabilities."""
-    mine, theirs = metrics(folder), metrics(base)
+    mine, theirs = rf.metrics(folder), rf.metrics(base)
     checks.check(len(mine) == len(theirs) == STEPS, name + ": the number of steps")
     checks.check(sum(m["actor/grad_norm"] > 0 for m in theirs) >= STEPS - 2, name + ": too few steps have a gradient to compare")
     norm = max(abs(a["actor/grad_norm"] - b["actor/grad_norm"]) / max(1e-30, b["actor/grad_norm"]) for a, b in zip(mine, theirs))
-    a_rows, b_rows = (rows(f, "response_ids, train_logprobs, advantage") for f in (folder, base))
+    a_rows, b_rows = (rf.samples(f, "response_ids, train_logprobs, advantage") for f in (folder, base))
     checks.check([r[0] for r in a_rows] == [r[0] for r in b_rows] and [r[2] for r in a_rows] == [r[2] for r in b_rows],
                  name + ": other samples were trained")
     worst = strict = 0.0
     tokens = 0
     for a, b in zip(a_rows, b_rows):
-        for x, y in itertools.zip_longest(floats(a[1]), floats(b[1]), fillvalue=math.nan):
+        for x, y in itertools.zip_longest(rf.floats(a[1]), rf.floats(b[1]), fillvalue=math.nan):
             tokens += 1
             # A log-probability is a difference of two numbers of size one and more: its rounding is that of those numbers.
             worst = max(worst, abs(x - y) / max(1.0, abs(y))) if x == x and y == y else math.inf
@@ -47,33 +52,33 @@ def compare(start, name, folder, base):
 
 
 def answers(folder):
-    return rows(folder, "row, response", "evals WHERE step = 0", "row")
+    return rf.rows(folder, "SELECT row, response FROM evals WHERE step = 0 ORDER BY row")
 
 
 def check_start(start, settings, root):
     base = root + "/base"
-    run(base, settings, ["--threads", "1"])
+    program.quickstart(base, settings, ["--threads", "1"])
     model = base + ("/warm_start/hf" if settings["supervised.steps"] else "/init/hf")
     want = answers(base)
     checks.check(len(want) >= 50 and len(set(r[1] for r in want)) >= 3, start + ": the base run answers in many ways")
     pair = {**settings, "supervised.steps": 0}
     replay = ["--model", model, "--replay", base, "--no-eval", "--threads", "2"]
     one = root + "/one"
-    run(one, pair, replay)
+    program.quickstart(one, pair, replay)
     print(start)
     compare(start, "one rank again", one, base)
     for layout in LAYOUTS:
-        run(root + "/" + layout, pair, replay + ["--ranks", "2", "--train-layout", layout])
+        program.quickstart(root + "/" + layout, pair, replay + ["--ranks", "2", "--train-layout", layout])
         compare(start, layout + ", threads", root + "/" + layout, one)
         if "--mpi" in sys.argv and start == "random weights":
-            run(root + "/mpi-" + layout, pair, replay + ["--train-layout", layout], mpi_ranks=2)
+            program.quickstart(root + "/mpi-" + layout, pair, replay + ["--train-layout", layout], rf.mpi(2))
             compare(start, layout + ", processes", root + "/mpi-" + layout, one)
     for train, rollout in itertools.product(LAYOUTS, LAYOUTS if start == "random weights" else []):
         name = "train %s, rollout %s" % (train, rollout)
         folder = root + "/" + train + "-" + rollout
-        run(folder, {**pair, "run.steps": 2, "eval.after": "false"},
-            ["--model", model, "--ranks", "2", "--threads", "2", "--train-layout", train, "--rollout-layout", rollout])
-        steps = metrics(folder)
+        program.quickstart(folder, {**pair, "run.steps": 2, "eval.after": "false"},
+                           ["--model", model, "--ranks", "2", "--threads", "2", "--train-layout", train, "--rollout-layout", rollout])
+        steps = rf.metrics(folder)
         checks.check(len(steps) == 2, name + ": the number of steps")
         worst = max(abs(m["actor/kl_rollout_train"]) for m in steps)
         checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (name, worst))
@@ -82,6 +87,6 @@ def check_start(start, settings, root):
 
 
 for start, settings in STARTS.items():
-    with Folder() as root:
+    with tempfile.TemporaryDirectory(prefix="tandem_ranks_") as root:
         check_start(start, settings, root)
 checks.exit()

@@ -55,6 +55,11 @@ def check_live(browser, url):
                    "throughput/tokens_per_s", "memory/kv_cache_bytes", "actor/grad_norm", "actor/lr"):
         assert browser.run(f"return !!document.querySelector('[title^=\"{metric} \"]')"), metric
     said("every asked-for metric has its curve")
+    of = lambda metric: f"document.querySelector('[title^=\"{metric} \"]').closest('.panel')"  # noqa: E731
+    assert browser.run(f"return {of('time/rollout_s')} === {of('time/train_s')}")
+    for inner in ("time/reward_s", "time/wait_s"):
+        assert browser.run(f"return {of(inner)} !== {of('time/rollout_s')}"), inner
+    said("the stack of stages does not count again what happens within one")
 
 
 def check_hover(browser):

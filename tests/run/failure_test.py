@@ -7,7 +7,9 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -16,7 +18,7 @@ import time
 import run_folder as rf
 from run_folder import said
 
-MPI = [str(rf.ROOT / "scripts/mpi"), "-n", "2"]
+MPI = rf.mpi(2)
 
 
 def write_additions(path, count, wrong=None, answer="none"):
@@ -113,7 +115,8 @@ def small_disk(folder, mib):
 
 
 def check_full_disk(f):
-    recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352, run__steps=8)
+    recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352,
+                            run__steps=8)
     f.program.done(f.run(recipe, "full_whole"))
     with small_disk(f.scratch / "disk", 64) as disk:
         if disk:
@@ -135,6 +138,11 @@ def check_full_disk(f):
         assert not list((f.scratch / folder / "checkpoint").glob("step_6*")), "the failed attempt is left"
         f.resumes_like(recipe, folder, "full_whole")
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
+    limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
+    f.program.done(f.run(recipe, "two", "--ranks", "2", "--steps", "4"))
+    line = f.program.refused(f.run(recipe, "two", "--ranks", "2", "--resume"), 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+    assert rf.committed_steps(f.scratch / "two") == [2, 4], rf.committed_steps(f.scratch / "two")
+    said(f"with two ranks: `{line}`")
 
 
 def check_refusals(f):
@@ -167,26 +175,91 @@ def children_of(pid):
     return found
 
 
+def rank_processes(process):
+    """Process ids of the ranks of a job that scripts/mpi started, by rank."""
+    ranks = {}
+    for mpirun in children_of(process.pid):
+        for child in children_of(mpirun):
+            found = re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)\0", pathlib.Path(f"/proc/{child}/environ").read_bytes())
+            if found:
+                ranks[int(found[1])] = child
+    return ranks
+
+
+def start_job(f, name, launcher, **changed):
+    """A long job of two processes that has saved its first checkpoint."""
+    recipe = rf.tiny_recipe(f.scratch / f"{name}.yaml", run__steps=100000, **changed)
+    process = f.program.start(f.run(recipe, name), launcher=launcher)
+    rf.wait_for(lambda: len(rf.committed_steps(f.scratch / name)) > 0, process)
+    return recipe, process
+
+
+def check_job_resumes(f, recipe, name):
+    steps = rf.committed_steps(f.scratch / name)
+    f.program.done(f.run(recipe, name, "--resume", "--steps", str(steps[-1] + 2)), launcher=MPI)
+    rf.check_whole(f.scratch / name, steps[-1] + 2)
+
+
 def check_dead_rank(f):
     if not shutil.which("mpirun"):
         return
-    recipe = rf.tiny_recipe(f.scratch / "dead.yaml", run__steps=100000, parallel__deadline_s=10)
-    process = f.program.start(f.run(recipe, "dead"), launcher=MPI)
-    rf.wait_for(lambda: len(rf.committed_steps(f.scratch / "dead")) > 0, process)
-    victim = next(p for p in children_of(process.pid) if b"OMPI_COMM_WORLD_RANK=1\0" in pathlib.Path(f"/proc/{p}/environ").read_bytes())
+    recipe, process = start_job(f, "dead", MPI, parallel__deadline_s=60)
     begin = time.monotonic()
-    os.kill(victim, 9)
+    os.kill(rank_processes(process)[1], 9)
     _, err = process.communicate(timeout=60)
     seconds = time.monotonic() - begin
-    assert process.returncode != 0 and seconds < 10, (process.returncode, seconds)
-    assert "rank 1" in err, err[-3000:]
-    steps = rf.committed_steps(f.scratch / "dead")
-    f.program.done(f.run(recipe, "dead", "--resume", "--steps", str(steps[-1] + 2)), launcher=MPI)
-    rf.check_whole(f.scratch / "dead", steps[-1] + 2)
-    said(f"rank 1 of 2 killed: the job ended after {seconds:.1f} s with exit code {process.returncode}, naming the rank; resumed")
+    assert process.returncode != 0 and seconds < 10, (process.returncode, seconds, err[-3000:])
+    check_job_resumes(f, recipe, "dead")
+    said(f"rank 1 of 2 killed: mpirun ended the job after {seconds:.1f} s with exit code {process.returncode}; resumed")
+    # mpirun ends the survivor before it can say a word. Where it may live, the deadline is its own.
+    recipe, process = start_job(f, "survivor", [MPI[0], "--enable-recovery", *MPI[1:]], parallel__deadline_s=3)
+    os.kill(rank_processes(process)[1], 9)
+    _, err = process.communicate(timeout=60)
+    ours = [line for line in err.splitlines() if line.startswith("tandem: error: ")]
+    assert len(ours) == 1 and re.search(r"rank 0: \w+ in group 'world' with rank 1: no sign of it within 3 s", ours[0]), err[-3000:]
+    check_job_resumes(f, recipe, "survivor")
+    said(f"left to itself the survivor says `{ours[0]}`; resumed")
 
 
-CHECKS = {"reward": check_reward, "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank}
+SLOW_TO_END = """#!/bin/sh
+trap 'sleep 3; echo saved >"$0.$OMPI_COMM_WORLD_RANK"; exit 130' TERM INT
+echo ready >"$0.ready.$OMPI_COMM_WORLD_RANK"
+for i in $(seq 300); do sleep 0.1; done
+"""
+
+
+def check_stopped_job(f):
+    """mpirun kills ranks a second after it is told to end; scripts/mpi lets them save first."""
+    if not shutil.which("mpirun"):
+        return
+    slow = f.scratch / "slow"
+    slow.write_text(SLOW_TO_END)
+    slow.chmod(0o755)
+    begin = time.monotonic()
+    process = subprocess.Popen([*MPI, str(slow)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert rf.wait_for(lambda: all((f.scratch / f"slow.ready.{rank}").exists() for rank in (0, 1)), process)
+    code, err = rf.end(process, signal.SIGTERM)
+    seconds = time.monotonic() - begin
+    assert code == 130 and seconds < 20, (code, seconds, err[-2000:])
+    assert all((f.scratch / f"slow.{rank}").exists() for rank in (0, 1)), "a rank was killed while it saved"
+    for number in (signal.SIGTERM, signal.SIGINT):
+        name = f"stopped_{number.name}"
+        recipe, process = start_job(f, name, MPI)
+        code, err = rf.end(process, number)
+        assert code == 130, (code, err[-3000:])
+        stopped = int(re.search(r"stopped after step (\d+); --resume continues", err).group(1))
+        assert rf.committed_steps(f.scratch / name)[-1] == stopped, (stopped, rf.committed_steps(f.scratch / name))
+        check_job_resumes(f, recipe, name)
+    process = start_job(f, "orphan", MPI)[1]
+    ranks = rank_processes(process).values()
+    assert len(ranks) == 2
+    rf.end(process)
+    rf.wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks), 20, "ranks outlive scripts/mpi")
+    said("a job of two processes that is told to end saves and exits with 130; killed, it leaves no rank behind")
+
+
+CHECKS = {"reward": check_reward, "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank,
+          "stopped": check_stopped_job}
 
 
 def main():

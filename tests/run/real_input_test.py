@@ -31,11 +31,12 @@ def write_model(folder, max_positions=4096, seed=7):
     kv = HIDDEN // HEADS * KV_HEADS
     shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN]}
     for i in range(LAYERS):
-        for name, shape in {"self_attn.q_proj.weight": [HIDDEN, HIDDEN], "self_attn.q_proj.bias": [HIDDEN], "self_attn.k_proj.weight": [kv, HIDDEN],
-                            "self_attn.k_proj.bias": [kv], "self_attn.v_proj.weight": [kv, HIDDEN], "self_attn.v_proj.bias": [kv],
+        for name, shape in {"self_attn.q_proj.weight": [HIDDEN, HIDDEN], "self_attn.q_proj.bias": [HIDDEN],
+                            "self_attn.k_proj.weight": [kv, HIDDEN], "self_attn.k_proj.bias": [kv],
+                            "self_attn.v_proj.weight": [kv, HIDDEN], "self_attn.v_proj.bias": [kv],
                             "self_attn.o_proj.weight": [HIDDEN, HIDDEN], "mlp.gate_proj.weight": [INNER, HIDDEN],
-                            "mlp.up_proj.weight": [INNER, HIDDEN], "mlp.down_proj.weight": [HIDDEN, INNER], "input_layernorm.weight": [HIDDEN],
-                            "post_attention_layernorm.weight": [HIDDEN]}.items():
+                            "mlp.up_proj.weight": [INNER, HIDDEN], "mlp.down_proj.weight": [HIDDEN, INNER],
+                            "input_layernorm.weight": [HIDDEN], "post_attention_layernorm.weight": [HIDDEN]}.items():
             shapes[f"model.layers.{i}.{name}"] = shape
     header, blobs, at = {}, [], 0
     for name, shape in shapes.items():
@@ -49,8 +50,9 @@ def write_model(folder, max_positions=4096, seed=7):
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
     config = json.loads((DATA / "qwen2.5-tokenizer/config.json").read_text())
-    config.update(hidden_size=HIDDEN, intermediate_size=INNER, num_attention_heads=HEADS, num_hidden_layers=LAYERS, num_key_value_heads=KV_HEADS,
-                  max_window_layers=LAYERS, vocab_size=VOCAB, max_position_embeddings=max_positions, tie_word_embeddings=True, torch_dtype="float32")
+    config.update(hidden_size=HIDDEN, intermediate_size=INNER, num_attention_heads=HEADS, num_hidden_layers=LAYERS,
+                  num_key_value_heads=KV_HEADS, max_window_layers=LAYERS, vocab_size=VOCAB, max_position_embeddings=max_positions,
+                  tie_word_embeddings=True, torch_dtype="float32")
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(DATA / "qwen2.5-tokenizer" / name, folder / name)
@@ -72,8 +74,8 @@ def check_recipe(program, model, scratch, recipe, settings, steps):
     folder = scratch / recipe
     small = {"schedule.groups_per_step": 2, "schedule.group_size": 2, "rollout.max_new_tokens": 16, "eval.max_new_tokens": 16, "eval.n": 1,
              "data.eval_max_rows": 4, "rollout.kv_cache_mib": 64, "eval.every_steps": 0, "checkpoint.every_steps": 2, "parallel.threads": 2}
-    sets = [word for name, value in {**small, **settings}.items() for word in ("--set", f"{name}={value}")]
-    _, peak = peak_of(program, ["run", rf.ROOT / f"configs/{recipe}.yaml", "--model", model, "--run-dir", folder, "--steps", steps, *sets])
+    _, peak = peak_of(program, ["run", rf.ROOT / f"configs/{recipe}.yaml", "--model", model, "--run-dir", folder, "--steps", steps,
+                               *rf.sets({**small, **settings})])
     rf.check_whole(folder, steps)
     last = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
     assert last["memory/peak_bytes"] > VOCAB * HIDDEN * 2 and last["data/response_tokens_max"] <= 16
@@ -83,7 +85,8 @@ def check_recipe(program, model, scratch, recipe, settings, steps):
     exported = json.loads((folder / "checkpoint/latest/hf/config.json").read_text())
     assert exported["vocab_size"] == VOCAB
     said(f"{recipe}: {steps} steps, prompts of {last['data/prompt_tokens_mean']:.0f} tokens, memory/peak_bytes "
-         f"{last['memory/peak_bytes'] / 2**20:.0f} MiB, resident {peak / 2**20:.0f} MiB, KL rollout/train {last['actor/kl_rollout_train']:.1e}")
+         f"{last['memory/peak_bytes'] / 2**20:.0f} MiB, resident {peak / 2**20:.0f} MiB, KL rollout/train "
+         f"{last['actor/kl_rollout_train']:.1e}")
 
 
 def check_memory(program, model, scratch):
@@ -92,14 +95,15 @@ def check_memory(program, model, scratch):
     for num in (4, 16):
         lengths = scratch / f"lengths_{num}.json"
         lengths.write_text(json.dumps([256] * num))
-        out, peak = peak_of(program, ["bench", "train_step", "--model", model, "--prompt-len", 32, "--lengths", lengths, "--dtype", "float32",
-                                      "--threads", 2, "--repeats", 1])
+        out, peak = peak_of(program, ["bench", "train_step", "--model", model, "--prompt-len", 32, "--lengths", lengths,
+                                      "--dtype", "float32", "--threads", 2, "--repeats", 1])
         figures[256 * num] = (peak, json.loads(out))
     (small, (low, _)), (large, (high, report)) = figures.items()
     logits = large * VOCAB * 4
-    row = report["rows"] if isinstance(report["rows"], dict) else report["rows"][0]
-    said(f"a training step of {large} response tokens: peak_bytes {json.dumps(row.get('peak_bytes'))}, resident {high / 2**20:.0f} MiB, "
+    arena, told = (report["rows"][name]["max"] for name in ("peak_bytes", "peak_rss_bytes"))
+    said(f"a training step of {large} response tokens: {arena / 2**20:.0f} MiB in the arena, resident {high / 2**20:.0f} MiB, "
          f"{(high - low) / 2**20:.0f} MiB more than with {small}; fp32 logits alone would be {logits / 2**20:.0f} MiB")
+    assert abs(told - high) < 0.05 * high, f"peak_rss_bytes says {told}, the system {high}"
     assert high < logits / 2, "close to the size of the logits"
     assert high - low < (large - small) * VOCAB * 4 / 8, "memory grows with tokens x vocabulary"
 
@@ -116,7 +120,8 @@ def main():
         model = write_model(scratch / "model")
         gsm8k, math = DATA / "gsm8k", DATA / "math"
         check_recipe(program, model, scratch, "gsm8k_grpo", {"data.train": gsm8k / "train.jsonl", "data.eval": gsm8k / "test.jsonl"}, 3)
-        check_recipe(program, model, scratch, "qwen2.5_1.5b_math_grpo", {"data.train": math / "math_train.json", "data.eval": math / "math500.json"}, 2)
+        math_files = {"data.train": math / "math_train.json", "data.eval": math / "math500.json"}
+        check_recipe(program, model, scratch, "qwen2.5_1.5b_math_grpo", math_files, 2)
         check_memory(program, model, scratch)
 
 

@@ -102,6 +102,7 @@ def check_sync(h, kills_of_signal, extra, name):
     whole = h.uninterrupted(recipe, name, extra)
     signal_gain = sum(abs(m["actor/grad_norm"]) > 0 for m in rf.metrics(whole))
     assert signal_gain > STEPS / 2, "the reward gives no signal, so equal runs would prove little"
+    assert all(m["actor/kl_rollout_train"] == 0 for m in rf.metrics(whole)), "parity mode: rollout and training agree bit for bit"
     for number, kills in kills_of_signal.items():
         h.num_kills.clear()
         while h.num_kills.get(number, 0) < kills:
@@ -193,6 +194,66 @@ def check_damaged(h, whole, recipe):
     said("a flipped byte in weights, queue or optimizer: warned, went back to the checkpoint before, equal bit for bit")
 
 
+def check_all_damaged(h, whole, recipe):
+    """No checkpoint is whole: nothing starts over, nothing is deleted."""
+    folder = h.scratch / "all_damaged"
+    shutil.copytree(whole, folder, symlinks=True)
+    for step in rf.committed_steps(folder):
+        (folder / f"checkpoint/step_{step}/state.json").write_text("{}")
+    before = sorted(str(p) for p in folder.rglob("*"))
+    h.program.refused(h.arguments(recipe, "all_damaged", ["--resume"]), 2, "no checkpoint is whole", "state.json", "restored")
+    assert sorted(str(p) for p in folder.rglob("*") if p.name != ".lock") == [p for p in before if not p.endswith(".lock")]
+    assert rf.metrics(folder) == rf.metrics(whole)
+    said("all checkpoints damaged: refused, and the history is left alone")
+
+
+def check_other_recipe(h, whole, recipe):
+    """What would change the prompts or samples is refused, the rest is told; another process keeps the folder."""
+    folder = h.scratch / "other"
+    shutil.copytree(whole, folder, symlinks=True)
+    recipe_before = (folder / "config.yaml").read_text()
+    for setting in ("run.seed=9", "data.digits=3", "schedule.group_size=8"):
+        name, value = setting.split("=")
+        h.program.refused(h.arguments(recipe, "other", ["--resume", "--set", setting]), 2, name, "is now " + value)
+        assert (folder / "config.yaml").read_text() == recipe_before, setting
+    out = h.program.done(h.arguments(recipe, "other", ["--resume", "--steps", str(STEPS + 2), "--set", "train.lr=0.002"]))
+    assert "train.lr was 0.001 and is now 0.002" in out.stderr, out.stderr
+    assert len(rf.metrics(folder)) == STEPS + 2
+    assert "lr: 0.002" in (folder / "config.yaml").read_text()
+    foreign = h.scratch / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.txt").write_text("mine")
+    h.program.refused(h.arguments(recipe, "foreign", ["--resume"]), 2, "foreign", "no config.yaml")
+    assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
+    process = h.program.start(h.arguments(recipe, "busy", ["--steps", "100000"]))
+    rf.wait_for((h.scratch / "busy/metrics.jsonl").exists, process)
+    h.program.refused(h.arguments(recipe, "busy", ["--resume"]), 2, ".lock", "another process")
+    assert rf.end(process, signal.SIGTERM)[0] == 130
+    said("resume refuses another seed, data or group size, a foreign folder and one in use; it tells a changed learning rate")
+
+
+def check_stop_in_evaluation(h, extra):
+    """Evaluations that take most of the time: signals fall into them. Nothing is lost, no step is done again."""
+    recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=40, eval__temperature=1.0, eval__max_new_tokens=60,
+                            data__synthetic_eval_rows=30)
+    name = "evals" + "".join(extra).replace("-", "_")
+    whole = h.uninterrupted(recipe, name, extra)
+    folder, in_evaluation = h.scratch / (name + "_stopped"), 0
+    for _ in range(60):
+        resume = ["--resume"] if folder.exists() else []
+        process = h.program.start(h.arguments(recipe, folder.name, [*extra, *resume]))
+        time.sleep(h.rng.uniform(0.1, 0.4) * h.seconds[name])
+        code, err = rf.end(process, signal.SIGTERM)
+        in_evaluation += "evaluation; --resume continues" in err
+        if code == 0:
+            break
+        assert code in (130, -signal.SIGTERM), (code, err[-2000:])
+    assert code == 0 and in_evaluation > 0, (code, in_evaluation)
+    rf.check_whole(folder, STEPS)
+    rf.check_equal(folder, whole, name)
+    said(f"{name}: stopped {in_evaluation} times in an evaluation: equal bit for bit")
+
+
 def check_warm_start(h):
     """Kills in the supervised warm start: the whole ends as if there had been none."""
     recipe = rf.tiny_recipe(h.scratch / "warm.yaml", supervised__steps=10, supervised__batch_size=8)
@@ -210,7 +271,7 @@ def main():
     parser.add_argument("--model", default="", help="start from this model instead of a random one")
     parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", default="", help="sync, ranks, stale, early, damaged or warm")
+    parser.add_argument("--only", default="", help="sync, ranks, evals, stale, early, damaged or warm")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", flush=True)
@@ -230,8 +291,14 @@ def main():
                 check_stopped_early(h, whole, recipe)
             if wanted("damaged"):
                 check_damaged(h, whole, recipe)
+                check_all_damaged(h, whole, recipe)
+                check_other_recipe(h, whole, recipe)
         if wanted("ranks"):
             check_sync(h, ranks_plan, ["--ranks", "2"], "dp2")
+            check_sync(h, ranks_plan, ["--ranks", "2", "--train-layout", "tp2"], "tp2")
+        if wanted("evals"):
+            check_stop_in_evaluation(h, [])
+            check_stop_in_evaluation(h, ["--ranks", "2", "--train-layout", "tp2"])
         for policy in ("drop", "wait"):
             if wanted("stale"):
                 check_stale(h, policy, [5, 5, 5, 5] if options.full else [4, 3])

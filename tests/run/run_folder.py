@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the built program and reads what a run leaves in its folder: what the tests of whole runs share."""
+"""Starts the built program and reads what a run leaves in its folder: what the tests of tests/run and tests/ranks share."""
+import argparse
+import array
 import contextlib
 import json
 import os
@@ -32,6 +34,23 @@ def said(text):
 def skip(reason):
     print(f"skipped: {reason}")
     sys.exit(SKIPPED)
+
+
+def built_program():
+    """The program of --build, for a test with no other argument of its own than flags."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=str(ROOT / "build/release"))
+    return Program(parser.parse_known_args()[0].build)
+
+
+def mpi(ranks):
+    """What stands before the program to run it on that many processes."""
+    return [str(ROOT / "scripts/mpi"), "-n", str(ranks)]
+
+
+def sets(settings):
+    """Options of a recipe as arguments."""
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
 def tiny_recipe(path, **changed):
@@ -69,6 +88,13 @@ class Program:
         assert out.returncode == 0, f"{arguments}: exit code {out.returncode}\n{out.stderr[-3000:]}"
         return out
 
+    def quickstart(self, folder, settings, flags=(), launcher=()):
+        """Runs configs/quickstart.yaml with these options to its end. Returns the seconds it took."""
+        begin = time.monotonic()
+        recipe = ROOT / "configs/quickstart.yaml"
+        self.done(["run", recipe, "--run-dir", folder, *flags, *sets(settings)], launcher=launcher, timeout=300)
+        return time.monotonic() - begin
+
     def refused(self, arguments, code, *parts, **options):
         """Runs to that exit code; the one error line has every part in this order. Returns that line."""
         out = self.run(arguments, **options)
@@ -90,6 +116,14 @@ def end(process, number=signal.SIGKILL):
     return process.returncode, err
 
 
+def wait_until(condition, seconds, what):
+    """Polls until `condition` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
 def wait_for(condition, process, seconds=60):
     """Polls until `condition` holds or the process ends. False if it ended first."""
     deadline = time.monotonic() + seconds
@@ -101,10 +135,14 @@ def wait_for(condition, process, seconds=60):
     return True
 
 
+def all_metrics(folder):
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
 def metrics(folder):
-    """All lines of metrics.jsonl, without what depends on the clock."""
-    lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(CLOCKED)} for line in lines]
+    """The lines of metrics.jsonl, without what depends on the clock."""
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCKED)} for line in all_metrics(folder)]
 
 
 def rows(folder, query):
@@ -112,8 +150,8 @@ def rows(folder, query):
         return database.execute(query).fetchall()
 
 
-def samples(folder):
-    return rows(folder, "SELECT * FROM samples ORDER BY step, group_id, sample_index")
+def samples(folder, columns="*"):
+    return rows(folder, f"SELECT {columns} FROM samples ORDER BY step, group_id, sample_index")
 
 
 def evals(folder):
@@ -219,3 +257,28 @@ def check_equal(folder, other, what):
     assert samples(folder) == samples(other), f"{what}: samples"
     assert evals(folder) == evals(other), f"{what}: answers of evaluations"
     assert summary(folder) == summary(other), f"{what}: {summary(folder)} {summary(other)}"
+
+
+def floats(blob):
+    """A column of fp32 numbers."""
+    values = array.array("f")
+    values.frombytes(blob)
+    return values
+
+
+class Checks:
+    """For tests that go on after a failed check: counts them. A test without a check fails, too."""
+
+    def __init__(self):
+        self.failed, self.passed = [], 0
+
+    def check(self, ok, what):
+        if ok:
+            self.passed += 1
+        else:
+            self.failed.append(what)
+            print("FAILED:", what, flush=True)
+
+    def exit(self):
+        print(f"{self.passed} checks passed, {len(self.failed)} failed")
+        sys.exit(1 if self.failed or not self.passed else 0)

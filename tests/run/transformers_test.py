@@ -78,7 +78,8 @@ def check_models(program):
         family = json.loads((folder / "config.json").read_text())["model_type"]
         golden = read_safetensors(folder / "golden.safetensors")
         sequences = [golden[f"seq{i}.input_ids"] for i in range(3)]
-        ask = lambda *more: program.run(["logprobs", "--model", folder, *more], stdin=lines({"ids": ids} for ids in sequences))  # noqa: E731
+        asked = lines({"ids": ids} for ids in sequences)
+        ask = lambda *more: program.run(["logprobs", "--model", folder, *more], stdin=asked)  # noqa: E731
         first = ask()
         if first.returncode == 2 and family != "qwen2":
             done.append(f"{folder.name} not yet read")
@@ -129,8 +130,8 @@ def check_oracles(program):
         return
     golden = json.loads((SHARED / "oracles/stories260k/golden.json").read_text())
     for case in golden["cases"]:
-        output = program.done(["generate", "--model", stories, "--temperature", "0", "--max-new-tokens", len(case["new_ids"]), "--ignore-eos"],
-                              stdin=lines([{"prompt_ids": case["prompt_ids"]}]))
+        output = program.done(["generate", "--model", stories, "--temperature", "0", "--max-new-tokens", len(case["new_ids"]),
+                               "--ignore-eos"], stdin=lines([{"prompt_ids": case["prompt_ids"]}]))
         assert answers(output)[0]["completions"][0]["ids"] == case["new_ids"], case["name"]
 
 
@@ -153,8 +154,8 @@ def check_checkpoint(program, python):
         assert before != after, "the run did not train"
         texts = ["12+34=", "9*9-1 = 80, 7/7?", "0"]
         prompts = [row["ids"] for row in answers(program.done(["tokenize", "--model", model], stdin=lines({"text": t} for t in texts)))]
-        generated = program.done(["generate", "--model", model, "--temperature", "0", "--max-new-tokens", "24", "--ignore-eos", "--logprobs"],
-                                 stdin=lines({"prompt_ids": p} for p in prompts))
+        generated = program.done(["generate", "--model", model, "--temperature", "0", "--max-new-tokens", "24", "--ignore-eos",
+                                  "--logprobs"], stdin=lines({"prompt_ids": p} for p in prompts))
         completions = [row["completions"][0] for row in answers(generated)]
         ids = [p + c["ids"] for p, c in zip(prompts, completions)]
         logprobs = [row["logprobs"] for row in answers(program.done(["logprobs", "--model", model], stdin=lines({"ids": i} for i in ids)))]

@@ -28,15 +28,22 @@ std::string file_text(const std::string& path) {
   return text.str();
 }
 
-/// The `steps:` of a resolved recipe; 0 if it says none. A page needs no more of the recipe than this.
-int64_t planned_steps(const std::string& config) {
+/// `steps` of one section of a resolved recipe; 0 if it says none. A page needs no more of the recipe than this.
+int64_t planned_steps(const std::string& config, const std::string& section) {
+  constexpr std::string_view kKey = "  steps:";
   std::istringstream lines(config);
+  bool inside = false;
   for (std::string line; std::getline(lines, line);) {
-    const auto key = line.find_first_not_of(' ');
-    if (key == std::string::npos || line.compare(key, 6, "steps:") != 0) continue;
-    return std::max<int64_t>(0, std::strtoll(line.c_str() + key + 6, nullptr, 10));
+    if (!line.empty() && line.find_first_of(" #") != 0) inside = line.starts_with(section + ":");
+    if (inside && line.starts_with(kKey)) return std::max<int64_t>(0, std::strtoll(line.c_str() + kKey.size(), nullptr, 10));
   }
   return 0;
+}
+
+/// Both kinds of run write the same recipe; a line of `tandem sft` has no policy that generated.
+bool is_supervised(const std::string& metrics_line) {
+  const json line = json::parse(metrics_line, nullptr, false);
+  return line.is_object() && !line.contains("policy_version");
 }
 
 int64_t num_pages(int64_t rows, int64_t per_page) { return std::max<int64_t>(1, (rows + per_page - 1) / per_page); }
@@ -133,7 +140,7 @@ std::string RunFolder::run() {
   return text_of({{"name", absolute.filename().string()},
                   {"folder", absolute.string()},
                   {"state", state()},
-                  {"total_steps", planned_steps(config)},
+                  {"total_steps", planned_steps(config, is_supervised(last_line_) ? "supervised" : "run")},
                   {"config", config},
                   {"summary", summary.is_discarded() ? json() : summary},
                   {"generation", generation_},

@@ -38,8 +38,11 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 std::vector<CheckpointPlace> newest_first(const std::string& root) {
   std::vector<CheckpointPlace> places;
-  std::error_code missing;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, missing))
+  std::error_code failed;
+  const fs::directory_iterator entries(root, failed);
+  if (failed && failed != std::errc::no_such_file_or_directory)
+    throw UserError(root, "cannot be listed: " + failed.message(), "a readable checkpoint folder");
+  for (const fs::directory_entry& entry : entries)
     if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
       places.push_back({*step, entry.path().string()});
   std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
@@ -149,6 +152,7 @@ std::string manifest_fault(const std::string& checkpoint) {
 }
 
 std::optional<CheckpointPlace> find_latest(const std::string& root) {
+  std::string faults;
   for (const CheckpointPlace& place : newest_first(root)) {
     std::string fault;
     try {
@@ -158,7 +162,10 @@ std::optional<CheckpointPlace> find_latest(const std::string& root) {
     }
     if (fault.empty()) return place;
     log::warning(place.path, ": passed over, ", fault);
+    faults += (faults.empty() ? "" : "; ") + place.path + ": " + fault;
   }
+  // To start over would delete the history and, later, these folders.
+  if (!faults.empty()) throw UserError(root, "no checkpoint is whole: " + faults, "one of them restored, or another --run-dir to start anew");
   return std::nullopt;
 }
 

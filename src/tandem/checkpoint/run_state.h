@@ -42,6 +42,7 @@ struct CheckpointPlace {
 };
 
 /// The newest checkpoint under `root` whose files all match their manifest; damaged ones are passed over with a warning.
+/// nullopt if there is none at all. Errors: UserError if there are some and none is whole, or `root` cannot be listed.
 std::optional<CheckpointPlace> find_latest(const std::string& root);
 
 /// What is wrong with a committed checkpoint; "" if nothing.

@@ -44,9 +44,11 @@ class Bench : public Command {
     CLI::App* generate = add(app, "generate", "Generation alone", runtime::bench_generate);
     add_checked(*generate, "--mode", &options_.mode, "All responses of one length, or each its own", one_of({"fixed", "ragged"}));
     add_count(*generate, "--batch", options_.batch, "Sequences that run at a time");
-    add_count(*generate, "--prompts", options_.prompts, "Prompts");
+    add_checked(*generate, "--prompts", &options_.sequences, "Prompts; 0 is one batch in fixed mode, one for each length in ragged mode",
+                at_least(0));
     add_count(*generate, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
-    add_count(*generate, "--new", options_.new_tokens, "Tokens of a response in fixed mode");
+    add_checked(*generate, "--new", &options_.response_tokens,
+                "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound", at_least(0));
     add_lengths(*generate, "Response lengths of ragged mode: a JSON array");
     generate->footer("Example:\n  tandem bench generate --model DIR --mode fixed --batch 32 --prompts 32 --prompt-len 128 --new 128");
 

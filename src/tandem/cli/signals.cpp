@@ -11,9 +11,9 @@ std::atomic<bool> stop_flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void request_stop(int) {
-  stop_flag.store(true);
+  // A second Ctrl-C ends at once. A second SIGTERM does not: a launcher may send one after the terminal's SIGINT.
+  if (stop_flag.exchange(true)) return;
   std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
 }
 
 }  // namespace
@@ -21,6 +21,7 @@ extern "C" void request_stop(int) {
 const std::atomic<bool>& stop_on_signals() {
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write(), which names the path
   return stop_flag;
 }
 

@@ -30,7 +30,7 @@ at::Tensor Arena::allocate(const Owner& owner, std::vector<int64_t> shape, c10::
   {
     std::lock_guard lock(account_->mutex);
     if (account_->budget_bytes > 0 && account_->bytes + bytes > account_->budget_bytes)
-      throw UserError("memory." + name_,
+      throw UserError("memory." + name_ + "_mib",
                       join_text(owner, " needs ", bytes, " bytes, but ", account_->bytes, " of ", account_->budget_bytes, " are held"),
                       "a larger budget, a smaller model, batch or KV cache");
     account_->bytes += bytes;
@@ -67,10 +67,6 @@ int64_t Arena::bytes(const Owner& owner) const {
 int64_t Arena::peak_bytes() const {
   std::lock_guard lock(account_->mutex);
   return account_->peak_bytes;
-}
-void Arena::reset_peak() {
-  std::lock_guard lock(account_->mutex);
-  account_->peak_bytes = account_->bytes;
 }
 std::map<Owner, int64_t> Arena::by_owner() const {
   std::lock_guard lock(account_->mutex);

@@ -31,8 +31,6 @@ class Arena {
   int64_t bytes() const;
   int64_t bytes(const Owner& owner) const;
   int64_t peak_bytes() const;
-  /// Starts a new peak at what is held now.
-  void reset_peak();
   std::map<Owner, int64_t> by_owner() const;
   const std::string& name() const { return name_; }
 

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <sched.h>
+#include <unistd.h>
 
 namespace tandem::device {
 
@@ -23,6 +24,18 @@ int num_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::string cores_name() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  std::string name = host;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return name;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) name += " " + std::to_string(core);
+  return name;
 }
 
 }  // namespace tandem::device

@@ -2,6 +2,8 @@
 #pragma once
 // What is set once for the whole process before any tensor exists: allocator behaviour and compute threads.
 
+#include <string>
+
 namespace tandem::device {
 
 /// Keeps freed activations in the heap: page faults would cost a third of a training step. Call first in main.
@@ -12,5 +14,8 @@ void set_compute_threads(int threads);
 
 /// Cores this process may use.
 int num_cores();
+
+/// The machine and those cores, as a text that is equal where they are.
+std::string cores_name();
 
 }  // namespace tandem::device

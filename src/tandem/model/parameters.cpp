@@ -42,12 +42,6 @@ at::Tensor ParameterTable::view(const at::Tensor& flat, const ParameterEntry& en
   return flat.narrow(0, entry.offset, entry.num_elements).view(entry.box.shape());
 }
 
-std::vector<TensorSpec> ParameterTable::specs() const {
-  std::vector<TensorSpec> all;
-  for (const ParameterEntry& e : entries) all.push_back({e.parameter.name, e.parameter.shape, e.box});
-  return all;
-}
-
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank) {
   ParameterTable table{config, layout, rank, {}, 0};
   int64_t offset = 0;

@@ -32,7 +32,6 @@ struct ParameterTable {
   int64_t num_elements = 0;  ///< a multiple of 16 * layout.dp
 
   at::Tensor view(const at::Tensor& flat, const ParameterEntry& entry) const;
-  std::vector<TensorSpec> specs() const;
 };
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);

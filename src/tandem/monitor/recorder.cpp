@@ -55,6 +55,11 @@ void Recorder::span(std::string_view name, std::string_view track, double begin_
   guarded(mutex_, [&] { spans_.push_back({std::string(name), std::string(track), begin_s, end_s}); });
 }
 
+Metrics Recorder::current() const {
+  std::lock_guard lock(mutex_);
+  return metrics_;
+}
+
 Metrics Recorder::commit_step(int64_t step) {
   Metrics metrics;
   std::vector<SpanRecord> spans;

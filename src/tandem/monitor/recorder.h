@@ -42,6 +42,7 @@ class Recorder {
   void add(std::string_view name, double value) noexcept;   ///< summed over the step
   void peak(std::string_view name, double value) noexcept;  ///< largest of the step
   double current(std::string_view name) const noexcept;     ///< value so far in this step; 0 if absent
+  Metrics current() const;                                  ///< everything so far in this step
   void span(std::string_view name, std::string_view track, double begin_s, double end_s) noexcept;
 
   /// Hands the step's metrics and spans to the sinks and starts the next step empty. Returns what was committed.

@@ -19,8 +19,7 @@ Options checked(Options options) {
 
 }  // namespace
 
-SampleQueue::SampleQueue(const Options& options, monitor::Recorder& recorder, Needs needs)
-    : options_(checked(options)), rule_(options_.rule()), needs_(std::move(needs)), recorder_(recorder) {}
+SampleQueue::SampleQueue(const Options& options, Needs needs) : options_(checked(options)), rule_(options_.rule()), needs_(std::move(needs)) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
   std::lock_guard lock(mutex_);
@@ -160,37 +159,32 @@ data::Fields SampleQueue::read(std::span<const SampleId> ids, std::span<const st
   return fields;
 }
 
-void SampleQueue::record_lags(const Formed& formed) {
-  double sum = 0;
+void SampleQueue::check_lags(const Formed& formed) const {
   for (GroupId id : formed.groups) {
     const int64_t lag = value(version_) - value(groups_.at(id).start);
     TANDEM_CHECK(lag <= rule_.staleness, "group ", value(id), " was trained with lag ", lag, ", staleness is ", rule_.staleness);
-    sum += static_cast<double>(lag);
-    recorder_.peak("staleness/lag_max", static_cast<double>(lag));
-    recorder_.add(join_text("staleness/groups_of_lag_", lag), 1);
   }
-  recorder_.set("staleness/lag_mean", sum / static_cast<double>(formed.groups.size()));
 }
 
-std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after) {
+std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token) {
   std::vector<GroupId> evicted;
   {
     std::lock_guard lock(mutex_);
     TANDEM_CHECK(formed_ && formed_->step == step, "commit of step ", value(step), ", which was not taken");
     TANDEM_CHECK(value(after) == value(version_) + 1, "an update leads from version ", value(version_), " to ", value(after));
-    record_lags(*formed_);
+    check_lags(*formed_);
     for (GroupId id : formed_->groups) groups_.erase(id);
     counters_.trained += std::ssize(formed_->groups);
     formed_.reset();
     version_ = after;
+    for (GroupId id : without_token)
+      if (const auto found = groups_.find(id); found != groups_.end() && !found->second.finished) found->second.start = after;
     evicted = too_stale(rule_, value(version_), outstanding());
     for (GroupId id : evicted) {
       num_finished_ -= groups_.at(id).finished;
       groups_.erase(id);
     }
     counters_.dropped += std::ssize(evicted);
-    recorder_.add("staleness/dropped", static_cast<double>(evicted.size()));
-    recorder_.set("queue/depth", static_cast<double>(num_finished_));
   }
   changed_.notify_all();
   return evicted;

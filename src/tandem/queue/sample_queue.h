@@ -12,7 +12,7 @@
 //     if (!queue.batch_ready()) continue;
 //     data::Batch batch = *queue.take(data::Stage::kTrain, data::ReplicaId{0}, data::StepId{++step});
 //     train(batch);
-//     for (data::GroupId id : queue.commit(batch.step, version_after(batch))) engine.cancel(id);   // the next pass refills
+//     for (data::GroupId id : queue.commit(batch.step, version_after(batch), engine.without_token())) engine.cancel(id);
 //   }
 
 #include <condition_variable>
@@ -28,7 +28,6 @@
 #include "tandem/base/ids.h"
 #include "tandem/data/columns.h"
 #include "tandem/data/stage.h"
-#include "tandem/monitor/recorder.h"
 #include "tandem/queue/options.h"
 
 namespace tandem::queue {
@@ -54,11 +53,12 @@ struct Counters {
 /// Read next  admission.h (the rule), docs/design/staleness.md (why the bound holds).
 class SampleQueue {
  public:
-  SampleQueue(const Options& options, monitor::Recorder& recorder, Needs needs = {});
+  explicit SampleQueue(const Options& options, Needs needs = {});
 
   /// How many groups may start now at `start`, the generator's version; by default the trainer's.
   int64_t num_may_start(std::optional<PolicyVersion> start = {}) const;
-  /// Registers a group as outstanding. Requires num_may_start(version) > 0.
+  /// Registers a group as outstanding that will draw its first token at `version`, or later: then commit() is told. Requires
+  /// num_may_start(version) > 0.
   void start(GroupId id, PolicyVersion version);
 
   /// Adds or completes fields of samples, one row per id. False only after close(). Rows of evicted groups are counted and ignored.
@@ -76,9 +76,9 @@ class SampleQueue {
   /// Fields that stages added to samples, rows in the order of `ids`.
   data::Fields read(std::span<const SampleId> ids, std::span<const std::string> names) const;
 
-  /// The update of `step` is done and led to `after`: its groups leave. Returns the groups evicted because their lag would
-  /// now be too large, finished or running; num_may_start() grew by as many.
-  std::vector<GroupId> commit(StepId step, PolicyVersion after);
+  /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the
+  /// groups evicted because their lag would now be too large, finished or running; num_may_start() grew by as many.
+  std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token = {});
 
   /// Wakes every waiter; later puts return false. Idempotent.
   void close() noexcept;
@@ -114,12 +114,11 @@ class SampleQueue {
   bool try_form(StepId step);
   bool ready(const Entry& entry, const std::vector<std::string>& names) const;
   data::Batch batch_of(const Formed& formed) const;
-  void record_lags(const Formed& formed);
+  void check_lags(const Formed& formed) const;
 
   const Options options_;
   const Rule rule_;
   const Needs needs_;
-  monitor::Recorder& recorder_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<GroupId, Entry> groups_;

@@ -85,25 +85,10 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
   return group;
 }
 
-std::optional<data::Group> Scorer::try_collect() {
-  std::unique_lock lock(mutex_);
-  if (jobs_.empty() || !jobs_.front().done) return std::nullopt;
-  return take_head(lock);
-}
-
 std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
-  if (jobs_.empty()) return std::nullopt;
-  if (!finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; }))
-    throw PeerError("reward rule " + rule_.name() + ", group " + std::to_string(value(jobs_.front().group.id)) +
-                    ": grading did not end before its deadline");
+  if (jobs_.empty() || !finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; })) return std::nullopt;
   return take_head(lock);
-}
-
-std::vector<data::Group> Scorer::drain(const Deadline& deadline) {
-  std::vector<data::Group> groups;
-  while (auto group = collect(deadline)) groups.push_back(std::move(*group));
-  return groups;
 }
 
 size_t Scorer::num_pending() const {

@@ -18,9 +18,9 @@ namespace tandem::reward {
 
 /// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed.
 /// Threads    submit from one thread, collect from one thread (the same or another).
-/// Blocking   collect and drain wait, at most until the deadline; nothing else waits.
+/// Blocking   collect waits, at most until the deadline; nothing else waits.
 /// Errors     a rule that throws: collect throws UserError naming the rule and the group, once; the group stays at the head,
-///            ungraded, and the next collect hands it out as it is. PeerError at the deadline.
+///            ungraded, and the next collect hands it out as it is.
 /// Order      groups come back in the order of submission, whatever the number of threads.
 class Scorer {
  public:
@@ -30,12 +30,8 @@ class Scorer {
   Scorer& operator=(const Scorer&) = delete;
 
   void submit(data::Group&& group);
-  /// The next group if it is ready; nullopt if it is not, or none is out.
-  std::optional<data::Group> try_collect();
-  /// The next group; nullopt if none is out.
+  /// The next group if it is graded by then; nullopt if it is not, or none is out.
   std::optional<data::Group> collect(const Deadline& deadline);
-  /// All groups submitted so far.
-  std::vector<data::Group> drain(const Deadline& deadline);
   /// Groups submitted and not yet collected.
   size_t num_pending() const;
 

@@ -65,6 +65,9 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
     setup_.recorder.set("memory/packed_bytes", static_cast<double>(model::pack_parameters(*parameters_)));
   // A prompt's logits belong to the version that computed them: samples that have not forked run the prompt again.
   while (reclaim_prompt()) {}
+  // So do the keys and values of a prompt that has drawn nothing yet.
+  for (const SequencePtr& s : running_)
+    if (s->sample().ids.empty()) release(*s);
 }
 
 void Engine::drop_weights() { parameters_.reset(); }
@@ -154,6 +157,7 @@ void Engine::fork_samples(const std::shared_ptr<Job>& job) {
     std::vector<const float*> parts;
     for (int64_t s = 0; s < shards; ++s) parts.push_back(job->prompt_logits.data() + s * size);
     append(*sequence, parts, size);
+    ++num_drawn_;
     running_.push_back(std::move(sequence));
   }
 }
@@ -236,6 +240,7 @@ void Engine::step() {
   PagedContext context(pool_, plan.tokens);
   const at::Tensor hidden = setup_.decoder.forward(*parameters_, {ids, positions, rows}, context);
   if (!plan.rows.empty()) sample_rows(plan, hidden);
+  num_drawn_ += std::ssize(plan.rows);
   retire_finished();
 }
 
@@ -332,9 +337,11 @@ void Engine::cancel(data::GroupId group) {
   std::erase_if(waiting_, belongs);
 }
 
-std::vector<data::GroupId> Engine::unfinished() const {
+std::vector<data::GroupId> Engine::ids_of_jobs(const std::function<bool(const Job&)>& wanted) const {
   std::vector<data::GroupId> ids;
-  const auto add = [&](const std::shared_ptr<Job>& job) { ids.push_back(job->request.group.id); };
+  const auto add = [&](const std::shared_ptr<Job>& job) {
+    if (wanted(*job)) ids.push_back(job->request.group.id);
+  };
   for (const auto& s : running_) add(s->job);
   for (const auto& s : preempted_) add(s->job);
   for (const auto& job : forking_) add(job);
@@ -342,6 +349,16 @@ std::vector<data::GroupId> Engine::unfinished() const {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
+}
+
+std::vector<data::GroupId> Engine::unfinished() const {
+  return ids_of_jobs([](const Job&) { return true; });
+}
+
+std::vector<data::GroupId> Engine::without_token() const {
+  return ids_of_jobs([](const Job& job) {
+    return std::all_of(job.request.group.samples.begin(), job.request.group.samples.end(), [](const data::Sample& s) { return s.ids.empty(); });
+  });
 }
 
 }  // namespace tandem::rollout

@@ -7,6 +7,7 @@
 //               ^------------(out of blocks: preempted, recomputed later)-----'
 
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -38,8 +39,9 @@ class Engine {
  public:
   Engine(const Options& options, const EngineSetup& setup);
 
-  /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache. The
-  /// values must stay as they are until the next switch; a packed copy is made where the options ask for one.
+  /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
+  /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
+  /// made where the options ask for one.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();
@@ -55,8 +57,11 @@ class Engine {
   void cancel(data::GroupId group);
   /// Groups waiting or running, oldest first.
   std::vector<data::GroupId> unfinished() const;
+  /// Those of them that have no token yet.
+  std::vector<data::GroupId> without_token() const;
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_drawn() const { return num_drawn_; }  ///< tokens, since the start
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_free_blocks() const { return pool_.num_free(); }
   int64_t num_blocks() const { return pool_.num_blocks(); }
@@ -76,6 +81,7 @@ class Engine {
   void sample_rows(const Plan& plan, const at::Tensor& hidden);
   void append(Sequence& sequence, std::span<const float* const> shards, int64_t shard_size);
   void retire_finished();
+  std::vector<data::GroupId> ids_of_jobs(const std::function<bool(const Job&)>& wanted) const;
 
   Options options_;
   EngineSetup setup_;
@@ -87,7 +93,7 @@ class Engine {
   std::deque<SequencePtr> preempted_;
   std::vector<SequencePtr> running_;
   std::vector<data::Group> finished_;
-  int64_t next_order_ = 0, num_preemptions_ = 0;
+  int64_t next_order_ = 0, num_preemptions_ = 0, num_drawn_ = 0;
 };
 
 /// Blocks for `max_running` sequences of the longest context, bounded by kv_cache_mib.

@@ -36,13 +36,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
 }
 
 void Actor::load(const std::string& dir) {
-  source_ = dir;
   train_.load(dir);
-  trainer_->optimizer().adopt_values();
-}
-
-void Actor::initialize(uint64_t seed, double deviation) {
-  model::initialize_parameters(train_.table(), train_.values(), seed, deviation);
   trainer_->optimizer().adopt_values();
 }
 
@@ -75,7 +69,7 @@ std::map<std::string, at::Tensor> Actor::gather(c10::ScalarType dtype) {
     const at::Tensor flat = all.select(0, r);
     for (const model::ParameterEntry& e : table.entries) {
       at::Tensor& whole = tensors[e.parameter.name];
-      if (!whole.defined()) whole = at::empty(e.parameter.shape, mine.options().dtype(dtype));
+      if (!whole.defined()) whole = context_.host.allocate("checkpoint", e.parameter.shape, dtype);
       at::Tensor part = whole;
       for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
       part.copy_(table.view(flat, e));

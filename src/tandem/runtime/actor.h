@@ -19,9 +19,8 @@ class Actor {
  public:
   Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options);
 
-  /// Weights of a Hugging Face directory, or random ones.
+  /// Weights of a Hugging Face directory.
   void load(const std::string& dir);
-  void initialize(uint64_t seed, double deviation);
 
   /// Brings the rollout's weights up to date. Equal layouts alias: nothing moves.
   void switch_to_rollout();
@@ -30,9 +29,8 @@ class Actor {
   train::Trainer& trainer() { return *trainer_; }
   const ModelOnRank& train_model() const { return train_; }
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
-  /// Whole Hugging Face tensors in `dtype`, on rank 0; empty elsewhere. Collective.
+  /// Whole Hugging Face tensors in `dtype`, on rank 0 in host memory; empty elsewhere. Collective.
   std::map<std::string, at::Tensor> gather(c10::ScalarType dtype);
-  const std::string& source() const { return source_; }
 
  private:
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
@@ -42,7 +40,6 @@ class Actor {
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
   std::optional<reshard::Plan> plan_;
-  std::string source_;
 };
 
 }  // namespace tandem::runtime

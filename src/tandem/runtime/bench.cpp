@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/bench.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <unistd.h>
 
 #include "tandem/base/check.h"
@@ -42,16 +41,36 @@ json row_of(std::vector<double> values) {
   return {{"median", median(values)}, {"mad", median(deviations)}, {"min", values.front()}, {"max", values.back()}, {"n", values.size()}};
 }
 
-json conditions(const BenchOptions& o) {
-  return {{"model", o.model}, {"dtype", o.dtype}, {"threads", o.threads > 0 ? o.threads : device::num_cores()}, {"parity", o.parity},
-          {"prompts", o.prompts}, {"gens", o.gens}, {"prompt_len", o.prompt_len}, {"new", o.new_tokens}, {"beta", o.beta}, {"mode", o.mode},
-          {"batch", o.batch}, {"repeats", o.repeats}};
+// The most this process ever held in memory, loading and the check of the answer included: what an arena does not count shows here.
+double peak_rss_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line) && !line.starts_with("VmHWM:")) {
+  }
+  TANDEM_CHECK(status.good(), "/proc/self/status has no VmHWM");
+  return 1024 * std::stod(line.substr(6));
 }
 
-json report(const char* name, const BenchOptions& o, const std::map<std::string, std::vector<double>>& figures) {
+// What several lengths were, without the list.
+json lengths_summary(std::vector<int64_t> lengths) {
+  std::sort(lengths.begin(), lengths.end());
+  return {{"min", lengths.front()}, {"median", lengths[lengths.size() / 2]}, {"max", lengths.back()},
+          {"total", std::accumulate(lengths.begin(), lengths.end(), int64_t{0})}};
+}
+
+using Figures = std::map<std::string, std::vector<double>>;
+
+// `read` holds the conditions of this benchmark alone; those that every benchmark reads are added here.
+json report(const char* name, const BenchOptions& o, json read, const Figures& figures) {
+  read.update({{"model", o.model}, {"dtype", o.dtype}, {"parity", o.parity}, {"seed", o.seed}, {"repeats", o.repeats},
+               {"threads", o.threads > 0 ? o.threads : device::num_cores()}});
   json rows = json::object();
   for (const auto& [figure, values] : figures) rows[figure] = row_of(values);
-  return {{"name", name}, {"conditions", conditions(o)}, {"machine", machine_report()}, {"answer_checked", true}, {"rows", rows}};
+  const json machine = machine_report();
+  const std::string device = join_text("cpu: ", machine.at("cpu").get<std::string>(), ", ", machine.at("cores").get<int>(), " cores, ",
+                                       machine.at("isa").get<std::string>());
+  return {{"name", name}, {"commit", build_commit()}, {"device", device}, {"conditions", read}, {"machine", machine},
+          {"answer_checked", true}, {"rows", rows}};
 }
 
 // A folder that goes away with this object.
@@ -74,8 +93,10 @@ std::string with_tokenizer(const std::string& model, const std::string& dir) {
   const auto wanted = static_cast<size_t>(std::max<int64_t>(config.vocab_size - static_cast<int64_t>(alphabet.size()), 1));
   while (fillers.size() < wanted) fillers.push_back("<filler" + std::to_string(fillers.size()) + ">");
   text::write_char_tokenizer(dir, alphabet, fillers);
-  for (const auto& entry : fs::directory_iterator(fs::absolute(model)))
-    if (entry.path().filename().string().rfind("tokenizer", 0) != 0) fs::create_symlink(entry.path(), dir + "/" + entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(fs::absolute(model))) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("tokenizer")) fs::create_symlink(entry.path(), dir + "/" + name);
+  }
   return dir;
 }
 
@@ -84,7 +105,8 @@ std::string write_prompts(const std::string& path, const BenchOptions& o) {
   const std::vector<std::string> words = {"sum", "of", "two", "and", "ten", "plus", "six", "one"};
   for (int64_t i = 0; i < o.prompts * (o.repeats + 1); ++i) {
     std::string text = "Q" + std::to_string(i) + ":";
-    for (int64_t j = 0; static_cast<int64_t>(text.size()) < o.prompt_len; ++j) text += " " + words[static_cast<size_t>((i * 7 + j * 3) % 8)];
+    for (int64_t j = 0; static_cast<int64_t>(text.size()) < o.prompt_len; ++j)
+      text += " " + words[static_cast<size_t>((i * 7 + j * 3) % 8)];
     text.resize(static_cast<size_t>(o.prompt_len), '.');
     out << json{{"question", text}, {"answer", "1"}}.dump() << "\n";
   }
@@ -98,29 +120,34 @@ std::vector<json> read_lines(const std::string& path) {
   return lines;
 }
 
+RunConfig grpo_config(const BenchOptions& o, const std::string& dir) {
+  const auto text = [](auto value) { return option_text(&value); };
+  const auto whole = [](int64_t n) { return std::to_string(n); };
+  return load_config("", {{"run.dir", dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
+                          {"run.seed", whole(o.seed)}, {"model.path", with_tokenizer(o.model, dir + "/model")}, {"model.dtype", o.dtype},
+                          {"data.train", write_prompts(dir + "/prompts.jsonl", o)}, {"data.shuffle", "false"},
+                          {"reward.rule", "regex"}, {"reward.pattern", "1"}, {"rollout.max_new_tokens", whole(o.new_tokens)},
+                          {"rollout.ignore_eos", "true"}, {"rollout.max_running", whole(o.prompts * o.gens)},
+                          {"algo.kl_coef", text(o.beta)}, {"schedule.groups_per_step", whole(o.prompts)},
+                          {"schedule.group_size", whole(o.gens)}, {"checkpoint.every_steps", "0"},
+                          {"parallel.threads", whole(o.threads)}});
+}
+
 }  // namespace
 
 json bench_grpo_step(const BenchOptions& o) {
   const Scratch scratch;
-  const std::string model = with_tokenizer(o.model, scratch.dir + "/model");
-  const auto text = [](auto value) { return option_text(&value); };
-  const auto whole = [](int64_t n) { return std::to_string(n); };
   RunRequest request;
-  request.config = load_config("", {{"run.dir", scratch.dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
-                                    {"run.seed", whole(o.seed)}, {"model.path", model}, {"model.dtype", o.dtype},
-                                    {"data.train", write_prompts(scratch.dir + "/prompts.jsonl", o)}, {"data.shuffle", "false"},
-                                    {"reward.rule", "regex"}, {"reward.pattern", "1"}, {"rollout.max_new_tokens", whole(o.new_tokens)},
-                                    {"rollout.ignore_eos", "true"}, {"rollout.max_running", whole(o.prompts * o.gens)},
-                                    {"algo.kl_coef", text(o.beta)}, {"schedule.groups_per_step", whole(o.prompts)},
-                                    {"schedule.group_size", whole(o.gens)}, {"checkpoint.every_steps", "0"}, {"parallel.threads", whole(o.threads)}});
+  request.config = grpo_config(o, scratch.dir);
   log::quiet(true);
   run_rl(request);
   log::quiet(false);
-  std::map<std::string, std::vector<double>> figures;
+  Figures figures;
   const double tokens = static_cast<double>(o.prompts * o.gens * o.new_tokens), bound = o.parity ? 0 : o.dtype == "float32" ? 1e-6 : 2e-3;
   for (const json& m : read_lines(scratch.dir + "/run/metrics.jsonl")) {
-    TANDEM_CHECK(std::abs(m.at("actor/kl_rollout_train").get<double>()) <= bound, "rollout and training disagree: ", m.at("actor/kl_rollout_train"));
-    TANDEM_CHECK(m.at("data/response_tokens_mean").get<double>() == static_cast<double>(o.new_tokens), "responses of another length");
+    const double kl = m.at("actor/kl_rollout_train"), length = m.at("data/response_tokens_mean");
+    TANDEM_CHECK(std::abs(kl) <= bound, "rollout and training disagree: ", kl);
+    TANDEM_CHECK(length == static_cast<double>(o.new_tokens), "responses of another length");
     TANDEM_CHECK(std::isfinite(m.at("actor/grad_norm").get<double>()), "gradient");
     if (m.at("step") == 1) continue;  // the warm-up
     const double step = m.at("time/step_s"), generate = m.at("time/rollout_s");
@@ -130,7 +157,8 @@ json bench_grpo_step(const BenchOptions& o) {
     figures["reference_s"].push_back(m.value("time/reference_s", 0.0));
     figures["tokens_per_s"].push_back(tokens / step);
   }
-  return report("grpo_step", o, figures);
+  return report("grpo_step", o, {{"prompts", o.prompts}, {"gens", o.gens}, {"prompt_len", o.prompt_len}, {"new", o.new_tokens},
+                                 {"beta", o.beta}}, figures);
 }
 
 namespace {
@@ -172,7 +200,8 @@ Generated generate(Bench& bench, const std::vector<int64_t>& lengths) {
   engine_options.max_running = o.batch;
   engine_options.kv_cache_mib = 4096;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  rollout::Engine engine(engine_options, {bench.model.decoder(), bench.arena, recorder, bench.model.config().vocab_size, o.prompt_len + longest});
+  rollout::Engine engine(engine_options,
+                         {bench.model.decoder(), bench.arena, recorder, bench.model.config().vocab_size, o.prompt_len + longest});
   engine.switch_weights(bench.model.parameters(), data::PolicyVersion{0});
   Generated out;
   const double begin = now_s();
@@ -211,84 +240,126 @@ void check_generated(Bench& bench, const Generated& generated, const std::vector
   }
 }
 
+// How long each response of bench_generate is; one per sequence.
+std::vector<int64_t> lengths_to_generate(const BenchOptions& o) {
+  if (o.mode == "fixed") {
+    if (!o.lengths.empty()) throw UserError("--lengths", "is not read in fixed mode", "--new for the length of all, or --mode ragged");
+    const int64_t sequences = o.sequences > 0 ? o.sequences : o.batch, tokens = o.response_tokens > 0 ? o.response_tokens : 64;
+    return std::vector<int64_t>(static_cast<size_t>(sequences), tokens);
+  }
+  if (o.mode != "ragged") throw UserError("--mode", "'" + o.mode + "'", "fixed or ragged");
+  if (o.lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths for ragged generation");
+  std::vector<int64_t> lengths = o.lengths;
+  const auto given = static_cast<int64_t>(lengths.size());
+  if (o.sequences > given)
+    throw UserError("--prompts", join_text("is ", o.sequences, ", and --lengths has ", given), join_text("expected at most ", given));
+  if (o.sequences > 0) lengths.resize(static_cast<size_t>(o.sequences));
+  for (int64_t& n : lengths)
+    if (o.response_tokens > 0) n = std::min(n, o.response_tokens);
+  return lengths;
+}
+
 }  // namespace
 
 json bench_generate(const BenchOptions& o) {
+  const std::vector<int64_t> lengths = lengths_to_generate(o);
   Bench bench(o);
-  const bool fixed = o.mode == "fixed";
-  if (!fixed && o.mode != "ragged") throw UserError("--mode", "'" + o.mode + "'", "fixed or ragged");
-  std::vector<int64_t> lengths = o.lengths;
-  if (fixed) lengths.assign(static_cast<size_t>(o.batch), o.new_tokens);
-  if (lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths for ragged generation");
-  double useful = 0;
-  for (int64_t n : lengths) useful += static_cast<double>(n);
+  const double useful = std::accumulate(lengths.begin(), lengths.end(), 0.0), num = static_cast<double>(lengths.size());
   const std::vector<int64_t> one(lengths.size(), 1);
-  std::map<std::string, std::vector<double>> figures;
+  Figures figures;
   for (int64_t i = 0; i <= o.repeats; ++i) {
     const Generated first = generate(bench, one), all = generate(bench, lengths);
     if (i == 0) {
       check_generated(bench, all, lengths);
       continue;  // the warm-up
     }
+    const double after_first_s = std::max(1e-9, all.seconds - first.seconds);
     figures["e2e_tok_s"].push_back(useful / all.seconds);
-    figures["prefill_tok_s"].push_back(static_cast<double>(lengths.size()) * static_cast<double>(o.prompt_len) / first.seconds);
-    figures["ms_per_step"].push_back(1e3 * (all.seconds - first.seconds) / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
-    figures["decode_tok_s"].push_back((useful - static_cast<double>(lengths.size())) / std::max(1e-9, all.seconds - first.seconds));
+    figures["prefill_tok_s"].push_back(num * static_cast<double>(o.prompt_len) / first.seconds);
+    figures["ms_per_step"].push_back(1e3 * after_first_s / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
+    figures["decode_tok_s"].push_back((useful - num) / after_first_s);
   }
-  return report("generate", o, figures);
+  return report("generate", o, {{"mode", o.mode}, {"batch", o.batch}, {"sequences", lengths.size()}, {"prompt_len", o.prompt_len},
+                                {"lengths", lengths_summary(lengths)}}, figures);
 }
 
+namespace {
+
+// Random sequences with random advantages, as rows of a training step.
+struct TrainWork {
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<float> behavior;
+  std::vector<train::Row> rows;
+  double tokens = 0, response_tokens = 0, squares = 0;  ///< over the sequences: lengths, response lengths, lengths squared
+
+  explicit TrainWork(const Bench& bench) {
+    const BenchOptions& o = bench.options;
+    const auto longest = static_cast<size_t>(*std::max_element(o.lengths.begin(), o.lengths.end()));
+    behavior.assign(longest, static_cast<float>(-std::log(bench.model.config().vocab_size)));
+    RandomStream random(static_cast<uint64_t>(o.seed), 1);
+    rows.resize(o.lengths.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t n = o.prompt_len + o.lengths[i];
+      ids.push_back(bench.random_ids(n, i));
+      rows[i].prompt = std::span(ids[i]).first(static_cast<size_t>(o.prompt_len));
+      rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));
+      rows[i].behavior = std::span(behavior).first(rows[i].response.size());
+      rows[i].advantage = random.normal();
+      tokens += static_cast<double>(n);
+      response_tokens += static_cast<double>(o.lengths[i]);
+      squares += static_cast<double>(n * n);
+    }
+  }
+};
+
+// Products of the body for every token, the head for response tokens, attention by its causal half; times 3 for training. What the
+// last layer does after its attention is done for response tokens alone.
+double flops_of(const model::ModelConfig& c, const TrainWork& work) {
+  const double per_layer = static_cast<double>(c.hidden_size * (2 * c.q_size() + 2 * c.kv_size() + 3 * c.intermediate_size));
+  const double after_attention = static_cast<double>(c.hidden_size * (c.q_size() + 3 * c.intermediate_size));
+  const double body = static_cast<double>(c.num_layers) * per_layer * work.tokens - after_attention * (work.tokens - work.response_tokens);
+  const double head = static_cast<double>(c.vocab_size * c.hidden_size) * work.response_tokens;
+  return 6 * (body + head + static_cast<double>(c.num_layers * c.q_size()) * work.squares);
+}
+
+// Log-probabilities of the packed step against those of each sequence alone.
+void check_trained(const BenchOptions& o, const std::vector<std::vector<float>>& alone, const std::vector<std::vector<float>>& packed) {
+  const double bound = o.dtype == "float32" ? 1e-3 : 0.25;
+  for (size_t r = 0; r < alone.size(); ++r)
+    for (size_t t = 0; t < alone[r].size(); ++t)
+      TANDEM_CHECK(std::abs(alone[r][t] - packed[r][t]) <= bound, "packed against alone: ", packed[r][t], ", ", alone[r][t]);
+}
+
+}  // namespace
+
 json bench_train_step(const BenchOptions& o) {
-  Bench bench(o);
   if (o.lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths");
-  const model::ModelConfig& c = bench.model.config();
+  Bench bench(o);
   train::Options options;
   if (o.micro_batch_tokens > 0) options.micro_batch_tokens = o.micro_batch_tokens;
-  comm::Group* alone = bench.alone.get();
-  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(), {alone, alone, alone}, bench.arena});
+  comm::Group* one = bench.alone.get();
+  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(), {one, one, one}, bench.arena});
   trainer.optimizer().adopt_values();
-  std::vector<std::vector<int32_t>> ids;
-  std::vector<train::Row> rows(o.lengths.size());
-  RandomStream random(static_cast<uint64_t>(o.seed), 1);
-  double tokens = 0, response_tokens = 0, squares = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int64_t n = o.prompt_len + o.lengths[i];
-    ids.push_back(bench.random_ids(n, i));
-    tokens += static_cast<double>(n), response_tokens += static_cast<double>(o.lengths[i]), squares += static_cast<double>(n * n);
-  }
-  const std::vector<float> behavior(static_cast<size_t>(*std::max_element(o.lengths.begin(), o.lengths.end())), static_cast<float>(-std::log(c.vocab_size)));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i].prompt = std::span(ids[i]).first(static_cast<size_t>(o.prompt_len));
-    rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));
-    rows[i].behavior = std::span(behavior).first(rows[i].response.size());
-    rows[i].advantage = random.normal();
-  }
-  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), rows, 1.0, 1);
-  // Products of the body for every token, the head for response tokens, attention by its causal half; times 3 for training.
-  // What the last layer does after its attention is done for response tokens alone.
-  const double body = static_cast<double>(c.num_layers) * (static_cast<double>(c.hidden_size) * (2.0 * static_cast<double>(c.q_size()) + 2.0 * static_cast<double>(c.kv_size())) +
-                                                           3.0 * static_cast<double>(c.hidden_size * c.intermediate_size));
-  const double after_attention = static_cast<double>(c.hidden_size * (c.q_size() + 3 * c.intermediate_size));
-  const double flops = 6 * (body * tokens - after_attention * (tokens - response_tokens)) + 6.0 * static_cast<double>(c.vocab_size * c.hidden_size) * response_tokens +
-                       6.0 * static_cast<double>(c.num_layers * c.q_size()) * squares;
-  std::map<std::string, std::vector<double>> figures;
+  const TrainWork work(bench);
+  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), work.rows, 1.0, 1);
+  const double flops = flops_of(bench.model.config(), work);
+  Figures figures;
   for (int64_t i = 0; i <= o.repeats; ++i) {
     const double begin = now_s();
-    const train::StepReport step = trainer.policy_step(rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
+    const train::StepReport step = trainer.policy_step(work.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
     const double seconds = now_s() - begin;
     if (i == 0) {
-      const double bound = o.dtype == "float32" ? 1e-3 : 0.25;
-      for (size_t r = 0; r < rows.size(); ++r)
-        for (size_t t = 0; t < separate[r].size(); ++t)
-          TANDEM_CHECK(std::abs(separate[r][t] - step.logprobs[r][t]) <= bound, "packed against alone: ", step.logprobs[r][t], ", ", separate[r][t]);
-      continue;
+      check_trained(o, separate, step.logprobs);
+      continue;  // the warm-up
     }
     figures["step_s"].push_back(seconds);
-    figures["tokens_per_s"].push_back(tokens / seconds);
+    figures["tokens_per_s"].push_back(work.tokens / seconds);
     figures["gflops"].push_back(flops / seconds / 1e9);
     figures["peak_bytes"].push_back(static_cast<double>(bench.arena.peak_bytes()));
+    figures["peak_rss_bytes"].push_back(peak_rss_bytes());
   }
-  return report("train_step", o, figures);
+  return report("train_step", o, {{"sequences", work.rows.size()}, {"prompt_len", o.prompt_len}, {"lengths", lengths_summary(o.lengths)},
+                                  {"micro_batch_tokens", options.micro_batch_tokens}}, figures);
 }
 
 }  // namespace tandem::runtime

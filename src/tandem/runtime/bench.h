@@ -15,21 +15,27 @@ struct BenchOptions {
   std::string dtype = "float32";
   int64_t threads = 0;
   int64_t repeats = 5;               ///< measured ones; one more comes first as a warm-up
-  int64_t prompts = 16;
-  int64_t gens = 8;
+  int64_t prompts = 16;              ///< grpo_step: per step
+  int64_t gens = 8;                  ///< grpo_step: responses per prompt
   int64_t prompt_len = 32;
-  int64_t new_tokens = 64;
+  int64_t new_tokens = 64;           ///< grpo_step: of each response
   double beta = 0.0;                 ///< KL coefficient of grpo_step
   std::string mode = "fixed";        ///< generate: fixed or ragged
   int64_t batch = 32;                ///< generate: sequences that run at a time
+  int64_t sequences = 0;             ///< generate: 0 is one batch in fixed mode, all of `lengths` in ragged mode
+  int64_t response_tokens = 0;       ///< generate: of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound
   std::vector<int64_t> lengths;      ///< response lengths of ragged generation and of train_step
   int64_t micro_batch_tokens = 0;    ///< train_step: 0 takes the default of train.micro_batch_tokens
   bool parity = false;
   int64_t seed = 0;
 };
 
-/// One object: name, conditions, `answer_checked`, and under `rows` each figure's median, mad, min, max and n.
-/// Errors: UserError for options; InternalError if the answer is wrong.
+/// The git commit that the program was built from, `-dirty` behind it where tracked files were changed; "unknown" outside git.
+const char* build_commit();
+
+/// One object: name, commit, device, the conditions that this benchmark read, machine, `answer_checked`, and under `rows` each
+/// figure's median, mad, min, max and n.
+/// Errors: UserError for options, those that the benchmark would not read among them; InternalError if the answer is wrong.
 nlohmann::json bench_grpo_step(const BenchOptions& options);
 nlohmann::json bench_generate(const BenchOptions& options);
 nlohmann::json bench_train_step(const BenchOptions& options);

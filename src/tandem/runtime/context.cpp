@@ -43,11 +43,18 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
                     "one tensor-parallel degree for both");
 }
 
-bool RankContext::stop_agreed() {
-  const bool mine = stop_requested && stop_requested();
-  if (world.size() == 1) return mine;
+StopRequested RankContext::stop_between_tokens() {
+  if (rollout_layout.tp == 1) return stop_requested;
+  // Peers must leave at the same token; asking costs a message, so not at each.
+  constexpr int64_t kTokens = 16;
+  comm::Group& tp = rollout_mesh.along(comm::Axis::kTp);
+  return [this, &tp, asked = int64_t{0}]() mutable { return ++asked % kTokens == 0 && any_of(tp, stop_requested && stop_requested()); };
+}
+
+bool any_of(comm::Group& group, bool mine) {
+  if (group.size() == 1) return mine;
   at::Tensor any = at::zeros({1}, at::kLong).fill_(mine ? 1 : 0);
-  world.all_reduce(any, comm::ReduceOp::kMax);
+  group.all_reduce(any, comm::ReduceOp::kMax);
   return any.data_ptr<int64_t>()[0] != 0;
 }
 

@@ -16,6 +16,9 @@
 
 namespace tandem::runtime {
 
+/// Whether it is true on any rank of the group. Collective.
+bool any_of(comm::Group& group, bool mine);
+
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {
@@ -24,8 +27,12 @@ struct RankContext {
   RankPlace train_place() { return {train_layout, world.rank(), train_layout.tp > 1 ? &train_mesh.along(comm::Axis::kTp) : nullptr}; }
   RankPlace rollout_place() { return {rollout_layout, world.rank(), rollout_layout.tp > 1 ? &rollout_mesh.along(comm::Axis::kTp) : nullptr}; }
   bool is_first() const { return world.rank() == 0; }
-  /// Whether any rank was asked to stop; the same answer on all. Collective.
-  bool stop_agreed();
+  /// Whether it is true on any rank; the same answer on all. Collective.
+  bool any(bool mine) { return any_of(world, mine); }
+  /// Whether any rank was asked to stop. Collective.
+  bool stop_agreed() { return any(stop_requested && stop_requested()); }
+  /// To be asked at every token of a generation that only the rollout's TP peers share; they get the same answer.
+  StopRequested stop_between_tokens();
   /// A rank of its TP group that speaks for it.
   bool speaks_for_rollout() const { return rollout_layout.tp_rank(world.rank()) == 0; }
   bool speaks_for_train() const { return train_layout.tp_rank(world.rank()) == 0; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/exchange.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -20,6 +22,24 @@ std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::G
   }
   std::sort(all.begin(), all.end(), [](const data::Group& a, const data::Group& b) { return a.id < b.id; });
   return all;
+}
+
+std::vector<data::GroupId> exchange_ids(comm::Group& world, const std::vector<data::GroupId>& mine) {
+  if (world.size() == 1) return mine;
+  std::vector<data::GroupId> all;
+  for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(mine)))) {
+    const size_t before = all.size();
+    all.resize(before + part.size() / sizeof(data::GroupId));
+    std::memcpy(all.data() + before, part.data(), part.size());
+  }
+  return all;
+}
+
+double sum_over(comm::Group& world, double mine) {
+  if (world.size() == 1) return mine;
+  at::Tensor sum = at::zeros({1}, at::kDouble).fill_(mine);
+  world.all_reduce(sum, comm::ReduceOp::kSum);
+  return sum.data_ptr<double>()[0];
 }
 
 void exchange_rows(comm::Group& world, std::vector<std::vector<float>>& rows, bool speaks) {

@@ -12,6 +12,12 @@ namespace tandem::runtime {
 /// Every rank's groups, ordered by group id. `speaks` is false on ranks whose groups another rank sends, too. Collective.
 std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::Group> mine, bool speaks);
 
+/// Every rank's ids, in order of ranks. Collective.
+std::vector<data::GroupId> exchange_ids(comm::Group& world, const std::vector<data::GroupId>& mine);
+
+/// Collective.
+double sum_over(comm::Group& world, double mine);
+
 /// `rows[i]` is filled by the rank that owns row i and empty elsewhere; afterwards filled everywhere. Collective.
 void exchange_rows(comm::Group& world, std::vector<std::vector<float>>& rows, bool speaks);
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/log.h"
 
 namespace tandem::runtime {
@@ -40,8 +41,10 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
     const auto it = metrics.find(name);
     return it == metrics.end() ? 0.0 : it->second;
   };
-  const double seconds = value("time/step_s");
-  pace_s_ = pace_s_ == 0 ? seconds : 0.9 * pace_s_ + 0.1 * seconds;
+  const double seconds = value("time/step_s"), now = now_s();
+  const double each = last_s_ == 0 ? seconds : (now - last_s_) / static_cast<double>(std::max<int64_t>(1, step - last_step_));
+  pace_s_ = pace_s_ == 0 ? each : 0.9 * pace_s_ + 0.1 * each;
+  last_step_ = step, last_s_ = now;
   std::string line = join_text("step ", step, "/", total_steps_);
   if (metrics.count("reward/mean")) line += number("  reward %.3f", value("reward/mean"));
   else line += number("  loss %.4f", value("actor/loss"));

@@ -11,7 +11,7 @@
 
 namespace tandem::runtime {
 
-/// One line per step with progress and the time left, from the pace of the last steps.
+/// One line per step with progress and the time left, from the time between the last lines: evaluations and checkpoints count.
 class Progress {
  public:
   explicit Progress(int64_t total_steps) : total_steps_(total_steps) {}
@@ -19,6 +19,8 @@ class Progress {
 
  private:
   int64_t total_steps_;
+  int64_t last_step_ = 0;
+  double last_s_ = 0;  // when; 0 before the first line
   double pace_s_ = 0;  // seconds a step, smoothed
 };
 

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <map>
 
+#include "tandem/base/check.h"
 #include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 #include "tandem/runtime/rl_run.h"
 
 namespace tandem::runtime {
@@ -60,7 +62,7 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool
   recorder.set("actor/entropy", r.entropy);
   recorder.set("actor/clip_fraction", r.clip_fraction);
   if (has_reference) recorder.set("actor/kl_ref", r.kl_ref);
-  recorder.set("actor/kl_rollout_train", r.kl_rollout_train);
+  if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
   recorder.set("actor/ratio_max", r.ratio_max);
 }
 
@@ -85,7 +87,7 @@ void RlRun::finish_step(StepData& step) {
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
   recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
-  recorder.set("throughput/rollout_tokens_per_s", step.report.trained_tokens / std::max(1e-9, recorder.current("time/rollout_s")));
+  if (rollout_) recorder.set("throughput/rollout_tokens_per_s", rollout_->take_num_tokens() / std::max(1e-9, recorder.current("time/rollout_s")));
   recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
@@ -94,11 +96,26 @@ void RlRun::finish_step(StepData& step) {
   recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
   if (rollout_) recorder.set("data/epoch", prompts_.epochs(rollout_->next_group()));
   record_memory(context_);
+  conclude_step();
+}
 
+// What is left of a step when its numbers are known. A stop during the evaluation saves the numbers, too: the resumed run
+// begins here.
+void RlRun::conclude_step() {
+  monitor::Recorder& recorder = context_.recorder;
+  state_.unconcluded.clear();
   last_eval_.reset();
   const int64_t every = config_.eval.every_steps;
   const bool last = state_.step == config_.run.steps;
-  if (eval_prompts_ && ((every > 0 && state_.step % every == 0) || (last && config_.eval.after))) last_eval_ = evaluate(state_.step);
+  if (eval_prompts_ && ((every > 0 && state_.step % every == 0) || (last && config_.eval.after))) {
+    const monitor::Metrics recorded = recorder.current();
+    last_eval_ = evaluate(state_.step);
+    if (!last_eval_) {
+      state_.unconcluded = recorded;
+      save();
+      throw Interrupted(join_text("stopped after step ", state_.step, ", in its evaluation; --resume continues"));
+    }
+  }
   const monitor::Metrics metrics = recorder.commit_step(state_.step);
   if (context_.is_first()) progress_.step(state_.step, metrics);
   const int64_t save_every = config_.checkpoint.every_steps;

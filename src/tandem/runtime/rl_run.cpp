@@ -38,7 +38,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       recipe_(algo::recipe_of(config_.algo)),
       schedule_(schedule_of(config_, recipe_)),
       actor_(context, model::read_config(model_dir), config_.train),
-      queue_(config_.schedule.queue, context.recorder),
+      queue_(config_.schedule.queue),
       files_(context, config_.run.dir, model_dir),
       progress_(config_.run.steps) {
   if (!config_.data.eval.empty()) eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, tokenizer_);
@@ -54,9 +54,18 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   }
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
+    if (const auto has = std::ssize(replay_->steps()); has < config_.run.steps)
+      throw UserError("--replay " + request.replay, join_text("has the samples of ", has, " steps, run.steps is ", config_.run.steps),
+                      join_text("--steps ", has, " at most"));
   } else {
-    rollout_ = std::make_unique<RolloutRole>(context, RolloutParts{actor_.rollout_model().decoder(), tokenizer_, prompts_, *reward_, queue_});
+    rollout_ = std::make_unique<RolloutRole>(
+        context, RolloutParts{actor_.rollout_model().decoder(), tokenizer_, prompts_, *reward_, queue_, std::min(positions, longest_context())});
   }
+}
+
+int64_t RlRun::longest_context() const {
+  const int64_t training = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;
+  return eval_prompts_ ? std::max(training, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens) : training;
 }
 
 void RlRun::restore_or_start() {
@@ -91,7 +100,15 @@ RunSummary RlRun::run() {
   }
   if (eval_prompts_ && config_.eval.before && !state_.before) {
     state_.before = evaluate(0);
+    if (!state_.before) {
+      save();
+      throw Interrupted("stopped in the evaluation before step 1; --resume continues");
+    }
     if (context_.is_first()) log::info("before: accuracy ", std::round(1000 * state_.before->accuracy) / 10, " %");
+  }
+  if (!state_.unconcluded.empty()) {
+    for (const auto& [name, value] : state_.unconcluded) context_.recorder.set(name, value);
+    conclude_step();
   }
   while (state_.step < config_.run.steps) {
     StepData step;
@@ -109,7 +126,10 @@ RunSummary RlRun::run() {
   }
   if (files_.last_saved_step() != state_.step) save();
   RunSummary summary{state_.before, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
-  if (eval_prompts_ && config_.eval.after) summary.after = last_eval_ ? *last_eval_ : evaluate(state_.step);
+  if (eval_prompts_ && config_.eval.after) {
+    summary.after = last_eval_ ? last_eval_ : evaluate(state_.step);
+    if (!summary.after) throw Interrupted("stopped in the last evaluation; --resume continues");
+  }
   return summary;
 }
 
@@ -156,7 +176,9 @@ void RlRun::make_rows(StepData& step) {
       row.behavior = sample.logprobs;
       const bool fresh = sampled_by(sample, step.batch.version);
       const std::string& mode = config_.schedule.old_logprobs;
-      if (mode == "rollout" || (mode == "auto" && !fresh)) row.old = sample.logprobs;
+      // The weights of a replay are its own: whatever the versions say, the samples come from elsewhere.
+      row.fresh = fresh && !is_replay();
+      if (mode == "rollout" || (mode == "auto" && !row.fresh)) row.old = sample.logprobs;
       if (!by_group || &sample == &group.samples.front()) lengths.push_back(std::ssize(row.prompt));
       lengths.back() += std::ssize(row.response);
       unit.push_back(lengths.size() - 1);
@@ -218,13 +240,14 @@ void RlRun::update(StepData& step) {
 void RlRun::switch_weights(StepData& step) {
   actor_.switch_to_rollout();
   if (is_replay()) return;
-  const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version});
+  const std::vector<data::GroupId> without_token = rollout_->without_token();
+  const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version}, without_token);
   rollout_->cancel(evicted);
   if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
   rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
 }
 
-EvalSummary RlRun::evaluate(int64_t step) {
+std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
   const double begin = now_s();
   const int dp = context_.rollout_layout.dp, me = context_.rollout_layout.dp_rank(context_.world.rank());
   std::vector<data::Prompt> prompts;
@@ -232,12 +255,19 @@ EvalSummary RlRun::evaluate(int64_t step) {
   const ModelOnRank& model = actor_.rollout_model();
   // A seed of its own, so that evaluation never draws the numbers of training.
   const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
-                              config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp, {}};
+                              config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
+                              context_.stop_between_tokens(), rollout_ ? rollout_->idle_engine() : nullptr};
   std::vector<data::Group> mine;
-  answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
-    reward::score_group(*reward_, group);
-    mine.push_back(std::move(group));
-  });
+  bool stopped = false;
+  try {
+    answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
+      reward::score_group(*reward_, group);
+      mine.push_back(std::move(group));
+    });
+  } catch (const Interrupted&) {
+    stopped = true;
+  }
+  if (context_.any(stopped)) return std::nullopt;
   const std::vector<data::Group> all = exchange_groups(context_.world, std::move(mine), context_.speaks_for_rollout());
   EvalSummary summary = summarize(all, config_.eval.right_at);
   context_.recorder.set("eval/accuracy", summary.accuracy);

@@ -45,6 +45,7 @@ class RlRun {
 
  private:
   void restore_or_start();
+  int64_t longest_context() const;  // prompt and response, of training and evaluation
   bool run_stage(const planner::Stage& stage, StepData& step);
   void take_batch(StepData& step);
   void make_rows(StepData& step);
@@ -54,8 +55,9 @@ class RlRun {
   void update(StepData& step);
   void switch_weights(StepData& step);
   void finish_step(StepData& step);
+  void conclude_step();
   void record_samples(const StepData& step);
-  EvalSummary evaluate(int64_t step);
+  std::optional<EvalSummary> evaluate(int64_t step);  // nullopt: asked to stop
   void save();
   bool is_replay() const { return replay_ != nullptr; }
 

@@ -2,13 +2,17 @@
 #include "tandem/runtime/rollout_role.h"
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/response_text.h"
 
 namespace tandem::runtime {
 namespace {
 
-constexpr double kScoringDeadlineS = 600;
+// How long a round waits for a grade: a moment while there is generation to go on with, longer when there is not.
+constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
+constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
+
 }  // namespace
 
 RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
@@ -16,7 +20,7 @@ RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
       parts_(parts),
       engine_(context.config.rollout.engine, {parts.decoder, context.device, context.recorder,
                                               std::min(parts.tokenizer.vocab_size(), parts.decoder.config().vocab_size),
-                                              parts.prompts.longest_prompt() + context.config.rollout.sampling.max_new_tokens}),
+                                              parts.max_context_tokens}),
       scorer_(parts.reward, context.config.reward.workers),
       stop_ids_(stop_ids(parts.decoder.config().eos_ids, &parts.tokenizer)),
       stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {}
@@ -49,23 +53,40 @@ void RolloutRole::start_groups() {
   }
 }
 
-// Some token steps, then what they finished goes to all ranks. Under staleness 0 a batch needs every running group, so the
-// round lasts until the engine is idle.
-void RolloutRole::run_round() {
-  const int64_t most = context_.config.staleness() == 0 ? INT64_MAX : context_.config.parallel.exchange_steps;
-  for (int64_t i = 0; i < most && engine_.running(); ++i) {
-    if (context_.stop_requested && context_.stop_requested()) break;
+// Some token steps; the scorer's threads grade what they finish while the engine goes on.
+void RolloutRole::generate() {
+  const bool alone = context_.world.size() == 1;  // else all ranks stop between rounds
+  const int64_t steps = context_.config.parallel.exchange_steps * (context_.config.staleness() == 0 ? kSyncRounds : 1);
+  for (int64_t i = 0; i < steps && engine_.running(); ++i) {
+    if (alone && context_.stop_requested && context_.stop_requested()) break;
     engine_.step();
     for (data::Group& group : engine_.finished()) {
-      for (const data::Sample& sample : group.samples) num_tokens_ += static_cast<int64_t>(sample.ids.size());
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
-      scorer_.submit(std::move(group));  // its threads score it while the engine goes on
+      scorer_.submit(std::move(group));
     }
   }
-  const double begin = now_s();
-  std::vector<data::Group> scored = scorer_.drain(Deadline::after_s(kScoringDeadlineS));
+}
+
+std::vector<data::Group> RolloutRole::graded() {
+  const double begin = now_s(), timeout_s = context_.config.schedule.queue.take_timeout_s;
+  const Deadline moment = Deadline::after_s(engine_.running() ? kMomentS : kIdleMomentS);
+  std::vector<data::Group> groups;
+  while (auto group = scorer_.collect(moment)) groups.push_back(std::move(*group));
   context_.recorder.add("time/reward_s", now_s() - begin);
-  for (const data::Group& group : exchange_groups(context_.world, std::move(scored), context_.speaks_for_rollout())) parts_.queue.put(group);
+  const bool waits = !engine_.running() && scorer_.num_pending() > 0 && groups.empty();
+  if (!waits) waiting_since_s_ = 0;
+  else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
+  else if (now_s() - waiting_since_s_ > timeout_s)
+    throw PeerError(join_text("reward rule ", parts_.reward.name(), ": ", scorer_.num_pending(), " groups wait for their grades for over ",
+                              timeout_s, " s (schedule.take_timeout_s)"));
+  return groups;
+}
+
+void RolloutRole::run_round() {
+  generate();
+  for (const data::Group& group : exchange_groups(context_.world, graded(), context_.speaks_for_rollout())) parts_.queue.put(group);
+  const bool busy = engine_.running() || scorer_.num_pending() > 0 || parts_.queue.num_may_start() > 0 || parts_.queue.batch_ready();
+  TANDEM_CHECK(context_.any(busy), "no batch is ready, no group runs and none may start");
 }
 
 bool RolloutRole::run_until_batch() {
@@ -82,6 +103,16 @@ bool RolloutRole::run_until_batch() {
     if (held_back) context_.recorder.add("time/wait_s", now_s() - begin);
   }
   return true;
+}
+
+std::vector<data::GroupId> RolloutRole::without_token() {
+  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_.without_token() : std::vector<data::GroupId>();
+  return exchange_ids(context_.world, mine);
+}
+
+double RolloutRole::take_num_tokens() {
+  const int64_t drawn = engine_.num_drawn() - std::exchange(num_tokens_told_, engine_.num_drawn());
+  return sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
 }
 
 void RolloutRole::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {

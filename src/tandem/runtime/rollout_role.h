@@ -24,10 +24,12 @@ struct RolloutParts {
   const PromptStream& prompts;
   const reward::Rule& reward;
   queue::SampleQueue& queue;
+  int64_t max_context_tokens;   ///< of training and of evaluation
 };
 
 /// Threads    one per rank; every rank's role makes the same calls, so that their queues stay equal.
-/// Errors     UserError for a prompt or a reward that fails, naming it; the queue keeps what it had.
+/// Errors     UserError for a prompt or a reward that fails, naming it; the queue keeps what it had. PeerError if a reward
+///            takes longer than schedule.take_timeout_s while nothing else is left to do.
 class RolloutRole {
  public:
   RolloutRole(RankContext& context, const RolloutParts& parts);
@@ -43,12 +45,18 @@ class RolloutRole {
   int64_t next_group() const { return next_group_; }
   /// Continues the stream at `next_group`; groups in `again` were running when the state was saved and start first.
   void restore(int64_t next_group, std::vector<data::GroupId> again);
-  /// Sampled tokens since the last call, over this rank.
-  int64_t take_num_tokens() { return std::exchange(num_tokens_, 0); }
+  /// Groups that wait for their first token, on any rank. Collective.
+  std::vector<data::GroupId> without_token();
+  /// Tokens drawn since the last call, over all ranks. Collective.
+  double take_num_tokens();
+  /// The engine, if nothing runs in it: evaluation then needs no second cache.
+  rollout::Engine* idle_engine() { return engine_.running() ? nullptr : &engine_; }
 
  private:
   void start_groups();
   void run_round();
+  void generate();
+  std::vector<data::Group> graded();
   void start(data::GroupId id);
 
   RankContext& context_;
@@ -59,7 +67,8 @@ class RolloutRole {
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
-  int64_t num_tokens_ = 0;
+  int64_t num_tokens_told_ = 0;
+  double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };
 
 }  // namespace tandem::runtime

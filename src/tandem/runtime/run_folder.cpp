@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -14,10 +21,37 @@
 namespace tandem::runtime {
 namespace fs = std::filesystem;
 
+namespace {
+
+// A run, or what is left of one that was killed before it had written its recipe.
+bool holds_run(const std::string& dir) {
+  if (fs::exists(dir + "/config.yaml")) return true;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir))
+    if (!entry.path().filename().string().starts_with(".") && !entry.path().filename().string().starts_with("config.yaml")) return false;
+  return true;
+}
+
+int lock_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) throw UserError(path, std::string("cannot be opened: ") + std::strerror(errno), "a writable --run-dir");
+  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  ::close(file);
+  throw UserError(path, "another process runs in this folder", "its end, or another --run-dir");
+}
+
+bool decides_samples(const std::string& name) {
+  static const std::set<std::string> paths = {"data.train", "data.eval"};  // files may have moved
+  return name == "run.seed" || name == "model.dtype" || name == "schedule.group_size" || (name.starts_with("data.") && !paths.contains(name));
+}
+
+}  // namespace
+
 void claim_folder(const std::string& dir, bool resume) {
   std::error_code fault;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
   if (exists && !resume) throw UserError(dir, "the run folder exists", "--resume to continue it, or another --run-dir");
+  if (exists && !holds_run(dir)) throw UserError(dir, "is not the folder of a run: it has no config.yaml", "the --run-dir of the run to resume");
+  if (!exists && resume) log::warning(dir, ": no run to resume there yet, so it starts");
   fs::create_directories(dir, fault);
   if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "a writable --run-dir");
   try {
@@ -28,13 +62,34 @@ void claim_folder(const std::string& dir, bool resume) {
   }
 }
 
-RunFolder::RunFolder(const std::string& dir, const RunConfig& config, bool resume) : dir_(dir) {
+void check_same_run(const RunConfig& before, const RunConfig& now, const std::string& where) {
+  RunConfig a = before, b = now;
+  OptionList old_list, new_list;
+  describe(old_list, a);
+  describe(new_list, b);
+  for (size_t i = 0; i < new_list.entries.size(); ++i) {
+    const std::string& name = new_list.entries[i].path;
+    const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
+    if (was == is || name == "run.dir") continue;
+    if (decides_samples(name))
+      throw UserError("--resume " + where, join_text(name, " was ", was, " and is now ", is),
+                      join_text(name, " ", was, ", or another --run-dir: the prompts and samples of the run would not be the same"));
+    log::info("resume: ", name, " was ", was, " and is now ", is);
+  }
+}
+
+RunFolder::RunFolder(const std::string& dir, const RunConfig& config, bool resume) : dir_(dir), config_yaml_(to_yaml(config)) {
   claim_folder(dir, resume);
-  checkpoint::write_durable(path("config.yaml"), to_yaml(config));
+  lock_ = lock_file(path(".lock"));
+  if (fs::exists(path("config.yaml"))) check_same_run(load_config(path("config.yaml"), {}), config, dir);
+  else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
 }
 
+RunFolder::~RunFolder() { ::close(lock_); }
+
 void RunFolder::open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step) {
+  checkpoint::write_durable(path("config.yaml"), config_yaml_);
   // Without a checkpoint the run starts over, and so do its files.
   const auto at = [&](const char* name) -> monitor::ResumeAt {
     const auto it = sink_bytes.find(name);

@@ -12,13 +12,15 @@
 
 namespace tandem::runtime {
 
-/// Errors  UserError if the folder exists and the run does not resume, or cannot be written.
+/// Ownership  holds RUN_DIR/.lock while it lives: one process at a time writes into the folder.
+/// Errors     UserError if the folder exists and the run does not resume, holds something else, is in use, or cannot be
+///            written; if a resumed run would draw other prompts or samples than the recipe it has (config.yaml).
 class RunFolder {
  public:
-  /// Claims the folder and writes config.yaml.
   RunFolder(const std::string& dir, const RunConfig& config, bool resume);
+  ~RunFolder();
 
-  /// Attaches metrics, TensorBoard, trace and samples, cut back to what the checkpoint of `step` knew (empty: from the start).
+  /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what the checkpoint of `step` knew (empty: from the start).
   void open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step);
   data::SampleStore& samples() { return *samples_; }
   std::string path(const std::string& name) const { return dir_ + "/" + name; }
@@ -28,10 +30,17 @@ class RunFolder {
 
  private:
   std::string dir_;
+  std::string config_yaml_;
+  int lock_ = -1;
   std::unique_ptr<data::SampleStore> samples_;
 };
 
-/// Errors: UserError if `dir` holds something and `resume` is false; also if a `resume` finds no run there.
+/// Makes the folder if there is none. Errors: UserError if it holds something and `resume` is false; with `resume`, if what it
+/// holds is no run.
 void claim_folder(const std::string& dir, bool resume);
+
+/// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
+/// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.
+void check_same_run(const RunConfig& before, const RunConfig& now, const std::string& where);
 
 }  // namespace tandem::runtime

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/run_state.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -22,6 +20,7 @@ std::string rank_file(const std::string& dir, int rank) { return join_text(dir, 
 json to_json(const RunState& s, const RankContext& context) {
   json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
               {"sink_bytes", s.sink_bytes}, {"train_layout", model::to_string(context.train_layout)}};
+  if (!s.unconcluded.empty()) out["unconcluded"] = s.unconcluded;
   if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
   return out;
 }
@@ -34,6 +33,7 @@ RunState from_json(const json& j) {
   s.tokens = j.at("tokens");
   s.seconds = j.at("seconds");
   s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
+  if (j.contains("unconcluded")) s.unconcluded = j["unconcluded"].get<std::map<std::string, double>>();
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
     s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0};
@@ -46,6 +46,16 @@ std::vector<std::byte> read_bytes(const std::string& path) {
   std::vector<std::byte> bytes;
   for (char c; in.get(c);) bytes.push_back(static_cast<std::byte>(c));
   return bytes;
+}
+
+// The fault of the first rank that has one, named on every rank; "" if none has. Collective.
+std::string first_fault(comm::Group& world, const std::string& mine) {
+  if (world.size() == 1) return mine;
+  const auto faults = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
+  for (size_t rank = 0; rank < faults.size(); ++rank)
+    if (!faults[rank].empty())
+      return join_text("rank ", rank, ": ", std::string(reinterpret_cast<const char*>(faults[rank].data()), faults[rank].size()));
+  return "";
 }
 
 std::string dtype_name(c10::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
@@ -76,19 +86,18 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
 
 void StateFiles::save(const RunState& state, Actor& actor) {
   const std::map<std::string, at::Tensor> weights = actor.gather(context_.gemm.dtype());
-  std::string fault;
   const auto attempt = [&](const auto& action) {
     // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
-    if (fault.empty()) try {
-        action();
-      } catch (const std::exception& e) {
-        fault = e.what();
-      }
-    at::Tensor failed = at::zeros({1}, at::kLong).fill_(fault.empty() ? 0 : 1);
-    if (context_.world.size() > 1) context_.world.all_reduce(failed, comm::ReduceOp::kMax);
-    if (failed.data_ptr<int64_t>()[0] == 0) return;
+    std::string fault;
+    try {
+      action();
+    } catch (const std::exception& e) {
+      fault = e.what();
+    }
+    fault = first_fault(context_.world, fault);
+    if (fault.empty()) return;
     if (context_.is_first()) writer_.abandon(state.step);
-    throw PeerError(fault.empty() ? join_text("checkpoint of step ", state.step, ": another rank could not write its part") : fault);
+    throw PeerError(join_text("checkpoint of step ", state.step, ": ", fault));
   };
   attempt([&] {
     if (context_.is_first()) writer_.begin(state.step);

@@ -24,6 +24,7 @@ struct RunState {
   int64_t tokens = 0;
   double seconds = 0;
   std::optional<EvalSummary> before; ///< once it was measured
+  std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
   std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
 };

@@ -63,22 +63,23 @@ void SupervisedRun::step() {
   if (context_.is_first() && (state_.step % every == 0 || state_.step == o.steps)) progress_.step(state_.step, metrics);
 }
 
-// Answers the training problems that come next, so that the check sees none that was trained on and none that is held out.
+// Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out.
 bool SupervisedRun::reached_accuracy() {
   const SupervisedOptions& o = config_.supervised;
   if (o.stop_at_accuracy == 0 || state_.step % o.accuracy_every_steps != 0) return false;
   std::vector<data::Prompt> prompts;
-  for (int64_t i = 0; i < o.accuracy_problems; ++i) prompts.push_back(prompts_.at_position(o.steps * o.batch_size + i));
+  for (int64_t i = 0; i < o.accuracy_problems; ++i) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
   const ModelOnRank& model = actor_.train_model();
   const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
-                              config_.rollout.stop, 1, 0, 0, 1, {}};
+                              config_.rollout.stop, 1, 0, 0, 1, {}};  // short: a stop waits for the next step
   std::vector<data::Group> groups;
   answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
     reward::score_group(*reward_, group);
     groups.push_back(std::move(group));
   });
   const double accuracy = summarize(groups, config_.eval.right_at).accuracy;
-  if (context_.is_first()) log::info("step ", state_.step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on training problems not seen yet");
+  if (context_.is_first()) log::info("step ", state_.step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on the training problems that come next",
+                                    prompts_.epochs(state_.step * o.batch_size + o.accuracy_problems) <= 1 ? ", not seen yet" : "");
   return accuracy >= o.stop_at_accuracy;
 }
 

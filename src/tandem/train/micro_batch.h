@@ -19,6 +19,7 @@ struct Row {
   std::span<const int32_t> response;
   std::span<const float> behavior;   ///< rollout log-probabilities; empty in supervised training
   std::vector<float> old;            ///< of the policy before the update; empty: the current one, detached
+  bool fresh = false;                ///< sampled by the very weights that are trained now
   std::vector<float> reference;      ///< of the reference model; empty if the recipe has none
   double advantage = 0;
 

@@ -122,7 +122,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   report.entropy = s[1] / totals.global_tokens;
   report.kl_ref = s[2] / totals.global_tokens;
   report.clip_fraction = s[3] / totals.global_tokens;
-  report.kl_rollout_train = s[5] > 0 ? s[4] / s[5] : 0.0;
+  if (s[5] > 0) report.kl_rollout_train = s[4] / s[5];
   report.ratio_max = most.data_ptr<double>()[0];
   report.trained_tokens = totals.global_tokens;
   report.sequence_tokens = count[2];
@@ -152,10 +152,10 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
     in.global_sequences = totals.global_sequences;
     const algo::PolicyLoss policy = algo::policy_loss(in, recipe);
     totals.sums.add(policy.sums);
-    // Where the row was sampled by these very weights, both sides are the same quantity and must agree.
+    // Both sides of a fresh row are the same quantity and must agree.
     for (size_t i = 0; i < batch.rows.size(); ++i) {
       const Row& row = rows[batch.rows[i]];
-      if (!row.old.empty()) continue;
+      if (!row.fresh) continue;
       totals.fresh_tokens += static_cast<double>(row.response.size());
       for (size_t t = 0; t < row.response.size(); ++t) {
         const double d = static_cast<double>(row.behavior[t]) - now[batch.response_offsets[i] + static_cast<int64_t>(t)];

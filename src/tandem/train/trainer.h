@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ struct StepReport {
   double loss = 0, grad_norm = 0, lr = 0;
   double entropy = 0;               ///< mean over trained tokens
   double kl_ref = 0;                ///< mean estimate against the reference
-  double kl_rollout_train = 0;      ///< k3 mean, rollout against training, over tokens of rows sampled by these very weights
+  std::optional<double> kl_rollout_train;  ///< k3 mean, rollout against training, over the tokens of fresh rows, if there are any
   double clip_fraction = 0, ratio_max = 0;
   double trained_tokens = 0;        ///< response tokens
   double sequence_tokens = 0;       ///< prompt and response of every row

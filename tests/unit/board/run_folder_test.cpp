@@ -72,8 +72,8 @@ TEST_F(RunFolderTest, ABrokenLineIsLeftOut) {
 
 TEST_F(RunFolderTest, TheStateFollowsTheSummaryAndTheFilesAge) {
   RunFolder run(folder_.string());
-  std::ofstream(folder_ / "config.yaml") << "model:\n  path: x\ntrain:\n  steps: 40  # all\n";
-  append("{\"step\":1}\n");
+  std::ofstream(folder_ / "config.yaml") << "model:\n  path: x\nrun:\n  steps: 40  # all\n";
+  append("{\"step\":1,\"policy_version\":1}\n");
   json found = json::parse(run.run());
   EXPECT_EQ(found.at("state"), "running");
   EXPECT_EQ(found.at("total_steps"), 40);
@@ -86,6 +86,18 @@ TEST_F(RunFolderTest, TheStateFollowsTheSummaryAndTheFilesAge) {
   EXPECT_EQ(found.at("summary").at("eval_after").at("accuracy"), 0.5);
   fs::last_write_time(folder_ / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(5));  // resumed
   EXPECT_EQ(json::parse(run.run()).at("state"), "running");
+}
+
+TEST_F(RunFolderTest, ASupervisedRunPlansTheStepsOfItsOwnSection) {
+  RunFolder run(folder_.string());
+  std::ofstream(folder_ / "config.yaml") << "# recipe\nrun:\n  dir: x\n  steps: 40\ncheckpoint:\n  every_steps: 7\n\nsupervised:\n"
+                                            "  # before RL\n  train:\n    warmup_steps: 3\n    steps: 5\n  steps: 900\n";
+  EXPECT_EQ(json::parse(run.run()).at("total_steps"), 40) << "before its first line a run is not known to be supervised";
+  append("{\"step\":1,\"policy_version\":1,\"reward/mean\":0}\n");
+  EXPECT_EQ(json::parse(run.run()).at("total_steps"), 40);
+  fs::remove(folder_ / "metrics.jsonl");
+  append("{\"step\":1,\"actor/loss\":2.5}\n");
+  EXPECT_EQ(json::parse(run.run()).at("total_steps"), 900);
 }
 
 TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {

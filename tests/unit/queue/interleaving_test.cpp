@@ -144,8 +144,7 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
     const Rule rule = random_rule(staleness_, policy_, i);
     Options options{.groups_per_step = rule.groups_per_step, .group_size = 1, .staleness = staleness_};
     options.lag_policy = policy_ == LagPolicy::kWait ? "wait" : "drop";
-    monitor::Recorder recorder;
-    SampleQueue queue(options, recorder, {.batch = {"score"}, .stage = {}});
+      SampleQueue queue(options, {.batch = {"score"}, .stage = {}});
     int64_t step = 0, dropped = 0;
     std::map<GroupId, int64_t> starts;
     Subject subject = {

@@ -28,7 +28,6 @@ data::Group group(int64_t id, int64_t version, bool scored = true) {
 }
 
 struct Fixture : testing::Test {
-  monitor::Recorder recorder;
   Options options{.groups_per_step = 2, .group_size = kSize, .staleness = 1, .lag_policy = "drop", .take_timeout_s = 0.1};
   static constexpr data::Stage kTrain = data::Stage::kTrain;
   static constexpr ReplicaId kReplica{0};
@@ -36,7 +35,7 @@ struct Fixture : testing::Test {
 using Queue = Fixture;
 
 TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   for (int64_t id : {0, 1, 2}) queue.start(GroupId{id}, PolicyVersion{0});
   queue.put(group(2, 0));
   EXPECT_FALSE(queue.batch_ready());
@@ -54,7 +53,7 @@ TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
 }
 
 TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
   queue.put(group(1, 0));
   queue.put(group(2, 0));
@@ -70,13 +69,26 @@ TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
   EXPECT_TRUE(queue.put(group(0, 0))) << "late rows are counted";
   EXPECT_EQ(queue.counters().late_rows, kSize);
   EXPECT_EQ(queue.counters().dropped, 2);
-  const auto metrics = recorder.commit_step(2);
-  EXPECT_EQ(metrics.at("staleness/dropped"), 2);
+}
+
+TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
+  SampleQueue queue(options);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  queue.put(group(1, 0));
+  queue.put(group(2, 0));
+  queue.take(kTrain, kReplica, StepId{1});
+  const std::vector<GroupId> waiting = {GroupId{0}};  // for a slot; group 3 runs
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
+  for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
+  queue.put(group(4, 1));
+  queue.put(group(5, 1));
+  queue.take(kTrain, kReplica, StepId{2});
+  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), std::vector<GroupId>{GroupId{3}});
 }
 
 TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
   options.lag_policy = "wait";
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
   queue.put(group(1, 0));
   queue.put(group(2, 0));
@@ -96,7 +108,7 @@ TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
 }
 
 TEST_F(Queue, FieldsMayArriveApartAndStagesAddMore) {
-  SampleQueue queue(options, recorder, {.batch = {"response_ids", "score"}, .stage = {{kTrain, {"reference"}}}});
+  SampleQueue queue(options, {.batch = {"response_ids", "score"}, .stage = {{kTrain, {"reference"}}}});
   for (int64_t id : {0, 1}) {
     queue.start(GroupId{id}, PolicyVersion{0});
     queue.put(group(id, 0, /*scored=*/false));
@@ -116,10 +128,10 @@ TEST_F(Queue, FieldsMayArriveApartAndStagesAddMore) {
 }
 
 TEST_F(Queue, TakeEndsAtItsDeadlineOrWhenClosed) {
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), PeerError);
   options.take_timeout_s = 30;
-  SampleQueue patient(options, recorder);
+  SampleQueue patient(options);
   std::thread closer([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     patient.close();
@@ -131,7 +143,7 @@ TEST_F(Queue, TakeEndsAtItsDeadlineOrWhenClosed) {
 
 TEST_F(Queue, TakeWakesWhenAnotherThreadPutsTheLastGroup) {
   options.take_timeout_s = 30;
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   for (int64_t id : {0, 1}) queue.start(GroupId{id}, PolicyVersion{0});
   std::thread producer([&] {
     for (int64_t id : {1, 0}) queue.put(group(id, 0));
@@ -141,7 +153,7 @@ TEST_F(Queue, TakeWakesWhenAnotherThreadPutsTheLastGroup) {
 }
 
 TEST_F(Queue, ContinuesFromItsSavedState) {
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
   for (int64_t id : {0, 1, 3}) queue.put(group(id, 0));
   queue.take(kTrain, kReplica, StepId{1});
@@ -149,7 +161,7 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   queue.commit(StepId{1}, PolicyVersion{1});
   const auto bytes = queue.state();
 
-  SampleQueue again(options, recorder);
+  SampleQueue again(options);
   EXPECT_EQ(again.restore(bytes), (std::vector<GroupId>{GroupId{2}}));
   EXPECT_EQ(again.version(), PolicyVersion{1});
   EXPECT_EQ(again.num_finished(), 1);
@@ -161,22 +173,22 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   EXPECT_EQ(again.counters().started, 4);
 
   options.staleness = 2;
-  SampleQueue other(options, recorder);
+  SampleQueue other(options);
   EXPECT_THROW(other.restore(bytes), UserError);
   options.staleness = 1;
-  SampleQueue third(options, recorder);
+  SampleQueue third(options);
   EXPECT_THROW(third.restore(std::span(bytes).first(bytes.size() / 2)), PeerError);
 }
 
 TEST_F(Queue, RefusesMisuse) {
-  SampleQueue queue(options, recorder);
+  SampleQueue queue(options);
   EXPECT_THROW(queue.put(group(5, 0)), InternalError) << "never started";
   EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{1}), InternalError) << "a version that does not exist yet";
   queue.start(GroupId{0}, PolicyVersion{0});
   EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{0}), InternalError);
   EXPECT_THROW(queue.commit(StepId{1}, PolicyVersion{1}), InternalError);
   options.staleness = -1;
-  EXPECT_THROW(SampleQueue(options, recorder), UserError);
+  EXPECT_THROW(SampleQueue{options}, UserError);
 }
 
 }  // namespace

@@ -211,6 +211,42 @@ TEST(Engine, ASwitchWhileSamplesWaitToForkComputesTheirPromptAgain) {
   c.expect_empty();
 }
 
+TEST(Engine, APromptHalfRunAtASwitchRunsAgainUnderTheNewWeights) {
+  Options chunked = small();
+  chunked.prefill_tokens = 16;
+  const auto answers = [&](bool switched) {
+    Case c(chunked);
+    TinyModel other(test::tiny_config(), at::kFloat, true, 0.3, 2);
+    if (!switched) c.engine.switch_weights(other.parameters, data::PolicyVersion{1});
+    c.engine.admit(request_of(0, 40, 2, 5));
+    c.engine.admit(request_of(1, 40, 2, 5));
+    if (switched) {
+      c.engine.step();
+      c.engine.step();
+      EXPECT_EQ(c.engine.without_token().size(), 2u);
+      c.engine.switch_weights(other.parameters, data::PolicyVersion{1});
+    }
+    std::vector<data::Group> groups = c.finish();
+    c.expect_empty();
+    return groups;
+  };
+  const auto switched = answers(true), fresh = answers(false);
+  ASSERT_EQ(tokens_of(switched), tokens_of(fresh));
+  for (size_t g = 0; g < 2; ++g)
+    for (size_t s = 0; s < 2; ++s) EXPECT_EQ(switched[g].samples[s].logprobs, fresh[g].samples[s].logprobs);  // no old key is left
+}
+
+TEST(Engine, CountsDrawnTokensAndKnowsWhoHasNone) {
+  Case c(small(2));
+  for (int64_t g = 0; g < 3; ++g) c.engine.admit(request_of(g, 9, 2, 4));
+  EXPECT_EQ(c.engine.without_token().size(), 3u);
+  c.engine.step();
+  EXPECT_EQ(c.engine.without_token(), (std::vector<data::GroupId>{data::GroupId{2}}));
+  c.finish();
+  EXPECT_EQ(c.engine.num_drawn(), 3 * 2 * 4);
+  EXPECT_TRUE(c.engine.without_token().empty());
+}
+
 TEST(Engine, WithoutWeightsItRefusesToGenerate) {
   Case c;
   c.engine.admit(request_of(0, 9, 1, 4));

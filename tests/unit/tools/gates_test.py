@@ -12,6 +12,8 @@ import forbidden  # noqa: E402
 import layers  # noqa: E402
 import sizes  # noqa: E402
 import source  # noqa: E402
+import test_programs  # noqa: E402
+import text  # noqa: E402
 
 CODE = """
 namespace a {
@@ -63,6 +65,21 @@ class Gates(unittest.TestCase):
             self.assertTrue(re.search(leaving, text), text)
         for text in ("group.abort(reason);", "group->abort();", "void abort(const std::string& reason)", "on_exit_(1)", "Group::abort()"):
             self.assertFalse(re.search(leaving, text), text)
+
+    def test_the_list_of_wide_lines_only_shrinks(self):
+        wide = {"a.h": ["a.h:1: 150", "a.h:2: 150"]}
+        self.assertEqual(text.width_faults(wide, {"a.h": 2}), [])
+        self.assertIn("a.h:2: 150", text.width_faults(wide, {}))
+        self.assertIn("a.h:2: 150", text.width_faults(wide, {"a.h": 1}))
+        self.assertEqual(len(text.width_faults(wide, {"a.h": 3})), 1)
+        self.assertEqual(len(text.width_faults(wide, {"a.h": 2, "gone.h": 1})), 1)
+
+    def test_a_module_without_a_test_program_is_a_fault(self):
+        targets = "data_source_test: phony\ndata_test_helper: phony\nbase_test: phony\nbase_test.cpp.o: CXX\ndatabase_test: phony\n"
+        self.assertEqual(test_programs.programs_of(["base", "data"], targets), (["base_test", "data_source_test"], []))
+        programs, faults = test_programs.programs_of(["base", "planner"], targets)
+        self.assertEqual((programs, len(faults)), (["base_test"], 1))
+        self.assertIn("planner", faults[0])
 
     def test_symbols_in_docs_are_seen(self):
         found = doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`")

@@ -148,6 +148,24 @@ TEST(Trainer, AGradientThatIsNotFiniteIsAUserErrorAndLeavesTheWeights) {
   }
 }
 
+TEST(Trainer, TheKlOfRolloutToTrainingIsOfFreshRowsAloneWhateverTheirOldLogprobs) {
+  Rows batch(4);
+  const auto kl = [&](std::initializer_list<size_t> fresh, bool with_old) {
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      batch.rows[i].fresh = std::count(fresh.begin(), fresh.end(), i) > 0;
+      batch.rows[i].old = with_old ? std::vector<float>(batch.rows[i].response.size(), -2.0f) : std::vector<float>();
+    }
+    Case c(options_of(8192));
+    return c.trainer.policy_step(batch.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-3).kl_rollout_train;
+  };
+  EXPECT_FALSE(kl({}, false));
+  EXPECT_FALSE(kl({}, true));
+  const double one = kl({1}, false).value();
+  EXPECT_GT(one, 0.01);  // the behaviour is made up
+  EXPECT_EQ(kl({1}, true).value(), one);
+  EXPECT_NE(kl({1, 2}, true).value(), one);
+}
+
 TEST(Trainer, WithoutATokenItIsABug) {
   Case c(options_of(8192));
   EXPECT_THROW(c.trainer.supervised_step({}, 1e-3), InternalError);

@@ -20,7 +20,11 @@ export const PANELS = [
   { group: 'Rollout', title: 'Lag in updates', takes: named('staleness/lag_mean', 'staleness/lag_max'), zero: true },
   { group: 'Rollout', title: 'Truncated answers', takes: named('data/truncated_fraction'), format: percent, zero: true },
   { group: 'System', title: 'Tokens per second', takes: matching(/^throughput\//), zero: true },
-  { group: 'System', title: 'Time of each stage', takes: matching(/^time\/(?!step_s$)/), format: seconds, zero: true, stacked: true },
+  // Scoring and waiting happen during the rollout stage: in the stack they would count twice.
+  { group: 'System', title: 'Time of each stage', takes: matching(/^time\/(?!(step|reward|wait)_s$)/), format: seconds, zero: true,
+    stacked: true },
+  { group: 'System', title: 'Scoring and waiting within rollout', takes: named('time/reward_s', 'time/wait_s'), format: seconds,
+    zero: true },
   { group: 'System', title: 'Time of a step', takes: named('time/step_s'), format: seconds, zero: true },
   { group: 'System', title: 'Memory by owner', takes: matching(/^memory\/(?!peak_bytes$)/), format: bytes, zero: true, stacked: true },
   { group: 'System', title: 'Peak memory', takes: named('memory/peak_bytes'), format: bytes, zero: true },

@@ -14,8 +14,13 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   int64_t longest = 1;
   for (const data::Prompt& p : prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(p.ids.size()));
   const int64_t num_tokens = r.tokenizer ? std::min(r.tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
-  rollout::Engine engine(r.engine, {r.decoder, r.arena, recorder, num_tokens, std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
-  engine.switch_weights(r.parameters, data::PolicyVersion{0});
+  std::unique_ptr<rollout::Engine> own;
+  if (!r.idle_engine) {
+    own = std::make_unique<rollout::Engine>(r.engine, rollout::EngineSetup{r.decoder, r.arena, recorder, num_tokens,
+                                                                           std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
+    own->switch_weights(r.parameters, data::PolicyVersion{0});
+  }
+  rollout::Engine& engine = own ? *own : *r.idle_engine;
   const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, r.stop);
   for (size_t i = 0; i < prompts.size(); ++i) {
     rollout::Request request;

@@ -33,9 +33,10 @@ struct AnswerRequest {
   uint64_t seed = 0;
   int64_t first_group = 0, group_stride = 1;   ///< group i of this call is number first_group + i * group_stride
   StopRequested stop_requested;
+  rollout::Engine* idle_engine = nullptr;      ///< with these weights already; null: an engine of its own
 };
 
-/// Runs an engine of its own over the prompts; `emit` gets the groups in order. Returns sampled tokens.
+/// Runs an engine over the prompts; `emit` gets the groups in order. Returns sampled tokens.
 /// Errors: UserError as Engine::admit; Interrupted if asked to stop.
 int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit);
 

@@ -10,16 +10,30 @@
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
+namespace {
+
+// Ranks that may run on the same cores share them: the threads of one process, and processes that nobody bound to cores of
+// their own. A number asked for counts per process. Collective.
+int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
+  if (!processes) return std::max<int64_t>(1, (asked > 0 ? asked : device::num_cores()) / world.size());
+  if (asked > 0) return asked;
+  const std::string mine = device::cores_name();
+  const auto all = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
+  const auto same = std::count_if(all.begin(), all.end(), [&](const std::vector<std::byte>& other) {
+    return std::ranges::equal(other, std::as_bytes(std::span(mine)));
+  });
+  return std::max<int64_t>(1, device::num_cores() / same);
+}
+
+}  // namespace
 
 void launch_ranks(const RunConfig& config, const std::function<void(comm::Group&)>& body) {
   const bool processes = comm::mpi_launched();
   const int64_t ranks = config.parallel.ranks;
   if (processes && ranks > 1)
     throw UserError("--ranks", join_text(ranks, " ranks as threads inside ranks as processes"), "either --ranks or mpirun/srun");
-  const int64_t cores = config.parallel.threads > 0 ? config.parallel.threads : device::num_cores();
   const auto run = [&](comm::Group& world) {
-    // Threads of one process share its cores; processes of one machine are assumed to share the machine.
-    device::set_compute_threads(static_cast<int>(std::max<int64_t>(1, cores / world.size())));
+    device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, processes, world)));
     if (world.rank() != 0) log::quiet(processes);
     body(world);
   };

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `tandem bench` reports: the commit, the device and the conditions that the benchmark read, no others; and what it refuses."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import run_folder as rf
+
+sys.path.insert(0, str(rf.ROOT / "bench"))
+import compare  # noqa: E402
+from run_folder import said
+
+MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
+EVERY = {"model", "dtype", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
+STEP = {"prompts": 2, "gens": 2, "prompt_len": 8, "new": 4, "beta": 0.0}
+
+
+def report_of(program, name, *more):
+    out = program.done(["bench", name, "--model", MODEL, "--repeats", 1, "--threads", 1, "--seed", 3, *more])
+    report = json.loads(out.stdout)
+    assert report["name"] == name and report["answer_checked"] is True
+    assert re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?|unknown", report["commit"]), report["commit"]
+    assert report["commit"] != "unknown" or not (rf.ROOT / ".git").exists(), "built in a clone"
+    assert report["device"].startswith("cpu: ") and " cores, " in report["device"], report["device"]
+    for row in report["rows"].values():
+        assert set(row) == {"median", "mad", "min", "max", "n"} and row["n"] == 1, row
+    assert report["conditions"]["model"] == str(MODEL) and report["conditions"]["seed"] == 3
+    return report
+
+
+def read_by(report):
+    """The conditions of this benchmark alone."""
+    return {k: v for k, v in report["conditions"].items() if k not in EVERY}
+
+
+def check_generate(program, lengths):
+    short = ["--batch", 2, "--prompt-len", 6]
+    fixed = read_by(report_of(program, "generate", *short, "--new", 5))
+    assert fixed == {"mode": "fixed", "batch": 2, "sequences": 2, "prompt_len": 6,
+                     "lengths": {"min": 5, "median": 5, "max": 5, "total": 10}}, fixed
+    assert read_by(report_of(program, "generate", *short, "--new", 5, "--prompts", 3))["sequences"] == 3
+    ragged = ["--mode", "ragged", "--lengths", lengths, *short]
+    whole = read_by(report_of(program, "generate", *ragged))
+    assert whole["sequences"] == 4 and whole["lengths"] == {"min": 3, "median": 7, "max": 12, "total": 26}, whole
+    part = read_by(report_of(program, "generate", *ragged, "--prompts", 3, "--new", 8))
+    assert part["sequences"] == 3 and part["lengths"] == {"min": 3, "median": 7, "max": 8, "total": 18}, part
+    run = ["bench", "generate", "--model", MODEL]
+    program.refused([*run, *ragged, "--prompts", 5], 2, "--prompts", "5", "4", "at most 4")
+    program.refused([*run, *short, "--lengths", lengths], 2, "--lengths", "fixed", "ragged")
+    program.refused([*run, *short, "--mode", "ragged"], 2, "--lengths", "missing")
+    program.refused([*run, "--gens", 4], 2, "--gens")
+    said("generate: as many sequences, of such lengths, as it says")
+
+
+def check_train_step(program, lengths):
+    report = report_of(program, "train_step", "--prompt-len", 6, "--lengths", lengths, "--micro-batch-tokens", 32)
+    assert read_by(report) == {"sequences": 4, "prompt_len": 6, "micro_batch_tokens": 32,
+                               "lengths": {"min": 3, "median": 7, "max": 12, "total": 26}}, read_by(report)
+    arena, resident = (report["rows"][name]["median"] for name in ("peak_bytes", "peak_rss_bytes"))
+    assert resident > arena + (20 << 20), "the program alone is larger"  # libtorch, activations
+    program.refused(["bench", "train_step", "--model", MODEL, "--lengths", lengths, "--batch", 4], 2, "--batch")
+    said(f"train_step: {arena / 2**20:.1f} MiB in the arena, {resident / 2**20:.0f} MiB resident")
+
+
+def check_grpo_step(program):
+    shape = [word for name, value in STEP.items() for word in ("--" + name.replace("_", "-"), value)]
+    report = report_of(program, "grpo_step", *shape)
+    assert read_by(report) == STEP, read_by(report)
+    program.refused(["bench", "grpo_step", "--model", MODEL, "--micro-batch-tokens", 64], 2, "--micro-batch-tokens")
+    said("grpo_step: its own conditions and no others")
+
+
+def check_commit(scratch):
+    """What the build embeds: outside git `unknown`; a new file only when the commit is another."""
+    def write(source):
+        out = scratch / "commit.cpp"
+        subprocess.run(["cmake", f"-DSOURCE={source}", f"-DOUT={out}", "-P", rf.ROOT / "cmake/commit.cmake"], check=True)
+        return out.read_text(), out.stat().st_mtime_ns
+    plain = scratch / "tarball"
+    plain.mkdir()
+    text, first = write(plain)
+    assert '"unknown"' in text, text
+    assert write(plain) == (text, first), "written again without need"
+    git = ["git", "-C", plain, "-c", "user.name=n", "-c", "user.email=e"]
+    (plain / "file").write_text("a")
+    for more in (["init", "-q"], ["add", "file"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *more], check=True)
+    commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert f'"{commit}"' in write(plain)[0]
+    (plain / "file").write_text("b")
+    assert f'"{commit}-dirty"' in write(plain)[0]
+    said("the commit: of this repository, marked where files were changed, unknown outside git")
+
+
+def check_compare():
+    rows = compare.rows()
+    assert len(rows) == 12 and len({row.name for row in rows}) == 12
+    wanted = {str(path) for path in compare.LENGTHS.glob("*.json")}
+    used = {str(word) for row in rows for word in row.ours if str(word).endswith(".json")}
+    assert used and used <= wanted, used
+    assert compare.median_of({"rows": {"step_s": {"median": 2.0}}}, "step_s") == 2.0
+    assert compare.median_of({"row": {"step_s": {"median": 3.0}}}, "step_s") == 3.0
+    several = {"rows": [{"error": "failed"}, {"tokens_s": {"median": 5}}, {"tokens_s": {"median": 7}}]}
+    assert compare.median_of(several, "tokens_s") == 7, "a peer counts by its best"
+    assert compare.median_of({"rows": [{"error": "failed"}]}, "tokens_s") is None
+    assert compare.ratio_of("step_s", 2.0, 6.0) == compare.ratio_of("tokens_per_s", 6.0, 2.0) == 3.0
+    said("compare.py: the rows, and how two reports become a ratio")
+
+
+def main():
+    program = rf.built_program()
+    with tempfile.TemporaryDirectory(prefix="tandem_bench_") as scratch:
+        lengths = pathlib.Path(scratch, "lengths.json")
+        lengths.write_text("[3, 12, 7, 4]")
+        check_compare()
+        check_commit(pathlib.Path(scratch))
+        check_generate(program, lengths)
+        check_train_step(program, lengths)
+        check_grpo_step(program)
+
+
+if __name__ == "__main__":
+    main()
