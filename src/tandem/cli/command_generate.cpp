@@ -134,7 +134,8 @@ class Generate : public Command {
       } else {
         const char* name = row.contains("messages") ? "messages" : "prompt";
         if (!tokenizer)
-          throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"), "expected `prompt_ids`");
+          throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
+                          "expected `prompt_ids`");
         prompt.text = row.contains("messages") ? conversation(row, where, chat) : text_field(row, "prompt", where);
         prompt.ids = tokenizer->encode(prompt.text);
       }

@@ -38,7 +38,8 @@ std::vector<std::string> choices_field(const json& row, const std::string& where
   std::vector<std::string> choices;
   if (!row.contains("choices")) return choices;
   const json& given = row["choices"];
-  const bool right = given.is_array() && given.size() <= 10 && std::all_of(given.begin(), given.end(), [](const json& c) { return c.is_string(); });
+  const bool right = given.is_array() && given.size() <= 10 &&
+                     std::all_of(given.begin(), given.end(), [](const json& choice) { return choice.is_string(); });
   if (!right) throw UserError(where, "field `choices` is " + given.dump().substr(0, 40), "expected at most 10 texts, those of A, B, ...");
   for (const json& choice : given) choices.push_back(choice.get<std::string>());
   return choices;
@@ -121,8 +122,9 @@ class Grade : public Command {
     std::string names;
     for (const std::string& name : reward::rule_names()) names += (names.empty() ? "" : ", ") + name;
     app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
-    app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule choice a line "
-               "may carry\n\"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its index from 0.\nRules: " + names +
+    app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
+               "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"
+               "index from 0.\nRules: " + names +
                "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
   }
   void run() override { grade(rule_, std::cin, std::cout); }

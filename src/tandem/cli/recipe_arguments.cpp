@@ -29,7 +29,8 @@ constexpr std::array<ShortForm, 12> kShortForms = {{
     {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks as threads of this process"},
     {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks", "Layout of training, such as dp2,tp2"},
     {"--rollout-layout", "parallel.rollout_layout", nullptr, "LAYOUT", "Ranks", "Layout of rollout; default that of training"},
-    {"--threads", "parallel.threads", "parallel.threads", "N", "Computing", "Compute threads of all ranks of this process together; 0 takes every core"},
+    {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",
+     "Compute threads of all ranks of this process together; 0 takes every core"},
     {"--device", "run.device", "run.device", "cpu|cuda", "Computing", "Where to compute"},
     {"--dtype", "model.dtype", "model.dtype", "float32|bfloat16", "Computing", "Compute dtype"},
 }};

@@ -50,7 +50,9 @@ TEST(Oracle, AnUnknownSuiteNamesTheNearest) {
 
 TEST(Oracle, AFileOfAnotherFormIsNamedWithTheKeyItLacks) {
   const std::string file = (std::filesystem::temp_directory_path() / "tandem_kl.json").string();
-  for (const auto& [suite, key] : {std::pair{"losses", "cases"}, {"staleness", "cases"}, {"safetensors", "cases"}, {"tokenizer", "merges"}}) {
+  const std::pair<const char*, const char*> suites[] = {
+      {"losses", "cases"}, {"staleness", "cases"}, {"safetensors", "cases"}, {"tokenizer", "merges"}};
+  for (const auto& [suite, key] : suites) {
     std::ofstream(file) << (std::string(suite) == "tokenizer" ? R"({"vocab": {}})" : R"([{"text": "x"}])");
     try {
       passed(suite, file);

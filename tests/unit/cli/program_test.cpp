@@ -227,7 +227,8 @@ TEST_F(Program, MessagesBecomeTheTextOfTheModelsTemplate) {
 }
 
 TEST_F(Program, PackedWeightsCanBeTurnedOff) {
-  const std::string prompt = "{\"prompt_ids\": [1, 2, 3]}\n", generate = "generate --max-new-tokens 4 --temperature 0 --ignore-eos --model " + model();
+  const std::string prompt = "{\"prompt_ids\": [1, 2, 3]}\n";
+  const std::string generate = "generate --max-new-tokens 4 --temperature 0 --ignore-eos --model " + model();
   const Outcome packed = run(generate, prompt), plain = run(generate + " --no-packed-weights", prompt);
   ASSERT_EQ(plain.code, 0) << plain.err;
   EXPECT_EQ(packed.out, plain.out);
@@ -243,10 +244,11 @@ TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
 }
 
 TEST_F(Program, EvalWithTheRecipeRepeatsTheEvaluationOfTheRun) {
-  const std::string recipe = "model: {init_hidden: 48, init_layers: 2, init_heads: 2, init_kv_heads: 1, init_intermediate: 96, init_deviation: 0.1}\n"
-                             "data: {digits: 2, reversed: true, eval: synthetic, synthetic_eval_rows: 60}\nreward: {rule: exact}\n"
-                             "supervised: {steps: 150, batch_size: 128, lr: 5e-3, beta2: 0.95, accuracy_problems: 20, accuracy_every_steps: 50}\n"
-                             "schedule: {groups_per_step: 4, group_size: 2}\nrollout: {max_new_tokens: 4}\neval: {max_new_tokens: 4}\n";
+  const std::string recipe =
+      "model: {init_hidden: 48, init_layers: 2, init_heads: 2, init_kv_heads: 1, init_intermediate: 96, init_deviation: 0.1}\n"
+      "data: {digits: 2, reversed: true, eval: synthetic, synthetic_eval_rows: 60}\nreward: {rule: exact}\n"
+      "supervised: {steps: 150, batch_size: 128, lr: 5e-3, beta2: 0.95, accuracy_problems: 20, accuracy_every_steps: 50}\n"
+      "schedule: {groups_per_step: 4, group_size: 2}\nrollout: {max_new_tokens: 4}\neval: {max_new_tokens: 4}\n";
   const Outcome trained = run("run " + write("small.yaml", recipe) + " --steps 1 --run-dir trained --threads 1");
   ASSERT_EQ(trained.code, 0) << trained.err;
   const double accuracy = json::parse(read(path("trained/summary.json")))["eval_after"]["accuracy"];
@@ -257,7 +259,8 @@ TEST_F(Program, EvalWithTheRecipeRepeatsTheEvaluationOfTheRun) {
   EXPECT_EQ(lines_of(o.out).size(), 61);
   EXPECT_EQ(json::parse(lines_of(o.out).back())["accuracy"], accuracy);
   // The resolved recipe says the same, and what stands beside it refines it.
-  const Outcome fewer = run("eval --config trained/config.yaml --set data.digits=1 --max-problems 5 --n 2 --model trained/checkpoint/latest/hf");
+  const Outcome fewer =
+      run("eval --config trained/config.yaml --set data.digits=1 --max-problems 5 --n 2 --model trained/checkpoint/latest/hf");
   ASSERT_EQ(fewer.code, 0) << fewer.err;
   EXPECT_EQ(lines_of(fewer.out).size(), 11);
   EXPECT_EQ(json::parse(lines_of(fewer.out)[0])["prompt"].get<std::string>().size(), 4);  // 1+2=

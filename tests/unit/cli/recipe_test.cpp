@@ -54,7 +54,8 @@ TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
   const std::string kStops = R"(["\n\n", 'a\d', "say \"no\"", "a, b", " \r\t\x01"])";
   for (const std::string& file : recipes()) {
     SCOPED_TRACE(file);
-    const std::string text = runtime::to_yaml(runtime::load_config(file, {{"rollout.stop", kStops}, {"data.prompt_template", "{prompt}\t\"\r\\\x1b"}, {"train.lr", "1.25e-7"}}));
+    const std::string text = runtime::to_yaml(runtime::load_config(
+        file, {{"rollout.stop", kStops}, {"data.prompt_template", "{prompt}\t\"\r\\\x1b"}, {"train.lr", "1.25e-7"}}));
     std::ofstream(copy) << text;
     const runtime::RunConfig again = runtime::load_config(copy.string(), {});
     EXPECT_EQ(runtime::to_yaml(again), text);
@@ -94,7 +95,8 @@ TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
   CLI::App app;
   RecipeArguments recipe(RecipeArguments::kOptional, RecipeArguments::kSupervised);
   recipe.declare(app);
-  for (const char* flag : {"--schedule", "--staleness", "--rollout-layout", "--no-eval"}) EXPECT_FALSE(app.get_option_no_throw(flag)) << flag;
+  for (const char* flag : {"--schedule", "--staleness", "--rollout-layout", "--no-eval"})
+    EXPECT_FALSE(app.get_option_no_throw(flag)) << flag;
   app.parse("--steps 7");
   EXPECT_EQ(recipe.load().supervised.steps, 7);
   EXPECT_EQ(recipe.load().run.steps, runtime::RunConfig().run.steps);

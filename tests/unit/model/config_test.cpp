@@ -55,7 +55,8 @@ TEST(ModelConfig, AValueOfTheWrongKindNamesFileAndKey) {
 }
 
 TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
-  EXPECT_NE(refusal(with("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}})).find("yarn"), std::string::npos);
+  const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
+  EXPECT_NE(refusal(with("rope_parameters", yarn)).find("yarn"), std::string::npos);
   EXPECT_NE(refusal(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).find("linear"), std::string::npos);
   EXPECT_NE(refusal(with("rope_parameters", {{"rope_theta", nullptr}})).find("rope_theta"), std::string::npos);
   EXPECT_EQ(parse_config(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}), "here").rope_theta, 5e5);

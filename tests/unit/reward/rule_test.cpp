@@ -83,7 +83,9 @@ TEST(Reward, IsAWeightedSumWithEveryPart) {
 TEST(Rule, AChoiceMayBeGivenByItsLetterItsTextOrItsIndex) {
   const std::vector<std::string> choices = {"red", "dark blue", "7"};
   const auto rule = make_rule("choice");
-  const auto score = [&](const std::string& response, const std::string& gold) { return rule->score({response, gold, 0, false, choices}).score; };
+  const auto score = [&](const std::string& response, const std::string& gold) {
+    return rule->score({response, gold, 0, false, choices}).score;
+  };
   EXPECT_EQ(score("The answer is B.", "B"), 1);
   EXPECT_EQ(score("The answer is B.", "Dark blue"), 1);
   EXPECT_EQ(score("The answer is B.", "1"), 1);

@@ -33,7 +33,8 @@ TEST(ChatTemplate, TheSystemTurnIsReadWithItsEscapes) {
   std::string source = kQwen2;
   const std::string plain = "You are a helpful assistant.";
   source.replace(source.find(plain), plain.size(), "It\\'s within \\\\boxed{}.\\nSo.");
-  EXPECT_TRUE(ChatTemplate(source, "here").render({{"user", "Hi"}}).starts_with("<|im_start|>system\nIt's within \\boxed{}.\nSo.<|im_end|>"));
+  const std::string text = ChatTemplate(source, "here").render({{"user", "Hi"}});
+  EXPECT_TRUE(text.starts_with("<|im_start|>system\nIt's within \\boxed{}.\nSo.<|im_end|>")) << text;
 }
 
 TEST(ChatTemplate, AnotherFormOrRoleIsRefused) {

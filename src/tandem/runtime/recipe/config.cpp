@@ -79,7 +79,8 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
   field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training.");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
-  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.", at_least(1));
+  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
+        at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
 }
 

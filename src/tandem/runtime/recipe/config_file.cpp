@@ -32,7 +32,8 @@ const OptionEntry& find_option(const OptionList& list, const std::string& name, 
 std::string place(const std::string& path, const YAML::Node& node) { return path + ":" + std::to_string(node.Mark().line + 1); }
 
 std::string name_of(const YAML::Node& key, const std::string& prefix, const std::string& path) {
-  if (!key.IsScalar()) throw UserError(place(path, key), "the name of an option is no text", "sections such as `train:` with options in them");
+  if (!key.IsScalar())
+    throw UserError(place(path, key), "the name of an option is no text", "sections such as `train:` with options in them");
   return prefix + key.Scalar();
 }
 
@@ -111,7 +112,8 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.run.device == "cuda")
     throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
-    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"), "schedule.kind: stale, or staleness 0");
+    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
+                    "schedule.kind: stale, or staleness 0");
   if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
     throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
   (void)algo::recipe_of(c.algo);
