@@ -1,19 +1,37 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when docs name a `file:symbol` that is not in the code. Files are paths from the root or from src/tandem."""
+"""Fails when docs name a file, or a `file:symbol`, that is not there. Files are paths from the root, from src/tandem, or below the
+README of a module. Places that a reader fills in (NAME, <file>) and what a run makes are left alone."""
 import re
 
-from source import ROOT, SRC, finish, line_of, name_of
+from source import ROOT, SRC, finish, line_of, name_of, repository_files
 
 _NAMED = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cpp|py|js|cmake)):([A-Za-z_~][\w:~]*)(?:\(\))?`")
+_FILE = re.compile(r"(?<![\w/.-])((?:[\w.-]+/)*[\w.-]+\.(?:h|cpp|py|js|cmake|yaml|md|sh|inc|supp))(?![\w/*])")
+_NOT_HERE = re.compile(r"(?:^|/)[A-Z]+(?:[/.]|$)|^runs/|^config\.yaml$|^\.\./")  # to fill in, left by a run, beside the clone
+
+
+def files_named(text):
+    """(path, offset) of each file that stands in backticks or in a block of commands."""
+    for span in re.finditer(r"```.*?```|`[^`\n]+`", text, re.S):
+        for match in _FILE.finditer(span[0]):
+            if not _NOT_HERE.search(match[1]) and not span[0][:match.start()].endswith(">"):
+                yield match[1], span.start() + match.start()
+
+
+def missing_files(page, text):
+    for path, offset in files_named(text):
+        below = page.is_relative_to(SRC) and any(page.parent.rglob(path))
+        foreign = page == ROOT / "README.md" and "/" not in path and path.endswith(".py")  # a script of ../shared/peers
+        if not (foreign or below or (ROOT / path).is_file() or (SRC / path).is_file()):
+            yield f"{name_of(page)}:{line_of(text, offset)}: no file {path}"
 
 
 def main():
     faults = []
-    for page in sorted(ROOT.glob("docs/**/*.md")) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
-        if not page.exists():
-            continue
+    for page in sorted(path for path in repository_files() if path.suffix == ".md"):
         text = page.read_text()
+        faults += missing_files(page, text)
         for match in _NAMED.finditer(text):
             file = next((base / match[1] for base in (ROOT, SRC) if (base / match[1]).is_file()), None)
             where = f"{name_of(page)}:{line_of(text, match.start())}"

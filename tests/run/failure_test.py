@@ -140,7 +140,8 @@ def check_full_disk(f):
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
     limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
     f.program.done(f.run(recipe, "two", "--ranks", "2", "--steps", "4"))
-    line = f.program.refused(f.run(recipe, "two", "--ranks", "2", "--resume"), 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+    again = f.run(recipe, "two", "--ranks", "2", "--resume")
+    line = f.program.refused(again, 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
     assert rf.committed_steps(f.scratch / "two") == [2, 4], rf.committed_steps(f.scratch / "two")
     said(f"with two ranks: `{line}`")
 
@@ -247,7 +248,7 @@ def check_stopped_job(f):
         recipe, process = start_job(f, name, MPI)
         code, err = rf.end(process, number)
         assert code == 130, (code, err[-3000:])
-        stopped = int(re.search(r"stopped after step (\d+); --resume continues", err).group(1))
+        stopped = int(re.search(r"stopped after step (\d+).*; --resume continues", err).group(1))
         assert rf.committed_steps(f.scratch / name)[-1] == stopped, (stopped, rf.committed_steps(f.scratch / name))
         check_job_resumes(f, recipe, name)
     process = start_job(f, "orphan", MPI)[1]

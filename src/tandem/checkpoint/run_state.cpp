@@ -165,7 +165,8 @@ std::optional<CheckpointPlace> find_latest(const std::string& root) {
     faults += (faults.empty() ? "" : "; ") + place.path + ": " + fault;
   }
   // To start over would delete the history and, later, these folders.
-  if (!faults.empty()) throw UserError(root, "no checkpoint is whole: " + faults, "one of them restored, or another --run-dir to start anew");
+  if (!faults.empty())
+    throw UserError(root, "no checkpoint is whole: " + faults, "one of them restored, or another --run-dir to start anew");
   return std::nullopt;
 }
 

@@ -55,7 +55,8 @@ Engine::Engine(const Options& options, const EngineSetup& setup)
       setup_(setup),
       pool_(cache_shape(options, setup.decoder), num_kv_blocks(options, cache_shape(options, setup.decoder), setup.max_context_tokens),
             setup.arena) {
-  if (options.kv_block_tokens < 16) throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
+  if (options.kv_block_tokens < 16)
+    throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
 }
 
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
@@ -91,7 +92,8 @@ void Engine::admit(Request request) {
   auto job = std::make_shared<Job>();
   job->num_unstarted = job->num_unfinished = request.num_samples;
   request.group.samples.resize(static_cast<size_t>(request.num_samples));
-  for (int64_t i = 0; i < request.num_samples; ++i) request.group.samples[static_cast<size_t>(i)].id = data::SampleId{request.first_sample + i};
+  int64_t id = request.first_sample;
+  for (data::Sample& sample : request.group.samples) sample.id = data::SampleId{id++};
   job->request = std::move(request);
   waiting_.push_back(std::move(job));
 }
@@ -171,7 +173,7 @@ void Engine::start_waiting() {
   retire_finished();
   while (num_running() < options_.max_running && !(preempted_.empty() && waiting_.empty())) {
     const bool again = !preempted_.empty();
-    const int64_t tokens = again ? preempted_.front()->length() + 1 : static_cast<int64_t>(waiting_.front()->request.group.prompt.ids.size()) + 1;
+    const int64_t tokens = 1 + (again ? preempted_.front()->length() : std::ssize(waiting_.front()->request.group.prompt.ids));
     // One free block per running sequence stays in reserve, so that admission does not cause a preemption at once.
     const int64_t needed = (tokens + pool_.block_tokens() - 1) / pool_.block_tokens() + (running_.empty() ? 0 : num_running());
     if (needed > pool_.num_free() && !running_.empty()) return;
@@ -297,10 +299,11 @@ void Engine::append(Sequence& s, std::span<const float* const> shards, int64_t s
   sample.logprobs.push_back(drawn.logprob);
   sample.kept_mass.push_back(drawn.kept_mass);
   sample.versions.push_back(value(version_));
-  const bool stop = !request.sampling.ignore_eos && std::find(request.stop_ids.begin(), request.stop_ids.end(), drawn.token) != request.stop_ids.end();
+  const bool listed = std::find(request.stop_ids.begin(), request.stop_ids.end(), drawn.token) != request.stop_ids.end();
+  const bool stop = listed && !request.sampling.ignore_eos;
   const bool stop_text = s.stop && s.stop->stops_after(drawn.token);
   if (stop || stop_text) sample.finish = data::FinishReason::kStop;
-  else sample.finish = static_cast<int64_t>(sample.ids.size()) >= s.max_new_tokens() ? data::FinishReason::kLength : data::FinishReason::kAborted;
+  else sample.finish = std::ssize(sample.ids) >= s.max_new_tokens() ? data::FinishReason::kLength : data::FinishReason::kAborted;
 }
 
 void Engine::retire_finished() {
@@ -357,7 +360,7 @@ std::vector<data::GroupId> Engine::unfinished() const {
 
 std::vector<data::GroupId> Engine::without_token() const {
   return ids_of_jobs([](const Job& job) {
-    return std::all_of(job.request.group.samples.begin(), job.request.group.samples.end(), [](const data::Sample& s) { return s.ids.empty(); });
+    return std::ranges::all_of(job.request.group.samples, [](const data::Sample& s) { return s.ids.empty(); });
   });
 }
 

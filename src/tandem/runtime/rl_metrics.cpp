@@ -87,7 +87,8 @@ void RlRun::finish_step(StepData& step) {
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
   recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
-  if (rollout_) recorder.set("throughput/rollout_tokens_per_s", rollout_->take_num_tokens() / std::max(1e-9, recorder.current("time/rollout_s")));
+  const double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  if (rollout_) recorder.set("throughput/rollout_tokens_per_s", rollout_->take_num_tokens() / rollout_s);
   recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));

@@ -41,7 +41,8 @@ int lock_file(const std::string& path) {
 
 bool decides_samples(const std::string& name) {
   static const std::set<std::string> paths = {"data.train", "data.eval"};  // files may have moved
-  return name == "run.seed" || name == "model.dtype" || name == "schedule.group_size" || (name.starts_with("data.") && !paths.contains(name));
+  if (name.starts_with("data.")) return !paths.contains(name);
+  return name == "run.seed" || name == "model.dtype" || name == "schedule.group_size";
 }
 
 }  // namespace
@@ -50,7 +51,8 @@ void claim_folder(const std::string& dir, bool resume) {
   std::error_code fault;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
   if (exists && !resume) throw UserError(dir, "the run folder exists", "--resume to continue it, or another --run-dir");
-  if (exists && !holds_run(dir)) throw UserError(dir, "is not the folder of a run: it has no config.yaml", "the --run-dir of the run to resume");
+  if (exists && !holds_run(dir))
+    throw UserError(dir, "is not the folder of a run: it has no config.yaml", "the --run-dir of the run to resume");
   if (!exists && resume) log::warning(dir, ": no run to resume there yet, so it starts");
   fs::create_directories(dir, fault);
   if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "a writable --run-dir");
@@ -113,7 +115,8 @@ void RunFolder::write_summary(const RunSummary& s) {
   const auto eval = [](const std::optional<EvalSummary>& e) {
     return e ? nlohmann::json{{"accuracy", e->accuracy}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}} : nlohmann::json();
   };
-  const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps}, {"seconds", s.seconds}, {"tokens", s.tokens}};
+  const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps},
+                              {"seconds", s.seconds},         {"tokens", s.tokens}};
   checkpoint::write_durable(path("summary.json"), out.dump(1) + "\n");
 }
 

@@ -20,7 +20,8 @@ class RunFolder {
   RunFolder(const std::string& dir, const RunConfig& config, bool resume);
   ~RunFolder();
 
-  /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what the checkpoint of `step` knew (empty: from the start).
+  /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what the
+  /// checkpoint of `step` knew (empty: from the start).
   void open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step);
   data::SampleStore& samples() { return *samples_; }
   std::string path(const std::string& name) const { return dir_ + "/" + name; }

@@ -85,6 +85,17 @@ class Gates(unittest.TestCase):
         found = doc_symbols._NAMED.findall("`rollout/engine.cpp:Engine::step` and `make x:y`")
         self.assertEqual(found, [("rollout/engine.cpp", "Engine::step")])
 
+    def test_files_that_docs_name_must_exist(self):
+        page = source.ROOT / "docs/page.md"
+        there = "`rollout/engine.h`, `tools/check.sh`, `comm/backend/NAME.cpp`, `tests/<file>_test.cpp`, `../shared/a.py`, plain gone/b.h\n"
+        self.assertEqual(list(doc_symbols.missing_files(page, there)), [])
+        gone = "one\n`rollout/gone.h` and\n```\nscripts/run configs/gone.yaml\n```\n"
+        named = [fault.split(": no file ")[1] for fault in doc_symbols.missing_files(page, gone)]
+        self.assertEqual(named, ["rollout/gone.h", "configs/gone.yaml"])
+        module = source.SRC / "comm/README.md"
+        self.assertEqual(list(doc_symbols.missing_files(module, "`mpi.cpp` in `backend`")), [])
+        self.assertEqual(len(list(doc_symbols.missing_files(module, "`engine.h`"))), 1)
+
 
 if __name__ == "__main__":
     unittest.main()
