@@ -26,16 +26,104 @@ std::string plain(double x) {
   return out.str();
 }
 
-std::vector<std::string> split_list(std::string text) {
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') text = text.substr(1, text.size() - 2);
-  std::vector<std::string> items;
-  std::istringstream in(text);
-  for (std::string item; std::getline(in, item, ',');) {
-    const auto first = item.find_first_not_of(" \t\"'");
-    const auto last = item.find_last_not_of(" \t\"'");
-    if (first != std::string::npos) items.push_back(item.substr(first, last - first + 1));
+constexpr std::string_view kBlank = " \t\r\n";
+
+// One item of a YAML flow sequence at a time: plain, 'single' or "double" quoted.
+class FlowSequence {
+ public:
+  explicit FlowSequence(std::string_view text) : text_(text) {}
+
+  /// False if the text is no list.
+  bool read(std::vector<std::string>& items) {
+    skip_blanks();
+    while (at_ < text_.size()) {
+      std::string item;
+      const char first = text_[at_];
+      if (!(first == '"' ? double_quoted(item) : first == '\'' ? single_quoted(item) : plain(item))) return false;
+      items.push_back(std::move(item));
+      skip_blanks();
+      if (at_ == text_.size()) break;
+      if (text_[at_++] != ',') return false;
+      skip_blanks();
+    }
+    return true;
   }
-  return items;
+
+ private:
+  void skip_blanks() { at_ = std::min(text_.find_first_not_of(kBlank, at_), text_.size()); }
+
+  bool plain(std::string& item) {
+    const size_t end = std::min(text_.find(',', at_), text_.size());
+    item = text_.substr(at_, end - at_);
+    at_ = end;
+    while (!item.empty() && kBlank.find(item.back()) != std::string_view::npos) item.pop_back();
+    return !item.empty() && item.find_first_of("[]{}") == std::string::npos;
+  }
+  bool single_quoted(std::string& item) {
+    for (++at_; at_ < text_.size(); ++at_) {
+      const bool quote = text_[at_] == '\'';
+      if (quote && text_.substr(at_ + 1, 1) != "'") return ++at_, true;
+      item += text_[at_];
+      if (quote) ++at_;  // '' is one quote
+    }
+    return false;
+  }
+  bool double_quoted(std::string& item) {
+    for (++at_; at_ < text_.size(); ++at_) {
+      if (text_[at_] == '"') return ++at_, true;
+      if (text_[at_] != '\\') {
+        item += text_[at_];
+      } else if (++at_ == text_.size() || !escaped(item)) {
+        return false;
+      }
+    }
+    return false;
+  }
+  bool escaped(std::string& item) {
+    constexpr std::string_view kNames = "ntr0\"\\/ ", kMeant("\n\t\r\0\"\\/ ", 8);
+    if (const size_t name = kNames.find(text_[at_]); name != std::string_view::npos) return item += kMeant[name], true;
+    int code = 0;
+    const std::string_view digits = text_.substr(std::min(at_ + 1, text_.size()), 2);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (text_[at_] != 'x' || digits.size() != 2 || error != std::errc() || end != digits.data() + 2 || code > 0x7f) return false;
+    at_ += 2;
+    item += static_cast<char>(code);
+    return true;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+// The brackets may be left out: a, b.
+bool parse(const std::string& list, std::vector<std::string>& out) {
+  const size_t first = list.find_first_not_of(kBlank), last = list.find_last_not_of(kBlank);
+  std::string_view text = list;
+  text = first == std::string::npos ? std::string_view() : text.substr(first, last - first + 1);
+  if (text.starts_with('[')) {
+    if (text.size() < 2 || !text.ends_with(']')) return false;
+    text = text.substr(1, text.size() - 2);
+  }
+  std::vector<std::string> items;
+  if (!FlowSequence(text).read(items)) return false;
+  out = std::move(items);
+  return true;
+}
+
+// A text as YAML and JSON write it in double quotes, on one line.
+std::string quoted(const std::string& text) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '\n') out += "\\n";
+    else if (c == '\r') out += "\\r";
+    else if (c == '\t') out += "\\t";
+    else if (c == '"' || c == '\\') (out += '\\') += c;
+    else if (code < 0x20 || code == 0x7f) ((out += "\\x") += kHex[code >> 4]) += kHex[code & 15];
+    else out += c;
+  }
+  return out + "\"";
 }
 
 bool parse(const std::string& text, bool& out) {
@@ -96,7 +184,6 @@ void set_option(const OptionEntry& entry, const std::string& text, const std::st
       [&](auto* target) -> bool {
         using T = std::remove_pointer_t<decltype(target)>;
         if constexpr (std::is_same_v<T, std::string>) return *target = text, true;
-        else if constexpr (std::is_same_v<T, std::vector<std::string>>) return *target = split_list(text), true;
         else return parse(text, *target);
       },
       entry.ref.value);
@@ -122,12 +209,10 @@ std::string option_text(const OptionValue& value) {
           const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, *v);
           return std::string(buffer, end);
         } else if constexpr (std::is_same_v<T, std::string>) {
-          std::string quoted = "\"";
-          for (char c : *v) quoted += c == '\n' ? std::string("\\n") : (c == '"' || c == '\\') ? std::string("\\") + c : std::string(1, c);
-          return quoted + "\"";
+          return quoted(*v);
         } else {
           std::string list = "[";
-          for (const auto& item : *v) list += (list.size() > 1 ? ", " : "") + ("\"" + item + "\"");
+          for (const auto& item : *v) list += (list.size() > 1 ? ", " : "") + quoted(item);
           return list + "]";
         }
       },
@@ -135,7 +220,7 @@ std::string option_text(const OptionValue& value) {
 }
 
 const char* option_type(const OptionValue& value) {
-  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a text", "a list of texts"};
+  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a text", "a list of texts, such as [a, \"b, c\"]"};
   return kNames[value.index()];
 }
 

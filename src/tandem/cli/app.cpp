@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/cli/app.h"
 
+#include <c10/util/Exception.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -152,6 +154,12 @@ int fail(int code, const std::string& message) {
   return code;
 }
 
+/// libtorch says it in words where its own type is lost on the way, as through a rethrow on another thread.
+bool is_out_of_memory(const std::exception& e) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&e) || dynamic_cast<const std::bad_alloc*>(&e) ||
+         std::string_view(e.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -169,9 +177,9 @@ int main(int argc, char** argv) {
     return fail(3, e.what());
   } catch (const Interrupted& e) {
     return fail(130, e.what());
-  } catch (const std::bad_alloc&) {
-    return fail(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
   } catch (const std::exception& e) {
+    if (is_out_of_memory(e))
+      return fail(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
     return fail(1, "internal: " + first_line(e.what()) + " (this is a bug of Tandem; please report it)");
   }
 }

@@ -21,7 +21,11 @@ std::string flag_of(const std::string& path) {
 }  // namespace
 
 CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue value, const std::string& help, OptionCheck check) {
-  if (bool** on = std::get_if<bool*>(&value)) return app.add_flag_function(flag, [target = *on](int64_t) { *target = true; }, help);
+  if (bool** on = std::get_if<bool*>(&value)) {
+    // What is on unless told otherwise needs a word to turn it off.
+    const std::string flags = **on ? flag + ",!--no-" + flag.substr(2) : flag;
+    return app.add_flag_function(flags, [target = *on](int64_t count) { *target = count > 0; }, help);
+  }
   const OptionEntry entry{flag.substr(2), OptionRef{{}, value, {}, std::move(check)}};
   const auto set = [entry, flag](const std::string& text) { set_option(entry, text, flag); };
   CLI::Option* option = app.add_option_function<std::string>(flag, set, help);
@@ -42,11 +46,15 @@ void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t
   add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", at_least(0))->group(group);
 }
 
-void add_inference(CLI::App& app, runtime::InferenceOptions& options) {
+void add_model(CLI::App& app, runtime::InferenceOptions& options) {
   app.add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
   add_compute(app, options.device, options.dtype, options.threads);
-  add_checked(app, "--seed", &options.seed, "Seed of sampling", at_least(0))->group("Computing");
   add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
+}
+
+void add_inference(CLI::App& app, runtime::InferenceOptions& options) {
+  add_model(app, options);
+  add_checked(app, "--seed", &options.seed, "Seed of sampling", at_least(0))->group("Computing");
   add_described(app, options.engine, "Engine");
 }
 

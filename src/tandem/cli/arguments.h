@@ -26,7 +26,9 @@ void add_described(CLI::App& app, Options& options, const std::string& group) {
   add_options(app, list, group);
 }
 
-/// --model (required), --device, --dtype, --threads, --seed, --parity and the engine's options.
+/// --model (required), --device, --dtype, --threads, --parity.
+void add_model(CLI::App& app, runtime::InferenceOptions& options);
+/// The same with --seed and the engine's options.
 void add_inference(CLI::App& app, runtime::InferenceOptions& options);
 /// --device, --dtype, --threads.
 void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads);

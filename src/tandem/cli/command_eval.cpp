@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem eval`: answers a data set and grades the answers.
 #include <CLI/App.hpp>
+#include <algorithm>
 
+#include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
 #include "tandem/cli/json_lines.h"
+#include "tandem/cli/recipe_arguments.h"
 
 namespace tandem::cli {
 
@@ -17,11 +20,11 @@ class Eval : public Command {
   Eval() { request_.generate.sampling.temperature = 0; }
 
   void declare(CLI::App& app) override {
+    declare_recipe(app);
     add_inference(app, request_.inference);
     const std::string problems = "Problems";
     data::Options& data = request_.data;
     app.add_option("--data", data.eval, "Problems with answers: a .jsonl or .json file, or `synthetic`")
-        ->required()
         ->type_name("FILE")
         ->group(problems);
     const auto text = [&](const char* name, std::string& value, const char* help) {
@@ -33,9 +36,8 @@ class Eval : public Command {
     text("--answer-after", data.answer_after, "The answer is what follows the last of these texts, such as ####");
     add_checked(app, "--max-problems", &data.eval_max_rows, "Problems to use from the start of the file; 0 is all", at_least(0))
         ->group(problems);
-    app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")
-        ->required()
-        ->type_name("RULE");
+    reward_ = app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")
+                  ->type_name("RULE");
     add_checked(app, "--right-at", &request_.right_at, "Score from which an answer counts as right");
     add_checked(app, "--n", &request_.generate.n, "Answers per problem; needs a --temperature above 0 to differ", at_least(1))
         ->group("Sampling");
@@ -44,14 +46,20 @@ class Eval : public Command {
     app.footer(
         "Writes a line per answer and at last {\"accuracy\":, \"pass_at_k\":, \"num_problems\":, \"tokens_per_s\":}.\n"
         "Examples:\n"
-        "  tandem eval --model runs/quickstart/checkpoint/latest/hf --data synthetic --reward number --max-new-tokens 6\n"
+        "  tandem eval --config configs/quickstart.yaml --model runs/quickstart/checkpoint/latest/hf\n"
+        "  tandem eval --config runs/X/config.yaml --model DIR --n 4 --temperature 0.7 --max-problems 100\n"
         "  tandem eval --model DIR --data test.jsonl --reward gsm8k --answer-after '####' --max-problems 100\n"
         "  tandem eval --model DIR --data math500.json --prompt-column problem --reward math --n 4 --temperature 0.7");
   }
 
   void run() override {
     data::Options& data = request_.data;
-    if (data.eval == "synthetic" && data.eval_max_rows > 0) data.synthetic_eval_rows = data.eval_max_rows;
+    if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `synthetic`, or a --config that has data.eval");
+    if (config_.empty() && reward_->count() == 0) throw UserError("--reward", "no rule is named", "a rule, such as number, or a --config");
+    if (config_.empty() && !set_.empty()) throw UserError("--set", "there is no recipe to set it in", "--config FILE beside it");
+    if (reward_->count() > 0) request_.reward.rules.clear();  // one rule instead of the recipe's sum
+    if (data.eval == "synthetic" && data.eval_max_rows > 0)
+      data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
     const runtime::EvalSummary summary = runtime::evaluate(request_, write);
     write_line(std::cout, {{"accuracy", summary.accuracy},
                            {"pass_at_k", summary.pass_at_k},
@@ -60,6 +68,32 @@ class Eval : public Command {
   }
 
  private:
+  // The recipe comes first of all options, so that those beside it refine it.
+  void declare_recipe(CLI::App& app) {
+    const std::string group = "Recipe";
+    add_repeated(app, "--set", set_, "Sets one option of the recipe; may be repeated")->type_name("a.b=c")->group(group);
+    app.add_option_function<std::string>(
+           "--config", [this](const std::string& path) { adopt(path); },
+           "Takes problems, rule, sampling and engine from a recipe, as its own evaluation does; other options refine it")
+        ->type_name("FILE")
+        ->group(group);
+  }
+
+  void adopt(const std::string& path) {
+    const runtime::RunConfig config = runtime::load_config(config_ = path, settings_of(set_));
+    runtime::InferenceOptions& inference = request_.inference;
+    inference.device = config.run.device;
+    inference.dtype = config.model.dtype;
+    inference.threads = config.parallel.threads;
+    inference.parity = config.run.parity;
+    inference.seed = config.run.seed;
+    inference.engine = config.rollout.engine;
+    request_.data = config.data;
+    request_.reward = config.reward;
+    request_.right_at = config.eval.right_at;
+    request_.generate = {config.eval.sampling, config.eval.n, config.rollout.stop};
+  }
+
   static void write(const data::Group& group) {
     for (size_t i = 0; i < group.samples.size(); ++i) {
       const data::Sample& sample = group.samples[i];
@@ -78,6 +112,9 @@ class Eval : public Command {
   }
 
   runtime::EvalRequest request_;
+  std::string config_;
+  std::vector<std::string> set_;
+  const CLI::Option* reward_ = nullptr;  ///< of the parser, which outlives run()
 };
 
 }  // namespace

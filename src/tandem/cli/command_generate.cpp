@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
 #include "tandem/cli/json_lines.h"
+#include "tandem/text/chat.h"
 
 namespace tandem::cli {
 
@@ -68,7 +73,8 @@ class Generate : public Command {
     add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
     app.footer(
-        "Reads {\"prompt\":} or {\"prompt_ids\":[]} lines; writes, in the same order, lines of the form\n"
+        "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last for models with a ChatML\n"
+        "template such as Qwen2.5; writes, in the same order, lines of the form\n"
         "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
         "Examples:\n"
         "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
@@ -77,43 +83,60 @@ class Generate : public Command {
 
   void run() override {
     runtime::Inference model(inference_);
-    const std::vector<data::Prompt> prompts = read(model.tokenizer());
-    fit_to_context(prompts);
-    double tokens_per_s = 0;
-    if (!prompts.empty()) tokens_per_s = model.generate(prompts, options_, [this](const data::Group& group) { write(group); });
-    std::fprintf(stderr, "%.1f tokens/s\n", tokens_per_s);
+    auto all = by_limit(read(model.tokenizer()));
+    const double begin = now_s();
+    int64_t tokens = 0, next = 0;
+    std::map<int64_t, data::Group> done;  // by row, until those before are written
+    for (auto& [limit, prompts] : all) {
+      runtime::GenerateOptions options = options_;
+      options.sampling.max_new_tokens = limit;
+      model.generate(std::move(prompts), options, [&](const data::Group& group) {
+        for (const data::Sample& sample : group.samples) tokens += static_cast<int64_t>(sample.ids.size());
+        done.emplace(group.prompt.row, group);
+        for (auto it = done.find(next); it != done.end(); it = done.find(++next)) {
+          write(it->second);
+          done.erase(it);
+        }
+      });
+    }
+    std::fprintf(stderr, "%.1f tokens/s\n", static_cast<double>(tokens) / std::max(1e-9, now_s() - begin));
   }
 
  private:
-  // A length that nobody asked for gives way to a short context; one that was asked for must fit.
-  void fit_to_context(const std::vector<data::Prompt>& prompts) {
+  // Prompts by how many tokens may follow them. A length that nobody asked for gives way to a short context, for the prompts
+  // that need it alone; one that was asked for must fit. A call of Inference has one limit, so the longest goes first.
+  std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts) const {
     const InputBounds bounds(inference_.model);
-    int64_t& wanted = options_.sampling.max_new_tokens;
-    for (const data::Prompt& prompt : prompts) {
+    const int64_t wanted = options_.sampling.max_new_tokens;
+    std::map<int64_t, std::vector<data::Prompt>, std::greater<>> all;
+    for (data::Prompt& prompt : prompts) {
+      int64_t limit = wanted;
       if (max_new_tokens_->count() > 0)
         bounds.check_length(prompt.ids.size(), wanted, prompt.data_source);
       else if (bounds.context > 0)
-        wanted = std::min(wanted, bounds.context - static_cast<int64_t>(prompt.ids.size()));
+        limit = std::min(wanted, bounds.context - static_cast<int64_t>(prompt.ids.size()));
+      all[limit].push_back(std::move(prompt));
     }
+    return all;
   }
 
   std::vector<data::Prompt> read(const text::Tokenizer* tokenizer) const {
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
+    std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
     each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
       data::Prompt prompt;
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
-      if (row.contains("messages")) {
-        throw UserError(where, "field `messages` needs a chat template",
-                        "templates come with `tandem chat` in a later version; give `prompt` or `prompt_ids`");
-      } else if (row.contains("prompt_ids")) {
+      if (row.contains("prompt_ids")) {
         prompt.ids = ids_field(row, "prompt_ids", where);
       } else {
-        prompt.text = text_field(row, "prompt", where);
+        const char* name = row.contains("messages") ? "messages" : "prompt";
         if (!tokenizer)
-          throw UserError(where, "field `prompt` is text, and " + inference_.model + " has no tokenizer", "expected `prompt_ids`");
+          throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
+                          "expected `prompt_ids`");
+        prompt.text = row.contains("messages") ? conversation(row, where, chat) : text_field(row, "prompt", where);
         prompt.ids = tokenizer->encode(prompt.text);
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
@@ -122,6 +145,22 @@ class Generate : public Command {
       prompts.push_back(std::move(prompt));
     });
     return prompts;
+  }
+
+  // The messages of a row as the model's own template writes them; it is read for the first row that needs it.
+  std::string conversation(const json& row, const std::string& where, std::optional<text::ChatTemplate>& chat) const {
+    if (row.contains("tools") && !row["tools"].is_null() && !row["tools"].empty())
+      throw UserError(where, "field `tools` is not supported", "messages of system, user and assistant");
+    const json& messages = field(row, "messages", where);
+    if (!messages.is_array()) throw UserError(where, "field `messages` is not a list", "expected [{\"role\":, \"content\":}]");
+    std::vector<text::ChatTurn> turns;
+    for (const json& message : messages) {
+      if (!message.is_object() || message.contains("tool_calls"))
+        throw UserError(where, "a message is " + message.dump().substr(0, 60), "expected {\"role\":, \"content\":}, without tools");
+      turns.push_back({text_field(message, "role", where), text_field(message, "content", where)});
+    }
+    if (!chat) chat = text::ChatTemplate::load(inference_.model);
+    return chat->render(turns);
   }
 
   void write(const data::Group& group) const {
@@ -145,7 +184,8 @@ class Generate : public Command {
 class Logprobs : public Command {
  public:
   void declare(CLI::App& app) override {
-    add_inference(app, inference_);
+    add_model(app, inference_);
+    add_checked(app, "--seed", &inference_.seed, "Known wherever a model runs; nothing is drawn here", at_least(0))->group("Computing");
     app.add_option("--input", input_, "File of token ids; default standard input")->type_name("FILE");
     add_checked(app, "--temperature", &temperature_, "Divides the logits; 0 counts as 1", at_least(0));
     app.footer(

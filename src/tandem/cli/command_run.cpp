@@ -20,23 +20,23 @@ constexpr const char* kRunExamples =
     "  tandem run configs/quickstart.yaml --ranks 2 --train-layout dp2 --threads 2\n"
     "  scripts/mpi -n 2 build/release/tandem run configs/quickstart.yaml";
 constexpr const char* kSftExamples =
-    "Trains on the prompts of data.train and their answers for supervised.steps steps.\n"
+    "Trains on the prompts of data.train and their answers for --steps (supervised.steps) steps.\n"
     "Examples:\n"
     "  tandem sft configs/quickstart.yaml --run-dir runs/sft\n"
-    "  tandem sft RECIPE --model DIR --set supervised.steps=500 --set supervised.lr=2e-5";
+    "  tandem sft RECIPE --model DIR --steps 500 --set supervised.lr=2e-5";
 
 class Train : public Command {
  public:
-  using Start = runtime::RunSummary (*)(const runtime::RunRequest&);
-  Train(Start start, const char* examples) : start_(start), examples_(examples) {}
+  explicit Train(RecipeArguments::Kind kind) : kind_(kind) {}
 
   void declare(CLI::App& app) override {
     recipe_.declare(app);
     app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
-    app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
-        ->type_name("RUN_DIR")
-        ->group("The run");
-    app.footer(examples_);
+    if (kind_ == RecipeArguments::kReinforced)
+      app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
+          ->type_name("RUN_DIR")
+          ->group("The run");
+    app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
   }
 
   void run() override {
@@ -45,20 +45,19 @@ class Train : public Command {
     request.resume = resume_;
     request.replay = replay_;
     request.stop = [&flag = stop_on_signals()] { return flag.load(); };
-    start_(request);
+    kind_ == RecipeArguments::kReinforced ? runtime::run_rl(request) : runtime::run_supervised(request);
   }
 
  private:
-  Start start_;
-  const char* examples_;
-  RecipeArguments recipe_{RecipeArguments::kRequired};
+  RecipeArguments::Kind kind_;
+  RecipeArguments recipe_{RecipeArguments::kRequired, kind_};
   bool resume_ = false;
   std::string replay_;
 };
 
 }  // namespace
 
-std::unique_ptr<Command> run_command() { return std::make_unique<Train>(runtime::run_rl, kRunExamples); }
-std::unique_ptr<Command> sft_command() { return std::make_unique<Train>(runtime::run_supervised, kSftExamples); }
+std::unique_ptr<Command> run_command() { return std::make_unique<Train>(RecipeArguments::kReinforced); }
+std::unique_ptr<Command> sft_command() { return std::make_unique<Train>(RecipeArguments::kSupervised); }
 
 }  // namespace tandem::cli

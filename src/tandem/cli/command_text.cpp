@@ -2,6 +2,7 @@
 #include "tandem/cli/command_text.h"
 
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -33,6 +34,17 @@ std::string gold_field(const json& row, const std::string& where) {
   throw UserError(where, "field `gold` is " + gold.dump().substr(0, 40), "expected a text or a number");
 }
 
+std::vector<std::string> choices_field(const json& row, const std::string& where) {
+  std::vector<std::string> choices;
+  if (!row.contains("choices")) return choices;
+  const json& given = row["choices"];
+  const bool right = given.is_array() && given.size() <= 10 &&
+                     std::all_of(given.begin(), given.end(), [](const json& choice) { return choice.is_string(); });
+  if (!right) throw UserError(where, "field `choices` is " + given.dump().substr(0, 40), "expected at most 10 texts, those of A, B, ...");
+  for (const json& choice : given) choices.push_back(choice.get<std::string>());
+  return choices;
+}
+
 }  // namespace
 
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out) {
@@ -60,6 +72,7 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
                                                               : "response",
                                  where);
     answer.gold = gold_field(row, where);
+    answer.choices = choices_field(row, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()
                                  ? row["response_tokens"].get<int64_t>()
@@ -109,7 +122,9 @@ class Grade : public Command {
     std::string names;
     for (const std::string& name : reward::rule_names()) names += (names.empty() ? "" : ", ") + name;
     app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
-    app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines.\nRules: " + names +
+    app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
+               "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"
+               "index from 0.\nRules: " + names +
                "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
   }
   void run() override { grade(rule_, std::cin, std::cout); }

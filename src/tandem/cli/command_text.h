@@ -12,7 +12,7 @@ namespace tandem::cli {
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out);
 /// {"ids":[]} -> {"text":}. Errors: as above.
 void detokenize(const std::string& model, std::istream& in, std::ostream& out);
-/// {"response" or "prediction":, "gold":, "response_tokens":} -> {"score":, "parts":{}, "extracted":}. Errors: as above.
+/// {"response" or "prediction":, "gold":, "response_tokens":, "choices":[]} -> {"score":, "parts":{}, "extracted":}. Errors: as above.
 void grade(const std::string& rule, std::istream& in, std::ostream& out);
 
 }  // namespace tandem::cli

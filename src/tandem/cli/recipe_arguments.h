@@ -14,11 +14,16 @@ class App;
 
 namespace tandem::cli {
 
+/// The values of --set. Errors: UserError for one that names no option and value.
+std::vector<runtime::Setting> settings_of(const std::vector<std::string>& texts);
+
 /// Ownership  the parser writes into it; it outlives the parse.
 class RecipeArguments {
  public:
   enum Presence { kRequired, kOptional };
-  explicit RecipeArguments(Presence presence);
+  /// Supervised runs have no schedule, rollout or evaluation, and --steps counts supervised ones.
+  enum Kind { kReinforced, kSupervised };
+  explicit RecipeArguments(Presence presence, Kind kind = kReinforced);
 
   void declare(CLI::App& app);
   const std::string& path() const { return path_; }
@@ -29,6 +34,7 @@ class RecipeArguments {
 
  private:
   Presence presence_;
+  Kind kind_;
   std::string path_;
   std::vector<std::string> set_;
   std::vector<std::optional<std::string>> short_forms_;  ///< in the order of the table in the source

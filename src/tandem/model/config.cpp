@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -13,23 +15,64 @@ namespace {
 
 using nlohmann::json;
 
-int64_t positive(const json& config, const char* key, const std::string& where) {
+// Far above any model, and low enough that the bytes of all of them together are a number.
+constexpr int64_t kMostLayers = int64_t{1} << 12, kMostWidth = int64_t{1} << 22, kMostRows = int64_t{1} << 24;
+
+[[noreturn]] void refuse(const json& config, const char* key, const std::string& where, const std::string& wanted) {
+  throw UserError(where, join_text("\"", key, "\" is ", config.at(key).dump().substr(0, 80)), wanted);
+}
+
+int64_t positive(const json& config, const char* key, int64_t most, const std::string& where) {
   if (!config.contains(key)) throw UserError(where, join_text("no \"", key, "\""), "a Hugging Face config.json");
   const json& v = config.at(key);
-  if (!v.is_number_integer() || v.get<int64_t>() <= 0)
-    throw UserError(where, join_text("\"", key, "\" is ", v.dump()), "a positive integer");
+  if (!v.is_number_integer() || v.get<int64_t>() <= 0 || v.get<int64_t>() > most)
+    refuse(config, key, where, join_text("a positive integer, at most ", most));
   return v.get<int64_t>();
 }
 
-void read_eos(const json& config, std::vector<int32_t>& ids) {
-  if (!config.contains("eos_token_id")) return;
-  const json& v = config.at("eos_token_id");
-  const auto add = [&](int32_t id) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  };
-  if (v.is_number_integer()) add(v.get<int32_t>());
-  if (v.is_array())
-    for (const json& id : v) add(id.get<int32_t>());
+double positive_number(const json& config, const char* key, double fallback, const std::string& where) {
+  if (!config.contains(key)) return fallback;
+  const json& v = config.at(key);
+  if (!v.is_number() || !(v.get<double>() > 0) || !std::isfinite(v.get<double>())) refuse(config, key, where, "a positive number");
+  return v.get<double>();
+}
+
+bool flag(const json& config, const char* key, const std::string& where) {
+  if (!config.contains(key)) return false;
+  if (!config.at(key).is_boolean()) refuse(config, key, where, "true or false");
+  return config.at(key).get<bool>();
+}
+
+std::string text(const json& config, const char* key, const std::string& fallback, const std::string& where) {
+  if (!config.contains(key)) return fallback;
+  if (!config.at(key).is_string()) refuse(config, key, where, "a text");
+  return config.at(key).get<std::string>();
+}
+
+void read_eos(const json& config, std::vector<int32_t>& ids, const std::string& where) {
+  constexpr const char* kKey = "eos_token_id";
+  if (!config.contains(kKey) || config.at(kKey).is_null()) return;
+  const json& v = config.at(kKey);
+  for (const json& id : v.is_array() ? v : json::array({v})) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kMostRows)
+      refuse(config, kKey, where, "a token id, or a list of token ids");
+    const auto number = id.get<int32_t>();
+    if (std::find(ids.begin(), ids.end(), number) == ids.end()) ids.push_back(number);
+  }
+}
+
+// transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters.
+void read_rope(const json& config, ModelConfig& c, const std::string& where) {
+  c.rope_theta = positive_number(config, "rope_theta", c.rope_theta, where);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!config.contains(key) || config.at(key).is_null()) continue;
+    const json& rope = config.at(key);
+    if (!rope.is_object()) refuse(config, key, where, "an object, or null");
+    const std::string inside = where + ": " + key;
+    const std::string type = text(rope, "rope_type", text(rope, "type", "default", inside), inside);
+    if (type != "default") refuse(config, key, where, "rope_type \"default\": scaled RoPE is not supported for " + c.family);
+    c.rope_theta = positive_number(rope, "rope_theta", c.rope_theta, inside);
+  }
 }
 
 json read_json(const std::string& path) {
@@ -42,43 +85,30 @@ json read_json(const std::string& path) {
 
 }  // namespace
 
-int64_t ModelConfig::num_parameters() const {
-  int64_t total = 0;
-  for (const family::Parameter& p : family::parameters(*this)) {
-    int64_t n = 1;
-    for (int64_t extent : p.shape) n *= extent;
-    total += n;
-  }
-  return total;
-}
-
 ModelConfig parse_config(const json& config, const std::string& where) {
   ModelConfig c;
-  c.family = config.value("model_type", std::string());
+  c.family = text(config, "model_type", "", where);
   const family::Traits traits = family::traits(c.family, where);
-  c.vocab_size = positive(config, "vocab_size", where);
-  c.hidden_size = positive(config, "hidden_size", where);
-  c.intermediate_size = positive(config, "intermediate_size", where);
-  c.num_layers = positive(config, "num_hidden_layers", where);
-  c.num_heads = positive(config, "num_attention_heads", where);
-  c.num_kv_heads = config.contains("num_key_value_heads") ? positive(config, "num_key_value_heads", where) : c.num_heads;
-  c.head_dim = config.contains("head_dim") && !config["head_dim"].is_null() ? positive(config, "head_dim", where) : c.hidden_size / c.num_heads;
-  c.max_positions = positive(config, "max_position_embeddings", where);
-  c.rope_theta = config.value("rope_theta", 10000.0);
-  if (config.contains("rope_parameters") && config["rope_parameters"].is_object())
-    c.rope_theta = config["rope_parameters"].value("rope_theta", c.rope_theta);
-  c.norm_eps = config.value("rms_norm_eps", 1e-6);
-  c.tied_embeddings = config.value("tie_word_embeddings", false);
+  c.vocab_size = positive(config, "vocab_size", kMostRows, where);
+  c.hidden_size = positive(config, "hidden_size", kMostWidth, where);
+  c.intermediate_size = positive(config, "intermediate_size", kMostWidth, where);
+  c.num_layers = positive(config, "num_hidden_layers", kMostLayers, where);
+  c.num_heads = positive(config, "num_attention_heads", kMostWidth, where);
+  c.num_kv_heads = config.contains("num_key_value_heads") ? positive(config, "num_key_value_heads", kMostWidth, where) : c.num_heads;
+  const bool says_head_dim = config.contains("head_dim") && !config["head_dim"].is_null();
+  c.head_dim = says_head_dim ? positive(config, "head_dim", kMostWidth, where) : c.hidden_size / c.num_heads;
+  c.max_positions = positive(config, "max_position_embeddings", kMostRows, where);
+  read_rope(config, c, where);
+  c.norm_eps = positive_number(config, "rms_norm_eps", c.norm_eps, where);
+  c.tied_embeddings = flag(config, "tie_word_embeddings", where);
   c.qkv_bias = traits.qkv_bias;
-  read_eos(config, c.eos_ids);
+  read_eos(config, c.eos_ids, where);
   if (c.num_heads % c.num_kv_heads != 0)
     throw UserError(where, join_text(c.num_heads, " heads over ", c.num_kv_heads, " kv heads"), "a multiple");
-  if (c.head_dim % 2 != 0) throw UserError(where, join_text("head_dim is ", c.head_dim), "an even number, for RoPE");
-  if (config.value("hidden_act", std::string("silu")) != "silu")
-    throw UserError(where, "hidden_act is " + config["hidden_act"].dump(), "\"silu\"");
-  if (config.value("use_sliding_window", false)) throw UserError(where, "use_sliding_window is on", "full attention");
-  if (config.contains("rope_scaling") && !config["rope_scaling"].is_null())
-    throw UserError(where, "rope_scaling is " + config["rope_scaling"].dump(), "null: scaled RoPE is not supported for " + c.family);
+  if (c.head_dim % 2 != 0 || c.head_dim == 0) throw UserError(where, join_text("head_dim is ", c.head_dim), "an even number, for RoPE");
+  if (c.q_size() > kMostWidth) throw UserError(where, join_text(c.num_heads, " heads of ", c.head_dim), join_text("at most ", kMostWidth));
+  if (text(config, "hidden_act", "silu", where) != "silu") refuse(config, "hidden_act", where, "\"silu\"");
+  if (flag(config, "use_sliding_window", where)) throw UserError(where, "use_sliding_window is on", "full attention");
   return c;
 }
 
@@ -86,7 +116,7 @@ ModelConfig read_config(const std::string& dir) {
   const std::string path = dir + "/config.json";
   ModelConfig config = parse_config(read_json(path), path);
   const std::string generation = dir + "/generation_config.json";
-  if (std::ifstream(generation)) read_eos(read_json(generation), config.eos_ids);
+  if (std::ifstream(generation)) read_eos(read_json(generation), config.eos_ids, generation);
   return config;
 }
 

@@ -27,7 +27,6 @@ struct ModelConfig {
 
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
-  int64_t num_parameters() const;
 };
 
 /// Errors: UserError naming `where`, the key and what would be right; a family that is not known is named beside those that are.

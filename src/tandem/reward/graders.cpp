@@ -67,7 +67,8 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
 }
 
 std::optional<std::string> last_number(std::string_view text) {
-  static const Regex kNumber(R"((?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule", kTrusted);
+  static const Regex kNumber(R"((?<![\d.])-?(?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule",
+                             kTrusted);
   std::string found;
   for (Regex::Scan scan(kNumber, text); scan.next();) {
     found = scan.text();
@@ -154,7 +155,7 @@ std::optional<std::string> dapo_last_boxed(std::string_view text) {
 }
 
 DapoResult dapo_minerva(std::string_view response, std::string_view gold, const DapoStyle& style, const std::string& pattern) {
-  static const Regex kAnswer(R"((?i)Answer\s*:\s*([^\n]+))", "dapo rule", kTrusted);
+  static const Regex kAnswer(R"((?i)Answer\s*+:\s*([^\n]+))", "dapo rule", kTrusted);
   const std::vector<std::string> found = pattern.empty() ? find_all(kAnswer, response) : find_all(Regex(pattern, "dapo rule"), response);
   const std::string answer = dapo_normal(found.empty() ? "[INVALID]" : found.back(), style.drop_markers);
   std::string right = dapo_normal(std::string(gold), style.drop_markers);
@@ -171,9 +172,9 @@ DapoResult dapo_grade(std::string_view response, std::string_view gold, const Da
 }
 
 std::optional<char> choice_letter(std::string_view response, std::string_view letters) {
-  static const Regex kNamed[] = {Regex(R"((?i)(?:answer|option|choice)\s*(?:is|:)?\s*([A-Z]))", "choice rule", kTrusted),
-                                 Regex(R"((?i)([A-Z])\s*(?:is\s*(?:the)?\s*correct))", "choice rule", kTrusted),
-                                 Regex(R"((?i)final\s*(?:answer|option)\s*(?:is|:)?\s*([A-Z]))", "choice rule", kTrusted)};
+  static const Regex kNamed[] = {Regex(R"((?i)(?:answer|option|choice)\s*+(?:is|:)?\s*+([A-Z]))", "choice rule", kTrusted),
+                                 Regex(R"((?i)([A-Z])\s*+(?:is\s*+(?:the)?\s*+correct))", "choice rule", kTrusted),
+                                 Regex(R"((?i)final\s*+(?:answer|option)\s*+(?:is|:)?\s*+([A-Z]))", "choice rule", kTrusted)};
   static const Regex kAlone(R"(\b([A-Z])\b)", "choice rule", kTrusted);
   if (const size_t thought = response.rfind("</think>"); thought != std::string_view::npos) response.remove_prefix(thought + 8);
   for (const Regex& pattern : kNamed) {

@@ -18,25 +18,60 @@ constexpr std::string_view kRowBreak = "\x01";  // stands for a double backslash
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)); }
 
+// The brackets of tuples, intervals and sets; the braces of LaTeX only group.
+bool opens(const std::string& text, size_t at) {
+  return text[at] == '(' || text[at] == '[' || (text[at] == '{' && at > 0 && text[at - 1] == '\\');
+}
+bool closes(const std::string& text, size_t at) {
+  return text[at] == ')' || text[at] == ']' || (text[at] == '}' && at > 0 && text[at - 1] == '\\');
+}
+
 std::string last_match(const text::Regex& pattern, std::string_view text) {
   std::string found;
   for (text::Regex::Scan scan(pattern, text); scan.next();) found = scan.text(1);
   return found;
 }
 
-// 12,345 is a number; (1,234) in brackets is left to the caller, who has split at commas by then.
-std::string without_thousands(const std::string& text) {
-  static const text::Regex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]))", "math rule", text::Regex::Effort::kTrusted);
+// 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so.
+std::string without_tight_commas(const std::string& text) {
+  static const text::Regex kTight(R"((?<=\d)(?:\{,\}|,\\!)(?=\d{3}(?!\d)))", "math rule", text::Regex::Effort::kTrusted);
   std::string out;
   size_t begin = 0;
+  for (text::Regex::Scan scan(kTight, text); scan.next(); begin = scan.group().end) out += text.substr(begin, scan.group().begin - begin);
+  return out + text.substr(begin);
+}
+
+// 12,345 is a number. In brackets a comma separates, as in (20,100); what stands in them is read member by member.
+std::string without_thousands(const std::string& text) {
+  static const text::Regex kThousands(R"((?<![\d.,])\d{1,3}(?:,\d{3})++(?!,?\d))", "math rule", text::Regex::Effort::kTrusted);
+  std::string out;
+  size_t begin = 0;
+  int depth = 0;
   for (text::Regex::Scan scan(kThousands, text); scan.next();) {
     const text::Span span = scan.group();
-    out += text.substr(begin, span.begin - begin);
-    for (size_t i = span.begin; i < span.end; ++i)
-      if (text[i] != ',') out += text[i];
+    for (size_t i = begin; i < span.end; ++i) {
+      if (opens(text, i)) ++depth;
+      if (closes(text, i)) --depth;
+      if (text[i] != ',' || i < span.begin || depth > 0) out += text[i];
+    }
     begin = span.end;
   }
   return out + text.substr(begin);
+}
+
+// `\,` and its like are a blank before a letter, so that `5\,m` keeps its unit apart, and nothing elsewhere.
+std::string without_thin_spaces(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool thin = text[i] == '\\' && i + 1 < text.size() && std::string_view(",;:").find(text[i + 1]) != std::string_view::npos;
+    if (!thin) {
+      out += text[i];
+      continue;
+    }
+    ++i;
+    if (i + 1 < text.size() && std::isalpha(static_cast<unsigned char>(text[i + 1]))) out += ' ';
+  }
+  return out;
 }
 
 // \text{...} in an answer is a unit if something stands before it, and the answer itself if not.
@@ -60,14 +95,15 @@ std::string without_text_groups(std::string text) {
   return text;
 }
 
+// Short units need a blank before them: 3m is three times m.
 std::string without_units(std::string text) {
   static const text::Regex kUnit(
-      R"((?x)^(.*[\d})])\s*(?:
+      R"((?x)^(.*[\d})])(?:[\s~]*(?:
           degrees?|dollars?|cents?|percent|units?|square\ units?|cubic\ units?|
-          (?:cm|mm|km|ft|in|m|inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|mi|hours?|minutes?|seconds?|days?|weeks?|
-             years?|pounds?|lbs?|kg|grams?|mph|ways|points?|people|students)
+          (?:inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|hours?|minutes?|seconds?|days?|weeks?|
+             years?|pounds?|lbs|grams?|mph|ways|points?|people|students)
           (?:\s*\^\{?[23]\}?)?
-          )\.?$)",
+          )|[\s~]+(?:cm|mm|km|ft|in|m|mi|lb|kg)(?:\s*\^\{?[23]\}?)?)\.?$)",
       "math rule", text::Regex::Effort::kTrusted);
   text::Regex::Scan scan(kUnit, text);
   return scan.next() ? scan.text(1) : text;
@@ -75,16 +111,14 @@ std::string without_units(std::string text) {
 
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
-  s = replaced(s, "\\\\", kRowBreak);
+  s = without_thin_spaces(without_tight_commas(replaced(s, "\\\\", kRowBreak)));
   s = replaced(replaced(replaced(s, "\xE2\x88\x92", "-"), "\xC2\xB0", ""), "\xCF\x80", "\\pi ");
   s = replaced(replaced(replaced(s, "\xC3\x97", "\\times "), "\xE2\x88\x9E", "\\infty "), "\xE2\x88\x9A", "\\sqrt ");
-  for (const char* gone :
-       {"\\!",   "\\,", "\\;", "\\:", "\\ ",       "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big",
-        "\\Big", "\\$", "$",   "{,}", "^{\\circ}", "^\\circ",        "\\circ", "\\qquad", "\\quad", "\\(",    "\\)"})
-    s = replaced(s, gone,
-                 std::string_view(gone) == "{,}"                                                ? ","
-                 : std::string_view(gone).starts_with("\\q") || std::string_view(gone) == "\\ " ? " "
-                                                                                                : "");
+  for (const char* gone : {"\\!", "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big", "\\Big", "\\$", "$", "^{\\circ}",
+                           "^\\circ", "\\circ", "\\(", "\\)"})
+    s = replaced(s, gone, "");
+  for (const char* blank : {"\\ ", "\\qquad", "\\quad"}) s = replaced(s, blank, " ");
+  s = replaced(s, "{,}", ",");
   s = replaced(replaced(s, "\\dfrac", "\\frac"), "\\tfrac", "\\frac");
   s = replaced(replaced(replaced(s, "\\lvert", "|"), "\\rvert", "|"), "\\vert", "|");
   s = replaced(replaced(replaced(s, "\\leq", "\\le"), "\\geq", "\\ge"), "\\%", "%");
@@ -110,6 +144,11 @@ std::vector<std::string> split_outside_brackets(const std::string& text, std::st
   }
   for (std::string& part : parts) part = trimmed(part);
   return parts;
+}
+
+// What stands between brackets. Where blanks follow the commas that separate, one without a blank is within a number: (1,000, 2).
+std::vector<std::string> members(const std::string& inner) {
+  return split_outside_brackets(inner.find(", ") == std::string::npos ? inner : without_thousands(inner), ",");
 }
 
 bool same(const std::string& a, const std::string& b, int nesting);
@@ -218,7 +257,7 @@ bool same(const std::string& a, const std::string& b, int nesting) {
   const auto unions_a = split_outside_brackets(a, "\\cup"), unions_b = split_outside_brackets(b, "\\cup");
   if (unions_a.size() > 1 || unions_b.size() > 1) return same_in_any_order(unions_a, unions_b, nesting + 1);
   const Bracketed box_a = bracketed(a), box_b = bracketed(b);
-  const auto inner_a = split_outside_brackets(box_a.inner, ","), inner_b = split_outside_brackets(box_b.inner, ",");
+  const auto inner_a = members(box_a.inner), inner_b = members(box_b.inner);
   if (box_a.open == '{' && box_b.open == '{') return same_in_any_order(with_both_signs(inner_a), with_both_signs(inner_b), nesting + 1);
   if (box_a.open && box_b.open && (inner_a.size() > 1 || inner_b.size() > 1))
     return box_a.open == box_b.open && box_a.close == box_b.close && same_in_order(inner_a, inner_b, nesting + 1);
@@ -235,6 +274,33 @@ bool same(const std::string& a, const std::string& b, int nesting) {
   return same_scalar(a, b) || lower_without_spaces(a) == lower_without_spaces(b);
 }
 
+// The end of the sentence or line that begins at `begin`; a full stop within a leading $...$ ends nothing.
+size_t sentence_end(std::string_view text, size_t begin) {
+  size_t at = begin + 1;
+  if (text[begin] == '$')
+    if (const size_t close = text.find_first_of("$\n", at); close != std::string_view::npos && text[close] == '$') at = close + 1;
+  for (; at < text.size() && text[at] != '\n'; ++at)
+    if (text[at] == '.' && (at + 1 == text.size() || std::isspace(static_cast<unsigned char>(text[at + 1])))) break;
+  return at;
+}
+
+// What follows the last "answer is", "answer:" or "####"; "" if nothing does. Linear in the text: every gap is possessive.
+std::string last_announced(std::string_view response) {
+  static const text::Regex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))", "math rule",
+                                      text::Regex::Effort::kTrusted);
+  std::string found;
+  size_t end = 0;
+  for (text::Regex::Scan scan(kAnnounced, response); scan.next();) {
+    if (scan.group().begin < end) continue;  // within the answer before
+    const size_t begin = scan.group().end;
+    end = sentence_end(response, begin);
+    std::string answer = trimmed(response.substr(begin, end - begin));
+    if (answer.ends_with("**")) answer = trimmed(std::string_view(answer).substr(0, answer.size() - 2));
+    if (!answer.empty()) found = std::move(answer);
+  }
+  return found;
+}
+
 }  // namespace
 
 std::optional<std::string> final_answer(std::string_view response) {
@@ -244,12 +310,10 @@ std::optional<std::string> final_answer(std::string_view response) {
   if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
       open != std::string_view::npos && close != std::string_view::npos && open < close)
     return trimmed(response.substr(open + 8, close - open - 8));
-  static const text::Regex kAnnounced(
-      R"((?i)(?:answer\s*(?:is|:|=)|####)\s*:?\s*(?:\*\*)?\s*(\$[^$\n]+\$|[^\n]+?)\s*(?:\*\*)?(?:\.(?=\s|$)|\n|$))", "math rule",
-      text::Regex::Effort::kTrusted);
+  if (const std::string announced = last_announced(response); !announced.empty()) return announced;
   static const text::Regex kDollars(R"(\$([^$]+)\$)", "math rule", text::Regex::Effort::kTrusted);
   static const text::Regex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))", "math rule", text::Regex::Effort::kTrusted);
-  for (const text::Regex* pattern : {&kAnnounced, &kDollars, &kNumber}) {
+  for (const text::Regex* pattern : {&kDollars, &kNumber}) {
     const std::string found = trimmed(last_match(*pattern, response));
     if (!found.empty()) return found;
   }

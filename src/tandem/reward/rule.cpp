@@ -54,9 +54,17 @@ Score grade_deepscaler(const Answer& a) {
   return verdict(given && !gold.empty() && mathd_or_symbolic_equal(*given, gold), given.value_or(""));
 }
 
+// A letter, the text of a choice, or, where the choices are given and none reads so, its index from 0.
+ChoiceGold right_choice(const Answer& a) {
+  const ChoiceGold named = choice_gold(a.gold, a.choices);
+  const std::string gold = trimmed(a.gold);
+  const bool is_index = gold.size() == 1 && gold[0] >= '0' && gold[0] <= '9' && !a.choices.empty();
+  return named.letter || !is_index ? named : choice_gold_at(gold[0] - '0', a.choices);
+}
+
 Score grade_choice(const Answer& a) {
   const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
-  return {choice_score(a.response, choice_gold(a.gold, {})), {}, letter ? std::string(1, *letter) : ""};
+  return {choice_score(a.response, right_choice(a)), {}, letter ? std::string(1, *letter) : ""};
 }
 
 Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }
@@ -142,21 +150,55 @@ struct Spec {
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
+// Where a setting ends: a comma outside brackets. A backslash takes the next character with it, as regular expressions do.
+size_t plain_end(const std::string& text, size_t at) {
+  std::string open;  // the closing brackets awaited
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    const bool in_class = !open.empty() && open.back() == ']';  // other brackets are characters there
+    if (c == '\\')
+      ++at;
+    else if (!open.empty() && c == open.back())
+      open.pop_back();
+    else if (const size_t kind = std::string_view("([{").find(c); kind != std::string_view::npos && !in_class)
+      open += ")]}"[kind];
+    else if (c == ',' && open.empty())
+      return at;
+  }
+  return text.size();
+}
+
+// Takes one `option=value` and the comma behind it from `rest`. A value may stand in quotes, which hold anything but themselves.
+std::pair<std::string, std::string> take_setting(std::string& rest, const std::string& text) {
+  const size_t equals = rest.find('=');
+  if (equals == std::string::npos || equals > rest.find(','))
+    throw UserError("reward.rule", "`" + rest.substr(0, rest.find(',')) + "` in `" + text + "` is no setting", "expected option=value");
+  const std::string name = trimmed(rest.substr(0, equals));
+  const size_t begin = std::min(rest.find_first_not_of(" \t\n", equals + 1), rest.size());
+  std::string value;
+  size_t end;
+  if (begin < rest.size() && (rest[begin] == '"' || rest[begin] == '\'')) {
+    const size_t close = rest.find(rest[begin], begin + 1);
+    end = std::min(close == std::string::npos ? close : rest.find_first_not_of(" \t\n", close + 1), rest.size());
+    if (close == std::string::npos || (end < rest.size() && rest[end] != ','))
+      throw UserError("reward.rule", "the value of `" + name + "` in `" + text + "` does not end with its quote",
+                      "expected option='value', with the other kind of quote inside");
+    value = rest.substr(begin + 1, close - begin - 1);
+  } else {
+    end = plain_end(rest, begin);
+    value = trimmed(rest.substr(begin, end - begin));
+  }
+  rest.erase(0, end + 1);
+  return {name, value};
+}
+
 Spec parse_spec(const std::string& text) {
   const size_t open = text.find('(');
   Spec spec{trimmed(text.substr(0, open)), {}};
   if (open == std::string::npos) return spec;
   if (!text.ends_with(')')) throw UserError("reward.rule", "`" + text + "` has no closing bracket", "expected name(option=value, ...)");
   std::string inside = text.substr(open + 1, text.size() - open - 2);
-  while (!trimmed(inside).empty()) {
-    const size_t comma = std::min(inside.find(','), inside.size());
-    const std::string setting = inside.substr(0, comma);
-    inside.erase(0, comma + 1);
-    const size_t equals = setting.find('=');
-    if (equals == std::string::npos)
-      throw UserError("reward.rule", "`" + setting + "` in `" + text + "` is no setting", "expected option=value");
-    spec.settings.emplace_back(trimmed(setting.substr(0, equals)), trimmed(setting.substr(equals + 1)));
-  }
+  while (!trimmed(inside).empty()) spec.settings.push_back(take_setting(inside, text));
   return spec;
 }
 

@@ -18,6 +18,7 @@ struct Answer {
   std::string gold;
   int64_t response_tokens = 0;
   bool truncated = false;  ///< stopped by the length limit
+  std::vector<std::string> choices = {};  ///< choice: the texts of A, B, ... where the gold may be one of them or its index
 };
 
 struct Score {

@@ -65,27 +65,35 @@ Regex::Scan::Scan(const Regex& regex, std::string_view text) : state_(std::make_
 }
 Regex::Scan::~Scan() { pcre2_match_data_free(state_->match); }
 
-bool Regex::Scan::next() {
+// The result of PCRE2 for the next match; moves on behind it.
+int Regex::Scan::search() {
   State& s = *state_;
-  if (s.at > s.text.size()) return false;
+  if (s.at > s.text.size()) return PCRE2_ERROR_NOMATCH;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(s.text.data());
   int rc = PCRE2_ERROR_JIT_STACKLIMIT;
   // Without NO_UTF_CHECK every call would check the whole text again: quadratic.
   if (s.code->jit) rc = pcre2_jit_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK, s.match, s.code->limits);
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
     rc = pcre2_match(s.code->compiled, subject, s.text.size(), s.at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s.match, s.code->limits);
-  if (rc == PCRE2_ERROR_NOMATCH) {
+  if (rc < 0) {
     s.at = s.text.size() + 1;
-    return false;
+    return rc;
   }
-  if (rc < 0)
-    throw UserError(s.code->where, "matching `" + s.code->pattern + "` failed: " + pcre_message(rc),
-                    "expected a pattern that does not backtrack without end");
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(s.match);
   s.at = ends[1] > ends[0] ? ends[1]
          : ends[1] < s.text.size() ? ends[1] + utf8_step(s.text.substr(ends[1], 4)).length : s.text.size() + 1;
-  return true;
+  return rc;
 }
+
+bool Regex::Scan::next() {
+  const int rc = search();
+  if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
+    throw UserError(state_->code->where, "matching `" + state_->code->pattern + "` failed: " + pcre_message(rc),
+                    "expected a pattern that does not backtrack without end");
+  return rc >= 0;
+}
+
+bool Regex::Scan::next_or_give_up() { return search() >= 0; }
 
 Span Regex::Scan::group(size_t index) const {
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(state_->match);
@@ -102,7 +110,7 @@ std::string Regex::Scan::text(size_t index) const {
 bool Regex::found_in(std::string_view text) const {
   std::string repaired;
   if (!is_utf8(text)) text = repaired = repair_utf8(text);
-  return Scan(*this, text).next();
+  return Scan(*this, text).next_or_give_up();
 }
 
 std::string with_unicode_space(std::string_view pattern) {

@@ -16,7 +16,7 @@ struct Span {
 };
 
 /// Threads    find and scan may run in any number of threads at once.
-/// Errors     UserError if the pattern does not compile, or if a search takes too many steps (kBounded only).
+/// Errors     UserError if the pattern does not compile, or if a scan takes too many steps (kBounded only).
 class Regex {
  public:
   enum class Effort {
@@ -38,15 +38,19 @@ class Regex {
     Scan& operator=(const Scan&) = delete;
     /// False after the last match. An empty match moves the scan on by one character.
     bool next();
+    /// As next(), but false where the search gives up after too many steps.
+    bool next_or_give_up();
     Span group(size_t index = 0) const;
     size_t num_groups() const;  ///< with the whole match
     std::string text(size_t index = 0) const;
 
    private:
     struct State;
+    int search();
     std::unique_ptr<State> state_;
   };
 
+  /// False, too, if the search gives up after too many steps: what a text makes of a pattern is a verdict, never an error.
   bool found_in(std::string_view text) const;
 
  private:

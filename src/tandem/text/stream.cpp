@@ -57,19 +57,4 @@ std::optional<StopMatcher::Found> StopMatcher::feed(std::string_view text) {
   return found_;
 }
 
-size_t StopMatcher::safe_bytes() const {
-  if (found_) return found_->cut;
-  size_t held = 0;  // the longest end of the text that begins a stop
-  for (const std::string& stop : stops_)
-    for (size_t length = std::min(stop.empty() ? 0 : stop.size() - 1, tail_.size()); length > held; --length)
-      if (tail_.compare(tail_.size() - length, length, stop, 0, length) == 0) held = length;
-  return total_bytes_ - held;
-}
-
-void StopMatcher::reset() {
-  tail_.clear();
-  total_bytes_ = 0;
-  found_.reset();
-}
-
 }  // namespace tandem::text

@@ -48,10 +48,7 @@ class StopMatcher {
   };
   /// Takes the next part of the text. Once found, later calls return the same.
   std::optional<Found> feed(std::string_view text);
-  /// Bytes of the text so far that can be no part of a later stop: safe to show.
-  size_t safe_bytes() const;
   bool empty() const { return longest_ == 0; }
-  void reset();
 
  private:
   std::vector<std::string> stops_;

@@ -45,7 +45,6 @@ Tokenizer::Tokenizer(TokenizerSpec spec, std::string where)
   fill_bytes();
   auto named = [&](const std::string& name) { return name.empty() ? std::nullopt : token_id(name); };
   eos_ = named(spec_.eos);
-  pad_ = named(spec_.pad);
   bos_ = named(spec_.bos);
 }
 

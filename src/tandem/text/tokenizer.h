@@ -34,7 +34,7 @@ struct TokenizerSpec {
   std::string prepend;                          ///< SentencePiece form: put before every stretch of text ...
   std::string space;                            ///< ... and what a space becomes; empty in the byte-level form
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every encoded text, such as a BOS
-  std::string eos, pad, bos;                    ///< names; empty if none
+  std::string eos, bos;                         ///< names; empty if none
 };
 
 /// Ownership  keeps everything it needs; the files may go.
@@ -58,7 +58,6 @@ class Tokenizer {
   /// By name: an added token's text, or a vocabulary entry as written in the file.
   std::optional<int32_t> token_id(std::string_view name) const;
   std::optional<int32_t> eos_id() const { return eos_; }
-  std::optional<int32_t> pad_id() const { return pad_; }
   std::optional<int32_t> bos_id() const { return bos_; }
   bool is_special(int32_t id) const;
 
@@ -80,7 +79,7 @@ class Tokenizer {
   std::vector<std::string> bytes_;   // of each id
   std::vector<uint8_t> kind_;        // of each id: kGap, kPlainToken, kSpecialToken
   std::map<std::string, int32_t, std::less<>> ids_by_name_;
-  std::optional<int32_t> eos_, pad_, bos_;
+  std::optional<int32_t> eos_, bos_;
 };
 
 }  // namespace tandem::text

@@ -23,17 +23,29 @@ constexpr std::string_view kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p
                   "expected a byte-level BPE tokenizer, such as those of Qwen, Llama 3 or DeepSeek");
 }
 
-std::string text_or_empty(const json& config, const char* key) {
+// The name of a token: a text, or an object as added tokens have it; null and absent are none.
+std::string token_name(const json& config, const char* key, const std::string& where) {
   const auto found = config.find(key);
-  if (found == config.end()) return "";
+  if (found == config.end() || found->is_null()) return "";
   if (found->is_string()) return found->get<std::string>();
-  return found->is_object() ? found->value("content", "") : "";
+  if (found->is_object() && found->contains("content") && found->at("content").is_string()) return found->at("content").get<std::string>();
+  throw UserError(where, std::string("\"") + key + "\" is " + found->dump().substr(0, 80), "expected a text, or an object with `content`");
 }
 
-void read_names(const json& config, TokenizerSpec& spec) {
-  spec.eos = text_or_empty(config, "eos_token");
-  spec.pad = text_or_empty(config, "pad_token");
-  spec.bos = text_or_empty(config, "bos_token");
+// `where` is tokenizer.json itself, or the directory.
+void read_names(const json& config, TokenizerSpec& spec, const std::string& where) {
+  constexpr std::string_view kTokenizer = "/tokenizer.json";
+  const std::string directory = where.ends_with(kTokenizer) ? where.substr(0, where.size() - kTokenizer.size()) : where;
+  spec.eos = token_name(config, "eos_token", directory + "/tokenizer_config.json");
+  spec.bos = token_name(config, "bos_token", directory + "/tokenizer_config.json");
+}
+
+bool flag(const json& entry, const char* key, const std::string& where) {
+  const auto found = entry.find(key);
+  if (found == entry.end()) return false;
+  if (!found->is_boolean())
+    throw UserError(where, std::string("\"") + key + "\" of an added token is " + found->dump().substr(0, 80), "expected true or false");
+  return found->get<bool>();
 }
 
 int32_t read_id(const json& id, const std::string& token, const std::string& where) {
@@ -48,11 +60,11 @@ AddedToken read_added(const json& entry, int32_t id, const std::string& where) {
   AddedToken token;
   token.id = id;
   token.content = entry["content"].get<std::string>();
-  token.special = entry.value("special", false);
-  token.normalized = entry.value("normalized", false);
-  token.lstrip = entry.value("lstrip", false);
-  token.rstrip = entry.value("rstrip", false);
-  token.single_word = entry.value("single_word", false);
+  token.special = flag(entry, "special", where);
+  token.normalized = flag(entry, "normalized", where);
+  token.lstrip = flag(entry, "lstrip", where);
+  token.rstrip = flag(entry, "rstrip", where);
+  token.single_word = flag(entry, "single_word", where);
   return token;
 }
 
@@ -179,12 +191,12 @@ TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merg
     for (const auto& [id, entry] : config["added_tokens_decoder"].items()) {
       if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos)
         throw UserError(where + "/tokenizer_config.json", "`" + id + "` is not a token id", "expected decimal digits");
-      AddedToken token = read_added(entry, std::stoi(id), where);
+      AddedToken token = read_added(entry, std::stoi(id), where + "/tokenizer_config.json");
       token.normalized = false;  // Qwen2 matches all of them on the raw text
       spec.added.push_back(std::move(token));
     }
   }
-  read_names(config, spec);
+  read_names(config, spec, where);
   return spec;
 }
 
@@ -215,7 +227,7 @@ TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, con
     const int32_t id = read_id(entry.at("id"), entry.value("content", ""), where);
     spec.added.push_back(read_added(entry, id, where));
   }
-  read_names(config, spec);
+  read_names(config, spec, where);
   return spec;
 } catch (const json::exception& e) {
   throw UserError(where, std::string("is not a tokenizer: ") + e.what(), "expected the form of the Hugging Face tokenizers library");

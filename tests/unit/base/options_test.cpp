@@ -39,6 +39,38 @@ TEST(Options, AreSetFromText) {
   EXPECT_EQ(o.stop, (std::vector<std::string>{"a", "b c"}));
 }
 
+TEST(Options, AListIsAFlowSequenceOfYaml) {
+  Options o;
+  OptionList list;
+  describe(list, o);
+  const std::pair<const char*, std::vector<std::string>> lists[] = {{"[\"a, b\", 'it''s', c d]", {"a, b", "it's", "c d"}},
+                                                                    {"[\"\\n\\n\", \"a\\\\d\", \"\\x01\"]", {"\n\n", "a\\d", "\x01"}},
+                                                                    {" a ,\"b\" ", {"a", "b"}},
+                                                                    {"[' ', \"\"]", {" ", ""}},
+                                                                    {"[]", {}},
+                                                                    {"", {}}};
+  for (const auto& [text, items] : lists) {
+    set_option(list.entries[3], text, "test");
+    EXPECT_EQ(o.stop, items) << text;
+  }
+  for (const char* text : {"[a", "[\"a]", "['a' b]", "[a, [b]]", "[\"\\q\"]", "[,a]", "[a{1,2}]"})
+    EXPECT_THROW(set_option(list.entries[3], text, "test"), UserError) << text;
+}
+
+TEST(Options, EveryTextReadsBackAsItWasWritten) {
+  Options o;
+  OptionList list;
+  describe(list, o);
+  std::string all;
+  for (char c = 1; c > 0 && c < 127; ++c) all += c;
+  const std::vector<std::string> stop = {"\n\n", "a\\d", "say \"no\", 'yes'", "\r\t\x7f", "", " ", "[x]", all};
+  o.stop = stop;
+  const std::string text = option_text(list.entries[3].ref.value);
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+  set_option(list.entries[3], text, "test");
+  EXPECT_EQ(o.stop, stop);
+}
+
 TEST(Options, SayWhatWouldBeRight) {
   Options o;
   OptionList list;

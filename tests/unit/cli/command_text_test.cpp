@@ -38,6 +38,18 @@ TEST(CommandText, GradeAnswersEachLine) {
       "{\"score\":1.0,\"parts\":{\"number\":1.0},\"extracted\":\"7\"}\n{\"score\":0.0,\"parts\":{\"number\":0.0},\"extracted\":\"8\"}\n");
 }
 
+TEST(CommandText, GradeTakesTheChoicesOfALine) {
+  std::istringstream in("{\"response\": \"It is (B).\", \"gold\": 1, \"choices\": [\"red\", \"blue\"]}\n"
+                        "{\"response\": \"It is (B).\", \"gold\": \"Red\", \"choices\": [\"red\", \"blue\"]}\n");
+  std::ostringstream out;
+  grade("choice", in, out);
+  EXPECT_EQ(
+      out.str(),
+      "{\"score\":1.0,\"parts\":{\"choice\":1.0},\"extracted\":\"B\"}\n{\"score\":0.0,\"parts\":{\"choice\":0.0},\"extracted\":\"B\"}\n");
+  std::istringstream wrong("{\"response\": \"B\", \"gold\": 1, \"choices\": {\"A\": 1}}");
+  EXPECT_THROW(grade("choice", wrong, out), UserError);
+}
+
 TEST(CommandText, AWrongLineIsNamedAfterTheRightOnes) {
   std::istringstream in("{\"response\": \"7\", \"gold\": \"7\"}\nnot json\n");
   std::ostringstream out;

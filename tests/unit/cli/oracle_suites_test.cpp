@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tandem/base/error.h"
@@ -45,6 +46,23 @@ TEST(Oracle, TheWholeSharedSetsPass) {
 TEST(Oracle, AnUnknownSuiteNamesTheNearest) {
   EXPECT_THROW(passed("tokeniser", kFixtures + "qwen2_mini.json"), UserError);
   EXPECT_THROW(passed("grader", kFixtures + "absent.jsonl"), UserError);
+}
+
+TEST(Oracle, AFileOfAnotherFormIsNamedWithTheKeyItLacks) {
+  const std::string file = (std::filesystem::temp_directory_path() / "tandem_kl.json").string();
+  const std::pair<const char*, const char*> suites[] = {
+      {"losses", "cases"}, {"staleness", "cases"}, {"safetensors", "cases"}, {"tokenizer", "merges"}};
+  for (const auto& [suite, key] : suites) {
+    std::ofstream(file) << (std::string(suite) == "tokenizer" ? R"({"vocab": {}})" : R"([{"text": "x"}])");
+    try {
+      passed(suite, file);
+      ADD_FAILURE() << suite;
+    } catch (const UserError& e) {
+      EXPECT_NE(std::string(e.what()).find("tandem_kl.json"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find(key), std::string::npos) << e.what();
+    }
+  }
+  std::filesystem::remove(file);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tandem/runtime/session/start_model.h"
+#include "tandem/text/tokenizer_files.h"
 
 namespace tandem::cli {
 namespace {
@@ -136,13 +137,28 @@ TEST_F(Program, MissingAndBrokenFilesAreNamed) {
   refuses("logprobs --model reshaped", {"reshaped", "shape"}, "{\"ids\": [1, 2]}\n");
 }
 
+TEST_F(Program, AModelThatDoesNotFitIsNoBugOfOurs) {
+  json config = json::parse(read(model("vast") + "/config.json"));
+  // The table of rotations alone takes 2^48 bytes, more than any process can address.
+  config["num_attention_heads"] = config["num_key_value_heads"] = 1;
+  config["head_dim"] = 1 << 22;
+  config["max_position_embeddings"] = 1 << 24;
+  write("vast/config.json", config.dump());
+  const Outcome o = run("logprobs --model vast", "{\"ids\": [1, 2]}\n");
+  EXPECT_EQ(o.code, 3) << o.err;
+  EXPECT_TRUE(o.last_error().starts_with("tandem: error: memory: ")) << o.err;
+}
+
 TEST_F(Program, AWrongLineIsNamedByItsNumber) {
   const std::string good = "{\"prompt_ids\": [1, 2]}\n", generate = "generate --max-new-tokens 2 --model " + model();
   refuses(generate, {"stdin:2: ", "not a JSON object"}, good + "nonsense\n");
   refuses(generate, {"stdin:2: ", "token id 99999", "0 to "}, good + "{\"prompt_ids\": [99999]}\n");
   refuses(generate, {"stdin:2: ", "no token id"}, good + "{\"prompt_ids\": [-1]}\n");
   refuses(generate, {"stdin:1: ", "empty"}, "{\"prompt_ids\": []}\n");
-  refuses(generate, {"stdin:1: ", "messages", "tandem chat"}, "{\"messages\": []}\n");
+  const std::string hello = "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}]}\n";
+  refuses(generate, {"stdin:1: ", "chat template", "ChatML"}, hello);
+  refuses(generate, {"stdin:1: ", "messages", "not a list"}, "{\"messages\": 5}\n");
+  refuses(generate, {"stdin:1: ", "a message is", "without tools"}, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": []}]}\n");
   json ids = json::array();
   for (int i = 0; i < 40; ++i) ids.push_back(1);
   refuses(generate, {"stdin:1: ", "40 tokens", "context is 32", "at most 31"}, json{{"prompt_ids", ids}}.dump() + "\n");
@@ -183,6 +199,71 @@ TEST_F(Program, ALengthNobodyAskedForGivesWayToAShortContext) {
   const Outcome o = run("generate --ignore-eos --model " + model(), "{\"prompt_ids\": [1, 2, 3]}\n");
   ASSERT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(json::parse(o.out)["completions"][0]["ids"].size(), 29);
+}
+
+TEST_F(Program, ALongPromptShortensNoAnswerButItsOwn) {
+  json ids = json::array();
+  for (int i = 0; i < 30; ++i) ids.push_back(1 + i % 5);
+  const std::string input = "{\"prompt_ids\": [1, 2, 3]}\n" + json{{"prompt_ids", ids}}.dump() + "\n{\"prompt_ids\": [4, 5, 6, 7]}\n";
+  const Outcome o = run("generate --ignore-eos --model " + model(), input);
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::vector<size_t> lengths;
+  for (const std::string& line : lines_of(o.out)) lengths.push_back(json::parse(line)["completions"][0]["ids"].size());
+  EXPECT_EQ(lengths, (std::vector<size_t>{29, 2, 28}));
+}
+
+TEST_F(Program, MessagesBecomeTheTextOfTheModelsTemplate) {
+  text::write_char_tokenizer(model("chat"), "\nadeimnorstuy1+", {"<|im_start|>", "<|im_end|>", "<eos>"});
+  const std::string config = path("chat/tokenizer_config.json");
+  json tokenizer = json::parse(read(config));
+  tokenizer["chat_template"] =
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+  write("chat/tokenizer_config.json", tokenizer.dump());
+  const Outcome o = run("generate --max-new-tokens 1 --model chat", "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1\"}]}\n");
+  ASSERT_EQ(o.code, 0) << o.err;
+  // <|im_start|> u s e r \n 1 + 1 <|im_end|> \n <|im_start|> a s s i s t a n t \n
+  EXPECT_EQ(json::parse(o.out)["prompt_ids"],
+            json({0, 14, 12, 6, 11, 3, 16, 17, 16, 1, 3, 0, 4, 12, 12, 7, 12, 13, 4, 9, 13, 3}));
+}
+
+TEST_F(Program, PackedWeightsCanBeTurnedOff) {
+  const std::string prompt = "{\"prompt_ids\": [1, 2, 3]}\n";
+  const std::string generate = "generate --max-new-tokens 4 --temperature 0 --ignore-eos --model " + model();
+  const Outcome packed = run(generate, prompt), plain = run(generate + " --no-packed-weights", prompt);
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(packed.out, plain.out);
+}
+
+TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
+  for (const char* flag : {"--schedule sync", "--staleness 1", "--rollout-layout dp1", "--no-eval", "--replay x"})
+    refuses("sft " + quickstart_ + " " + flag, {"unknown option"});
+  refuses("logprobs --model m --max-running 5", {"unknown option --max-running"});
+  refuses("eval --model m --reward number --data synthetic --set data.digits=2", {"--set", "--config"});
+  refuses("eval --model m --data synthetic", {"--reward", "no rule"});
+  refuses("eval --model m --reward number", {"--data", "no problems"});
+}
+
+TEST_F(Program, EvalWithTheRecipeRepeatsTheEvaluationOfTheRun) {
+  const std::string recipe =
+      "model: {init_hidden: 48, init_layers: 2, init_heads: 2, init_kv_heads: 1, init_intermediate: 96, init_deviation: 0.1}\n"
+      "data: {digits: 2, reversed: true, eval: synthetic, synthetic_eval_rows: 60}\nreward: {rule: exact}\n"
+      "supervised: {steps: 150, batch_size: 128, lr: 5e-3, beta2: 0.95, accuracy_problems: 20, accuracy_every_steps: 50}\n"
+      "schedule: {groups_per_step: 4, group_size: 2}\nrollout: {max_new_tokens: 4}\neval: {max_new_tokens: 4}\n";
+  const Outcome trained = run("run " + write("small.yaml", recipe) + " --steps 1 --run-dir trained --threads 1");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const double accuracy = json::parse(read(path("trained/summary.json")))["eval_after"]["accuracy"];
+  EXPECT_GT(accuracy, 0);  // else the next comparison says nothing
+  EXPECT_LT(accuracy, 1);
+  const Outcome o = run("eval --config small.yaml --model trained/checkpoint/latest/hf");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(lines_of(o.out).size(), 61);
+  EXPECT_EQ(json::parse(lines_of(o.out).back())["accuracy"], accuracy);
+  // The resolved recipe says the same, and what stands beside it refines it.
+  const Outcome fewer =
+      run("eval --config trained/config.yaml --set data.digits=1 --max-problems 5 --n 2 --model trained/checkpoint/latest/hf");
+  ASSERT_EQ(fewer.code, 0) << fewer.err;
+  EXPECT_EQ(lines_of(fewer.out).size(), 11);
+  EXPECT_EQ(json::parse(lines_of(fewer.out)[0])["prompt"].get<std::string>().size(), 4);  // 1+2=
 }
 
 TEST_F(Program, NoInputIsNoError) {

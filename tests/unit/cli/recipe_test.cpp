@@ -51,13 +51,55 @@ TEST(Recipe, EveryFileInConfigsLoadsAndNamesARuleThatExists) {
 
 TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
   const fs::path copy = fs::temp_directory_path() / "tandem_resolved_recipe.yaml";
+  const std::string kStops = R"(["\n\n", 'a\d', "say \"no\"", "a, b", " \r\t\x01"])";
   for (const std::string& file : recipes()) {
     SCOPED_TRACE(file);
-    const std::string text = runtime::to_yaml(runtime::load_config(file, {{"rollout.stop", "[a,b]"}, {"train.lr", "1.25e-7"}}));
+    const std::string text = runtime::to_yaml(runtime::load_config(
+        file, {{"rollout.stop", kStops}, {"data.prompt_template", "{prompt}\t\"\r\\\x1b"}, {"train.lr", "1.25e-7"}}));
     std::ofstream(copy) << text;
-    EXPECT_EQ(runtime::to_yaml(runtime::load_config(copy.string(), {})), text);
+    const runtime::RunConfig again = runtime::load_config(copy.string(), {});
+    EXPECT_EQ(runtime::to_yaml(again), text);
+    EXPECT_EQ(again.rollout.stop, (std::vector<std::string>{"\n\n", "a\\d", "say \"no\"", "a, b", " \r\t\x01"}));
+    EXPECT_EQ(again.data.prompt_template, "{prompt}\t\"\r\\\x1b");
   }
   fs::remove(copy);
+}
+
+TEST(Recipe, AValueOfTheWrongShapeNamesFileAndOption) {
+  const fs::path file = fs::temp_directory_path() / "tandem_wrong_shape.yaml";
+  for (const auto& [yaml, name] : {std::pair{"rollout:\n  stop: [[a]]\n", "rollout.stop"}, {"rollout:\n  stop: [{a: b}]\n", "rollout.stop"},
+                                   {"algo:\n  name: [grpo]\n", "algo.name"}, {"algo:\n  name: {a: b}\n", "algo.name"},
+                                   {"run:\n  [steps]: 3\n", "option"}, {"algo: 5\n", "algo"},
+                                   {"supervised:\n  logprob_micro_batch_tokens: 5\n", "supervised.logprob_micro_batch_tokens"}}) {
+    std::ofstream(file) << yaml;
+    const std::string message = refusal(file.string());
+    EXPECT_TRUE(message.starts_with(file.string() + ":")) << yaml << message;
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+  }
+  fs::remove(file);
+}
+
+TEST(Recipe, TheReferenceInDocsIsWhatConfigPrints) {
+  std::ifstream in(fs::path(TANDEM_SOURCE_DIR) / "docs/config.md");
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  EXPECT_EQ(text, runtime::option_reference()) << "write it anew: build/release/tandem config > docs/config.md";
+}
+
+TEST(Recipe, TheReferenceGivesTheDefaultsOfARecipeThatSaysNothing) {
+  const std::string reference = runtime::option_reference();
+  EXPECT_NE(reference.find("| `algo.aggregation` | `\"" + parsed("").algo.aggregation + "\"`"), std::string::npos);
+  EXPECT_EQ(reference.find("supervised.reference_micro_batch_tokens"), std::string::npos);
+}
+
+TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
+  CLI::App app;
+  RecipeArguments recipe(RecipeArguments::kOptional, RecipeArguments::kSupervised);
+  recipe.declare(app);
+  for (const char* flag : {"--schedule", "--staleness", "--rollout-layout", "--no-eval"})
+    EXPECT_FALSE(app.get_option_no_throw(flag)) << flag;
+  app.parse("--steps 7");
+  EXPECT_EQ(recipe.load().supervised.steps, 7);
+  EXPECT_EQ(recipe.load().run.steps, runtime::RunConfig().run.steps);
 }
 
 TEST(Recipe, StalenessAloneMeansTheStaleSchedule) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -55,7 +56,19 @@ TEST(SameAnswer, MeaningCountsAndNotNotation) {
       {"11\\sqrt{2}", "11\\sqrt2"},
       {"e^{2}", "e^2"},
       {"10^{-2}", "0.01"},
-      {"\\frac{1}{2}x", "x/2"}};
+      {"\\frac{1}{2}x", "x/2"},
+      {"(4, \\frac{224}{2})", "(4,112)"},
+      {"(20, 100)", "(20,100)"},
+      {"(1,000, 2)", "(1000, 2)"},
+      {"(1{,}000,2)", "(1000,2)"},
+      {"1,000, 2,000", "2000, 1000"},
+      {"[0,100)", "[0, \\frac{200}{2})"},
+      {"\\frac{1,000}{3}", "\\frac{1000}{3}"},
+      {"12{,}345", "12345"},
+      {"5\\,m", "5"},
+      {"5~\\text{m}", "5"},
+      {"3 m^2", "3"},
+      {"5inches", "5"}};
   for (const auto& [a, b] : same) {
     EXPECT_TRUE(same_answer(a, b)) << a << " and " << b;
     EXPECT_TRUE(same_answer(b, a)) << b << " and " << a;
@@ -83,7 +96,14 @@ TEST(SameAnswer, DifferentThingsDiffer) {
                                                            {"1 \\pm 2", "1 + 2"},
                                                            {"50\\%", "5"},
                                                            {"Evelyn", "Evan"},
-                                                           {"101_2", "101_3"}};
+                                                           {"101_2", "101_3"},
+                                                           {"20100", "(20,100)"},
+                                                           {"20100", "[20,100)"},
+                                                           {"20100", "\\{20,100\\}"},
+                                                           {"(1,234)", "1234"},
+                                                           {"3", "3m"},
+                                                           {"4", "4in"},
+                                                           {"3", "3m^2"}};
   for (const auto& [a, b] : different) EXPECT_FALSE(same_answer(a, b)) << a << " and " << b;
 }
 
@@ -97,6 +117,20 @@ TEST(SameAnswer, HostileTextsEndSoon) {
   std::string commas;
   for (int i = 0; i < 20000; ++i) commas += "1,";
   EXPECT_FALSE(same_answer(commas, "1"));
+  std::string groups, nested;
+  for (int i = 0; i < 5000; ++i) groups += "\\text{a}", nested += "(1,000, ";
+  EXPECT_FALSE(same_answer(groups, "1"));
+  EXPECT_FALSE(same_answer(nested + std::string(5000, ')'), "1"));
+
+  // A gap must not be tried in every way: each of these took seconds to hours.
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::string gap : {"\n", " ", "\n ", "** ", "answer is ", "####", "$", ". "}) {
+    std::string gaps;
+    while (gaps.size() < 200000) gaps += gap;
+    for (const std::string before : {"answer:", "the answer is", "#### ", "answer is $", "answer", ""})
+      for (const std::string after : {"", "x", "** 5"}) (void)final_answer(before + gaps + after);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(FinalAnswer, TheLastBoxWinsOverEverything) {
@@ -107,6 +141,9 @@ TEST(FinalAnswer, TheLastBoxWinsOverEverything) {
   EXPECT_EQ(final_answer("<think>9</think><answer>x+1</answer>"), "x+1");
   EXPECT_EQ(final_answer("we get 3 and then 1,234"), "1,234");
   EXPECT_EQ(final_answer("nothing"), std::nullopt);
+  EXPECT_EQ(final_answer("The answer is:\n\n**42**\n\nBye"), "42");
+  EXPECT_EQ(final_answer("The answer is 3. No, the answer is 4.5. Done"), "4.5");
+  EXPECT_EQ(final_answer("answer: $1. 5$. Or so"), "$1. 5$");
 }
 
 TEST(SameAnswer, EveryAnswerOfTheMathSetsEqualsItself) {

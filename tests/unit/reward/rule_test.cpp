@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
 
@@ -27,6 +29,10 @@ TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("exact", "42.", "42"), 0);
   EXPECT_EQ(grade("number", "12+30 is 1,042", "1042"), 1);
   EXPECT_EQ(grade("number", "so 18.0", "18"), 1);
+  EXPECT_EQ(grade("number", "so 3,4", "34"), 0);
+  EXPECT_EQ(grade("number", "so 3,4", "4"), 1);
+  EXPECT_EQ(grade("number", "12,345,678, in all", "12345678"), 1);
+  EXPECT_EQ(grade("number", "1,234,5", "12345"), 0);
   EXPECT_EQ(grade("number", "10-3", "3"), 1);
   EXPECT_EQ(grade("number", "it is -3", "3"), 0);
   EXPECT_EQ(grade("number", "none", "3"), 0);
@@ -72,6 +78,49 @@ TEST(Reward, IsAWeightedSumWithEveryPart) {
   EXPECT_EQ(score.parts[1], (std::pair<std::string, double>{"think_format", 1.0}));
   options.rules = {"number=heavy"};
   EXPECT_THROW(make_reward(options), UserError);
+}
+
+TEST(Rule, AChoiceMayBeGivenByItsLetterItsTextOrItsIndex) {
+  const std::vector<std::string> choices = {"red", "dark blue", "7"};
+  const auto rule = make_rule("choice");
+  const auto score = [&](const std::string& response, const std::string& gold) {
+    return rule->score({response, gold, 0, false, choices}).score;
+  };
+  EXPECT_EQ(score("The answer is B.", "B"), 1);
+  EXPECT_EQ(score("The answer is B.", "Dark blue"), 1);
+  EXPECT_EQ(score("The answer is B.", "1"), 1);
+  EXPECT_EQ(score("The answer is C.", "7"), 1);
+  EXPECT_EQ(score("The answer is A.", "1"), 0);
+  EXPECT_EQ(score("it was dark-blue", "1"), 1);
+  EXPECT_EQ(grade("choice", "The answer is B.", "dark blue"), 0);
+}
+
+TEST(Rule, ASettingMayHoldCommasInBracketsOrQuotes) {
+  EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "12", ""), 1);
+  EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "1234", ""), 0);
+  EXPECT_EQ(grade("regex(pattern=^[(,]$, max_tokens=5)", ",", ""), 1);
+  EXPECT_EQ(grade("regex(pattern=^\\($, max_tokens=5)", "(", ""), 1);
+  EXPECT_EQ(grade("regex(pattern='^a, b$', max_tokens=5)", "a, b", ""), 1);
+  EXPECT_EQ(grade("regex(pattern=\"it's, so\")", "it's, so", ""), 1);
+  EXPECT_NE(error_of("regex(pattern='a, b)").find("quote"), std::string::npos);
+  EXPECT_NE(error_of("regex(pattern)").find("option=value"), std::string::npos);
+  EXPECT_NE(error_of("regex(loose, pattern=a)").find("`loose`"), std::string::npos);
+}
+
+TEST(Rule, AHostileAnswerIsAScoreAndNeverAnError) {
+  EXPECT_EQ(grade("regex(pattern=(a+)+$)", std::string(40, 'a') + "!", ""), 0);
+  EXPECT_EQ(grade("regex", std::string(40, 'a') + "!", "(a+)+$"), 0);
+  // Rules see what a model makes up; none may take minutes over it.
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::string& name : rule_names()) {
+    if (name == "regex") continue;
+    for (const std::string part : {"\n", "answer ", "is ", "\\boxed{", "\\frac", "[", "{\"a\":", "$", "1,", "A ", "step ", "\\text{a}"}) {
+      std::string text;
+      while (text.size() < 50000) text += part;
+      EXPECT_NO_THROW(grade(name, "answer" + text + "!", "7")) << name << " " << part;
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(Rule, IllFormedBytesAreNoError) {

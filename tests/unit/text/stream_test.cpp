@@ -45,7 +45,6 @@ TEST(StreamingDetokenizer, AgreesWithDecodingAtOnceForAnyBytes) {
 TEST(StopMatcher, FindsAStopAcrossParts) {
   StopMatcher matcher({"</answer>", "\n\n"});
   EXPECT_FALSE(matcher.feed("42</ans"));
-  EXPECT_EQ(matcher.safe_bytes(), 2u);
   const auto found = matcher.feed("wer> tail");
   ASSERT_TRUE(found);
   EXPECT_EQ(found->cut, 2u);
@@ -64,7 +63,6 @@ TEST(StopMatcher, DoesNotDependOnHowTheTextIsCut) {
     for (char c : text) {
       found = parts.feed(std::string(1, c));
       if (found) break;
-      EXPECT_FALSE(expected && parts.safe_bytes() > expected->cut) << text;
     }
     ASSERT_EQ(found.has_value(), expected.has_value()) << text;
     if (found) {

@@ -134,7 +134,6 @@ TEST(CharTokenizer, IsReadBackFromItsFiles) {
   EXPECT_EQ(tokenizer.encode("12+3=<eos>"), (std::vector<int32_t>{3, 4, 12, 5, 13, 1}));
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("12 + 3 =")), "12 + 3 =");
   EXPECT_EQ(tokenizer.eos_id(), 1);
-  EXPECT_EQ(tokenizer.pad_id(), 0);
   EXPECT_THROW(tokenizer.encode("a"), UserError);
   EXPECT_THROW(write_char_tokenizer(folder, "11", {}), UserError);
   fs::remove_all(folder);
@@ -153,6 +152,21 @@ TEST(Tokenizer, SaysWhichFileIsMissingOrMalformed) {
   }
   std::ofstream(folder + "/merges.txt") << "#version: 0.2\na b\na c\n";
   EXPECT_THROW(Tokenizer::load(folder), UserError);  // the token c does not exist
+  const std::pair<const char*, const char*> configs[] = {
+      {R"({"eos_token": {"content": null}})", "eos_token"},
+      {R"({"bos_token": 5})", "bos_token"},
+      {R"({"added_tokens_decoder": {"3": {"content": "x", "special": "yes"}}})", "special"}};
+  std::ofstream(folder + "/merges.txt") << "#version: 0.2\na b\n";
+  for (const auto& [config, key] : configs) {
+    std::ofstream(folder + "/tokenizer_config.json") << config;
+    try {
+      Tokenizer::load(folder);
+      FAIL() << config;
+    } catch (const UserError& e) {
+      EXPECT_TRUE(std::string(e.what()).starts_with(folder + "/tokenizer_config.json: ")) << e.what();
+      EXPECT_NE(std::string(e.what()).find(key), std::string::npos) << e.what();
+    }
+  }
   std::ofstream(folder + "/tokenizer.json") << R"({"model": {"type": "WordPiece"}})";
   EXPECT_THROW(Tokenizer::load(folder), UserError);
   fs::remove_all(folder);

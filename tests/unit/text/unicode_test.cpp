@@ -39,7 +39,12 @@ TEST(Nfc, IsNotQuadraticInARunOfMarks) {
 
 TEST(Regex, ABadPatternIsTheUsersError) { EXPECT_THROW(Regex("(", "test"), UserError); }
 
-TEST(Regex, AnEndlessSearchIsTheUsersError) { EXPECT_THROW(Regex("(a+)+$", "test").found_in(std::string(60, 'a') + "b"), UserError); }
+TEST(Regex, AnEndlessSearchFindsNothingAndIsAnErrorOfAScan) {
+  const Regex endless("(a+)+$", "test");
+  const std::string text = std::string(60, 'a') + "b";
+  EXPECT_FALSE(endless.found_in(text));
+  EXPECT_THROW(Regex::Scan(endless, text).next(), UserError);
+}
 
 TEST(Regex, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
   const Regex space("^" + with_unicode_space("\\s") + "$", "test");

@@ -14,6 +14,7 @@
 #include "tandem/algo/advantage.h"
 #include "tandem/algo/policy_loss.h"
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 
 namespace tandem::cli {
 namespace {
@@ -231,6 +232,12 @@ void literal_case(const json& c, Report& report) {
 
 }  // namespace
 
+const json& cases_of(const json& file, const std::string& file_name) {
+  if (!file.is_object() || !file.contains("cases") || !file["cases"].is_array())
+    throw UserError(file_name, "has no list `cases`", "expected {\"cases\": [...]}");
+  return file["cases"];
+}
+
 void run_losses(const json& file, const std::string& file_name, Report& report) {
   using Rule = void (*)(const json&, Report&);
   static const std::map<std::string, Rule> rules = {{"group_advantages", advantages_case}, {"policy_loss", policy_loss_case},
@@ -240,7 +247,7 @@ void run_losses(const json& file, const std::string& file_name, Report& report) 
   const std::string stem = std::filesystem::path(file_name).stem().string();
   if (stem == "staleness") return run_staleness(file, file_name, report);
   const auto rule = rules.find(stem);
-  for (const json& c : file.at("cases")) {
+  for (const json& c : cases_of(file, file_name)) {
     if (rule == rules.end())
       report.skip(c.at("name"), stem + " is not built");
     else

@@ -10,6 +10,9 @@
 
 namespace tandem::cli {
 
+/// The list `cases` of a file. Errors: UserError naming the file that has none.
+const nlohmann::json& cases_of(const nlohmann::json& file, const std::string& file_name);
+
 /// `file_name` says which rule the cases of `file` are about, such as "policy_loss.json"; a file this build has no rule for
 /// is skipped case by case.
 void run_losses(const nlohmann::json& file, const std::string& file_name, Report& report);

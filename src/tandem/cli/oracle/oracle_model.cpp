@@ -101,7 +101,8 @@ struct BatchRows {
   std::vector<std::vector<int32_t>> ids;
   std::vector<train::Row> rows;
   explicit BatchRows(const Folder& f) {
-    for (int i = 0; f.values.contains("seq" + std::to_string(i) + ".input_ids"); ++i) ids.push_back(ids_of(f.value("seq" + std::to_string(i) + ".input_ids")));
+    const auto name = [](int i) { return "seq" + std::to_string(i) + ".input_ids"; };
+    for (int i = 0; f.values.contains(name(i)); ++i) ids.push_back(ids_of(f.value(name(i))));
     for (const auto& x : ids) {
       train::Row row;
       row.prompt = std::span(x).first(1);

@@ -6,6 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/safetensors.h"
+#include "tandem/cli/oracle/oracle_losses.h"
 #include "tandem/cli/oracle/suites.h"
 
 namespace tandem::cli {
@@ -70,7 +71,7 @@ std::string difference(const checkpoint::SafetensorsFile& file, const json& expe
 
 void run_safetensors(const std::string& path, const OracleOptions&, Report& report) {
   const json file = oracle_json(path);
-  for (const json& one : file.at("cases")) {
+  for (const json& one : cases_of(file, path)) {
     const std::string name = one.at("name");
     const auto bytes = from_base64(one.at("bytes_base64"));
     report.run(name, [&] {

@@ -7,8 +7,8 @@
 
 namespace tandem::cli {
 
-void run_staleness(const nlohmann::json& file, const std::string&, Report& report) {
-  for (const nlohmann::json& c : file.at("cases")) {
+void run_staleness(const nlohmann::json& file, const std::string& file_name, Report& report) {
+  for (const nlohmann::json& c : cases_of(file, file_name)) {
     const nlohmann::json& config = c.at("config");
     const queue::Capacity capacity = {config.at("max_concurrent"), config.at("batch_size"), config.at("max_staleness")};
     int64_t version = 0, running = 0, accepted = 0;

@@ -96,7 +96,13 @@ void run_suite(const std::string& name, const std::vector<std::string>& files, c
       inside = model_folders_in(file);
     else if (fs::is_directory(file))
       inside = files_in(file);
-    for (const std::string& one : inside) suite.run(one, options, report);
+    for (const std::string& one : inside) {
+      try {
+        suite.run(one, options, report);
+      } catch (const json::exception& e) {
+        throw UserError(one, "is no file of suite `" + name + "`: " + e.what(), "expected the form that oracles/README.md gives");
+      }
+    }
   }
 }
 

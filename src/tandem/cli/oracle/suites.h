@@ -22,7 +22,8 @@ struct Suite {
 };
 const std::vector<Suite>& suites();
 
-/// Runs a suite on files; a directory stands for all files in it, or for all model folders in it. Errors: UserError for an unknown suite or missing file.
+/// Runs a suite on files; a directory stands for all files in it, or for all model folders in it. Errors: UserError for an
+/// unknown suite, a missing file, or one of another form.
 void run_suite(const std::string& suite, const std::vector<std::string>& files, const OracleOptions& options, Report& report);
 
 /// The rows of a JSON Lines file, split at "\n" alone. Errors: UserError.

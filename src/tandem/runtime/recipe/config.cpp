@@ -1,7 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/recipe/config.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "tandem/base/check.h"
+
 namespace tandem::runtime {
+namespace {
+
+/// Passes on the options of a struct but those that mean nothing where it is used.
+class Without : public OptionVisitor {
+ public:
+  Without(OptionVisitor& field, std::vector<std::string_view> names) : field_(field), names_(std::move(names)) {}
+
+ protected:
+  void option(const OptionRef& o) override {
+    if (std::find(names_.begin(), names_.end(), o.name) != names_.end()) return;
+    std::visit([&](auto* value) { field_(o.name, *value, o.help, o.check); }, o.value);
+  }
+  void begin_section(std::string_view name, std::string_view) override { TANDEM_CHECK(false, "section ", name, " in a part"); }
+  void end_section() override {}
+
+ private:
+  OptionVisitor& field_;
+  std::vector<std::string_view> names_;
+};
+
+}  // namespace
 
 void describe(OptionVisitor& field, RunOptions& o) {
   field("dir", o.dir, "Run folder; --run-dir sets it. Empty: runs/<name of the recipe>.");
@@ -53,7 +79,8 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
   field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training.");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
-  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.", at_least(1));
+  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
+        at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
 }
 
@@ -68,7 +95,8 @@ void describe(OptionVisitor& field, SupervisedOptions& o) {
   field("stop_at_accuracy", o.stop_at_accuracy, "End early once greedy answers reach this accuracy; 0 runs all steps.", between(0.0, 1.0));
   field("accuracy_every_steps", o.accuracy_every_steps, "Steps between two such checks.", at_least(1));
   field("accuracy_problems", o.accuracy_problems, "Training problems, not seen yet, that a check answers.", at_least(1));
-  describe(field, o.train);
+  Without rl_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});
+  describe(rl_stages, o.train);
 }
 
 void describe(OptionVisitor& field, RolloutOptions& o) {

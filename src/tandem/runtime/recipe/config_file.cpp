@@ -31,34 +31,44 @@ const OptionEntry& find_option(const OptionList& list, const std::string& name, 
 
 std::string place(const std::string& path, const YAML::Node& node) { return path + ":" + std::to_string(node.Mark().line + 1); }
 
-std::string scalar_or_list(const YAML::Node& node) {
-  if (node.IsNull()) return "";
-  if (node.IsScalar()) return node.Scalar();
-  std::string text = "[";
-  for (const YAML::Node& item : node) text += (text.size() > 1 ? "," : "") + item.as<std::string>();
-  return text + "]";
+std::string name_of(const YAML::Node& key, const std::string& prefix, const std::string& path) {
+  if (!key.IsScalar())
+    throw UserError(place(path, key), "the name of an option is no text", "sections such as `train:` with options in them");
+  return prefix + key.Scalar();
+}
+
+std::vector<std::string> texts_of(const YAML::Node& node, const OptionEntry& entry, const std::string& path) {
+  std::vector<std::string> texts;
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar()) throw UserError(place(path, item), entry.path + " holds an item that is no text", "expected a list of texts");
+    texts.push_back(item.Scalar());
+  }
+  return texts;
+}
+
+void apply_value(const YAML::Node& node, const OptionEntry& entry, const std::string& where, const std::string& path) {
+  auto* texts = std::get_if<std::vector<std::string>*>(&entry.ref.value);
+  if (node.IsSequence() && !texts) throw UserError(where, entry.path + " is a list", join_text("expected ", option_type(entry.ref.value)));
+  if (node.IsSequence()) {
+    **texts = texts_of(node, entry, path);
+    check_option(entry, where);
+  } else {
+    set_option(entry, node.IsScalar() ? node.Scalar() : "", where);
+  }
 }
 
 void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path) {
   for (const auto& pair : node) {
-    const std::string name = prefix + pair.first.as<std::string>();
-    if (pair.second.IsMap()) {
-      bool known = false;
-      std::vector<std::string> names;
-      for (const OptionSection& section : list.sections) known |= section.path == name, names.push_back(section.path);
-      if (!known) throw UserError(place(path, pair.first), "unknown section " + name, "the nearest is " + nearest_name(name, names));
-      apply_yaml(pair.second, name + ".", list, path);
+    const std::string name = name_of(pair.first, prefix, path), where = place(path, pair.first);
+    if (!pair.second.IsMap()) {
+      apply_value(pair.second, find_option(list, name, where), where, path);
       continue;
     }
-    const OptionEntry& entry = find_option(list, name, place(path, pair.first));
-    if (pair.second.IsSequence() && !std::holds_alternative<std::vector<std::string>*>(entry.ref.value))
-      throw UserError(place(path, pair.first), name + " is a list", join_text("expected ", option_type(entry.ref.value)));
-    if (auto* texts = std::get_if<std::vector<std::string>*>(&entry.ref.value); texts && pair.second.IsSequence()) {
-      **texts = pair.second.as<std::vector<std::string>>();
-      check_option(entry, place(path, pair.first));
-    } else {
-      set_option(entry, scalar_or_list(pair.second), place(path, pair.first));
-    }
+    bool known = false;
+    std::vector<std::string> names;
+    for (const OptionSection& section : list.sections) known |= section.path == name, names.push_back(section.path);
+    if (!known) throw UserError(where, "unknown section " + name, "the nearest is " + nearest_name(name, names));
+    apply_yaml(pair.second, name + ".", list, path);
   }
 }
 
@@ -76,7 +86,8 @@ YAML::Node read_yaml(const std::string& path) {
 // The named algorithm is the base that the recipe's own settings refine, so it is applied before them.
 std::string algorithm_of(const YAML::Node& node, const std::vector<Setting>& settings, const std::string& fallback) {
   std::string name = fallback;
-  if (node.IsMap() && node["algo"] && node["algo"].IsMap() && node["algo"]["name"]) name = node["algo"]["name"].as<std::string>();
+  const YAML::Node algo = node.IsMap() ? node["algo"] : YAML::Node();
+  if (algo && algo.IsMap() && algo["name"] && algo["name"].IsScalar()) name = algo["name"].Scalar();  // apply_yaml refuses the rest
   for (const Setting& s : settings)
     if (s.name == "algo.name") name = s.value;
   return name;
@@ -101,7 +112,8 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.run.device == "cuda")
     throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
-    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"), "schedule.kind: stale, or staleness 0");
+    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
+                    "schedule.kind: stale, or staleness 0");
   if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
     throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
   (void)algo::recipe_of(c.algo);
@@ -122,6 +134,7 @@ std::string to_yaml(const RunConfig& config) {
 
 std::string option_reference() {
   RunConfig config;
+  config.algo = algo::named_recipe(config.algo.name);  // as load_config begins
   const OptionList list = list_options(config);
   std::ostringstream out;
   out << "# Options\n\nGenerated by `tandem config`. A recipe is YAML with these sections; `--set section.option=value` sets one.\n";

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "../../tiny_model.h"
+#include "tandem/base/error.h"
+
+namespace tandem::model {
+namespace {
+
+using nlohmann::json;
+
+json with(const char* key, const json& value) {
+  json config = to_json(test::tiny_config(), "float32");
+  config[key] = value;
+  return config;
+}
+
+std::string refusal(const json& config) {
+  try {
+    (void)parse_config(config, "dir/config.json");
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ModelConfig, AValueOfTheWrongKindNamesFileAndKey) {
+  const std::pair<const char*, json> wrong[] = {{"rope_theta", nullptr},
+                                                {"rope_theta", "ten thousand"},
+                                                {"rope_theta", 0},
+                                                {"rms_norm_eps", "1e-6"},
+                                                {"tie_word_embeddings", nullptr},
+                                                {"model_type", nullptr},
+                                                {"hidden_act", 1},
+                                                {"use_sliding_window", nullptr},
+                                                {"eos_token_id", json::array({"a"})},
+                                                {"eos_token_id", -1},
+                                                {"eos_token_id", "</s>"},
+                                                {"hidden_size", 1e9},
+                                                {"vocab_size", int64_t{1} << 40},
+                                                {"num_hidden_layers", int64_t{1} << 40},
+                                                {"max_position_embeddings", int64_t{1} << 62},
+                                                {"head_dim", "8"},
+                                                {"rope_scaling", "yarn"},
+                                                {"rope_parameters", json::array()}};
+  for (const auto& [key, value] : wrong) {
+    const std::string message = refusal(with(key, value));
+    EXPECT_TRUE(message.starts_with("dir/config.json")) << key << ": " << message;
+    EXPECT_NE(message.find(key), std::string::npos) << message;
+  }
+}
+
+TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
+  const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
+  EXPECT_NE(refusal(with("rope_parameters", yarn)).find("yarn"), std::string::npos);
+  EXPECT_NE(refusal(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).find("linear"), std::string::npos);
+  EXPECT_NE(refusal(with("rope_parameters", {{"rope_theta", nullptr}})).find("rope_theta"), std::string::npos);
+  EXPECT_EQ(parse_config(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}), "here").rope_theta, 5e5);
+  EXPECT_EQ(parse_config(with("rope_scaling", {{"rope_type", "default"}}), "here").rope_theta, 10000);
+  EXPECT_EQ(parse_config(with("rope_scaling", nullptr), "here").rope_theta, 10000);
+}
+
+TEST(ModelConfig, ReadsBackWhatItWrote) {
+  const ModelConfig c = parse_config(to_json(test::tiny_config(), "float32"), "here");
+  EXPECT_EQ(to_json(c, "float32"), to_json(test::tiny_config(), "float32"));
+  EXPECT_EQ(parse_config(with("eos_token_id", {3, 4, 3}), "here").eos_ids, (std::vector<int32_t>{3, 4}));
+  EXPECT_TRUE(parse_config(with("eos_token_id", nullptr), "here").eos_ids.empty());
+}
+
+}  // namespace
+}  // namespace tandem::model
