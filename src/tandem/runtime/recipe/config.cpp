@@ -75,7 +75,7 @@ void describe(OptionVisitor& field, CheckpointOptions& o) {
 
 void describe(OptionVisitor& field, ParallelOptions& o) {
   field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
-  field("threads", o.threads, "Compute threads of all ranks of this process together; 0 takes every core.", at_least(0));
+  field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.", at_least(0));
   field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
   field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training.");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
