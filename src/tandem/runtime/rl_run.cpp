@@ -102,7 +102,7 @@ RunSummary RlRun::run() {
     state_.before = evaluate(0);
     if (!state_.before) {
       save();
-      throw Interrupted("stopped in the evaluation before step 1; --resume continues");
+      throw Interrupted("stopped after step 0, in the evaluation before training; --resume continues");
     }
     if (context_.is_first()) log::info("before: accuracy ", std::round(1000 * state_.before->accuracy) / 10, " %");
   }
@@ -128,7 +128,7 @@ RunSummary RlRun::run() {
   RunSummary summary{state_.before, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
   if (eval_prompts_ && config_.eval.after) {
     summary.after = last_eval_ ? last_eval_ : evaluate(state_.step);
-    if (!summary.after) throw Interrupted("stopped in the last evaluation; --resume continues");
+    if (!summary.after) throw Interrupted(join_text("stopped after step ", state_.step, ", in the last evaluation; --resume continues"));
   }
   return summary;
 }
