@@ -243,15 +243,14 @@ void attend_rows(const Forward& f, const PagedTokens& tokens, const std::vector<
   const RowTable<T>& row = row_table<T>();
   const AttentionShape& shape = f.shape;
   const int64_t D = shape.head_dim;
-  dynamic_for<std::vector<float>>(static_cast<int64_t>(chosen.size()), [&](int64_t i, std::vector<float>& scratch) {
-    const int64_t t = chosen[static_cast<size_t>(i)], context = tokens.positions[static_cast<size_t>(t)] + 1;
+  const int64_t heads = shape.num_kv_heads;
+  dynamic_for<std::vector<float>>(std::ssize(chosen) * heads, [&](int64_t i, std::vector<float>& scratch) {
+    const int64_t t = chosen[static_cast<size_t>(i / heads)], context = tokens.positions[static_cast<size_t>(t)] + 1;
     float* buffer = sized(scratch, (context + kLaneTokens + D) * shape.group());
-    for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
-      const PagedQuery query{tokens.block_tables[static_cast<size_t>(t)], context, h};
-      const int64_t head = h * shape.group();
-      row.paged_attention(cache, query, pointer<T>(f.qkv) + t * shape.width() + head * D, shape.scale(), buffer,
-                          pointer<T>(f.o) + t * shape.q_width() + head * D);
-    }
+    const PagedQuery query{tokens.block_tables[static_cast<size_t>(t)], context, i % heads};
+    const int64_t head = query.kv_head * shape.group();
+    row.paged_attention(cache, query, pointer<T>(f.qkv) + t * shape.width() + head * D, shape.scale(), buffer,
+                        pointer<T>(f.o) + t * shape.q_width() + head * D);
   });
 }
 
