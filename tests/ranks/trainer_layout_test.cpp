@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "../tiny_model.h"
+#include "tandem/base/check.h"
 #include "tandem/comm/mesh.h"
 #include "tandem/device/process.h"
 #include "tandem/train/trainer.h"
@@ -30,9 +31,16 @@ std::vector<std::vector<int32_t>> sequences(int64_t n) {
   return all;
 }
 
-Result train(const model::Layout& layout, int64_t kv_heads, int64_t num_rows) {
+model::ModelConfig config_of(const std::string& family, int64_t kv_heads) {
   model::ModelConfig config = test::tiny_config();
+  config.family = family;
   config.num_kv_heads = kv_heads;
+  config.qkv_bias = family == "qwen2";
+  config.head_norm = family == "qwen3";
+  return config;
+}
+
+Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows) {
   const auto tokens = sequences(num_rows);
   Result result;
   result.logprobs.resize(tokens.size());
@@ -101,15 +109,17 @@ void expect_same(const Result& got, const Result& want, const std::string& name)
 }
 
 TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
-  for (int64_t kv_heads : {1, 2, 4}) {
-    const Result want = train({1, 1}, kv_heads, 10);
-    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
-      expect_same(train(layout, kv_heads, 10), want, model::to_string(layout) + ", kv heads " + std::to_string(kv_heads));
-  }
+  for (const char* family : {"qwen2", "qwen3"})
+    for (int64_t kv_heads : {1, 2, 4}) {
+      const model::ModelConfig config = config_of(family, kv_heads);
+      const Result want = train({1, 1}, config, 10);
+      for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
+        expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout), ", kv heads ", kv_heads));
+    }
 }
 
 TEST(TrainerLayout, ADataParallelRankMayHaveNoRow) {
-  expect_same(train({3, 1}, 2, 2), train({1, 1}, 2, 2), "dp3 with two rows");
+  expect_same(train({3, 1}, config_of("qwen2", 2), 2), train({1, 1}, config_of("qwen2", 2), 2), "dp3 with two rows");
 }
 
 }  // namespace

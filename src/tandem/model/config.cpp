@@ -61,6 +61,21 @@ void read_eos(const json& config, std::vector<int32_t>& ids, const std::string& 
   }
 }
 
+RopeScaling read_llama3(const json& rope, const std::string& where) {
+  RopeScaling s;
+  s.type = "llama3";
+  const std::pair<const char*, double*> numbers[] = {
+      {"factor", &s.factor}, {"low_freq_factor", &s.low_freq_factor}, {"high_freq_factor", &s.high_freq_factor}};
+  for (const auto& [key, value] : numbers) {
+    if (!rope.contains(key)) throw UserError(where, join_text("no \"", key, "\""), "a positive number, as rope_type llama3 has it");
+    *value = positive_number(rope, key, 1, where);
+  }
+  s.original_max_positions = positive(rope, "original_max_position_embeddings", kMostRows, where);
+  if (s.high_freq_factor <= s.low_freq_factor)
+    refuse(rope, "high_freq_factor", where, join_text("above low_freq_factor, ", s.low_freq_factor));
+  return s;
+}
+
 // transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters.
 void read_rope(const json& config, ModelConfig& c, const std::string& where) {
   c.rope_theta = positive_number(config, "rope_theta", c.rope_theta, where);
@@ -70,7 +85,8 @@ void read_rope(const json& config, ModelConfig& c, const std::string& where) {
     if (!rope.is_object()) refuse(config, key, where, "an object, or null");
     const std::string inside = where + ": " + key;
     const std::string type = text(rope, "rope_type", text(rope, "type", "default", inside), inside);
-    if (type != "default") refuse(config, key, where, "rope_type \"default\": scaled RoPE is not supported for " + c.family);
+    if (type == "llama3") c.rope_scaling = read_llama3(rope, inside);
+    else if (type != "default") refuse(config, key, where, "rope_type \"default\" or \"llama3\" for " + c.family);
     c.rope_theta = positive_number(rope, "rope_theta", c.rope_theta, inside);
   }
 }
@@ -102,6 +118,10 @@ ModelConfig parse_config(const json& config, const std::string& where) {
   c.norm_eps = positive_number(config, "rms_norm_eps", c.norm_eps, where);
   c.tied_embeddings = flag(config, "tie_word_embeddings", where);
   c.qkv_bias = traits.qkv_bias;
+  c.head_norm = traits.head_norm;
+  // Qwen2 has its bias on q, k and v without saying so.
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    if (flag(config, key, where)) refuse(config, key, where, "false for " + c.family);
   read_eos(config, c.eos_ids, where);
   if (c.num_heads % c.num_kv_heads != 0)
     throw UserError(where, join_text(c.num_heads, " heads over ", c.num_kv_heads, " kv heads"), "a multiple");
@@ -140,6 +160,12 @@ json to_json(const ModelConfig& c, const std::string& dtype) {
               {"initializer_range", 0.02},
               {"torch_dtype", dtype},
               {"use_cache", true}};
+  if (c.rope_scaling.type != "default")
+    out["rope_scaling"] = {{"rope_type", c.rope_scaling.type},
+                           {"factor", c.rope_scaling.factor},
+                           {"low_freq_factor", c.rope_scaling.low_freq_factor},
+                           {"high_freq_factor", c.rope_scaling.high_freq_factor},
+                           {"original_max_position_embeddings", c.rope_scaling.original_max_positions}};
   if (!c.eos_ids.empty()) out["eos_token_id"] = c.eos_ids.size() == 1 ? json(c.eos_ids[0]) : json(c.eos_ids);
   return out;
 }

@@ -9,6 +9,13 @@
 
 namespace tandem::model {
 
+/// How positions beyond the trained context are reached.
+struct RopeScaling {
+  std::string type = "default";    ///< default or llama3
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  int64_t original_max_positions = 0;
+};
+
 struct ModelConfig {
   std::string family;              ///< `model_type` of config.json
   int64_t vocab_size = 0;
@@ -20,9 +27,11 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t max_positions = 0;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   double norm_eps = 1e-6;
   bool tied_embeddings = false;
   bool qkv_bias = false;
+  bool head_norm = false;          ///< RMSNorm of query and key heads
   std::vector<int32_t> eos_ids;
 
   int64_t q_size() const { return num_heads * head_dim; }

@@ -4,11 +4,23 @@
 #include <ATen/ops/empty.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "tandem/model/kernel/packed.h"
 
 namespace tandem::model {
 namespace {
+
+// Llama 3's stretch: wavelengths beyond the trained context by `factor`, those well inside it not at all, between them by a
+// mix (Llama Team, The Llama 3 Herd of Models; as Hugging Face's "llama3" has it).
+double stretched(double frequency, const RopeScaling& s) {
+  if (s.type != "llama3") return frequency;
+  const double turns = static_cast<double>(s.original_max_positions) * frequency / (2 * std::numbers::pi);  // within the context
+  if (turns < s.low_freq_factor) return frequency / s.factor;
+  if (turns > s.high_freq_factor) return frequency;
+  const double share = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - share) * frequency / s.factor + share * frequency;
+}
 
 // Row p: cosines, then sines, of p * theta^(-2i/D) for i < D/2 (Su et al., RoFormer; angles in fp32 as Hugging Face has them).
 at::Tensor rope_table(const ModelConfig& config) {
@@ -16,7 +28,8 @@ at::Tensor rope_table(const ModelConfig& config) {
   at::Tensor table = at::empty({P, D}, at::kFloat);
   float* out = table.data_ptr<float>();
   for (int64_t i = 0; i < half; ++i) {
-    const auto frequency = static_cast<float>(1.0 / std::pow(config.rope_theta, static_cast<double>(2 * i) / static_cast<double>(D)));
+    const double plain = 1.0 / std::pow(config.rope_theta, static_cast<double>(2 * i) / static_cast<double>(D));
+    const auto frequency = static_cast<float>(stretched(plain, config.rope_scaling));
     for (int64_t p = 0; p < P; ++p) {
       const float angle = static_cast<float>(p) * frequency;
       out[p * D + i] = std::cos(angle);
@@ -48,6 +61,7 @@ std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index,
   const LayerParameters& p = pass.parameters.layers[index];
   auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
   at::Tensor qkv = kernel::linear(gemm_, kernel::enter_tensor_parallel(normed, tp_), p.qkv);
+  if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
   qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
   at::Tensor attended = pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
   if (index + 1 == pass.parameters.layers.size() && pass.batch.rows_R.defined()) {

@@ -54,7 +54,8 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, int tp
     box.end[dim] = (index + 1) * size;
   };
   switch (parameter.split) {
-    case family::Split::kNone: break;
+    case family::Split::kNone:
+    case family::Split::kPerHead: break;
     case family::Split::kRows: cut(0, tp, tp_rank); break;
     case family::Split::kColumns: cut(1, tp, tp_rank); break;
     case family::Split::kKvRows: {

@@ -48,7 +48,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   for (const family::Parameter& p : family::parameters(config)) {
     const Box box = box_of(p, config, layout.tp, layout.tp_rank(rank));
     int replicas = 1;
-    if (p.split == family::Split::kNone) replicas = layout.tp;
+    if (p.split == family::Split::kNone || p.split == family::Split::kPerHead) replicas = layout.tp;
     if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
     if (table.entries.empty() || !same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
     table.entries.push_back({p, box, offset, box.num_elements(), replicas});
@@ -73,6 +73,7 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
       case family::Slot::kInputNorm: return layer.input_norm;
       case family::Slot::kQkvWeight: return layer.qkv;
       case family::Slot::kQkvBias: return layer.qkv_bias;
+      case family::Slot::kHeadNorm: return layer.head_norm;
       case family::Slot::kOutput: return layer.output;
       case family::Slot::kPostNorm: return layer.post_norm;
       case family::Slot::kGateUp: return layer.gate_up;

@@ -37,7 +37,7 @@ struct ParameterTable {
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);
 
 struct LayerParameters {
-  kernel::Parameter input_norm, qkv, qkv_bias, output, post_norm, gate_up, down;
+  kernel::Parameter input_norm, qkv, qkv_bias, head_norm, output, post_norm, gate_up, down;
 };
 struct ModelParameters {
   kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied

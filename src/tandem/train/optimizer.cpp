@@ -29,11 +29,14 @@ void Optimizer::adopt_values() {
   if (values_.scalar_type() != at::kFloat) master_.copy_(values_.narrow(0, begin_, size_));
 }
 
-// kv heads that several TP ranks hold get the sum of their gradients: each rank adds its part to a buffer of all heads.
-void Optimizer::add_kv_replicas() {
+// What several TP ranks hold and use on different heads gets the sum of their gradients: kv heads, where there are fewer than
+// ranks, by adding each rank's part to a buffer of all; norms of heads as they are.
+void Optimizer::add_head_replicas() {
   for (const model::ParameterEntry& e : table_.entries) {
+    at::Tensor mine = table_.view(grads_, e);
+    if (e.parameter.split == model::family::Split::kPerHead) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
     if (e.parameter.split != model::family::Split::kKvRows || e.replicas == 1) continue;
-    at::Tensor all = at::zeros(e.parameter.shape, at::kFloat), mine = table_.view(grads_, e);
+    at::Tensor all = at::zeros(e.parameter.shape, at::kFloat);
     at::Tensor part = all.narrow(0, e.box.begin[0], e.box.extent(0));
     part.copy_(mine);
     ranks_.tp->all_reduce(all, comm::ReduceOp::kSum);
@@ -42,7 +45,7 @@ void Optimizer::add_kv_replicas() {
 }
 
 void Optimizer::reduce_gradients() {
-  if (ranks_.tp->size() > 1) add_kv_replicas();
+  if (ranks_.tp->size() > 1) add_head_replicas();
   if (ranks_.dp->size() > 1) ranks_.dp->reduce_scatter(reduced_, grads_);
 }
 

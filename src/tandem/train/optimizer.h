@@ -41,7 +41,7 @@ class Optimizer {
 
  private:
   void reduce_gradients();
-  void add_kv_replicas();
+  void add_head_replicas();
   double gradient_norm();
 
   const model::ParameterTable& table_;

@@ -54,6 +54,26 @@ TEST(ModelConfig, AValueOfTheWrongKindNamesFileAndKey) {
   }
 }
 
+TEST(ModelConfig, LlamaStretchesItsRopeAndReadsBack) {
+  json llama = with("model_type", "llama");
+  llama["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                           {"original_max_position_embeddings", 64}};
+  const ModelConfig c = parse_config(llama, "dir/config.json");
+  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_EQ(c.rope_scaling.type, "llama3");
+  const ModelConfig again = parse_config(to_json(c, "float32"), "again");
+  EXPECT_EQ(again.rope_scaling.factor, 8.0);
+  EXPECT_EQ(again.rope_scaling.original_max_positions, 64);
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    json lacking = llama;
+    lacking["rope_scaling"].erase(key);
+    EXPECT_NE(refusal(lacking).find(key), std::string::npos);
+  }
+  llama["rope_scaling"]["high_freq_factor"] = 0.5;
+  EXPECT_NE(refusal(llama).find("high_freq_factor"), std::string::npos);
+  EXPECT_NE(refusal(with("attention_bias", true)).find("attention_bias"), std::string::npos);
+}
+
 TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
   const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
   EXPECT_NE(refusal(with("rope_parameters", yarn)).find("yarn"), std::string::npos);

@@ -154,7 +154,8 @@ void check_training(Folder& f, bool recompute) {
 
 void run_model(const std::string& dir, Report& report) {
   const std::string family = json::parse(std::ifstream(dir + "/config.json")).value("model_type", "");
-  if (family != "qwen2") return report.skip(dir.substr(dir.find_last_of('/') + 1), "family " + family + " is not supported yet");
+  if (family != "llama" && family != "qwen2" && family != "qwen3")
+    return report.skip(dir.substr(dir.find_last_of('/') + 1), "family " + family + " is not supported yet");
   Folder folder(dir, report);
   for (int i = 0; folder.values.contains("seq" + std::to_string(i) + ".input_ids"); ++i) check_forward(folder, i);
   check_greedy(folder);

@@ -17,10 +17,11 @@ enum class Split {
   kRows,    ///< dimension 0 (column-parallel linear, vocabulary)
   kColumns, ///< dimension 1 (row-parallel linear)
   kKvRows,  ///< dimension 0 by kv heads; replicated in groups when there are fewer kv heads than ranks
+  kPerHead, ///< every rank holds all of it and uses it on its own heads, so gradients add up over the ranks
 };
 
 /// What the decoder uses a parameter for. Those of one slot in one layer are fused in this order.
-enum class Slot { kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead };
+enum class Slot { kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kHeadNorm, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead };
 
 struct Parameter {
   std::string name;             ///< Hugging Face name
@@ -33,6 +34,7 @@ struct Parameter {
 struct Traits {
   const char* architecture;     ///< Hugging Face class
   bool qkv_bias;
+  bool head_norm;               ///< RMSNorm of each query and key head before RoPE
 };
 
 /// Errors: UserError for an unknown family.

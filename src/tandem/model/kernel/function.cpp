@@ -125,6 +125,37 @@ struct NormStep final : Step {
   }
 };
 
+// ---- norm of heads
+
+// run(head, norm) for the query and key heads of a row: `norm` 0 is the queries', 1 the keys'.
+template <class Run>
+void for_normed_heads(const AttentionShape& shape, const Run& run) {
+  for (int64_t h = 0; h < shape.num_heads + shape.num_kv_heads; ++h) run(h, h < shape.num_heads ? 0 : 1);
+}
+
+struct HeadNormStep final : Step {
+  at::Tensor grad;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = grad_of(grads, 0);
+    const at::Tensor &qkv = saved[0], &norms = saved[1], &rstd = saved[2];
+    const int64_t W = shape.width(), D = shape.head_dim, heads = rstd.size(1);
+    at::Tensor dx = at::empty_like(qkv);
+    sum_rows(qkv.size(0), 2 * D, grad, [&](int64_t r, float* partial) {
+      by_dtype(qkv, [&]<class E>(E) {
+        const E *dy = pointer<E>(d) + r * W, *x = pointer<E>(qkv) + r * W;
+        E* out = pointer<E>(dx) + r * W;
+        for_normed_heads(shape, [&](int64_t h, int64_t n) {
+          const float r_std = rstd.data_ptr<float>()[r * heads + h];
+          row_table<E>().rms_norm_backward(dy + h * D, x + h * D, pointer<E>(norms) + n * D, r_std, nullptr, D, out + h * D, partial + n * D);
+        });
+        std::copy(dy + heads * D, dy + W, out + heads * D);
+      });
+    });
+    return {dx};
+  }
+};
+
 // ---- linear
 
 struct LinearStep final : Step {
@@ -307,6 +338,32 @@ at::Tensor select_rows(const at::Tensor& x, const at::Tensor& rows) {
     auto step = make_step<SelectStep>({x});
     step->saved = {rows};
     step->num_rows = x.size(0);
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor head_norm(const at::Tensor& qkv, const Parameter& norms, double eps, const AttentionShape& shape) {
+  const int64_t T = qkv.size(0), W = shape.width(), D = shape.head_dim, heads = shape.num_heads + shape.num_kv_heads;
+  at::Tensor out = at::empty_like(qkv), rstd = at::empty({T, heads}, qkv.options().dtype(at::kFloat));
+  for_rows(T, W, [&](int64_t begin, int64_t end) {
+    by_dtype(qkv, [&]<class E>(E) {
+      for (int64_t t = begin; t < end; ++t) {
+        const E* x = pointer<E>(qkv) + t * W;
+        E* y = pointer<E>(out) + t * W;
+        for_normed_heads(shape, [&](int64_t h, int64_t n) {
+          row_table<E>().add_rms_norm(x + h * D, nullptr, pointer<E>(norms.value) + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
+                                      rstd.data_ptr<float>() + t * heads + h);
+        });
+        std::copy(x + heads * D, x + W, y + heads * D);
+      }
+    });
+  });
+  if (recording({qkv})) {
+    auto step = make_step<HeadNormStep>({qkv});
+    step->saved = {qkv.detach(), norms.value, rstd};
+    step->grad = norms.grad;
+    step->shape = shape;
     attach(out, step);
   }
   return out;

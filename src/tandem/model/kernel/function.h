@@ -33,6 +33,9 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_TH, const at:
 /// x w^T
 at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& weight_NK);
 
+/// RMSNorm of each query head by the first D of `norms` and of each key head by the others; values pass.
+at::Tensor head_norm(const at::Tensor& qkv_TW, const Parameter& norms_2D, double eps, const AttentionShape& shape);
+
 /// Adds the bias (may be undefined) and rotates the query and key heads by their positions. cos_sin_PD: row p holds the
 /// D/2 cosines, then the D/2 sines of position p.
 at::Tensor rope(const at::Tensor& qkv_TW, const Parameter& bias_W, const at::Tensor& cos_sin_PD, const at::Tensor& positions_T,

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Dense decoders: Llama 3.x, Qwen2 and 2.5, Qwen3.
 #include "tandem/base/error.h"
 #include "tandem/model/family/family.h"
 
 namespace tandem::model::family {
 
 Traits traits(const std::string& family, const std::string& where) {
-  if (family == "qwen2") return {"Qwen2ForCausalLM", true};
-  throw UserError(where, "model_type is \"" + family + "\"", "\"qwen2\"");
+  if (family == "llama") return {"LlamaForCausalLM", false, false};
+  if (family == "qwen2") return {"Qwen2ForCausalLM", true, false};
+  if (family == "qwen3") return {"Qwen3ForCausalLM", false, true};
+  throw UserError(where, "model_type is \"" + family + "\"", "\"llama\", \"qwen2\" or \"qwen3\"");
 }
 
 std::vector<Parameter> parameters(const ModelConfig& c) {
@@ -24,6 +27,10 @@ std::vector<Parameter> parameters(const ModelConfig& c) {
       all.push_back({a + "q_proj.bias", {c.q_size()}, Split::kRows, Slot::kQkvBias, i});
       all.push_back({a + "k_proj.bias", {c.kv_size()}, Split::kKvRows, Slot::kQkvBias, i});
       all.push_back({a + "v_proj.bias", {c.kv_size()}, Split::kKvRows, Slot::kQkvBias, i});
+    }
+    if (c.head_norm) {
+      all.push_back({a + "q_norm.weight", {c.head_dim}, Split::kPerHead, Slot::kHeadNorm, i});
+      all.push_back({a + "k_norm.weight", {c.head_dim}, Split::kPerHead, Slot::kHeadNorm, i});
     }
     all.push_back({a + "o_proj.weight", {h, c.q_size()}, Split::kColumns, Slot::kOutput, i});
     all.push_back({p + "post_attention_layernorm.weight", {h}, Split::kNone, Slot::kPostNorm, i});
