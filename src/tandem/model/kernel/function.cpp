@@ -147,7 +147,8 @@ struct HeadNormStep final : Step {
         E* out = pointer<E>(dx) + r * W;
         for_normed_heads(shape, [&](int64_t h, int64_t n) {
           const float r_std = rstd.data_ptr<float>()[r * heads + h];
-          row_table<E>().rms_norm_backward(dy + h * D, x + h * D, pointer<E>(norms) + n * D, r_std, nullptr, D, out + h * D, partial + n * D);
+          row_table<E>().rms_norm_backward(dy + h * D, x + h * D, pointer<E>(norms) + n * D, r_std, nullptr, D, out + h * D,
+                                           partial + n * D);
         });
         std::copy(dy + heads * D, dy + W, out + heads * D);
       });
