@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/cli/command.h"
 
@@ -150,7 +151,7 @@ int fail(int code, const std::string& message) {
   std::cout.flush();
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::fprintf(stderr, "tandem: error: %s\n", line.c_str());
+  log::write("error", line);  // on standard error, and in the log of the run that it ends
   return code;
 }
 

@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 namespace tandem::device {
 
 void tune_allocator() {
@@ -24,6 +26,13 @@ int num_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::string program_path() {
+  std::error_code failed;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  const std::filesystem::path near = failed ? program : std::filesystem::relative(program, failed);
+  return failed || near.empty() ? "tandem" : near.string();
 }
 
 std::string cores_name() {

@@ -15,6 +15,9 @@ void set_compute_threads(int threads);
 /// Cores this process may use.
 int num_cores();
 
+/// Where this program lies, seen from the working directory; for commands shown to a person.
+std::string program_path();
+
 /// The machine and those cores, as a text that is equal where they are.
 std::string cores_name();
 

@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/log.h"
+#include "tandem/device/process.h"
 
 namespace tandem::runtime {
 namespace {
@@ -70,7 +71,7 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
     if (i < before.size()) log::info("    before: ", one_line(before[i].response), mark(before[i]));
     log::info("    after:  ", one_line(after[i].response), mark(after[i]));
   }
-  log::info("\nSee the curves:  build/release/tandem board ", run_dir);
+  log::info("\nSee the curves:  ", device::program_path(), " board ", run_dir);
 }
 
 }  // namespace tandem::runtime

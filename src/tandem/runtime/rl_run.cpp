@@ -44,9 +44,9 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   if (!config_.data.eval.empty()) eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, tokenizer_);
   // Before any work: what could not be generated at the end must not start.
   const int64_t positions = actor_.train_model().config().max_positions;
-  if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, positions);
+  if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);
   if (eval_prompts_ && (config_.eval.before || config_.eval.after || config_.eval.every_steps > 0))
-    eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, positions);
+    eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, "eval.max_new_tokens", positions);
   actor_.load(model_dir);
   if (recipe_.needs_reference()) {
     reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device, "reference_weights");

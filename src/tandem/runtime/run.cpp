@@ -35,7 +35,8 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
     std::unique_ptr<RunFolder> folder;
     if (context.is_first()) {
       log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
-      folder = std::make_unique<RunFolder>(dir, supervised.config, true);
+      supervised.resume = fs::exists(dir);
+      folder = std::make_unique<RunFolder>(dir, supervised.config, supervised.resume);
     }
     world.barrier();
     SupervisedRun(supervised, context, folder.get(), model_dir).run();

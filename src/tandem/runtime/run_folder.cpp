@@ -81,6 +81,8 @@ void check_same_run(const RunConfig& before, const RunConfig& now, const std::st
 }
 
 RunFolder::RunFolder(const std::string& dir, const RunConfig& config, bool resume) : dir_(dir), config_yaml_(to_yaml(config)) {
+  std::error_code absent;
+  made_ = !fs::exists(path("config.yaml"), absent);
   claim_folder(dir, resume);
   lock_ = lock_file(path(".lock"));
   if (fs::exists(path("config.yaml"))) check_same_run(load_config(path("config.yaml"), {}), config, dir);
@@ -88,10 +90,25 @@ RunFolder::RunFolder(const std::string& dir, const RunConfig& config, bool resum
   log::also_to_file(path("log.txt"));
 }
 
-RunFolder::~RunFolder() { ::close(lock_); }
+RunFolder::~RunFolder() {
+  if (made_ && !samples_) remove_unused();
+  ::close(lock_);
+}
+
+// A run refused before it began leaves no folder in the way of the corrected command.
+void RunFolder::remove_unused() const {
+  static const std::set<std::string> ours = {"config.yaml", "log.txt", ".lock", "init"};
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_, ignored))
+    if (!ours.contains(entry.path().filename().string())) return;
+  log::stop_file();
+  fs::remove_all(dir_, ignored);
+}
 
 void RunFolder::open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step) {
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  std::error_code absent;
+  fs::remove(path("summary.json"), absent);  // of an earlier end; the run goes on
   // Without a checkpoint the run starts over, and so do its files.
   const auto at = [&](const char* name) -> monitor::ResumeAt {
     const auto it = sink_bytes.find(name);

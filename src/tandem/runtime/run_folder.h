@@ -30,9 +30,12 @@ class RunFolder {
   void write_summary(const RunSummary& summary);
 
  private:
+  void remove_unused() const;
+
   std::string dir_;
   std::string config_yaml_;
   int lock_ = -1;
+  bool made_ = false;
   std::unique_ptr<data::SampleStore> samples_;
 };
 

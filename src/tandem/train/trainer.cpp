@@ -115,7 +115,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   dp.all_reduce(most, comm::ReduceOp::kMax);
   if (!std::isfinite(s[0]))
     throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
-                    "finite rewards and a lower train.lr; the last checkpoint holds the state before");
+                    "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   report.grad_norm = optimizer_.step(options_, lr);
   report.lr = lr;
   report.loss = s[0];

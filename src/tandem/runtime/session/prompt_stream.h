@@ -23,11 +23,13 @@ class PromptStream {
   int64_t size() const { return source_->size(); }
   /// Tokens of the longest prompt; looks at every row the first time.
   int64_t longest_prompt() const;
-  /// Errors: UserError naming the row if a prompt and `new_tokens` more do not fit into `context` tokens.
-  void require_context(int64_t new_tokens, int64_t context) const;
+  /// Errors: UserError naming the row and the option if a prompt and `new_tokens` more do not fit into `context` tokens.
+  void require_context(int64_t new_tokens, const char* option, int64_t context) const;
   double epochs(int64_t position) const { return static_cast<double>(position) / static_cast<double>(size()); }
 
  private:
+  void require_token(const std::vector<int32_t>& ids, int64_t row) const;
+
   const text::Tokenizer& tokenizer_;
   std::unique_ptr<data::PromptSource> source_;
   data::DataOrder order_;
