@@ -24,7 +24,24 @@ at::Tensor tensor_of(const std::vector<int64_t>& values) {
   return t;
 }
 
-MicroBatch build(std::span<const Row> rows, const std::vector<Group>& groups) {
+// Groups that go through the model together.
+using Pass = std::vector<Group>;
+
+std::vector<Pass> cut(std::span<const Row> rows, const std::vector<bool>& shares, int64_t budget_tokens) {
+  std::vector<Pass> passes;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t response = size(rows[i].response), alone = size(rows[i].prompt) + response - 1;
+    const bool joins = !passes.empty() && tokens + (shares[i] ? response : alone) <= budget_tokens;
+    if (!joins) passes.emplace_back();
+    if (joins && shares[i]) passes.back().back().push_back(i);
+    else passes.back().push_back({i});
+    tokens = !joins ? alone : tokens + (shares[i] ? response : alone);
+  }
+  return passes;
+}
+
+MicroBatch build(std::span<const Row> rows, const Pass& groups) {
   MicroBatch batch;
   std::vector<int64_t> ids, positions, predictors, targets;
   const auto append = [&](std::span<const int32_t> tokens, int64_t position) {
@@ -60,25 +77,21 @@ MicroBatch build(std::span<const Row> rows, const std::vector<Group>& groups) {
 }  // namespace
 
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
-  std::vector<MicroBatch> batches;
-  std::vector<Group> groups;
-  int64_t tokens = 0;
+  std::vector<bool> shares(rows.size());  // the prompt of the row before
   for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    TANDEM_CHECK(!row.prompt.empty() && !row.response.empty(), "row ", i, " has no prompt or no response");
-    const int64_t alone = size(row.prompt) + size(row.response) - 1;
-    const bool shares = !groups.empty() && share_prompt(rows[groups.back()[0]], row);
-    const int64_t more = shares ? size(row.response) : alone;
-    if (!groups.empty() && tokens + more > budget_tokens) {
-      batches.push_back(build(rows, std::exchange(groups, {{i}})));
-      tokens = alone;
-      continue;
-    }
-    tokens += more;
-    if (shares) groups.back().push_back(i);
-    else groups.push_back({i});
+    TANDEM_CHECK(!rows[i].prompt.empty() && !rows[i].response.empty(), "row ", i, " has no prompt or no response");
+    shares[i] = i > 0 && share_prompt(rows[i - 1], rows[i]);
   }
-  if (!groups.empty()) batches.push_back(build(rows, groups));
+  std::vector<Pass> passes = cut(rows, shares, budget_tokens);
+  // As few passes, but level: the smallest budget that needs no more of them.
+  for (int64_t low = 0; budget_tokens - low > 1;) {
+    const int64_t middle = low + (budget_tokens - low) / 2;
+    std::vector<Pass> tried = cut(rows, shares, middle);
+    if (tried.size() > passes.size()) low = middle;
+    else budget_tokens = middle, passes = std::move(tried);
+  }
+  std::vector<MicroBatch> batches;
+  for (const Pass& pass : passes) batches.push_back(build(rows, pass));
   return batches;
 }
 

@@ -35,7 +35,8 @@ struct MicroBatch {
   std::vector<int64_t> response_offsets;  ///< of the rows in R, with the end
 };
 
-/// Rows in order, cut where T reaches the budget; a row longer than the budget gets a pass of its own.
+/// Rows in order, in as few passes of at most the budget as that allows, and level; a row longer than the budget gets a pass of
+/// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
 
 /// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.

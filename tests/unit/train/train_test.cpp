@@ -264,6 +264,16 @@ struct Groups {
   }
 };
 
+TEST(MicroBatch, PassesAreLevelWhereTheLastWouldBeSmall) {
+  const std::vector<int32_t> ids(20, 5);
+  std::vector<Row> rows(9);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = std::span(ids).first(1), rows[i].response = std::span(ids).first(10);
+  const std::vector<MicroBatch> passes = pack(rows, 80);  // ten tokens a row: eight would fit
+  ASSERT_EQ(passes.size(), 2u);
+  EXPECT_EQ(passes[0].tokens.ids_T.numel(), 50);
+  EXPECT_EQ(passes[1].tokens.ids_T.numel(), 40);
+}
+
 TEST(MicroBatch, NeighboursWithOnePromptShareItWithinThePass) {
   const Groups groups;
   const std::vector<Row>& rows = groups.samples.rows;
