@@ -92,7 +92,7 @@ kernel::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at
 }
 
 at::Tensor Decoder::local_logits(const ModelParameters& parameters, const at::Tensor& hidden) const {
-  if (parameters.head.packed.defined() && hidden.size(0) <= kernel::kPackedRows) return kernel::packed_product(hidden, parameters.head.packed);
+  if (parameters.head.packed.serves(hidden.size(0))) return kernel::packed_product(hidden, parameters.head.packed);
   at::Tensor logits = at::empty({hidden.size(0), parameters.head.value.size(0)}, hidden.options().dtype(at::kFloat));
   gemm_.forward_float(logits, hidden, parameters.head.value);
   return logits;

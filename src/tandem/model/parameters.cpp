@@ -98,11 +98,10 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
 }
 
 int64_t pack_parameters(ModelParameters& parameters) {
-  if (!kernel::packing_available()) return 0;
   int64_t bytes = 0;
   const auto pack = [&](kernel::Parameter& p) {
     p.packed = kernel::pack_weight(p.value);
-    bytes += kernel::packed_bytes(p.value);
+    bytes += p.packed.bytes();
   };
   for (LayerParameters& layer : parameters.layers)
     for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) pack(*p);

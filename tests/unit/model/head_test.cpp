@@ -86,9 +86,31 @@ TEST(Head, ShardsOfTheVocabularyCombineToTheWhole) {
   const float* x = logits.data_ptr<float>();
   const LogitStats whole[] = {rows().fp.logit_stats(x, 96, 1.0f)};
   const LogitStats parts[] = {rows().fp.logit_stats(x, 32, 1.0f), rows().fp.logit_stats(x + 32, 32, 1.0f), rows().fp.logit_stats(x + 64, 32, 1.0f)};
-  EXPECT_NEAR(combine(whole).lse, combine(parts).lse, 1e-5);
-  EXPECT_NEAR(combine(whole).entropy, combine(parts).entropy, 1e-5);
-  EXPECT_NEAR(combine(whole).lse, at::logsumexp(logits, std::vector<int64_t>{1}).item<float>(), 1e-5);
+  const LogSoftmax one = combine(whole, 1.0f), many = combine(parts, 1.0f);
+  EXPECT_NEAR(one.of(1.5f), many.of(1.5f), 1e-5);
+  EXPECT_NEAR(one.entropy, many.entropy, 1e-5);
+  EXPECT_NEAR(-one.of(0), at::logsumexp(logits, std::vector<int64_t>{1}).item<float>(), 1e-5);
+}
+
+TEST(Head, ANearlyCertainTokenKeepsItsRelativePrecision) {
+  for (float gap : {8.0f, 12.0f, 16.0f}) {
+    const float logits[] = {30.0f - gap, 30.0f, 29.5f - gap, -50.0f};
+    const double rest = std::exp(-static_cast<double>(gap)) + std::exp(-0.5 - gap), inv = 1 / 0.7;
+    const double at_inv = std::exp(-gap * inv) + std::exp((-0.5 - gap) * inv);
+    for (const Rows* table : all_rows()) {
+      for (double t : {1.0, inv}) {
+        const float scale = static_cast<float>(t);
+        const LogitStats whole[] = {table->fp.logit_stats(logits, 4, scale)};
+        const LogitStats parts[] = {table->fp.logit_stats(logits, 1, scale), table->fp.logit_stats(logits + 1, 3, scale)};
+        const double sum = t == 1.0 ? rest : at_inv, want = -std::log1p(sum);
+        EXPECT_NEAR(combine(whole, scale).of(30.0f) / want, 1.0, 2e-6) << table->isa;
+        EXPECT_NEAR(combine(parts, scale).of(30.0f) / want, 1.0, 2e-6) << table->isa;
+        float d[4];
+        table->f32.logit_grad(logits, 4, combine(whole, scale), 1.0f, 1, d);
+        EXPECT_NEAR(d[1] / (sum / (1 + sum)), 1.0, 2e-6) << table->isa;
+      }
+    }
+  }
 }
 
 }  // namespace

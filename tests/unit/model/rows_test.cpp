@@ -201,16 +201,17 @@ void check_logits(const Rows& rows, int64_t n) {
   const auto logits = random_row<float>(n, 16, 5.0);
   const double inv = 1 / 0.7;
   double top = -1e9, sum = 0, weighted = 0;
-  for (float x : logits) top = std::max(top, x * inv);
-  for (float x : logits) sum += std::exp(x * inv - top), weighted += std::exp(x * inv - top) * (x * inv - top);
+  for (float x : logits) top = std::max(top, x * 1.0);
+  for (float x : logits) sum += std::exp((x - top) * inv), weighted += std::exp((x - top) * inv) * ((x - top) * inv);
   const LogitStats s = rows.fp.logit_stats(logits.data(), n, static_cast<float>(inv));
   EXPECT_NEAR(s.max, top, 1e-5);
-  EXPECT_NEAR(s.sum / sum, 1.0, 1e-5);
+  EXPECT_NEAR((1 + s.rest) / sum, 1.0, 1e-5);
   EXPECT_NEAR(s.weighted, weighted, 1e-5 * (1 + std::abs(weighted)));
-  const double lse = top + std::log(sum);
+  const double lse = top * inv + std::log(sum);
+  const LogSoftmax softmax{static_cast<float>(inv), s.max, static_cast<float>(std::log(sum)), 0};
   for (int64_t target : {int64_t{0}, n - 1, int64_t{-1}, n}) {
     Guarded<T> d(n);
-    table_of<T>(rows).logit_grad(logits.data(), n, static_cast<float>(inv), static_cast<float>(lse), 0.3f, target, d.data());
+    table_of<T>(rows).logit_grad(logits.data(), n, softmax, 0.3f, target, d.data());
     std::vector<double> want;
     for (int64_t i = 0; i < n; ++i) want.push_back(0.3 * ((i == target) - std::exp(logits[static_cast<size_t>(i)] * inv - lse)));
     expect_near(d.row(), want, "gradient of logits");
@@ -218,8 +219,9 @@ void check_logits(const Rows& rows, int64_t n) {
   EXPECT_EQ(rows.fp.argmax(logits.data(), n), std::max_element(logits.begin(), logits.end()) - logits.begin());
   double running = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const double p = std::exp(logits[static_cast<size_t>(i)] * inv - top);
-    if (p > 1e-3 * sum) EXPECT_EQ(rows.fp.pick(logits.data(), n, static_cast<float>(inv), s.max, static_cast<float>(running + 0.5 * p)), i);
+    const double p = std::exp((logits[static_cast<size_t>(i)] - top) * inv);
+    const int64_t picked = rows.fp.pick(logits.data(), n, static_cast<float>(inv), s.max, static_cast<float>(running + 0.5 * p));
+    EXPECT_TRUE(picked == i || p <= 1e-3 * sum) << picked << " instead of " << i;
     running += p;
   }
 }

@@ -319,7 +319,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
 }
 
 at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight) {
-  if (weight.packed.defined() && x.size(0) <= kPackedRows && !recording({x})) return packed_product(x, weight.packed);
+  if (weight.packed.serves(x.size(0)) && !recording({x})) return packed_product(x, weight.packed);
   at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
   gemm.forward(y, x.detach(), weight.value);
   if (recording({x})) {

@@ -13,6 +13,7 @@
 #include "tandem/comm/group.h"
 #include "tandem/model/kernel/attention.h"
 #include "tandem/model/kernel/gemm.h"
+#include "tandem/model/kernel/packed.h"
 
 namespace tandem::model::kernel {
 
@@ -21,7 +22,7 @@ namespace tandem::model::kernel {
 struct Parameter {
   at::Tensor value;
   at::Tensor grad;
-  at::Tensor packed;
+  PackedWeight packed;
 };
 
 /// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).
@@ -74,12 +75,8 @@ struct HeadOutput {
 /// Logits exist for one chunk of rows at a time, forward and backward.
 HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight_VH);
 
-/// The log-probability of `target` from the statistics of the vocabulary's shards, in shard order. Both the head and the
-/// sampler end in this function, which is what makes them agree bit for bit.
-struct ShardedLogit {
-  float lse;
-  float entropy;
-};
-ShardedLogit combine(std::span<const LogitStats> shards);
+/// From the statistics of the vocabulary's shards, in shard order. Both the head and the sampler end in this function, which
+/// is what makes their log-probabilities agree bit for bit.
+LogSoftmax combine(std::span<const LogitStats> shards, float inv_temperature);
 
 }  // namespace tandem::model::kernel

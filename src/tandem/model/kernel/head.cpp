@@ -41,17 +41,16 @@ struct HeadStep final : torch::autograd::Node {
   const Gemm* gemm = nullptr;
   HeadInput in;
   Parameter weight;
-  at::Tensor lse;
+  std::vector<LogSoftmax> softmax_R;
 
   void release_variables() override {
     in.hidden_RH.reset();
-    lse.reset();
+    softmax_R.clear();
   }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
     const at::Tensor d_logprobs = grads[0].contiguous(), targets = in.targets_R;
     const int64_t V = weight.value.size(0);
-    const float inv_temperature = static_cast<float>(1.0 / in.temperature);
     at::Tensor d_hidden = at::empty_like(in.hidden_RH);
     for_chunks(*gemm, in.hidden_RH, weight.value, [&](const at::Tensor& logits, int64_t begin, int64_t n) {
       const bool is_float = in.hidden_RH.scalar_type() == at::kFloat;
@@ -59,10 +58,11 @@ struct HeadStep final : torch::autograd::Node {
       at::parallel_for(0, n, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
           const int64_t r = begin + i, target = targets.data_ptr<int64_t>()[r] - in.first_row;
-          const float scale = d_logprobs.data_ptr<float>()[r] * inv_temperature, l = lse.data_ptr<float>()[r];
+          const LogSoftmax& softmax = softmax_R[static_cast<size_t>(r)];
+          const float scale = d_logprobs.data_ptr<float>()[r] * softmax.inv_temperature;
           const float* row = logits.data_ptr<float>() + i * V;
-          if (is_float) rows().f32.logit_grad(row, V, inv_temperature, l, scale, target, d_logits.data_ptr<float>() + i * V);
-          else rows().bf16.logit_grad(row, V, inv_temperature, l, scale, target, static_cast<Half*>(d_logits.data_ptr()) + i * V);
+          if (is_float) rows().f32.logit_grad(row, V, softmax, scale, target, d_logits.data_ptr<float>() + i * V);
+          else rows().bf16.logit_grad(row, V, softmax, scale, target, static_cast<Half*>(d_logits.data_ptr()) + i * V);
         }
       });
       at::Tensor d_rows = d_hidden.narrow(0, begin, n);
@@ -83,24 +83,26 @@ at::Tensor gather_stats(const at::Tensor& mine, comm::Group* tp) {
 
 }  // namespace
 
-ShardedLogit combine(std::span<const LogitStats> shards) {
-  float top = shards[0].max;
-  for (const LogitStats& s : shards) top = std::max(top, s.max);
-  float sum = 0, weighted = 0;
-  for (const LogitStats& s : shards) {
-    const float shrink = std::exp(s.max - top);
-    sum += s.sum * shrink;
-    weighted += (s.weighted + s.sum * (s.max - top)) * shrink;
+LogSoftmax combine(std::span<const LogitStats> shards, float inv_temperature) {
+  size_t top = 0;
+  for (size_t s = 1; s < shards.size(); ++s)
+    if (shards[s].max > shards[top].max) top = s;
+  float rest = shards[top].rest, weighted = shards[top].weighted;
+  for (size_t s = 0; s < shards.size(); ++s) {
+    if (s == top) continue;
+    const float below = (shards[s].max - shards[top].max) * inv_temperature, shrink = std::exp(below), sum = 1.0f + shards[s].rest;
+    rest += sum * shrink;
+    weighted += (shards[s].weighted + sum * below) * shrink;
   }
-  const float log_sum = std::log(sum);
-  return {top + log_sum, log_sum - weighted / sum};
+  const float log_sum = std::log1p(rest);
+  return {inv_temperature, shards[top].max, log_sum, log_sum - weighted / (1.0f + rest)};
 }
 
 HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight) {
   const int64_t R = in.hidden_RH.size(0), V = weight.value.size(0);
   const float inv_temperature = static_cast<float>(1.0 / in.temperature);
   const auto options = in.hidden_RH.options().dtype(at::kFloat).requires_grad(false);
-  at::Tensor mine = at::empty({R, 4}, options);  // max, sum, weighted, logit of the target (if it is ours)
+  at::Tensor mine = at::empty({R, 4}, options);  // LogitStats, logit of the target (if it is ours)
   {
     at::NoGradGuard off;
     for_chunks(gemm, in.hidden_RH.detach(), weight.value, [&](const at::Tensor& logits, int64_t begin, int64_t n) {
@@ -110,15 +112,16 @@ HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter&
           const LogitStats s = rows().fp.logit_stats(row, V, inv_temperature);
           const int64_t target = in.targets_R.data_ptr<int64_t>()[begin + i] - in.first_row;
           float* out = mine.data_ptr<float>() + (begin + i) * 4;
-          out[0] = s.max, out[1] = s.sum, out[2] = s.weighted;
-          out[3] = target >= 0 && target < V ? row[target] * inv_temperature : 0.0f;
+          out[0] = s.max, out[1] = s.rest, out[2] = s.weighted;
+          out[3] = target >= 0 && target < V ? row[target] : 0.0f;
         }
       });
     });
   }
   const at::Tensor all = gather_stats(mine, in.tp);
   HeadOutput out{at::empty({R}, options), at::empty({R}, options)};
-  at::Tensor lse = at::empty({R}, options);
+  std::vector<LogSoftmax> softmax_R;
+  softmax_R.reserve(static_cast<size_t>(R));
   std::vector<LogitStats> shards(static_cast<size_t>(all.size(0)));
   for (int64_t r = 0; r < R; ++r) {
     float target_logit = 0;
@@ -127,10 +130,9 @@ HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter&
       shards[s] = {x[0], x[1], x[2]};
       target_logit += x[3];
     }
-    const ShardedLogit c = combine(shards);
-    lse.data_ptr<float>()[r] = c.lse;
-    out.logprobs_R.data_ptr<float>()[r] = target_logit - c.lse;
-    out.entropy_R.data_ptr<float>()[r] = c.entropy;
+    softmax_R.push_back(combine(shards, inv_temperature));
+    out.logprobs_R.data_ptr<float>()[r] = softmax_R.back().of(target_logit);
+    out.entropy_R.data_ptr<float>()[r] = softmax_R.back().entropy;
   }
   if (at::GradMode::is_enabled() && in.hidden_RH.requires_grad()) {
     auto step = c10::make_intrusive<HeadStep>();
@@ -139,7 +141,7 @@ HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter&
     step->in = in;
     step->in.hidden_RH = in.hidden_RH.detach();
     step->weight = weight;
-    step->lse = lse;
+    step->softmax_R = std::move(softmax_R);
     torch::autograd::set_history(out.logprobs_R, step);
   }
   return out;

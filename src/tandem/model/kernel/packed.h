@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Weights in the order that oneDNN's kernels read them: decoding few rows is bound by reading weights, and repacking them
-// in every product would cost as much again. A packed copy belongs to one version of the weights and goes with it.
+// Weights in the order that a product reads them. Decoding few rows is bound by reading weights: repacking them in every
+// product would cost as much again, and a kernel that asks for them early runs at the memory's speed or the processor's,
+// whichever is lower. A packed copy belongs to one version of the weights and goes with it.
+//
+// float32 goes through our own kernel (panel_product in rows.h), whose rows have the same bits in any company; bfloat16
+// through oneDNN's, for the matrix units.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,16 +13,18 @@
 
 namespace tandem::model::kernel {
 
-/// Rows up to which a packed product is used.
-inline constexpr int64_t kPackedRows = 256;
+struct PackedWeight {
+  at::Tensor data;    ///< float32: [panels][K][panel_columns], the last panel filled up with zeros; bfloat16: opaque
+  int64_t N = 0, K = 0;
+  bool defined() const { return N > 0; }
+  int64_t bytes() const;
+  /// True if the packed product is the fastest for `rows` rows.
+  bool serves(int64_t rows) const;
+};
 
-/// True if this libtorch can pack weights.
-bool packing_available();
-/// A packed copy of w[N,K], an opaque tensor. Requires packing_available().
-at::Tensor pack_weight(const at::Tensor& w_NK);
-/// Bytes of a packed copy of `w`.
-int64_t packed_bytes(const at::Tensor& w_NK);
-/// x w^T with a packed w; the result has x's dtype.
-at::Tensor packed_product(const at::Tensor& x_MK, const at::Tensor& packed);
+/// A packed copy of w[N,K], contiguous; nothing where this libtorch cannot pack w's dtype.
+PackedWeight pack_weight(const at::Tensor& w_NK);
+/// x w^T, with x's dtype; x is contiguous.
+at::Tensor packed_product(const at::Tensor& x_MK, const PackedWeight& w);
 
 }  // namespace tandem::model::kernel

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The row kernels: everything a decoder does besides matrix products. One source, rows_isa.inc, is compiled once per
-// instruction set; rows() picks the best table this processor runs. A row's result depends on that row alone, so it is
-// the same bits whoever shares the batch and however many threads run.
+// The row kernels: everything a decoder does besides the matrix products of libraries. One source, rows_isa.inc, is compiled
+// once per instruction set; rows() picks the best table this processor runs. A row's result depends on that row alone, so it
+// is the same bits whoever shares the batch and however many threads run.
 //
 // T rows, H hidden, D head dimension, V vocabulary. `Half` is bfloat16 as its 16 bits.
 
@@ -25,6 +25,16 @@ struct PagedCache {
   void* values;
   int64_t num_kv_heads, head_dim, block_tokens;
   int64_t heads_per_kv;
+};
+
+/// log softmax(logits / T), from sums over the logits below the largest: where one token is nearly certain, its
+/// log-probability keeps its relative precision.
+struct LogSoftmax {
+  float inv_temperature;
+  float max;      ///< of the logits
+  float log_sum;  ///< of exp((logit - max) / T)
+  float entropy;
+  float of(float logit) const { return (logit - max) * inv_temperature - log_sum; }
 };
 
 struct AdamArgs {
@@ -61,21 +71,35 @@ struct RowTable {
   void (*to_float)(const T* in, int64_t n, float* out);
   void (*from_float)(const float* in, int64_t n, T* out);
   void (*add_columns)(const T* row, int64_t n, float* sums);   ///< sums += row
-  /// d_logits = scale * (onehot(target) - exp(logit*inv_temperature - lse)); target outside [0, n) adds no one.
-  /// d_logits may be logits.
-  void (*logit_grad)(const float* logits, int64_t n, float inv_temperature, float lse, float scale, int64_t target, T* d_logits);
+  /// d_logits = scale * (onehot(target) - softmax); target outside [0, n) adds no one. d_logits may be logits.
+  void (*logit_grad)(const float* logits, int64_t n, const LogSoftmax& softmax, float scale, int64_t target, T* d_logits);
 };
 
 /// Over fp32 logits of one row.
 struct LogitStats {
-  float max;       ///< of logit / T
-  float sum;       ///< of exp(logit / T - max)
-  float weighted;  ///< of exp(logit / T - max) * (logit / T - max); for the entropy
+  float max;       ///< of the logits
+  float rest;      ///< sum of exp((logit - max) / T), one largest logit left out
+  float weighted;  ///< sum of exp(z) * z, z = (logit - max) / T; for the entropy
+};
+
+/// A few rows of x times one panel: columns of a packed weight, side by side (see packed.h).
+struct PanelTile {
+  const float* x;          ///< [rows] of K, x_stride apart
+  int64_t x_stride, rows;  ///< rows: at most panel_rows
+  const float* panel;      ///< [K][panel_columns]
+  int64_t K;
+  float* out;              ///< [rows] of `columns`, out_stride apart
+  int64_t out_stride, columns;
+  bool add;                ///< to what `out` holds
+  const float* ahead;      ///< what this thread reads next: one row of a panel is fetched in every `ahead_step` steps
+  int64_t ahead_step;
 };
 
 struct FloatTable {
+  int64_t panel_columns, panel_rows;
+  void (*panel_product)(const PanelTile& tile);
   LogitStats (*logit_stats)(const float* logits, int64_t n, float inv_temperature);
-  /// First index whose running sum of exp(logit/T - max) exceeds `threshold`; n - 1 if none does.
+  /// First index whose running sum of exp((logit - max) / T) exceeds `threshold`; the last with any mass if none does.
   int64_t (*pick)(const float* logits, int64_t n, float inv_temperature, float max, float threshold);
   int64_t (*argmax)(const float* logits, int64_t n);  ///< lowest index among equals
   void (*adamw)(const AdamArgs& args, int64_t begin, int64_t end);

@@ -4,6 +4,6 @@
 namespace tandem::model::kernel {
 
 extern const Rows kRows_avx2;
-const Rows kRows_avx2 = {table<float>(), table<Half>(), {logit_stats, pick, argmax, adamw, sum_of_squares, add_columns<float>}, "avx2"};
+const Rows kRows_avx2 = {table<float>(), table<Half>(), float_table(), "avx2"};
 
 }  // namespace tandem::model::kernel

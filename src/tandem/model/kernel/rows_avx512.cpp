@@ -4,6 +4,6 @@
 namespace tandem::model::kernel {
 
 extern const Rows kRows_avx512;
-const Rows kRows_avx512 = {table<float>(), table<Half>(), {logit_stats, pick, argmax, adamw, sum_of_squares, add_columns<float>}, "avx512"};
+const Rows kRows_avx512 = {table<float>(), table<Half>(), float_table(), "avx512"};
 
 }  // namespace tandem::model::kernel

@@ -4,6 +4,6 @@
 namespace tandem::model::kernel {
 
 extern const Rows kRows_base;
-const Rows kRows_base = {table<float>(), table<Half>(), {logit_stats, pick, argmax, adamw, sum_of_squares, add_columns<float>}, "base"};
+const Rows kRows_base = {table<float>(), table<Half>(), float_table(), "base"};
 
 }  // namespace tandem::model::kernel
