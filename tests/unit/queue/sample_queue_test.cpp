@@ -31,6 +31,14 @@ struct Fixture : testing::Test {
   Options options{.groups_per_step = 2, .group_size = kSize, .staleness = 1, .lag_policy = "drop", .take_timeout_s = 0.1};
   static constexpr data::Stage kTrain = data::Stage::kTrain;
   static constexpr ReplicaId kReplica{0};
+
+  // Groups 0 to 3 start; 1 and 2 end and are taken.
+  static void take_first_step(SampleQueue& queue) {
+    for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+    queue.put(group(1, 0));
+    queue.put(group(2, 0));
+    queue.take(kTrain, kReplica, StepId{1});
+  }
 };
 using Queue = Fixture;
 
@@ -54,10 +62,7 @@ TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
 
 TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
   SampleQueue queue(options);
-  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
-  queue.put(group(1, 0));
-  queue.put(group(2, 0));
-  queue.take(kTrain, kReplica, StepId{1});
+  take_first_step(queue);
   EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   EXPECT_EQ(queue.num_may_start(), 0);
@@ -73,10 +78,7 @@ TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
 
 TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
   SampleQueue queue(options);
-  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
-  queue.put(group(1, 0));
-  queue.put(group(2, 0));
-  queue.take(kTrain, kReplica, StepId{1});
+  take_first_step(queue);
   const std::vector<GroupId> waiting = {GroupId{0}};  // for a slot; group 3 runs
   EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
@@ -89,10 +91,7 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
 TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
   options.lag_policy = "wait";
   SampleQueue queue(options);
-  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
-  queue.put(group(1, 0));
-  queue.put(group(2, 0));
-  queue.take(kTrain, kReplica, StepId{1});
+  take_first_step(queue);
   queue.commit(StepId{1}, PolicyVersion{1});
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   queue.put(group(4, 1));
