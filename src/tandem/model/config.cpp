@@ -2,12 +2,12 @@
 #include "tandem/model/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/model/config_keys.h"
 #include "tandem/model/family/family.h"
 
 namespace tandem::model {
@@ -15,80 +15,100 @@ namespace {
 
 using nlohmann::json;
 
-// Far above any model, and low enough that the bytes of all of them together are a number.
-constexpr int64_t kMostLayers = int64_t{1} << 12, kMostWidth = int64_t{1} << 22, kMostRows = int64_t{1} << 24;
-
-[[noreturn]] void refuse(const json& config, const char* key, const std::string& where, const std::string& wanted) {
-  throw UserError(where, join_text("\"", key, "\" is ", config.at(key).dump().substr(0, 80)), wanted);
-}
-
-int64_t positive(const json& config, const char* key, int64_t most, const std::string& where) {
-  if (!config.contains(key)) throw UserError(where, join_text("no \"", key, "\""), "a Hugging Face config.json");
-  const json& v = config.at(key);
-  if (!v.is_number_integer() || v.get<int64_t>() <= 0 || v.get<int64_t>() > most)
-    refuse(config, key, where, join_text("a positive integer, at most ", most));
-  return v.get<int64_t>();
-}
-
-double positive_number(const json& config, const char* key, double fallback, const std::string& where) {
-  if (!config.contains(key)) return fallback;
-  const json& v = config.at(key);
-  if (!v.is_number() || !(v.get<double>() > 0) || !std::isfinite(v.get<double>())) refuse(config, key, where, "a positive number");
-  return v.get<double>();
-}
-
-bool flag(const json& config, const char* key, const std::string& where) {
-  if (!config.contains(key)) return false;
-  if (!config.at(key).is_boolean()) refuse(config, key, where, "true or false");
-  return config.at(key).get<bool>();
-}
-
-std::string text(const json& config, const char* key, const std::string& fallback, const std::string& where) {
-  if (!config.contains(key)) return fallback;
-  if (!config.at(key).is_string()) refuse(config, key, where, "a text");
-  return config.at(key).get<std::string>();
-}
-
-void read_eos(const json& config, std::vector<int32_t>& ids, const std::string& where) {
+void read_eos(const ConfigKeys& keys, std::vector<int32_t>& ids) {
   constexpr const char* kKey = "eos_token_id";
-  if (!config.contains(kKey) || config.at(kKey).is_null()) return;
-  const json& v = config.at(kKey);
+  if (!keys.has(kKey)) return;
+  const json& v = keys.at(kKey);
   for (const json& id : v.is_array() ? v : json::array({v})) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kMostRows)
-      refuse(config, kKey, where, "a token id, or a list of token ids");
+      keys.refuse(kKey, "a token id, or a list of token ids");
     const auto number = id.get<int32_t>();
     if (std::find(ids.begin(), ids.end(), number) == ids.end()) ids.push_back(number);
   }
 }
 
-RopeScaling read_llama3(const json& rope, const std::string& where) {
-  RopeScaling s;
-  s.type = "llama3";
-  const std::pair<const char*, double*> numbers[] = {
-      {"factor", &s.factor}, {"low_freq_factor", &s.low_freq_factor}, {"high_freq_factor", &s.high_freq_factor}};
-  for (const auto& [key, value] : numbers) {
-    if (!rope.contains(key)) throw UserError(where, join_text("no \"", key, "\""), "a positive number, as rope_type llama3 has it");
-    *value = positive_number(rope, key, 1, where);
-  }
-  s.original_max_positions = positive(rope, "original_max_position_embeddings", kMostRows, where);
-  if (s.high_freq_factor <= s.low_freq_factor)
-    refuse(rope, "high_freq_factor", where, join_text("above low_freq_factor, ", s.low_freq_factor));
-  return s;
+void read_llama3(const ConfigKeys& rope, RopeScaling& s) {
+  s.factor = rope.number("factor");
+  s.low_freq_factor = rope.number("low_freq_factor");
+  s.high_freq_factor = rope.number("high_freq_factor");
+  s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
+  if (s.high_freq_factor <= s.low_freq_factor) rope.refuse("high_freq_factor", join_text("above low_freq_factor, ", s.low_freq_factor));
+}
+
+void read_yarn(const ConfigKeys& rope, RopeScaling& s) {
+  s.factor = rope.number("factor");
+  s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
+  s.beta_fast = rope.number("beta_fast", s.beta_fast);
+  s.beta_slow = rope.number("beta_slow", s.beta_slow);
+  s.mscale = rope.number("mscale", 0);
+  s.mscale_all_dim = rope.number("mscale_all_dim", 0);
+  s.attention_factor = rope.number("attention_factor", 0);
+  if (!rope.flag("truncate", true)) rope.refuse("truncate", "true");
+  if (s.beta_fast <= s.beta_slow) throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
 }
 
 // transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters.
-void read_rope(const json& config, ModelConfig& c, const std::string& where) {
-  c.rope_theta = positive_number(config, "rope_theta", c.rope_theta, where);
+void read_rope(const ConfigKeys& keys, ModelConfig& c) {
+  c.rope_theta = keys.number("rope_theta", c.rope_theta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!config.contains(key) || config.at(key).is_null()) continue;
-    const json& rope = config.at(key);
-    if (!rope.is_object()) refuse(config, key, where, "an object, or null");
-    const std::string inside = where + ": " + key;
-    const std::string type = text(rope, "rope_type", text(rope, "type", "default", inside), inside);
-    if (type == "llama3") c.rope_scaling = read_llama3(rope, inside);
-    else if (type != "default") refuse(config, key, where, "rope_type \"default\" or \"llama3\" for " + c.family);
-    c.rope_theta = positive_number(rope, "rope_theta", c.rope_theta, inside);
+    if (!keys.has(key)) continue;
+    const ConfigKeys rope = keys.inside(key);
+    const std::string type = rope.text("rope_type", rope.text("type", "default"));
+    c.rope_scaling.type = type;
+    if (type == "llama3") read_llama3(rope, c.rope_scaling);
+    else if (type == "yarn") read_yarn(rope, c.rope_scaling);
+    else if (type != "default") keys.refuse(key, "rope_type \"default\", \"llama3\" or \"yarn\" for " + c.family);
+    c.rope_theta = rope.number("rope_theta", c.rope_theta);
   }
+}
+
+void read_latent_attention(const ConfigKeys& keys, ModelConfig& c) {
+  MlaConfig& m = c.mla;
+  m.q_rank = keys.positive("q_lora_rank", kMostWidth, 0);
+  m.kv_rank = keys.positive("kv_lora_rank", kMostWidth);
+  m.nope_dim = keys.positive("qk_nope_head_dim", kMostWidth);
+  m.rope_dim = keys.positive("qk_rope_head_dim", kMostWidth);
+  m.v_dim = keys.positive("v_head_dim", kMostWidth);
+  m.interleaved = keys.flag("rope_interleave", true);
+  c.head_dim = m.rope_dim;  // what is rotated
+  c.num_kv_heads = c.num_heads;
+}
+
+void read_choice(const ConfigKeys& keys, MoeConfig& e) {
+  e.experts_per_token = keys.positive("num_experts_per_tok", kMostWidth);
+  if (e.experts_per_token > e.num_experts)
+    keys.refuse("num_experts_per_tok", join_text("at most the ", e.num_experts, " experts"));
+  e.intermediate_size = keys.positive("moe_intermediate_size", kMostWidth);
+  e.normalize = keys.flag("norm_topk_prob", false);
+}
+
+void read_qwen_experts(const ConfigKeys& keys, MoeConfig& e) {
+  e.num_experts = keys.positive("num_experts", kMostWidth);
+  read_choice(keys, e);
+  e.sparse_step = keys.positive("decoder_sparse_step", kMostLayers, 1);
+  if (!keys.has("mlp_only_layers")) return;
+  for (const json& layer : keys.at("mlp_only_layers")) {
+    if (!layer.is_number_unsigned()) keys.refuse("mlp_only_layers", "a list of layers");
+    e.dense_layers.push_back(layer.get<int64_t>());
+  }
+}
+
+void read_deepseek_experts(const ConfigKeys& keys, MoeConfig& e) {
+  e.num_experts = keys.positive("n_routed_experts", kMostWidth);
+  read_choice(keys, e);
+  e.num_shared_experts = keys.whole("n_shared_experts", kMostWidth, 0);
+  e.num_groups = keys.positive("n_group", kMostWidth, 1);
+  e.top_groups = keys.positive("topk_group", kMostWidth, 1);
+  e.scaling = keys.number("routed_scaling_factor", 1);
+  e.first_sparse_layer = keys.whole("first_k_dense_replace", kMostLayers, 0);
+  e.sigmoid = e.correction_bias = true;
+  if (keys.text("scoring_func", "sigmoid") != "sigmoid") keys.refuse("scoring_func", "\"sigmoid\"");
+  if (keys.text("topk_method", "noaux_tc") != "noaux_tc") keys.refuse("topk_method", "\"noaux_tc\"");
+  if (keys.positive("moe_layer_freq", kMostLayers, 1) != 1) keys.refuse("moe_layer_freq", "1");
+  if (e.num_experts % e.num_groups != 0 || e.num_experts / e.num_groups < 2)
+    keys.refuse("n_group", join_text("groups of two or more of the ", e.num_experts, " experts"));
+  if (e.top_groups > e.num_groups || e.top_groups * (e.num_experts / e.num_groups) < e.experts_per_token)
+    keys.refuse("topk_group", join_text("at most ", e.num_groups, ", and room for ", e.experts_per_token, " experts"));
 }
 
 json read_json(const std::string& path) {
@@ -99,36 +119,90 @@ json read_json(const std::string& path) {
   return parsed;
 }
 
+json rope_json(const RopeScaling& s) {
+  json out = {{"rope_type", s.type}, {"factor", s.factor}, {"original_max_position_embeddings", s.original_max_positions}};
+  if (s.type == "llama3") {
+    out["low_freq_factor"] = s.low_freq_factor;
+    out["high_freq_factor"] = s.high_freq_factor;
+    return out;
+  }
+  out["beta_fast"] = s.beta_fast;
+  out["beta_slow"] = s.beta_slow;
+  if (s.mscale > 0) out["mscale"] = s.mscale;
+  if (s.mscale_all_dim > 0) out["mscale_all_dim"] = s.mscale_all_dim;
+  if (s.attention_factor > 0) out["attention_factor"] = s.attention_factor;
+  return out;
+}
+
+void write_latent_attention(const MlaConfig& m, json& out) {
+  out["q_lora_rank"] = m.q_rank > 0 ? json(m.q_rank) : json();
+  out["kv_lora_rank"] = m.kv_rank;
+  out["qk_nope_head_dim"] = m.nope_dim;
+  out["qk_rope_head_dim"] = m.rope_dim;
+  out["v_head_dim"] = m.v_dim;
+  out["rope_interleave"] = m.interleaved;
+  out.erase("head_dim");
+}
+
+void write_experts(const MoeConfig& e, json& out) {
+  out["num_experts_per_tok"] = e.experts_per_token;
+  out["moe_intermediate_size"] = e.intermediate_size;
+  out["norm_topk_prob"] = e.normalize;
+  if (!e.sigmoid) {
+    out["num_experts"] = e.num_experts;
+    out["decoder_sparse_step"] = e.sparse_step;
+    out["mlp_only_layers"] = e.dense_layers;
+    return;
+  }
+  out["n_routed_experts"] = e.num_experts;
+  out["n_shared_experts"] = e.num_shared_experts;
+  out["n_group"] = e.num_groups;
+  out["topk_group"] = e.top_groups;
+  out["routed_scaling_factor"] = e.scaling;
+  out["first_k_dense_replace"] = e.first_sparse_layer;
+  out["moe_layer_freq"] = 1;
+  out["scoring_func"] = "sigmoid";
+  out["topk_method"] = "noaux_tc";
+}
+
 }  // namespace
 
+bool ModelConfig::is_sparse(int64_t layer) const {
+  return moe.num_experts > 0 && layer >= moe.first_sparse_layer && (layer + 1) % moe.sparse_step == 0 &&
+         std::find(moe.dense_layers.begin(), moe.dense_layers.end(), layer) == moe.dense_layers.end();
+}
+
 ModelConfig parse_config(const json& config, const std::string& where) {
+  const ConfigKeys keys(config, where);
   ModelConfig c;
-  c.family = text(config, "model_type", "", where);
+  c.family = keys.text("model_type", "");
   const family::Traits traits = family::traits(c.family, where);
-  c.vocab_size = positive(config, "vocab_size", kMostRows, where);
-  c.hidden_size = positive(config, "hidden_size", kMostWidth, where);
-  c.intermediate_size = positive(config, "intermediate_size", kMostWidth, where);
-  c.num_layers = positive(config, "num_hidden_layers", kMostLayers, where);
-  c.num_heads = positive(config, "num_attention_heads", kMostWidth, where);
-  c.num_kv_heads = config.contains("num_key_value_heads") ? positive(config, "num_key_value_heads", kMostWidth, where) : c.num_heads;
-  const bool says_head_dim = config.contains("head_dim") && !config["head_dim"].is_null();
-  c.head_dim = says_head_dim ? positive(config, "head_dim", kMostWidth, where) : c.hidden_size / c.num_heads;
-  c.max_positions = positive(config, "max_position_embeddings", kMostRows, where);
-  read_rope(config, c, where);
-  c.norm_eps = positive_number(config, "rms_norm_eps", c.norm_eps, where);
-  c.tied_embeddings = flag(config, "tie_word_embeddings", where);
+  c.vocab_size = keys.positive("vocab_size", kMostRows);
+  c.hidden_size = keys.positive("hidden_size", kMostWidth);
+  c.intermediate_size = keys.positive("intermediate_size", kMostWidth);
+  c.num_layers = keys.positive("num_hidden_layers", kMostLayers);
+  c.num_heads = keys.positive("num_attention_heads", kMostWidth);
+  c.num_kv_heads = keys.positive("num_key_value_heads", kMostWidth, c.num_heads);
+  c.head_dim = keys.positive("head_dim", kMostWidth, c.hidden_size / c.num_heads);
+  c.max_positions = keys.positive("max_position_embeddings", kMostRows);
+  read_rope(keys, c);
+  c.norm_eps = keys.number("rms_norm_eps", c.norm_eps);
+  c.tied_embeddings = keys.flag("tie_word_embeddings");
   c.qkv_bias = traits.qkv_bias;
   c.head_norm = traits.head_norm;
+  if (traits.latent) read_latent_attention(keys, c);
+  if (traits.experts && traits.latent) read_deepseek_experts(keys, c.moe);
+  else if (traits.experts) read_qwen_experts(keys, c.moe);
   // Qwen2 has its bias on q, k and v without saying so.
   for (const char* key : {"attention_bias", "mlp_bias"})
-    if (flag(config, key, where)) refuse(config, key, where, "false for " + c.family);
-  read_eos(config, c.eos_ids, where);
+    if (keys.flag(key)) keys.refuse(key, "false for " + c.family);
+  read_eos(keys, c.eos_ids);
   if (c.num_heads % c.num_kv_heads != 0)
     throw UserError(where, join_text(c.num_heads, " heads over ", c.num_kv_heads, " kv heads"), "a multiple");
   if (c.head_dim % 2 != 0 || c.head_dim == 0) throw UserError(where, join_text("head_dim is ", c.head_dim), "an even number, for RoPE");
   if (c.q_size() > kMostWidth) throw UserError(where, join_text(c.num_heads, " heads of ", c.head_dim), join_text("at most ", kMostWidth));
-  if (text(config, "hidden_act", "silu", where) != "silu") refuse(config, "hidden_act", where, "\"silu\"");
-  if (flag(config, "use_sliding_window", where)) throw UserError(where, "use_sliding_window is on", "full attention");
+  if (keys.text("hidden_act", "silu") != "silu") keys.refuse("hidden_act", "\"silu\"");
+  if (keys.flag("use_sliding_window")) throw UserError(where, "use_sliding_window is on", "full attention");
   return c;
 }
 
@@ -136,7 +210,10 @@ ModelConfig read_config(const std::string& dir) {
   const std::string path = dir + "/config.json";
   ModelConfig config = parse_config(read_json(path), path);
   const std::string generation = dir + "/generation_config.json";
-  if (std::ifstream(generation)) read_eos(read_json(generation), config.eos_ids, generation);
+  if (std::ifstream(generation)) {
+    const json said = read_json(generation);
+    read_eos({said, generation}, config.eos_ids);
+  }
   return config;
 }
 
@@ -160,12 +237,9 @@ json to_json(const ModelConfig& c, const std::string& dtype) {
               {"initializer_range", 0.02},
               {"torch_dtype", dtype},
               {"use_cache", true}};
-  if (c.rope_scaling.type != "default")
-    out["rope_scaling"] = {{"rope_type", c.rope_scaling.type},
-                           {"factor", c.rope_scaling.factor},
-                           {"low_freq_factor", c.rope_scaling.low_freq_factor},
-                           {"high_freq_factor", c.rope_scaling.high_freq_factor},
-                           {"original_max_position_embeddings", c.rope_scaling.original_max_positions}};
+  if (c.rope_scaling.type != "default") out["rope_scaling"] = rope_json(c.rope_scaling);
+  if (c.mla.kv_rank > 0) write_latent_attention(c.mla, out);
+  if (c.moe.num_experts > 0) write_experts(c.moe, out);
   if (!c.eos_ids.empty()) out["eos_token_id"] = c.eos_ids.size() == 1 ? json(c.eos_ids[0]) : json(c.eos_ids);
   return out;
 }

@@ -1,53 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/decoder.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
-#include <cmath>
-#include <numbers>
-
+#include "tandem/model/kernel/experts.h"
+#include "tandem/model/kernel/heads.h"
 #include "tandem/model/kernel/packed.h"
+#include "tandem/model/rope.h"
 
 namespace tandem::model {
-namespace {
-
-// Llama 3's stretch: wavelengths beyond the trained context by `factor`, those well inside it not at all, between them by a
-// mix (Llama Team, The Llama 3 Herd of Models; as Hugging Face's "llama3" has it).
-double stretched(double frequency, const RopeScaling& s) {
-  if (s.type != "llama3") return frequency;
-  const double turns = static_cast<double>(s.original_max_positions) * frequency / (2 * std::numbers::pi);  // within the context
-  if (turns < s.low_freq_factor) return frequency / s.factor;
-  if (turns > s.high_freq_factor) return frequency;
-  const double share = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-  return (1 - share) * frequency / s.factor + share * frequency;
-}
-
-// Row p: cosines, then sines, of p * theta^(-2i/D) for i < D/2 (Su et al., RoFormer; angles in fp32 as Hugging Face has them).
-at::Tensor rope_table(const ModelConfig& config) {
-  const int64_t P = config.max_positions, D = config.head_dim, half = D / 2;
-  at::Tensor table = at::empty({P, D}, at::kFloat);
-  float* out = table.data_ptr<float>();
-  for (int64_t i = 0; i < half; ++i) {
-    const double plain = 1.0 / std::pow(config.rope_theta, static_cast<double>(2 * i) / static_cast<double>(D));
-    const auto frequency = static_cast<float>(stretched(plain, config.rope_scaling));
-    for (int64_t p = 0; p < P; ++p) {
-      const float angle = static_cast<float>(p) * frequency;
-      out[p * D + i] = std::cos(angle);
-      out[p * D + half + i] = std::sin(angle);
-    }
-  }
-  return table;
-}
-
-}  // namespace
-
 at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::AttentionShape& shape) {
   return kernel::attention(qkv, trees_, shape, parity_);
 }
 
 Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp)
     : config_(config), gemm_(gemm), tp_(tp), cos_sin_PD_(rope_table(config)) {
-  shape_ = {config.num_heads / tp_size(), local_kv_heads(config, tp_size()), config.head_dim};
+  const int64_t heads = config.num_heads / tp_size();
+  shape_ = {heads, local_kv_heads(config, tp_size()), config.head_dim};
+  // A latent is one key and value for all heads; see latent_attention.
+  if (config.mla.kv_rank > 0) shape_ = {heads, 1, config.mla.kv_rank + config.mla.rope_dim, latent_softmax_scale(config)};
   first_row_ = tp ? config.vocab_size / tp->size() * tp->rank() : 0;
 }
 
@@ -57,22 +31,90 @@ struct Decoder::Pass {
   AttentionContext& context;
 };
 
+at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const {
+  const LayerParameters& p = pass.parameters.layers[index];
+  at::Tensor qkv = kernel::linear(gemm_, kernel::enter_tensor_parallel(x, tp_), p.qkv);
+  if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
+  qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
+  return pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
+}
+
+// Rotates the last query dimensions of every head and the one key [T,R] that all heads share; {[T,heads,R], [T,R]}.
+std::pair<at::Tensor, at::Tensor> Decoder::rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const {
+  const int64_t T = q.size(0), heads = q.size(1), R = config_.mla.rope_dim;
+  at::Tensor both = at::cat({q, k.unsqueeze(1)}, 1);
+  if (config_.mla.interleaved) both = both.view({T, heads + 1, R / 2, 2}).transpose(2, 3);
+  both = kernel::rope(both.reshape({T, (heads + 1) * R}), {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
+  return {both.narrow(1, 0, heads), both.select(1, heads)};
+}
+
+// A key is [up(latent) | rotated], a value up(latent). Where a cache holds the latents, the up-projections move to the queries
+// and the outputs: one key [latent | rotated] then serves all heads, and is its own value ("absorbed"). Parity mode does so
+// in training too, for the same bits.
+at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::Tensor& x) const {
+  constexpr double kEps = 1e-6;  // of the norms of latents, whatever the model's is
+  const LayerParameters& p = pass.parameters.layers[index];
+  const MlaConfig& m = config_.mla;
+  const int64_t T = x.size(0), heads = shape_.num_heads;
+  const at::Tensor q_in = m.q_rank > 0 ? kernel::add_rms_norm(kernel::linear(gemm_, x, p.q_down), {}, p.q_down_norm, kEps).second : x;
+  const at::Tensor q = kernel::linear(gemm_, kernel::enter_tensor_parallel(q_in, tp_), p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
+  const at::Tensor down = kernel::linear(gemm_, x, p.kv_down);
+  at::Tensor latent = kernel::add_rms_norm(down.narrow(1, 0, m.kv_rank).contiguous(), {}, p.kv_down_norm, kEps).second;
+  latent = kernel::enter_tensor_parallel(latent, tp_);
+  const at::Tensor shared = kernel::enter_tensor_parallel(down.narrow(1, m.kv_rank, m.rope_dim).contiguous(), tp_);
+  const at::Tensor q_nope = q.narrow(2, 0, m.nope_dim);
+  const auto [q_rope, k_rope] = rotate_latent(q.narrow(2, m.nope_dim, m.rope_dim), shared, pass.batch.positions_T);
+  const auto layer = static_cast<int64_t>(index);
+  const int64_t rows = m.nope_dim + m.v_dim;
+  if (pass.context.keeps_keys() || gemm_.parity()) {
+    const at::Tensor up = kernel::head_linear(gemm_, q_nope.reshape({T, heads * m.nope_dim}), p.kv_up, {heads, rows, 0, m.nope_dim, false});
+    const at::Tensor query = at::cat({up.view({T, heads, m.kv_rank}), q_rope}, 2).reshape({T, shape_.q_width()});
+    const at::Tensor key = at::cat({latent, k_rope}, 1);
+    const at::Tensor mixed = pass.context.attend(layer, at::cat({query, key, key}, 1), shape_).view({T, heads, shape_.head_dim});
+    return kernel::head_linear(gemm_, mixed.narrow(2, 0, m.kv_rank).reshape({T, heads * m.kv_rank}), p.kv_up,
+                               {heads, rows, m.nope_dim, m.v_dim, true});
+  }
+  const at::Tensor up = kernel::linear(gemm_, latent, p.kv_up).view({T, heads, rows});
+  const int64_t D = std::max(m.nope_dim + m.rope_dim, m.v_dim);
+  const auto padded = [&](const at::Tensor& t) {  // heads of D, as packed attention has them
+    return at::cat({t, at::zeros({T, heads, D - t.size(2)}, t.options())}, 2).reshape({T, heads * D});
+  };
+  const at::Tensor key = at::cat({up.narrow(2, 0, m.nope_dim), k_rope.unsqueeze(1).expand({T, heads, m.rope_dim})}, 2);
+  const at::Tensor qkv = at::cat({padded(at::cat({q_nope, q_rope}, 2)), padded(key), padded(up.narrow(2, m.nope_dim, m.v_dim))}, 1);
+  const at::Tensor mixed = pass.context.attend(layer, qkv, {heads, heads, D, shape_.softmax_scale});
+  return mixed.view({T, heads, D}).narrow(2, 0, m.v_dim).reshape({T, heads * m.v_dim});
+}
+
+at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const {
+  return kernel::linear(gemm_, kernel::swiglu(kernel::linear(gemm_, x, gate_up)), down);
+}
+
+at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x) const {
+  const LayerParameters& p = pass.parameters.layers[index];
+  const MoeConfig& m = config_.moe;
+  const kernel::Router router{p.router, p.router_bias.value, {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid,
+                                                              m.normalize, static_cast<float>(m.scaling)}};
+  at::Tensor chosen = pass.batch.replayed_routes ? pass.batch.replayed_routes->at(index) : at::Tensor();
+  if (chosen.defined() && chosen.size(0) != x.size(0)) chosen = chosen.index_select(0, pass.batch.rows_R);
+  const kernel::Routing routing = kernel::route(gemm_, x, router, chosen);
+  if (pass.batch.recorded_routes) pass.batch.recorded_routes->at(index) = routing.experts_Tk;
+  const at::Tensor out = kernel::experts(gemm_, x, routing, p.expert_gate_up, p.expert_down);
+  return m.num_shared_experts > 0 ? at::add(out, mlp(x, p.shared_gate_up, p.shared_down)) : out;
+}
+
 std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const {
   const LayerParameters& p = pass.parameters.layers[index];
   auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
-  at::Tensor qkv = kernel::linear(gemm_, kernel::enter_tensor_parallel(normed, tp_), p.qkv);
-  if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
-  qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
-  at::Tensor attended = pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
+  at::Tensor attended = config_.mla.kv_rank > 0 ? latent_attention(pass, index, normed) : plain_attention(pass, index, normed);
   if (index + 1 == pass.parameters.layers.size() && pass.batch.rows_R.defined()) {
     residual = kernel::select_rows(residual, pass.batch.rows_R);
     attended = kernel::select_rows(attended, pass.batch.rows_R);
   }
   attended = kernel::linear(gemm_, attended, p.output);
   auto [middle, post] = kernel::add_rms_norm(residual, kernel::leave_tensor_parallel(attended, tp_), p.post_norm, config_.norm_eps);
-  const at::Tensor gate_up = kernel::linear(gemm_, kernel::enter_tensor_parallel(post, tp_), p.gate_up);
-  const at::Tensor down = kernel::linear(gemm_, kernel::swiglu(gate_up), p.down);
-  return {middle, kernel::leave_tensor_parallel(down, tp_)};
+  const at::Tensor entered = kernel::enter_tensor_parallel(post, tp_);
+  const at::Tensor out = p.router.value.defined() ? experts(pass, index, entered) : mlp(entered, p.gate_up, p.down);
+  return {middle, kernel::leave_tensor_parallel(out, tp_)};
 }
 
 at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute) const {

@@ -19,6 +19,8 @@ class AttentionContext {
   virtual ~AttentionContext() = default;
   /// o[T, q width] from rotated qkv[T, qkv width].
   virtual at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) = 0;
+  /// Whether keys outlive the pass, in a cache of Decoder::attention_shape.
+  virtual bool keeps_keys() const { return false; }
 };
 
 /// Each packed tree sees itself, causally; for training and scoring.
@@ -36,6 +38,10 @@ class PackedContext final : public AttentionContext {
 struct TokenBatch {
   at::Tensor ids_T, positions_T;   ///< int64; ids lie in the vocabulary, positions below max_positions (callers check user input)
   at::Tensor rows_R;               ///< int64, rising: the tokens whose hidden state is wanted. Undefined: all
+  /// Experts of each sparse layer, int64 [T,k]: taken instead of the router's choice. Null: the router chooses.
+  const std::vector<at::Tensor>* replayed_routes = nullptr;
+  /// One tensor per layer, filled with the experts of each sparse layer, [T,k]; [R,k] in the last.
+  std::vector<at::Tensor>* recorded_routes = nullptr;
 };
 
 /// Ownership  uses the Gemm and the TP group, which must outlive it; holds no weights.
@@ -64,6 +70,11 @@ class Decoder {
 
  private:
   struct Pass;
+  at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
+  at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
+  std::pair<at::Tensor, at::Tensor> rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const;
+  at::Tensor mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const;
+  at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
   std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;

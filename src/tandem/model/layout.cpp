@@ -39,6 +39,7 @@ void check_layout(const Layout& layout, const ModelConfig& c, const std::string&
   };
   divides(c.num_heads, "attention heads");
   divides(c.intermediate_size, "columns of the MLP");
+  if (c.moe.num_experts > 0) divides(c.moe.intermediate_size, "columns of an expert");
   divides(c.vocab_size, "rows of the vocabulary");
   if (c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
     throw UserError(where, join_text("tp", layout.tp, " against ", c.num_kv_heads, " kv heads"), "one must divide the other");
@@ -55,7 +56,7 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, int tp
   };
   switch (parameter.split) {
     case family::Split::kNone:
-    case family::Split::kPerHead: break;
+    case family::Split::kPartial: break;
     case family::Split::kRows: cut(0, tp, tp_rank); break;
     case family::Split::kColumns: cut(1, tp, tp_rank); break;
     case family::Split::kKvRows: {

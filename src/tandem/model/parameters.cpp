@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -36,6 +37,20 @@ uint64_t hash_name(const std::string& name) {  // FNV-1a
 
 bool same_slot(const family::Parameter& a, const family::Parameter& b) { return a.slot == b.slot && a.layer == b.layer; }
 
+kernel::Parameter LayerParameters::*member_of(family::Slot slot) {
+  using family::Slot;
+  using L = LayerParameters;
+  static const std::map<Slot, kernel::Parameter L::*> kMembers = {
+      {Slot::kInputNorm, &L::input_norm},     {Slot::kQkvWeight, &L::qkv},           {Slot::kQkvBias, &L::qkv_bias},
+      {Slot::kHeadNorm, &L::head_norm},       {Slot::kOutput, &L::output},           {Slot::kPostNorm, &L::post_norm},
+      {Slot::kGateUp, &L::gate_up},           {Slot::kDown, &L::down},               {Slot::kQDown, &L::q_down},
+      {Slot::kQDownNorm, &L::q_down_norm},    {Slot::kQUp, &L::q_up},                {Slot::kKvDown, &L::kv_down},
+      {Slot::kKvDownNorm, &L::kv_down_norm},  {Slot::kKvUp, &L::kv_up},              {Slot::kRouter, &L::router},
+      {Slot::kRouterBias, &L::router_bias},   {Slot::kExpertGateUp, &L::expert_gate_up}, {Slot::kExpertDown, &L::expert_down},
+      {Slot::kSharedGateUp, &L::shared_gate_up}, {Slot::kSharedDown, &L::shared_down}};
+  return kMembers.at(slot);
+}
+
 }  // namespace
 
 at::Tensor ParameterTable::view(const at::Tensor& flat, const ParameterEntry& entry) const {
@@ -48,7 +63,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   for (const family::Parameter& p : family::parameters(config)) {
     const Box box = box_of(p, config, layout.tp, layout.tp_rank(rank));
     int replicas = 1;
-    if (p.split == family::Split::kNone || p.split == family::Split::kPerHead) replicas = layout.tp;
+    if (p.split == family::Split::kNone || p.split == family::Split::kPartial) replicas = layout.tp;
     if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
     if (table.entries.empty() || !same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
     table.entries.push_back({p, box, offset, box.num_elements(), replicas});
@@ -62,23 +77,9 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
   ModelParameters model;
   model.layers.resize(static_cast<size_t>(table.config.num_layers));
   const auto slot_of = [&](const family::Parameter& p) -> kernel::Parameter& {
-    switch (p.slot) {
-      case family::Slot::kEmbedding: return model.embedding;
-      case family::Slot::kFinalNorm: return model.final_norm;
-      case family::Slot::kHead: return model.head;
-      default: break;
-    }
-    LayerParameters& layer = model.layers[static_cast<size_t>(p.layer)];
-    switch (p.slot) {
-      case family::Slot::kInputNorm: return layer.input_norm;
-      case family::Slot::kQkvWeight: return layer.qkv;
-      case family::Slot::kQkvBias: return layer.qkv_bias;
-      case family::Slot::kHeadNorm: return layer.head_norm;
-      case family::Slot::kOutput: return layer.output;
-      case family::Slot::kPostNorm: return layer.post_norm;
-      case family::Slot::kGateUp: return layer.gate_up;
-      default: return layer.down;
-    }
+    if (p.layer >= 0) return model.layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
+    if (p.slot == family::Slot::kEmbedding) return model.embedding;
+    return p.slot == family::Slot::kHead ? model.head : model.final_norm;
   };
   for (size_t i = 0; i < table.entries.size();) {
     size_t end = i;
@@ -90,7 +91,7 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
     if (first.box.begin.size() == 2) shape.push_back(first.box.extent(1));
     kernel::Parameter& slot = slot_of(first.parameter);
     slot.value = values.narrow(0, first.offset, elements).view(shape);
-    if (grads.defined()) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
+    if (grads.defined() && first.parameter.trained) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
     i = end;
   }
   if (table.config.tied_embeddings) model.head = model.embedding;
@@ -104,7 +105,9 @@ int64_t pack_parameters(ModelParameters& parameters) {
     bytes += p.packed.bytes();
   };
   for (LayerParameters& layer : parameters.layers)
-    for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) pack(*p);
+    for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
+                                 &layer.q_down, &layer.q_up, &layer.kv_down})
+      if (p->value.defined()) pack(*p);
   if (parameters.head.value.scalar_type() == at::kFloat) pack(parameters.head);
   return bytes;
 }
@@ -123,7 +126,7 @@ void initialize_parameters(const ParameterTable& table, at::Tensor& values, uint
   for (const ParameterEntry& e : table.entries) {
     at::Tensor view = table.view(values, e);
     if (e.parameter.shape.size() == 1) {
-      const bool is_bias = e.parameter.slot == family::Slot::kQkvBias;
+      const bool is_bias = e.parameter.slot == family::Slot::kQkvBias || e.parameter.slot == family::Slot::kRouterBias;
       view.fill_(is_bias ? 0.0 : 1.0);
       continue;
     }

@@ -36,8 +36,12 @@ struct ParameterTable {
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);
 
+/// What a layer has not stays undefined.
 struct LayerParameters {
   kernel::Parameter input_norm, qkv, qkv_bias, head_norm, output, post_norm, gate_up, down;
+  kernel::Parameter q_down, q_down_norm, q_up, kv_down, kv_down_norm, kv_up;
+  kernel::Parameter router, router_bias, shared_gate_up, shared_down;
+  kernel::Parameter expert_gate_up, expert_down;  ///< of all experts: [E*2F, H], each its gate, then its up; [E*H, F]
 };
 struct ModelParameters {
   kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied

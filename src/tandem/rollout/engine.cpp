@@ -25,6 +25,7 @@ CacheShape cache_shape(const Options& options, const model::Decoder& decoder) {
 class PagedContext final : public model::AttentionContext {
  public:
   PagedContext(const BlockPool& pool, const model::kernel::PagedTokens& tokens) : pool_(pool), tokens_(tokens) {}
+  bool keeps_keys() const override { return true; }
   at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
     return model::kernel::paged_attention(qkv, tokens_, shape, pool_.layer(layer));
   }

@@ -21,6 +21,14 @@ Optimizer::Optimizer(const model::ParameterTable& table, at::Tensor values, at::
   v_ = arena.allocate("optimizer", {size_}, at::kFloat);
   if (values_.scalar_type() == at::kFloat) master_ = values_.narrow(0, begin_, size_);
   else master_ = arena.allocate("master_weights", {size_}, at::kFloat);
+  int64_t from = 0;
+  for (const model::ParameterEntry& e : table.entries) {
+    if (e.parameter.trained) continue;
+    const int64_t first = std::clamp(e.offset - begin_, int64_t{0}, size_);
+    if (first > from) trained_.emplace_back(from, first);
+    from = std::max(from, std::clamp(e.offset + e.num_elements - begin_, int64_t{0}, size_));
+  }
+  if (from < size_) trained_.emplace_back(from, size_);
   // With one data-parallel rank the gradients are their own sum.
   reduced_ = ranks_.dp->size() == 1 ? grads_ : arena.allocate("gradients", {size_}, at::kFloat);
 }
@@ -34,7 +42,7 @@ void Optimizer::adopt_values() {
 void Optimizer::add_head_replicas() {
   for (const model::ParameterEntry& e : table_.entries) {
     at::Tensor mine = table_.view(grads_, e);
-    if (e.parameter.split == model::family::Split::kPerHead) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
+    if (e.parameter.split == model::family::Split::kPartial) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
     if (e.parameter.split != model::family::Split::kKvRows || e.replicas == 1) continue;
     at::Tensor all = at::zeros(e.parameter.shape, at::kFloat);
     at::Tensor part = all.narrow(0, e.box.begin[0], e.box.extent(0));
@@ -94,7 +102,8 @@ double Optimizer::step(const Options& o, double lr) {
   a.weight_decay = static_cast<float>(o.weight_decay);
   a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
-  at::parallel_for(0, size_, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
+  for (const auto& [from, to] : trained_)
+    at::parallel_for(from, to, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
   if (ranks_.dp->size() > 1) {
     const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
     ranks_.dp->all_gather(values_, mine);

@@ -6,6 +6,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tandem/comm/group.h"
 #include "tandem/device/arena.h"
@@ -48,6 +50,7 @@ class Optimizer {
   at::Tensor values_, grads_;
   Ranks ranks_;
   int64_t begin_, size_;             // of the slice
+  std::vector<std::pair<int64_t, int64_t>> trained_;  // ranges of the slice
   at::Tensor master_, m_, v_;        // [size_]; master_ is a view of values_ in fp32 models
   at::Tensor reduced_;               // [size_] summed gradients
   int64_t num_steps_ = 0;

@@ -17,11 +17,15 @@ enum class Split {
   kRows,    ///< dimension 0 (column-parallel linear, vocabulary)
   kColumns, ///< dimension 1 (row-parallel linear)
   kKvRows,  ///< dimension 0 by kv heads; replicated in groups when there are fewer kv heads than ranks
-  kPerHead, ///< every rank holds all of it and uses it on its own heads, so gradients add up over the ranks
+  kPartial, ///< every rank holds all of it and uses it on its own heads or columns, so gradients add up over the ranks
 };
 
 /// What the decoder uses a parameter for. Those of one slot in one layer are fused in this order.
-enum class Slot { kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kHeadNorm, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead };
+enum class Slot {
+  kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kHeadNorm, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead,
+  kQDown, kQDownNorm, kQUp, kKvDown, kKvDownNorm, kKvUp,                                       // latent attention
+  kRouter, kRouterBias, kExpertGateUp, kExpertDown, kSharedGateUp, kSharedDown,                // experts
+};
 
 struct Parameter {
   std::string name;             ///< Hugging Face name
@@ -29,12 +33,15 @@ struct Parameter {
   Split split;
   Slot slot;
   int64_t layer;                ///< -1 outside the layers
+  bool trained = true;          ///< by gradient
 };
 
 struct Traits {
   const char* architecture;     ///< Hugging Face class
   bool qkv_bias;
   bool head_norm;               ///< RMSNorm of each query and key head before RoPE
+  bool latent;                  ///< multi-head latent attention
+  bool experts;                 ///< sparse MLPs
 };
 
 /// Errors: UserError for an unknown family.

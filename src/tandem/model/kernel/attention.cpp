@@ -329,7 +329,7 @@ Trees stems(std::span<const int64_t> lengths) {
   return trees;
 }
 
-float AttentionShape::scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
+float AttentionShape::scale() const { return softmax_scale > 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
 at::Tensor packed_attention(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape, at::Tensor* lse) {
   if (qkv.scalar_type() == at::kBFloat16 && !computes_in_half(qkv))

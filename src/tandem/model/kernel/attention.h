@@ -16,6 +16,7 @@ namespace tandem::model::kernel {
 
 struct AttentionShape {
   int64_t num_heads, num_kv_heads, head_dim;  ///< as this rank holds them
+  float softmax_scale = 0;                    ///< of the scores; 0: 1 / sqrt(head_dim)
 
   int64_t group() const { return num_heads / num_kv_heads; }
   int64_t q_width() const { return num_heads * head_dim; }

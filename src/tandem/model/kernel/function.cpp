@@ -1,55 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/kernel/function.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/packed.h"
+#include "tandem/model/kernel/step.h"
 
 namespace tandem::model::kernel {
 namespace {
 
-using torch::autograd::Node;
-using torch::autograd::variable_list;
-
 constexpr int64_t kSliceRows = 64;  // rows whose weight gradients add up together; fixed, so threads do not change the bits
-
-template <class T>
-T* pointer(const at::Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; }
-
-// Calls run.template operator()<T>() with the element type of `t`.
-template <class Run>
-void by_dtype(const at::Tensor& t, const Run& run) {
-  if (t.scalar_type() == at::kFloat) run(float{});
-  else run(Half{});
-}
-
-void for_rows(int64_t rows, int64_t row_elements, const std::function<void(int64_t, int64_t)>& run) {
-  at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(row_elements, 1)), run);
-}
-
-// A node with its saved tensors, which are dropped as soon as the backward has used them.
-struct Step : Node {
-  std::vector<at::Tensor> saved;
-  void release_variables() override { saved.clear(); }
-  static at::Tensor grad_of(variable_list& grads, size_t i) { return grads[i].defined() ? grads[i].contiguous() : at::Tensor(); }
-};
-
-bool recording(std::initializer_list<at::Tensor> inputs) {
-  return at::GradMode::is_enabled() &&
-         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
-}
 
 // Sums rows into `sums` slice by slice: run(row, partial) adds one row to a partial sum.
 void sum_rows(int64_t rows, int64_t width, at::Tensor sums, const std::function<void(int64_t, float*)>& run) {
@@ -256,18 +223,6 @@ struct RecomputeStep final : Step {
     return torch::autograd::grad(outputs, inputs, output_grads, false, false, true);
   }
 };
-
-template <class S>
-c10::intrusive_ptr<S> make_step(std::initializer_list<at::Tensor> inputs) {
-  auto step = c10::make_intrusive<S>();
-  torch::autograd::edge_list edges;
-  for (const at::Tensor& t : inputs)
-    if (t.defined()) edges.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
-  step->set_next_edges(std::move(edges));
-  return step;
-}
-
-void attach(at::Tensor& out, const c10::intrusive_ptr<Node>& step) { torch::autograd::set_history(out, step); }
 
 }  // namespace
 

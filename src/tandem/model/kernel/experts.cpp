@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/experts.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "tandem/base/check.h"
+#include "tandem/model/kernel/step.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+constexpr int64_t kFewRows = 32;  // per expert: then experts run side by side, each on one thread
+
+// ---- router
+
+void score_row(const float* logits, const RouterShape& shape, float* scores) {
+  const int64_t E = shape.num_experts;
+  if (shape.sigmoid) {
+    for (int64_t e = 0; e < E; ++e) scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
+    return;
+  }
+  const float top = *std::max_element(logits, logits + E);
+  float sum = 0;
+  for (int64_t e = 0; e < E; ++e) sum += scores[e] = std::exp(logits[e] - top);
+  for (int64_t e = 0; e < E; ++e) scores[e] /= sum;
+}
+
+// Takes every expert out of `choice` that is not in one of the best groups.
+void keep_groups(const RouterShape& shape, std::vector<float>& choice) {
+  const int64_t size = shape.num_experts / shape.num_groups;
+  std::vector<float> worth;
+  std::vector<int64_t> order(static_cast<size_t>(shape.num_groups));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t g : order) {
+    std::vector<float> members(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+    std::partial_sort(members.begin(), members.begin() + 2, members.end(), std::greater<>());
+    worth.push_back(members[0] + members[1]);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return worth[static_cast<size_t>(a)] > worth[static_cast<size_t>(b)]; });
+  for (size_t i = static_cast<size_t>(shape.top_groups); i < order.size(); ++i)
+    std::fill_n(choice.begin() + order[i] * size, size, -std::numeric_limits<float>::infinity());
+}
+
+void choose_row(const float* scores, const float* bias, const RouterShape& shape, int64_t* chosen) {
+  std::vector<float> choice(scores, scores + shape.num_experts);
+  for (size_t e = 0; bias && e < choice.size(); ++e) choice[e] += bias[e];
+  if (shape.num_groups > 1) keep_groups(shape, choice);
+  std::vector<int64_t> order(choice.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto better = [&](int64_t a, int64_t b) {
+    const float x = choice[static_cast<size_t>(a)], y = choice[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + shape.experts_per_token, order.end(), better);
+  std::copy_n(order.begin(), shape.experts_per_token, chosen);
+}
+
+// What the chosen scores are divided by.
+float total_of(const float* scores, const int64_t* chosen, const RouterShape& shape) {
+  if (!shape.normalize) return 1.0f;
+  float sum = shape.sigmoid ? 1e-20f : 0.0f;
+  for (int64_t i = 0; i < shape.experts_per_token; ++i) sum += scores[chosen[i]];
+  return sum;
+}
+
+// d_logits from the gradients of the chosen weights.
+void score_backward(const float* scores, const int64_t* chosen, const float* d_weights, const RouterShape& shape, float* d_logits) {
+  const int64_t E = shape.num_experts, k = shape.experts_per_token;
+  const float total = total_of(scores, chosen, shape);
+  float mixed = 0;  // sum of d_weight * weight, of weights that sum to 1
+  for (int64_t i = 0; i < k && shape.normalize; ++i) mixed += d_weights[i] * scores[chosen[i]] / total;
+  std::fill_n(d_logits, E, 0.0f);
+  for (int64_t i = 0; i < k; ++i) d_logits[chosen[i]] = shape.scaling * (d_weights[i] - mixed) / total;  // of the scores, so far
+  if (shape.sigmoid) {
+    for (int64_t i = 0; i < k; ++i) d_logits[chosen[i]] *= scores[chosen[i]] * (1.0f - scores[chosen[i]]);
+    return;
+  }
+  float dot = 0;
+  for (int64_t i = 0; i < k; ++i) dot += d_logits[chosen[i]] * scores[chosen[i]];
+  for (int64_t e = 0; e < E; ++e) d_logits[e] = scores[e] * (d_logits[e] - dot);
+}
+
+struct RouteStep final : Step {
+  const Gemm* gemm = nullptr;
+  at::Tensor grad;
+  RouterShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = grad_of(grads, 0);
+    const at::Tensor &x = saved[0], &weight = saved[1], &scores = saved[2], &chosen = saved[3];
+    const int64_t T = x.size(0), E = shape.num_experts, k = shape.experts_per_token;
+    at::Tensor d_logits = at::empty({T, E}, at::kFloat), dx = at::empty_like(x);
+    for_rows(T, E, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        score_backward(scores.data_ptr<float>() + t * E, chosen.data_ptr<int64_t>() + t * k, d.data_ptr<float>() + t * k, shape,
+                       d_logits.data_ptr<float>() + t * E);
+    });
+    d_logits = d_logits.to(x.scalar_type());
+    if (grad.defined()) gemm->weight_grad(grad, d_logits, x);
+    gemm->input_grad(dx, d_logits, weight);
+    return {dx};
+  }
+};
+
+// ---- experts
+
+// Rows sorted by expert: row r is copy `r % k` of no token in particular, but of token token[r].
+struct Sorted {
+  std::vector<int64_t> offsets;  // [E + 1]
+  std::vector<int64_t> token;    // [S]
+  std::vector<int64_t> row;      // [T * k]: where (token, choice) stands
+
+  Sorted(const at::Tensor& experts, int64_t num_experts) : offsets(static_cast<size_t>(num_experts) + 1) {
+    const int64_t S = experts.numel(), k = experts.size(1);
+    const int64_t* chosen = experts.data_ptr<int64_t>();
+    for (int64_t i = 0; i < S; ++i) ++offsets[static_cast<size_t>(chosen[i]) + 1];
+    std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+    std::vector<int64_t> next(offsets.begin(), offsets.end() - 1);
+    token.resize(static_cast<size_t>(S));
+    row.resize(static_cast<size_t>(S));
+    for (int64_t i = 0; i < S; ++i) {
+      const int64_t r = next[static_cast<size_t>(chosen[i])]++;
+      token[static_cast<size_t>(r)] = i / k;
+      row[static_cast<size_t>(i)] = r;
+    }
+  }
+  int64_t rows() const { return std::ssize(token); }
+
+  // run(expert, first row, rows) for experts that have any.
+  void for_experts(bool side_by_side, const std::function<void(int64_t, int64_t, int64_t)>& run) const {
+    const auto some = [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        const int64_t first = offsets[static_cast<size_t>(e)], count = offsets[static_cast<size_t>(e) + 1] - first;
+        if (count > 0) run(e, first, count);
+      }
+    };
+    if (side_by_side) at::parallel_for(0, std::ssize(offsets) - 1, 1, some);
+    else some(0, std::ssize(offsets) - 1);
+  }
+
+  // Each row a copy of its token's row of x.
+  at::Tensor gather(const at::Tensor& x) const {
+    const int64_t H = x.size(1);
+    at::Tensor out = at::empty({rows(), H}, x.options());
+    const size_t bytes = static_cast<size_t>(H) * x.element_size();
+    const char* from = static_cast<const char*>(x.data_ptr());
+    char* to = static_cast<char*>(out.data_ptr());
+    for_rows(rows(), H, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        std::memcpy(to + static_cast<size_t>(r) * bytes, from + static_cast<size_t>(token[static_cast<size_t>(r)]) * bytes, bytes);
+    });
+    return out;
+  }
+
+  // Each token the sum of its rows, in the order of its choice.
+  at::Tensor combine(const at::Tensor& y, int64_t tokens) const {
+    const int64_t H = y.size(1), k = rows() / std::max<int64_t>(tokens, 1);
+    at::Tensor out = at::empty({tokens, H}, y.options());
+    for_rows(tokens, H * k, [&](int64_t begin, int64_t end) {
+      std::vector<float> sums(static_cast<size_t>(H));
+      by_dtype(y, [&]<class E>(E) {
+        for (int64_t t = begin; t < end; ++t) {
+          std::fill(sums.begin(), sums.end(), 0.0f);
+          for (int64_t i = 0; i < k; ++i)
+            row_table<E>().add_columns(pointer<E>(y) + row[static_cast<size_t>(t * k + i)] * H, H, sums.data());
+          row_table<E>().from_float(sums.data(), H, pointer<E>(out) + t * H);
+        }
+      });
+    });
+    return out;
+  }
+
+  // run(row, weight of the row)
+  template <class Run>
+  void for_weights(const at::Tensor& weights, int64_t width, const Run& run) const {
+    const float* w = weights.data_ptr<float>();
+    for_rows(rows(), width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) run(i, row[static_cast<size_t>(i)], w[i]);
+    });
+  }
+};
+
+template <class E>
+void scale_row(const E* in, int64_t n, float factor, E* out) {
+  thread_local std::vector<float> buffer;
+  buffer.resize(static_cast<size_t>(n));
+  row_table<E>().to_float(in, n, buffer.data());
+  for (float& x : buffer) x *= factor;
+  row_table<E>().from_float(buffer.data(), n, out);
+}
+
+// Expert e's part of a parameter that holds them all.
+at::Tensor part_of(const at::Tensor& all, int64_t expert, int64_t num_experts) {
+  const int64_t rows = all.size(0) / num_experts;
+  return all.narrow(0, expert * rows, rows);
+}
+
+struct ExpertsPass {
+  const Gemm& gemm;
+  Sorted sorted;
+  int64_t num_experts;
+  bool side_by_side;
+
+  ExpertsPass(const Gemm& g, const at::Tensor& experts, int64_t count)
+      : gemm(g), sorted(experts, count), num_experts(count), side_by_side(!g.parity() && sorted.rows() < kFewRows * count) {}
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weights) const {
+    at::Tensor y = at::empty({x.size(0), weights.size(0) / num_experts}, x.options());
+    sorted.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
+      at::Tensor out = y.narrow(0, first, count);
+      gemm.forward(out, x.narrow(0, first, count), part_of(weights, e, num_experts));
+    });
+    return y;
+  }
+  at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weights, const at::Tensor& grad) const {
+    at::Tensor dx = at::empty_like(x);
+    sorted.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
+      const at::Tensor d = dy.narrow(0, first, count);
+      if (grad.defined()) {
+        at::Tensor dw = part_of(grad, e, num_experts);
+        gemm.weight_grad(dw, d, x.narrow(0, first, count));
+      }
+      at::Tensor out = dx.narrow(0, first, count);
+      gemm.input_grad(out, d, part_of(weights, e, num_experts));
+    });
+    return dx;
+  }
+};
+
+// silu(gate) * up of each row.
+at::Tensor activate(const at::Tensor& gate_up) {
+  const int64_t F = gate_up.size(1) / 2;
+  at::Tensor out = at::empty({gate_up.size(0), F}, gate_up.options());
+  for_rows(gate_up.size(0), F, [&](int64_t begin, int64_t end) {
+    by_dtype(gate_up, [&]<class E>(E) {
+      for (int64_t r = begin; r < end; ++r) row_table<E>().swiglu(pointer<E>(gate_up) + 2 * r * F, F, pointer<E>(out) + r * F);
+    });
+  });
+  return out;
+}
+
+at::Tensor scaled(const at::Tensor& rows, const Sorted& sorted, const at::Tensor& weights) {
+  const int64_t F = rows.size(1);
+  at::Tensor out = at::empty_like(rows);
+  by_dtype(rows, [&]<class E>(E) {
+    sorted.for_weights(weights, F, [&](int64_t, int64_t r, float w) { scale_row(pointer<E>(rows) + r * F, F, w, pointer<E>(out) + r * F); });
+  });
+  return out;
+}
+
+// The weights multiply the activations, so that their gradient needs no output of an expert.
+struct ExpertsStep final : Step {
+  const Gemm* gemm = nullptr;
+  int64_t num_experts = 0;
+  Parameter gate_up, down;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d_out = grad_of(grads, 0);
+    const at::Tensor &x = saved[0], &experts = saved[1], &weights = saved[2], &gate_up_S = saved[3];
+    const ExpertsPass pass(*gemm, experts, num_experts);
+    const Sorted& sorted = pass.sorted;
+    const int64_t F = gate_up_S.size(1) / 2;
+    const at::Tensor active = activate(gate_up_S);
+    at::Tensor d_active = pass.backward(sorted.gather(d_out), scaled(active, sorted, weights), down.value, down.grad);
+    at::Tensor d_weights = at::empty_like(weights), d_gate_up = at::empty_like(gate_up_S);
+    by_dtype(x, [&]<class E>(E) {
+      sorted.for_weights(weights, F, [&](int64_t i, int64_t r, float w) {
+        E* d = pointer<E>(d_active) + r * F;
+        d_weights.data_ptr<float>()[i] = row_table<E>().dot(d, pointer<E>(active) + r * F, F);
+        scale_row(d, F, w, d);
+        row_table<E>().swiglu_backward(pointer<E>(gate_up_S) + 2 * r * F, d, F, pointer<E>(d_gate_up) + 2 * r * F);
+      });
+    });
+    const at::Tensor dx = pass.backward(d_gate_up, sorted.gather(x), gate_up.value, gate_up.grad);
+    return {sorted.combine(dx, x.size(0)), d_weights};
+  }
+};
+
+}  // namespace
+
+Routing route(const Gemm& gemm, const at::Tensor& x, const Router& router, const at::Tensor& chosen) {
+  const RouterShape& shape = router.shape;
+  const int64_t T = x.size(0), E = shape.num_experts, k = shape.experts_per_token;
+  at::Tensor logits = at::empty({T, E}, at::kFloat);
+  gemm.forward_float(logits, x.detach(), router.weight_EH.value);
+  const at::Tensor bias = router.bias_E.defined() ? router.bias_E.to(at::kFloat) : at::Tensor();
+  Routing routing{chosen.defined() ? chosen : at::empty({T, k}, at::kLong), at::empty({T, k}, at::kFloat)};
+  float* scores = logits.data_ptr<float>();
+  for_rows(T, E, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* row = scores + t * E;
+      int64_t* best = routing.experts_Tk.data_ptr<int64_t>() + t * k;
+      score_row(row, shape, row);
+      if (!chosen.defined()) choose_row(row, pointer<float>(bias), shape, best);
+      const float total = total_of(row, best, shape);
+      for (int64_t i = 0; i < k; ++i) routing.weights_Tk.data_ptr<float>()[t * k + i] = row[best[i]] / total * shape.scaling;
+    }
+  });
+  if (recording({x})) {
+    auto step = make_step<RouteStep>({x});
+    step->gemm = &gemm;
+    step->grad = router.weight_EH.grad;
+    step->shape = shape;
+    step->saved = {x.detach(), router.weight_EH.value, logits, routing.experts_Tk};
+    attach(routing.weights_Tk, step);
+  }
+  return routing;
+}
+
+at::Tensor experts(const Gemm& gemm, const at::Tensor& x, const Routing& routing, const Parameter& gate_up, const Parameter& down) {
+  const int64_t E = down.value.size(0) / x.size(1);
+  const ExpertsPass pass(gemm, routing.experts_Tk, E);
+  const at::Tensor gate_up_S = pass.forward(pass.sorted.gather(x), gate_up.value);
+  const at::Tensor weights = routing.weights_Tk.detach();
+  at::Tensor out = pass.sorted.combine(pass.forward(scaled(activate(gate_up_S), pass.sorted, weights), down.value), x.size(0));
+  if (recording({x, routing.weights_Tk})) {
+    auto step = make_step<ExpertsStep>({x, routing.weights_Tk});
+    step->gemm = &gemm;
+    step->num_experts = E;
+    step->gate_up = gate_up;
+    step->down = down;
+    step->saved = {x.detach(), routing.experts_Tk, weights, gate_up_S};
+    attach(out, step);
+  }
+  return out;
+}
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A mixture of experts: each token goes through the k experts its router chooses. Tokens are sorted by expert, so that an
+// expert is one product over its tokens, forward and backward.
+//
+// T tokens, H hidden, E experts, F width of one (as this rank holds it), k experts per token, S = T * k rows, by expert.
+
+#include <ATen/core/Tensor.h>
+
+#include "tandem/model/kernel/function.h"
+
+namespace tandem::model::kernel {
+
+struct RouterShape {
+  int64_t num_experts, experts_per_token;
+  int64_t num_groups = 1, top_groups = 1;  ///< only experts of the best groups are eligible; a group counts its two best
+  bool sigmoid = false;                    ///< scores; else softmax
+  bool normalize = false;                  ///< the chosen weights to sum 1
+  float scaling = 1;                       ///< of the weights, after that
+};
+
+struct Router {
+  Parameter weight_EH;
+  at::Tensor bias_E;  ///< added to the scores for the choice alone; may be undefined
+  RouterShape shape;
+};
+
+struct Routing {
+  at::Tensor experts_Tk;  ///< int64, best first
+  at::Tensor weights_Tk;  ///< fp32; carries the gradient
+};
+
+/// Scores of x weight^T in fp32, and the best experts by score plus bias: DeepSeek-AI, DeepSeek-V3, eq. 12-16; without groups,
+/// sigmoid and bias Qwen3-MoE's. `chosen` (int64 [T,k], may be undefined) replaces the choice; the weights are still this
+/// router's.
+Routing route(const Gemm& gemm, const at::Tensor& x_TH, const Router& router, const at::Tensor& chosen_Tk);
+
+/// Sum over a token's experts of weight * down(silu(gate) * up). gate_up: [E*2F, H], each expert its gate, then its up;
+/// down: [E*H, F].
+at::Tensor experts(const Gemm& gemm, const at::Tensor& x_TH, const Routing& routing, const Parameter& gate_up, const Parameter& down);
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the nodes of the graph share. Included by the .cpp files of this folder alone.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::model::kernel {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+template <class T>
+T* pointer(const at::Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; }
+
+/// Calls run.template operator()<T>() with the element type of `t`.
+template <class Run>
+void by_dtype(const at::Tensor& t, const Run& run) {
+  if (t.scalar_type() == at::kFloat) run(float{});
+  else run(Half{});
+}
+
+inline void for_rows(int64_t rows, int64_t row_elements, const std::function<void(int64_t, int64_t)>& run) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(row_elements, 1)), run);
+}
+
+/// A node with its saved tensors, which are dropped as soon as the backward has used them.
+struct Step : Node {
+  std::vector<at::Tensor> saved;
+  void release_variables() override { saved.clear(); }
+  static at::Tensor grad_of(variable_list& grads, size_t i) { return grads[i].defined() ? grads[i].contiguous() : at::Tensor(); }
+};
+
+inline bool recording(std::initializer_list<at::Tensor> inputs) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+}
+
+template <class S>
+c10::intrusive_ptr<S> make_step(std::initializer_list<at::Tensor> inputs) {
+  auto step = c10::make_intrusive<S>();
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& t : inputs)
+    if (t.defined()) edges.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+  step->set_next_edges(std::move(edges));
+  return step;
+}
+
+inline void attach(at::Tensor& out, const c10::intrusive_ptr<Node>& step) { torch::autograd::set_history(out, step); }
+
+}  // namespace tandem::model::kernel
