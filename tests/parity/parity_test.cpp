@@ -208,7 +208,7 @@ class Cleanup : public ::testing::Environment {
 };
 const auto* const kCleanup = ::testing::AddGlobalTestEnvironment(new Cleanup);
 
-std::string oracle() { return std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_tied"; }
+std::string oracle(const std::string& name) { return std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/" + name; }
 
 class Parity : public ::testing::TestWithParam<int> {
  protected:
@@ -231,9 +231,13 @@ TEST_P(Parity, RolloutAndTrainingAgreeBitForBitInBfloat16) {
   check_chain(open, 1.0);
 }
 
-TEST_P(Parity, RolloutAndTrainingAgreeBitForBitOnAHuggingFaceModel) {
-  Open open(oracle(), at::kFloat);
-  check_chain(open, 1.0);
+TEST_P(Parity, RolloutAndTrainingAgreeBitForBitOnHuggingFaceModels) {
+  for (const char* name : {"qwen2_tied", "qwen3_moe", "deepseek_v3"})
+    for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(testing::Message() << name << " " << dtype);
+      Open open(oracle(name), dtype);
+      check_chain(open, 1.0);
+    }
 }
 
 TEST_P(Parity, OneWeightOffByAThousandthIsSeen) {

@@ -36,7 +36,26 @@ model::ModelConfig config_of(const std::string& family, int64_t kv_heads) {
   config.family = family;
   config.num_kv_heads = kv_heads;
   config.qkv_bias = family == "qwen2";
-  config.head_norm = family == "qwen3";
+  config.head_norm = family == "qwen3" || family == "qwen3_moe";
+  return config;
+}
+
+model::ModelConfig experts_config(const std::string& family) {
+  model::ModelConfig config = config_of(family, 2);
+  config.moe.num_experts = 6;
+  config.moe.experts_per_token = 2;
+  config.moe.intermediate_size = 16;
+  config.moe.normalize = true;
+  if (family == "qwen3_moe") return config;
+  config.moe.num_shared_experts = 1;
+  config.moe.num_groups = 3;
+  config.moe.top_groups = 2;
+  config.moe.sigmoid = config.moe.correction_bias = true;
+  config.moe.scaling = 1.5;
+  config.moe.first_sparse_layer = 1;
+  config.mla = {12, 16, 8, 4, 6, true};
+  config.head_dim = 4;
+  config.num_kv_heads = config.num_heads;
   return config;
 }
 
@@ -116,6 +135,15 @@ TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
       for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
         expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout), ", kv heads ", kv_heads));
     }
+}
+
+TEST(TrainerLayout, ExpertsAndLatentsToo) {
+  for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
+    const model::ModelConfig config = experts_config(family);
+    const Result want = train({1, 1}, config, 10);
+    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
+      expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout)));
+  }
 }
 
 TEST(TrainerLayout, ADataParallelRankMayHaveNoRow) {

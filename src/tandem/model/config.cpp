@@ -40,9 +40,10 @@ void read_yarn(const ConfigKeys& rope, RopeScaling& s) {
   s.original_max_positions = rope.positive("original_max_position_embeddings", kMostRows);
   s.beta_fast = rope.number("beta_fast", s.beta_fast);
   s.beta_slow = rope.number("beta_slow", s.beta_slow);
-  s.mscale = rope.number("mscale", 0);
-  s.mscale_all_dim = rope.number("mscale_all_dim", 0);
-  s.attention_factor = rope.number("attention_factor", 0);
+  const std::pair<const char*, double*> optional[] = {
+      {"mscale", &s.mscale}, {"mscale_all_dim", &s.mscale_all_dim}, {"attention_factor", &s.attention_factor}};
+  for (const auto& [key, value] : optional)
+    if (rope.has(key)) *value = rope.number(key);
   if (!rope.flag("truncate", true)) rope.refuse("truncate", "true");
   if (s.beta_fast <= s.beta_slow) throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
 }

@@ -23,7 +23,7 @@ class ConfigKeys {
   int64_t positive(const char* key, int64_t most, int64_t fallback) const { return has(key) ? positive(key, most) : fallback; }
   int64_t whole(const char* key, int64_t most, int64_t fallback) const;  ///< may be 0
   double number(const char* key) const;                                  ///< above 0
-  double number(const char* key, double fallback) const { return has(key) ? number(key) : fallback; }
+  double number(const char* key, double fallback) const { return object_.contains(key) ? number(key) : fallback; }
   bool flag(const char* key, bool fallback = false) const;
   std::string text(const char* key, const std::string& fallback) const;
   ConfigKeys inside(const char* key) const;                              ///< of an object

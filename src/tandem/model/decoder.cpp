@@ -39,12 +39,19 @@ at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Te
   return pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
 }
 
+namespace {
+
+// [T, heads, D] as rows for a kernel; with one head a reshape alone would keep the strides of what was cut.
+at::Tensor flat(const at::Tensor& t) { return t.reshape({t.size(0), t.size(1) * t.size(2)}).contiguous(); }
+
+}  // namespace
+
 // Rotates the last query dimensions of every head and the one key [T,R] that all heads share; {[T,heads,R], [T,R]}.
 std::pair<at::Tensor, at::Tensor> Decoder::rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const {
   const int64_t T = q.size(0), heads = q.size(1), R = config_.mla.rope_dim;
   at::Tensor both = at::cat({q, k.unsqueeze(1)}, 1);
   if (config_.mla.interleaved) both = both.view({T, heads + 1, R / 2, 2}).transpose(2, 3);
-  both = kernel::rope(both.reshape({T, (heads + 1) * R}), {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
+  both = kernel::rope(both.reshape({T, (heads + 1) * R}).contiguous(), {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
   return {both.narrow(1, 0, heads), both.select(1, heads)};
 }
 
@@ -67,22 +74,22 @@ at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::T
   const auto layer = static_cast<int64_t>(index);
   const int64_t rows = m.nope_dim + m.v_dim;
   if (pass.context.keeps_keys() || gemm_.parity()) {
-    const at::Tensor up = kernel::head_linear(gemm_, q_nope.reshape({T, heads * m.nope_dim}), p.kv_up, {heads, rows, 0, m.nope_dim, false});
-    const at::Tensor query = at::cat({up.view({T, heads, m.kv_rank}), q_rope}, 2).reshape({T, shape_.q_width()});
+    const at::Tensor up = kernel::head_linear(gemm_, flat(q_nope), p.kv_up, {heads, rows, 0, m.nope_dim, false});
+    const at::Tensor query = flat(at::cat({up.view({T, heads, m.kv_rank}), q_rope}, 2));
     const at::Tensor key = at::cat({latent, k_rope}, 1);
     const at::Tensor mixed = pass.context.attend(layer, at::cat({query, key, key}, 1), shape_).view({T, heads, shape_.head_dim});
-    return kernel::head_linear(gemm_, mixed.narrow(2, 0, m.kv_rank).reshape({T, heads * m.kv_rank}), p.kv_up,
+    return kernel::head_linear(gemm_, flat(mixed.narrow(2, 0, m.kv_rank)), p.kv_up,
                                {heads, rows, m.nope_dim, m.v_dim, true});
   }
   const at::Tensor up = kernel::linear(gemm_, latent, p.kv_up).view({T, heads, rows});
   const int64_t D = std::max(m.nope_dim + m.rope_dim, m.v_dim);
   const auto padded = [&](const at::Tensor& t) {  // heads of D, as packed attention has them
-    return at::cat({t, at::zeros({T, heads, D - t.size(2)}, t.options())}, 2).reshape({T, heads * D});
+    return flat(at::cat({t, at::zeros({T, heads, D - t.size(2)}, t.options())}, 2));
   };
   const at::Tensor key = at::cat({up.narrow(2, 0, m.nope_dim), k_rope.unsqueeze(1).expand({T, heads, m.rope_dim})}, 2);
   const at::Tensor qkv = at::cat({padded(at::cat({q_nope, q_rope}, 2)), padded(key), padded(up.narrow(2, m.nope_dim, m.v_dim))}, 1);
   const at::Tensor mixed = pass.context.attend(layer, qkv, {heads, heads, D, shape_.softmax_scale});
-  return mixed.view({T, heads, D}).narrow(2, 0, m.v_dim).reshape({T, heads * m.v_dim});
+  return flat(mixed.view({T, heads, D}).narrow(2, 0, m.v_dim));
 }
 
 at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "../../tiny_model.h"
@@ -75,8 +76,10 @@ TEST(ModelConfig, LlamaStretchesItsRopeAndReadsBack) {
 }
 
 TEST(ModelConfig, ScaledRopeIsRefusedInTheFormOfEitherTransformers) {
+  const json longrope = {{"rope_type", "longrope"}, {"rope_theta", 1e6}, {"factor", 4.0}};
+  EXPECT_NE(refusal(with("rope_parameters", longrope)).find("longrope"), std::string::npos);
   const json yarn = {{"rope_type", "yarn"}, {"rope_theta", 1e6}, {"factor", 4.0}};
-  EXPECT_NE(refusal(with("rope_parameters", yarn)).find("yarn"), std::string::npos);
+  EXPECT_NE(refusal(with("rope_parameters", yarn)).find("original_max_position_embeddings"), std::string::npos);
   EXPECT_NE(refusal(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}})).find("linear"), std::string::npos);
   EXPECT_NE(refusal(with("rope_parameters", {{"rope_theta", nullptr}})).find("rope_theta"), std::string::npos);
   EXPECT_EQ(parse_config(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}), "here").rope_theta, 5e5);
@@ -89,6 +92,22 @@ TEST(ModelConfig, ReadsBackWhatItWrote) {
   EXPECT_EQ(to_json(c, "float32"), to_json(test::tiny_config(), "float32"));
   EXPECT_EQ(parse_config(with("eos_token_id", {3, 4, 3}), "here").eos_ids, (std::vector<int32_t>{3, 4}));
   EXPECT_TRUE(parse_config(with("eos_token_id", nullptr), "here").eos_ids.empty());
+  for (const char* name : {"qwen3_moe", "deepseek_v3", "llama"}) {
+    const ModelConfig sparse = read_config(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/" + name);
+    EXPECT_EQ(to_json(parse_config(to_json(sparse, "float32"), name), "float32"), to_json(sparse, "float32")) << name;
+  }
+}
+
+TEST(ModelConfig, ExpertsThatCannotBeChosenAreRefused) {
+  std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/deepseek_v3/config.json");
+  const json deepseek = json::parse(in);
+  const std::pair<const char*, json> wrong[] = {{"num_experts_per_tok", 9}, {"n_group", 3},         {"topk_group", 5},
+                                                {"scoring_func", "softmax"}, {"moe_layer_freq", 2}, {"kv_lora_rank", 0}};
+  for (const auto& [key, value] : wrong) {
+    json config = deepseek;
+    config[key] = value;
+    EXPECT_NE(refusal(config).find(key), std::string::npos) << key;
+  }
 }
 
 }  // namespace
