@@ -2,6 +2,9 @@
 // Parity mode: what rollout reports and what training computes for the same tokens and weights are the same bits, whatever
 // the batches were.
 
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -79,13 +82,14 @@ struct Rolled {
   int64_t preemptions = 0;
 };
 
-Rolled roll(Open& open, const Setting& setting, double temperature) {
+Rolled roll(Open& open, const Setting& setting, double temperature, bool record_routes = false) {
   rollout::Options options = setting.engine;
   const model::ModelConfig& config = open.model.config();
   const int64_t context = setting.small_pool ? 1 : kLongestPrompt + kLongestAnswer;  // the pool is sized by what is declared
   rollout::Engine engine(options, {open.model.decoder(), open.arena, open.recorder, config.vocab_size, context});
   engine.switch_weights(open.model.parameters(), data::PolicyVersion{0});
   auto waiting = requests(config, temperature);
+  for (rollout::Request& request : waiting) request.record_routes = record_routes;
   if (setting.reversed) std::reverse(waiting.begin(), waiting.end());
   Rolled out;
   size_t next = 0;
@@ -174,6 +178,38 @@ void check_chain(Open& open, double temperature) {
   EXPECT_EQ(report.kl_rollout_train.value(), 0.0);
 }
 
+// With replay, training sends every token to the experts that the rollout chose, also when the router has moved since.
+void check_replay(Open& open) {
+  const Rolled rolled = roll(open, {"preempted", engine_options(6, 64, 16), true}, 1.0, true);
+  std::vector<train::Row> rows = rows_of(rolled);
+  size_t i = 0;
+  for (const auto& [id, group] : rolled.groups)
+    for (const data::Sample& s : group.samples) rows[i++].routes = s.routes;
+  const int64_t width = open.model.decoder().route_width();
+  const auto recorded = [&](bool replay) {
+    int64_t different = 0, all = 0;
+    for (train::MicroBatch& batch : train::pack(rows, 300)) {
+      const at::Tensor want = batch.tokens.replayed_routes_TX;
+      if (!replay) batch.tokens.replayed_routes_TX = at::Tensor();
+      batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.size(0), width}, -1, at::kShort);
+      model::PackedContext context(batch.trees, open.gemm.parity());
+      at::NoGradGuard off;
+      open.model.decoder().forward(open.model.parameters(), batch.tokens, context);
+      const at::Tensor got = batch.tokens.recorded_routes_TX, asked = got >= 0;  // the last layer leaves some tokens out
+      different += (at::ne(got, want) & asked).sum().item<int64_t>();
+      all += asked.sum().item<int64_t>();
+    }
+    EXPECT_GT(all, 500);
+    return different;
+  };
+  EXPECT_EQ(recorded(false), 0) << "the same weights choose the same experts";
+  EXPECT_EQ(recorded(true), 0);
+  for (const model::LayerParameters& layer : open.model.parameters().layers)
+    if (layer.router.value.defined()) layer.router.value.mul_(-1);
+  EXPECT_GT(recorded(false), 100);
+  EXPECT_EQ(recorded(true), 0);
+}
+
 // The embedding of a token that occurs in every answer would do as well; a norm's weight is felt by each of them.
 void check_perturbation(Open& open) {
   const Rolled rolled = roll(open, {"all at once", engine_options(64, 2048, 16)}, 1.0);
@@ -238,6 +274,14 @@ TEST_P(Parity, RolloutAndTrainingAgreeBitForBitOnHuggingFaceModels) {
       Open open(oracle(name), dtype);
       check_chain(open, 1.0);
     }
+}
+
+TEST_P(Parity, TrainingGoesThroughTheExpertsOfTheRollout) {
+  for (const char* name : {"qwen3_moe", "deepseek_v3"}) {
+    SCOPED_TRACE(name);
+    Open open(oracle(name), at::kFloat);
+    check_replay(open);
+  }
 }
 
 TEST_P(Parity, OneWeightOffByAThousandthIsSeen) {

@@ -79,6 +79,7 @@ void add_sample(Fields& fields, const Group& group, const Sample& sample, bool f
   add_row<float>(fields, "logprobs", sample.logprobs);
   add_row<float>(fields, "kept_mass", sample.kept_mass);
   add_row<int64_t>(fields, "versions", sample.versions);
+  add_row<int16_t>(fields, "routes", sample.routes);
   add_value<int32_t>(fields, "finish", static_cast<int32_t>(sample.finish));
   add_row<char>(fields, "text", sample.text);
 }
@@ -161,6 +162,7 @@ std::vector<Group> groups_of(const Fields& fields) {
   Reader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
   Reader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
   Reader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
+  Reader<int16_t> routes(fields, "routes");
   for (int64_t i = 0; i < n; ++i) {
     const GroupId id{group.value()};
     Group read{id,
@@ -174,6 +176,7 @@ std::vector<Group> groups_of(const Fields& fields) {
     s.logprobs = logprobs.list();
     s.kept_mass = kept_mass.list();
     s.versions = versions.list();
+    s.routes = routes.list();
     s.finish = static_cast<FinishReason>(finish.value());
     s.text = text.text();
   }

@@ -37,6 +37,8 @@ struct Sample {
   std::vector<float> logprobs;      ///< one per response token: log_softmax(logits / T)[token] over the full vocabulary
   std::vector<float> kept_mass;     ///< log of the mass top-k/top-p kept, one per token; empty when both are off
   std::vector<int64_t> versions;    ///< policy version that sampled each token
+  std::vector<int16_t> routes;      ///< experts of each token that went through the model (all but the last): model::Decoder::route_width
+                                    ///< per token, -1 where none was asked for; empty where they are not recorded
   FinishReason finish = FinishReason::kStop;
   std::string text;                 ///< detokenized response
   bool scored = false;

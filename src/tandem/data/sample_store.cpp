@@ -12,14 +12,14 @@
 namespace tandem::data {
 namespace {
 
-// Blobs: int32 ids, float32 logprobs, int64 versions, in the byte order of the machine (little-endian wherever Tandem runs).
+// Blobs: int32 ids, float32 logprobs, int64 versions, int16 routes, in the byte order of the machine (little-endian wherever Tandem runs).
 constexpr const char* kSchema = R"(
 CREATE TABLE IF NOT EXISTS samples (
   step INTEGER NOT NULL, group_id INTEGER NOT NULL, sample_index INTEGER NOT NULL, sample_id INTEGER NOT NULL,
   prompt_row INTEGER NOT NULL, finish TEXT NOT NULL, score REAL, advantage REAL, group_version INTEGER NOT NULL,
   trained_version INTEGER NOT NULL, parts TEXT NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, data_source TEXT NOT NULL,
   response TEXT NOT NULL, prompt_ids BLOB NOT NULL, response_ids BLOB NOT NULL, logprobs BLOB NOT NULL, kept_mass BLOB NOT NULL,
-  versions BLOB NOT NULL, train_logprobs BLOB, PRIMARY KEY (step, group_id, sample_index));
+  versions BLOB NOT NULL, routes BLOB NOT NULL, train_logprobs BLOB, PRIMARY KEY (step, group_id, sample_index));
 CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
 CREATE TABLE IF NOT EXISTS evals (
   step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL);
@@ -28,12 +28,12 @@ CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIM
 
 constexpr const char* kInsertSample =
     "INSERT INTO samples (step, group_id, sample_index, sample_id, prompt_row, prompt, prompt_ids, answer, data_source, response, "
-    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, group_version, trained_version, parts) "
-    "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+    "response_ids, logprobs, kept_mass, versions, routes, train_logprobs, finish, score, advantage, group_version, trained_version, "
+    "parts) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
 
 constexpr const char* kSelectGroups =
     "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
-    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts FROM samples WHERE step = ?1 AND "
+    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes FROM samples WHERE step = ?1 AND "
     "group_id IN (SELECT DISTINCT group_id FROM samples WHERE step = ?1 ORDER BY group_id LIMIT ?2 OFFSET ?3) "
     "ORDER BY group_id, sample_index";
 
@@ -126,6 +126,7 @@ Sample read_sample(const Statement& row) {
   sample.scored = true;
   sample.score = row.real(16);
   sample.parts = parts_of(row.text(18));
+  sample.routes = row.numbers<int16_t>(19);
   return sample;
 }
 
@@ -156,7 +157,7 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
       TANDEM_CHECK(train_logprobs.empty() || row < train_logprobs.size(), "one train_logprobs per sample: ", train_logprobs.size());
       insert.bind(value(batch.step)).bind(value(group.id)).bind(static_cast<int64_t>(index)).bind(value(sample.id));
       insert.bind(prompt.row).bind(prompt.text).bind(prompt.ids).bind(prompt.answer).bind(prompt.data_source);
-      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(sample.versions);
+      insert.bind(sample.text).bind(sample.ids).bind(sample.logprobs).bind(sample.kept_mass).bind(sample.versions).bind(sample.routes);
       if (train_logprobs.empty()) insert.bind_null();
       else insert.bind(train_logprobs[row]);
       insert.bind(std::string_view(finish_name(sample.finish))).bind(sample.score).bind(advantages[row]);

@@ -92,6 +92,19 @@ at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::T
   return flat(mixed.view({T, heads, D}).narrow(2, 0, m.v_dim));
 }
 
+int64_t Decoder::route_width() const {
+  int64_t layers = 0;
+  for (int64_t i = 0; i < config_.num_layers; ++i) layers += config_.is_sparse(i);
+  return layers * config_.moe.experts_per_token;
+}
+
+// A layer's columns, as a view.
+at::Tensor Decoder::layer_routes(const at::Tensor& routes, size_t index) const {
+  int64_t before = 0;
+  for (size_t i = 0; i < index; ++i) before += config_.is_sparse(static_cast<int64_t>(i));
+  return routes.narrow(1, before * config_.moe.experts_per_token, config_.moe.experts_per_token);
+}
+
 at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const {
   return kernel::linear(gemm_, kernel::swiglu(kernel::linear(gemm_, x, gate_up)), down);
 }
@@ -101,10 +114,20 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
   const MoeConfig& m = config_.moe;
   const kernel::Router router{p.router, p.router_bias.value, {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid,
                                                               m.normalize, static_cast<float>(m.scaling)}};
-  at::Tensor chosen = pass.batch.replayed_routes ? pass.batch.replayed_routes->at(index) : at::Tensor();
-  if (chosen.defined() && chosen.size(0) != x.size(0)) chosen = chosen.index_select(0, pass.batch.rows_R);
+  const TokenBatch& batch = pass.batch;
+  const bool some_rows = x.size(0) != batch.ids_T.size(0);  // of the last layer
+  at::Tensor chosen;
+  if (batch.replayed_routes_TX.defined()) {
+    chosen = layer_routes(batch.replayed_routes_TX, index);
+    if (some_rows) chosen = chosen.index_select(0, batch.rows_R);
+    chosen = chosen.to(at::kLong).contiguous();
+  }
   const kernel::Routing routing = kernel::route(gemm_, x, router, chosen);
-  if (pass.batch.recorded_routes) pass.batch.recorded_routes->at(index) = routing.experts_Tk;
+  if (batch.recorded_routes_TX.defined()) {
+    const at::Tensor to = layer_routes(batch.recorded_routes_TX, index), taken = routing.experts_Tk.to(at::kShort);
+    if (some_rows) to.index_copy_(0, batch.rows_R, taken);
+    else to.copy_(taken);
+  }
   const at::Tensor out = kernel::experts(gemm_, x, routing, p.expert_gate_up, p.expert_down);
   return m.num_shared_experts > 0 ? at::add(out, mlp(x, p.shared_gate_up, p.shared_down)) : out;
 }

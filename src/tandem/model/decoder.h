@@ -38,10 +38,10 @@ class PackedContext final : public AttentionContext {
 struct TokenBatch {
   at::Tensor ids_T, positions_T;   ///< int64; ids lie in the vocabulary, positions below max_positions (callers check user input)
   at::Tensor rows_R;               ///< int64, rising: the tokens whose hidden state is wanted. Undefined: all
-  /// Experts of each sparse layer, int64 [T,k]: taken instead of the router's choice. Null: the router chooses.
-  const std::vector<at::Tensor>* replayed_routes = nullptr;
-  /// One tensor per layer, filled with the experts of each sparse layer, [T,k]; [R,k] in the last.
-  std::vector<at::Tensor>* recorded_routes = nullptr;
+  /// int16 [T, Decoder::route_width]: the experts to take instead of the router's choice. Undefined: the router chooses.
+  at::Tensor replayed_routes_TX;
+  /// The same, filled with the experts that were taken; -1 where the last layer does not compute a token. May be undefined.
+  at::Tensor recorded_routes_TX;
 };
 
 /// Ownership  uses the Gemm and the TP group, which must outlive it; holds no weights.
@@ -62,6 +62,9 @@ class Decoder {
   /// fp32 logits of this rank's vocabulary rows, [R, V/tp].
   at::Tensor local_logits(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
 
+  /// Experts a token is sent to, over all sparse layers in order; 0 for a dense model.
+  int64_t route_width() const;
+
   const ModelConfig& config() const { return config_; }
   const kernel::Gemm& gemm() const { return gemm_; }
   const kernel::AttentionShape& attention_shape() const { return shape_; }
@@ -75,6 +78,7 @@ class Decoder {
   std::pair<at::Tensor, at::Tensor> rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const;
   at::Tensor mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const;
   at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
+  at::Tensor layer_routes(const at::Tensor& routes_TX, size_t index) const;
   std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 
@@ -43,6 +44,7 @@ struct Engine::Plan {
   model::kernel::PagedTokens tokens;
   std::vector<int64_t> rows;           // into ids
   std::vector<Sequence*> sequences;    // one per row
+  std::vector<Sequence*> owners;       // one per token
 };
 
 int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens) {
@@ -69,7 +71,10 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
   while (reclaim_prompt()) {}
   // So do the keys and values of a prompt that has drawn nothing yet.
   for (const SequencePtr& s : running_)
-    if (s->sample().ids.empty()) release(*s);
+    if (s->sample().ids.empty()) {
+      release(*s);
+      s->routes.clear();
+    }
 }
 
 void Engine::drop_weights() { parameters_.reset(); }
@@ -120,6 +125,7 @@ void Engine::release_prompt(Job& job) {
   for (int32_t block : job.prompt_blocks) pool_.release(block);
   job.prompt_blocks.clear();
   job.prompt_logits.clear();
+  job.prompt_routes.clear();
 }
 
 // Makes room for `tokens` tokens in all; false if the pool is empty.
@@ -156,6 +162,7 @@ void Engine::fork_samples(const std::shared_ptr<Job>& job) {
     }
     for (size_t i = 0; i + (partial ? 1 : 0) < sequence->blocks.size(); ++i) pool_.share(sequence->blocks[i]);
     sequence->num_cached = prompt;
+    sequence->routes = job->prompt_routes;
     const int64_t shards = setup_.decoder.tp_size(), size = static_cast<int64_t>(job->prompt_logits.size()) / shards;
     std::vector<const float*> parts;
     for (int64_t s = 0; s < shards; ++s) parts.push_back(job->prompt_logits.data() + s * size);
@@ -216,6 +223,7 @@ Engine::Plan Engine::plan_step() {
     for (int64_t t = s.num_cached; t < s.num_cached + n; ++t) {
       plan.ids.push_back(s.tokens[static_cast<size_t>(t)]);
       plan.tokens.positions.push_back(t);
+      plan.owners.push_back(&s);
     }
     if (n > 0 && n == s.num_pending()) {
       plan.rows.push_back(static_cast<int64_t>(plan.ids.size()) - 1);
@@ -241,10 +249,28 @@ void Engine::step() {
   std::copy(plan.tokens.positions.begin(), plan.tokens.positions.end(), positions.data_ptr<int64_t>());
   std::copy(plan.rows.begin(), plan.rows.end(), rows.data_ptr<int64_t>());
   PagedContext context(pool_, plan.tokens);
-  const at::Tensor hidden = setup_.decoder.forward(*parameters_, {ids, positions, rows}, context);
+  model::TokenBatch batch{ids, positions, rows, {}, {}};
+  if (std::ranges::any_of(plan.owners, [](const Sequence* s) { return s->job->request.record_routes; }))
+    batch.recorded_routes_TX = at::full({T, setup_.decoder.route_width()}, -1, at::kShort);
+  const at::Tensor hidden = setup_.decoder.forward(*parameters_, batch, context);
+  if (batch.recorded_routes_TX.defined()) keep_routes(plan, batch.recorded_routes_TX);
   if (!plan.rows.empty()) sample_rows(plan, hidden);
   num_drawn_ += std::ssize(plan.rows);
   retire_finished();
+}
+
+// The first route of a token stays: what led to the token that was drawn after it. A sequence that was preempted runs again.
+void Engine::keep_routes(const Plan& plan, const at::Tensor& recorded) {
+  const auto width = static_cast<size_t>(recorded.size(1));
+  const int16_t* from = recorded.data_ptr<int16_t>();
+  for (size_t t = 0; t < plan.owners.size(); ++t, from += width) {
+    Sequence& s = *plan.owners[t];
+    if (!s.job->request.record_routes) continue;
+    const size_t begin = static_cast<size_t>(plan.tokens.positions[t]) * width;
+    if (s.routes.size() < begin + width) s.routes.resize(begin + width, -1);
+    for (size_t i = 0; i < width; ++i)
+      if (s.routes[begin + i] < 0) s.routes[begin + i] = from[i];
+  }
 }
 
 void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
@@ -284,6 +310,7 @@ void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
     } else {
       for (int32_t block : job.prompt_blocks) pool_.share(block);
     }
+    job.prompt_routes = s.routes;
     for (int64_t part = 0; part < tp; ++part)
       job.prompt_logits.insert(job.prompt_logits.end(), base + (part * R + r) * shard, base + (part * R + r + 1) * shard);
     forking_.push_back(s.job);
@@ -312,6 +339,7 @@ void Engine::retire_finished() {
     const data::Sample& sample = s->sample();
     if (sample.ids.empty() || sample.finish == data::FinishReason::kAborted) continue;
     release(*s);
+    s->sample().routes = std::move(s->routes);
     Job& job = *s->job;
     if (--job.num_unfinished == 0) {
       int64_t first = value(version_);

@@ -78,6 +78,7 @@ class Engine {
   bool grow(Sequence& sequence, int64_t tokens);
   bool reclaim_prompt();
   Plan plan_step();
+  void keep_routes(const Plan& plan, const at::Tensor& recorded_TX);
   void sample_rows(const Plan& plan, const at::Tensor& hidden);
   void append(Sequence& sequence, std::span<const float* const> shards, int64_t shard_size);
   void retire_finished();

@@ -32,6 +32,7 @@ struct Request {
   std::vector<int32_t> stop_ids;   ///< tokens that end a response; they belong to it
   StopMatcherFactory make_stop_matcher;  ///< may be empty
   std::vector<int64_t> max_new_tokens;   ///< per sample; empty means sampling.max_new_tokens for all
+  bool record_routes = false;            ///< fill data::Sample::routes
 };
 
 /// A request under way.
@@ -41,6 +42,7 @@ struct Job {
   int64_t num_unfinished = 0;
   std::vector<int32_t> prompt_blocks;    ///< references held for those samples
   std::vector<float> prompt_logits;      ///< after the last prompt token; empty until the prompt has run
+  std::vector<int16_t> prompt_routes;    ///< where they are recorded
 };
 
 struct Sequence {
@@ -50,6 +52,7 @@ struct Sequence {
   int64_t num_prompt = 0;
   int64_t num_cached = 0;          ///< tokens whose keys and values are in the cache
   std::vector<int32_t> blocks;
+  std::vector<int16_t> routes;     ///< of the tokens that have run, where they are recorded
   std::unique_ptr<StopMatcher> stop;
   int64_t order = 0;               ///< of admission; the youngest is preempted first
 

@@ -47,6 +47,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);
   if (eval_prompts_ && (config_.eval.before || config_.eval.after || config_.eval.every_steps > 0))
     eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, "eval.max_new_tokens", positions);
+  if (config_.schedule.routing_replay && actor_.train_model().decoder().route_width() == 0)
+    throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
   actor_.load(model_dir);
   if (recipe_.needs_reference()) {
     reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device, "reference_weights");
@@ -161,6 +163,16 @@ void RlRun::take_batch(StepData& step) {
   make_rows(step);
 }
 
+std::span<const int16_t> RlRun::routes_of(const data::Sample& sample, const data::Group& group) const {
+  const int64_t tokens = std::ssize(group.prompt.ids) + std::ssize(sample.ids) - 1;
+  const int64_t width = actor_.train_model().decoder().route_width();
+  if (std::ssize(sample.routes) != tokens * width)
+    throw UserError("schedule.routing_replay",
+                    join_text("sample ", value(sample.id), " has ", sample.routes.size(), " routes for ", tokens, " tokens of ", width),
+                    "samples that were rolled out with routing_replay: true");
+  return sample.routes;
+}
+
 // Rows in the order groups, then samples; which data-parallel rank trains which is the same computation on every rank. Whole
 // groups where there are enough to level the ranks, so that their samples share a prompt; else single samples.
 void RlRun::make_rows(StepData& step) {
@@ -174,6 +186,7 @@ void RlRun::make_rows(StepData& step) {
       row.prompt = group.prompt.ids;
       row.response = sample.ids;
       row.behavior = sample.logprobs;
+      if (config_.schedule.routing_replay) row.routes = routes_of(sample, group);
       const bool fresh = sampled_by(sample, step.batch.version);
       const std::string& mode = config_.schedule.old_logprobs;
       // The weights of a replay are its own: whatever the versions say, the samples come from elsewhere.
@@ -202,7 +215,9 @@ std::vector<train::Row> rows_of(const StepData& step) {
 }  // namespace
 
 void RlRun::reference_logprobs(StepData& step) {
-  auto scored = train::score(reference_->decoder(), reference_->parameters(), rows_of(step), config_.rollout.sampling.temperature,
+  std::vector<train::Row> rows = rows_of(step);
+  for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
+  auto scored = train::score(reference_->decoder(), reference_->parameters(), rows, config_.rollout.sampling.temperature,
                              config_.train.reference_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
 }

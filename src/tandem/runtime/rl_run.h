@@ -48,6 +48,8 @@ class RlRun {
   int64_t longest_context() const;  // prompt and response, of training and evaluation
   bool run_stage(const planner::Stage& stage, StepData& step);
   void take_batch(StepData& step);
+  /// Errors: UserError if the sample has none, or those of another model.
+  std::span<const int16_t> routes_of(const data::Sample& sample, const data::Group& group) const;
   void make_rows(StepData& step);
   void reference_logprobs(StepData& step);
   void old_logprobs(StepData& step);

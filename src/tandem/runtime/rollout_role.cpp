@@ -39,6 +39,7 @@ void RolloutRole::start(data::GroupId id) {
   request.seed = static_cast<uint64_t>(context_.config.run.seed);
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
+  request.record_routes = context_.config.schedule.routing_replay;
   engine_.admit(std::move(request));
 }
 

@@ -16,11 +16,32 @@ int64_t size(std::span<const int32_t> tokens) { return static_cast<int64_t>(toke
 // Rows with one prompt; indices into what is packed.
 using Group = std::vector<size_t>;
 
-bool share_prompt(const Row& a, const Row& b) { return a.prompt.size() > 1 && std::ranges::equal(a.prompt, b.prompt); }
+// Tokens of a row that go through the model.
+size_t num_computed(const Row& row) { return row.prompt.size() + row.response.size() - 1; }
+
+// The routes of tokens [begin, begin + count) of a row.
+std::span<const int16_t> routes_of(const Row& row, size_t begin, size_t count) {
+  const size_t width = row.routes.size() / num_computed(row);
+  return row.routes.subspan(begin * width, count * width);
+}
+
+bool share_prompt(const Row& a, const Row& b) {
+  if (a.prompt.size() < 2 || !std::ranges::equal(a.prompt, b.prompt)) return false;
+  const size_t stem = a.prompt.size() - 1;
+  return std::ranges::equal(routes_of(a, 0, stem), routes_of(b, 0, stem));
+}
 
 at::Tensor tensor_of(const std::vector<int64_t>& values) {
   at::Tensor t = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), t.data_ptr<int64_t>());
+  return t;
+}
+
+at::Tensor routes_tensor(const std::vector<int16_t>& routes, size_t tokens) {
+  if (routes.empty()) return {};
+  TANDEM_CHECK(routes.size() % tokens == 0, routes.size(), " routes for ", tokens, " tokens: only some rows have theirs");
+  at::Tensor t = at::empty({static_cast<int64_t>(tokens), static_cast<int64_t>(routes.size() / tokens)}, at::kShort);
+  std::copy(routes.begin(), routes.end(), t.data_ptr<int16_t>());
   return t;
 }
 
@@ -44,14 +65,21 @@ std::vector<Pass> cut(std::span<const Row> rows, const std::vector<bool>& shares
 MicroBatch build(std::span<const Row> rows, const Pass& groups) {
   MicroBatch batch;
   std::vector<int64_t> ids, positions, predictors, targets;
+  std::vector<int16_t> routes;
   const auto append = [&](std::span<const int32_t> tokens, int64_t position) {
     for (int32_t id : tokens) ids.push_back(id), positions.push_back(position++);
+  };
+  const auto append_routes = [&](const Row& row, size_t begin, size_t count) {
+    const std::span<const int16_t> more = routes_of(row, begin, count);
+    routes.insert(routes.end(), more.begin(), more.end());
   };
   for (const Group& group : groups) {
     const std::span<const int32_t> prompt = rows[group[0]].prompt;
     // The prompt's last token predicts a response's first, so each branch begins with a copy of it: a stem is the rest.
     model::kernel::Tree tree{static_cast<int64_t>(ids.size()), size(prompt) - 1, {}};
     append(prompt.first(prompt.size() - 1), 0);
+    const size_t stem = prompt.size() - 1;
+    append_routes(rows[group[0]], 0, stem);
     for (size_t i : group) {
       const std::span<const int32_t> response = rows[i].response;
       batch.rows.push_back(i);
@@ -60,6 +88,7 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
       for (int64_t t = 0; t < size(response); ++t) predictors.push_back(static_cast<int64_t>(ids.size()) + t);
       append(prompt.last(1), size(prompt) - 1);
       append(response.first(response.size() - 1), size(prompt));
+      append_routes(rows[i], stem, response.size());
       tree.branches.push_back(size(response));
     }
     if (group.size() == 1) {  // nothing is shared: one sequence
@@ -69,7 +98,7 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
     batch.trees.push_back(std::move(tree));
   }
   batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
-  batch.tokens = {tensor_of(ids), tensor_of(positions), tensor_of(predictors)};
+  batch.tokens = {tensor_of(ids), tensor_of(positions), tensor_of(predictors), routes_tensor(routes, ids.size()), {}};
   batch.targets_R = tensor_of(targets);
   return batch;
 }
@@ -80,6 +109,7 @@ std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   std::vector<bool> shares(rows.size());  // the prompt of the row before
   for (size_t i = 0; i < rows.size(); ++i) {
     TANDEM_CHECK(!rows[i].prompt.empty() && !rows[i].response.empty(), "row ", i, " has no prompt or no response");
+    TANDEM_CHECK(rows[i].routes.size() % num_computed(rows[i]) == 0, rows[i].routes.size(), " routes for row ", i);
     shares[i] = i > 0 && share_prompt(rows[i - 1], rows[i]);
   }
   std::vector<Pass> passes = cut(rows, shares, budget_tokens);

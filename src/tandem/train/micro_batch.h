@@ -21,6 +21,7 @@ struct Row {
   std::vector<float> old;            ///< of the policy before the update; empty: the current one, detached
   bool fresh = false;                ///< sampled by the very weights that are trained now
   std::vector<float> reference;      ///< of the reference model; empty if the recipe has none
+  std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses
   double advantage = 0;
 
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }

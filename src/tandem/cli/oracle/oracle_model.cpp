@@ -75,11 +75,14 @@ void check_forward(Folder& f, int index) {
   const int64_t T = ids.numel();
   at::NoGradGuard off;
   model::PackedContext context({{0, T, {}}}, false);
-  std::vector<at::Tensor> routes(static_cast<size_t>(f.model.config().num_layers));
-  const model::TokenBatch batch{ids, at::arange(T, at::kLong), {}, nullptr, &routes};
+  const at::Tensor routes = at::zeros({T, f.model.decoder().route_width()}, at::kShort);
+  const model::TokenBatch batch{ids, at::arange(T, at::kLong), {}, {}, routes};
   const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
-  for (size_t l = 0; l < routes.size(); ++l)
-    if (routes[l].defined()) check_routes(f, "routing.layer" + std::to_string(l) + ".seq" + std::to_string(index) + ".indices", routes[l]);
+  for (int64_t l = 0, at = 0, k = f.model.config().moe.experts_per_token; l < f.model.config().num_layers; ++l) {
+    if (!f.model.config().is_sparse(l)) continue;
+    check_routes(f, join_text("routing.layer", l, ".seq", index, ".indices"), routes.narrow(1, at, k));
+    at += k;
+  }
   f.check(p + "logits", f.model.decoder().local_logits(f.model.parameters(), hidden), f.value(p + "logits"), 5e-4);
   for (const auto& [suffix, temperature] : {std::pair{"logprobs_t1.0", 1.0}, std::pair{"logprobs_t0.7", 0.7}}) {
     const auto head = f.model.decoder().logprobs(f.model.parameters(), hidden.narrow(0, 0, T - 1), ids.narrow(0, 1, T - 1), temperature);

@@ -61,6 +61,11 @@ void choose_row(const float* scores, const float* bias, const RouterShape& shape
   std::copy_n(order.begin(), shape.experts_per_token, chosen);
 }
 
+void check_chosen(const int64_t* chosen, const RouterShape& shape) {
+  for (int64_t i = 0; i < shape.experts_per_token; ++i)
+    TANDEM_CHECK(chosen[i] >= 0 && chosen[i] < shape.num_experts, "a replayed token has expert ", chosen[i], " of ", shape.num_experts);
+}
+
 // What the chosen scores are divided by.
 float total_of(const float* scores, const int64_t* chosen, const RouterShape& shape) {
   if (!shape.normalize) return 1.0f;
@@ -248,7 +253,9 @@ at::Tensor scaled(const at::Tensor& rows, const Sorted& sorted, const at::Tensor
   const int64_t F = rows.size(1);
   at::Tensor out = at::empty_like(rows);
   by_dtype(rows, [&]<class E>(E) {
-    sorted.for_weights(weights, F, [&](int64_t, int64_t r, float w) { scale_row(pointer<E>(rows) + r * F, F, w, pointer<E>(out) + r * F); });
+    const E* from = pointer<E>(rows);
+    E* to = pointer<E>(out);
+    sorted.for_weights(weights, F, [&](int64_t, int64_t r, float w) { scale_row(from + r * F, F, w, to + r * F); });
   });
   return out;
 }
@@ -296,6 +303,7 @@ Routing route(const Gemm& gemm, const at::Tensor& x, const Router& router, const
       int64_t* best = routing.experts_Tk.data_ptr<int64_t>() + t * k;
       score_row(row, shape, row);
       if (!chosen.defined()) choose_row(row, pointer<float>(bias), shape, best);
+      else check_chosen(best, shape);
       const float total = total_of(row, best, shape);
       for (int64_t i = 0; i < k; ++i) routing.weights_Tk.data_ptr<float>()[t * k + i] = row[best[i]] / total * shape.scaling;
     }

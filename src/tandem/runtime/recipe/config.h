@@ -43,6 +43,7 @@ struct ScheduleOptions {
   std::string kind = "sync";
   queue::Options queue;
   std::string old_logprobs = "auto";
+  bool routing_replay = false;
 };
 void describe(OptionVisitor& field, ScheduleOptions& o);
 
