@@ -32,6 +32,15 @@ json read_json(const std::string& path) {
 
 std::string shape_text(const std::vector<int64_t>& shape) { return json(shape).dump(); }
 
+// {rows, columns} of a block that shares a scale.
+std::pair<int64_t, int64_t> block_of(const json& config, const std::string& where) {
+  const json sizes = config.value("quantization_config", json::object()).value("weight_block_size", json::array({128, 128}));
+  const auto positive = [](const json& n) { return n.is_number_unsigned() && n > 0; };
+  if (!sizes.is_array() || sizes.size() != 2 || !positive(sizes[0]) || !positive(sizes[1]))
+    throw UserError(where, "weight_block_size is " + sizes.dump(), "two positive numbers");
+  return {sizes[0].get<int64_t>(), sizes[1].get<int64_t>()};
+}
+
 }  // namespace
 
 ModelDir::ModelDir(const std::string& directory) : path_(directory) {
@@ -97,12 +106,43 @@ at::Tensor ModelDir::tensor(const std::string& name, const std::vector<int64_t>&
   return file.view(name);
 }
 
-void ModelDir::require_exactly(const std::vector<std::string>& names, const std::vector<std::string>& tolerated) const {
+void ModelDir::read(const TensorSpec& spec, at::Tensor to) const {
+  at::Tensor part = tensor(spec.name, spec.shape);
+  for (size_t d = 0; d < spec.shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), spec.box.begin[d], spec.box.extent(d));
+  if (part.scalar_type() == at::kFloat8_e4m3fn) return read_scaled(spec, part, std::move(to));
+  if (!at::isFloatingType(part.scalar_type()) || part.element_size() == 1)
+    throw UserError(file_with(spec.name).path(), "tensor `" + spec.name + "` has dtype " + c10::toString(part.scalar_type()),
+                    "expected F32, BF16, F16, or F8_E4M3 with scales");
+  to.copy_(part);
+}
+
+// Block by block of rows, so that no fp32 copy of the whole is held.
+void ModelDir::read_scaled(const TensorSpec& spec, const at::Tensor& part, at::Tensor to) const {
+  const auto [rows, columns] = block_of(config_, path_ + "/config.json");
+  if (spec.shape.size() != 2)
+    throw UserError(file_with(spec.name).path(), "float8 tensor `" + spec.name + "` is no matrix", "block-scaled float8 matrices");
+  const auto blocks = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
+  const at::Tensor scales = tensor(spec.name + "_scale_inv", {blocks(spec.shape[0], rows), blocks(spec.shape[1], columns)}).to(at::kFloat);
+  const Box& box = spec.box;
+  for (int64_t r = box.begin[0], next = 0; r < box.end[0]; r = next) {
+    next = std::min((r / rows + 1) * rows, box.end[0]);
+    at::Tensor strip = part.narrow(0, r - box.begin[0], next - r).to(at::kFloat);
+    for (int64_t c = box.begin[1], end = 0; c < box.end[1]; c = end) {
+      end = std::min((c / columns + 1) * columns, box.end[1]);
+      strip.narrow(1, c - box.begin[1], end - c).mul_(scales.select(0, r / rows).select(0, c / columns));
+    }
+    to.narrow(0, r - box.begin[0], next - r).copy_(strip);
+  }
+}
+
+void ModelDir::require_exactly(const std::vector<std::string>& names, const std::function<bool(const std::string&)>& tolerates) const {
   std::set<std::string> expected(names.begin(), names.end());
-  for (const std::string& name : names) file_with(name);
-  expected.insert(tolerated.begin(), tolerated.end());
+  for (const std::string& name : names) {
+    file_with(name);
+    expected.insert(name + "_scale_inv");
+  }
   for (const auto& [name, file] : file_of_)
-    if (!expected.count(name))
+    if (!expected.count(name) && !(tolerates && tolerates(name)))
       throw UserError(file->path(), "holds tensor `" + name + "`, which this model does not have",
                       "the nearest name it has is `" + nearest_name(name, names) + "`");
 }

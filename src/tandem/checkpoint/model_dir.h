@@ -4,12 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tandem/base/box.h"
 #include "tandem/checkpoint/safetensors.h"
 
 namespace tandem::checkpoint {
@@ -32,10 +34,16 @@ class ModelDir {
   at::Tensor tensor(const std::string& name) const;
   /// Errors: also if the shape differs from `shape`.
   at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
-  /// Errors: UserError unless the directory holds exactly these tensors; `tolerated` may be there and are not read.
-  void require_exactly(const std::vector<std::string>& names, const std::vector<std::string>& tolerated = {}) const;
+  /// Copies a box of a tensor into `to`, of any float dtype; reads the bytes of that box alone. Block-scaled float8 (as
+  /// DeepSeek-V3 is stored: NAME_scale_inv has a factor per block of quantization_config.weight_block_size) is multiplied out.
+  /// Errors: as tensor(); UserError if a float8 tensor has no scales of the right shape.
+  void read(const TensorSpec& spec, at::Tensor to) const;
+  /// Errors: UserError unless the directory holds exactly these tensors, and scales of theirs; those that `tolerates` says
+  /// may be there and are not read.
+  void require_exactly(const std::vector<std::string>& names, const std::function<bool(const std::string&)>& tolerates = {}) const;
 
  private:
+  void read_scaled(const TensorSpec& spec, const at::Tensor& part, at::Tensor to) const;
   void open_shards(const std::string& index_path);
   const SafetensorsFile& file_with(const std::string& name) const;
 

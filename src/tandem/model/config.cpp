@@ -45,7 +45,8 @@ void read_yarn(const ConfigKeys& rope, RopeScaling& s) {
   for (const auto& [key, value] : optional)
     if (rope.has(key)) *value = rope.number(key);
   if (!rope.flag("truncate", true)) rope.refuse("truncate", "true");
-  if (s.beta_fast <= s.beta_slow) throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
+  if (s.beta_fast <= s.beta_slow)
+    throw UserError(rope.where(), join_text("beta_fast is ", s.beta_fast), join_text("above beta_slow, ", s.beta_slow));
 }
 
 // transformers 4 writes rope_theta and rope_scaling, transformers 5 puts both into rope_parameters.
@@ -84,7 +85,7 @@ void read_choice(const ConfigKeys& keys, MoeConfig& e) {
 }
 
 void read_qwen_experts(const ConfigKeys& keys, MoeConfig& e) {
-  e.num_experts = keys.positive("num_experts", kMostWidth);
+  e.num_experts = keys.positive(keys.has("num_local_experts") ? "num_local_experts" : "num_experts", kMostWidth);  // transformers 5, 4
   read_choice(keys, e);
   e.sparse_step = keys.positive("decoder_sparse_step", kMostLayers, 1);
   if (!keys.has("mlp_only_layers")) return;

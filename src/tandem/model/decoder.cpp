@@ -51,7 +51,8 @@ std::pair<at::Tensor, at::Tensor> Decoder::rotate_latent(const at::Tensor& q, co
   const int64_t T = q.size(0), heads = q.size(1), R = config_.mla.rope_dim;
   at::Tensor both = at::cat({q, k.unsqueeze(1)}, 1);
   if (config_.mla.interleaved) both = both.view({T, heads + 1, R / 2, 2}).transpose(2, 3);
-  both = kernel::rope(both.reshape({T, (heads + 1) * R}).contiguous(), {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
+  both = both.reshape({T, (heads + 1) * R}).contiguous();
+  both = kernel::rope(both, {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
   return {both.narrow(1, 0, heads), both.select(1, heads)};
 }
 

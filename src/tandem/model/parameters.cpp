@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "tandem/base/check.h"
-#include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/model/kernel/packed.h"
 
@@ -17,12 +15,6 @@ namespace {
 constexpr int64_t kAlignElements = 16;  // 64 bytes of fp32
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-std::string shape_text(c10::IntArrayRef shape) {
-  std::string text = "[";
-  for (int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
-  return text + "]";
-}
 
 at::Tensor cut(at::Tensor whole, const Box& box) {
   for (size_t d = 0; d < box.begin.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
@@ -112,14 +104,8 @@ int64_t pack_parameters(ModelParameters& parameters) {
   return bytes;
 }
 
-void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<at::Tensor(const std::string&)>& read,
-                     const std::string& where) {
-  for (const ParameterEntry& e : table.entries) {
-    const at::Tensor whole = read(e.parameter.name);
-    if (whole.sizes() != c10::IntArrayRef(e.parameter.shape))
-      throw UserError(where, e.parameter.name + " has shape " + shape_text(whole.sizes()), "config.json says " + shape_text(e.parameter.shape));
-    table.view(values, e).copy_(cut(whole, e.box));
-  }
+void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read) {
+  for (const ParameterEntry& e : table.entries) read({e.parameter.name, e.parameter.shape, e.box}, table.view(values, e));
 }
 
 void initialize_parameters(const ParameterTable& table, at::Tensor& values, uint64_t seed, double deviation) {

@@ -55,10 +55,8 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
 /// round to the dtype, and logits stay fp32. Returns the bytes it takes; 0 where packing is not available.
 int64_t pack_parameters(ModelParameters& parameters);
 
-/// Fills the rank's boxes from `read(name)`, which returns whole Hugging Face tensors of any float dtype.
-/// Errors: UserError if a shape differs, naming the tensor and both shapes.
-void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<at::Tensor(const std::string&)>& read,
-                     const std::string& where);
+/// Fills the rank's boxes: `read` copies a box of a Hugging Face tensor into the view it is given.
+void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read);
 
 /// Random values as Hugging Face initialises them: N(0, deviation) matrices, zero biases, unit norms. A tensor's values
 /// depend on its name and the seed alone, not on the layout.

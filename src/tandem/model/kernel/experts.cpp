@@ -42,7 +42,8 @@ void keep_groups(const RouterShape& shape, std::vector<float>& choice) {
     std::partial_sort(members.begin(), members.begin() + 2, members.end(), std::greater<>());
     worth.push_back(members[0] + members[1]);
   }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return worth[static_cast<size_t>(a)] > worth[static_cast<size_t>(b)]; });
+  const auto better = [&](int64_t a, int64_t b) { return worth[static_cast<size_t>(a)] > worth[static_cast<size_t>(b)]; };
+  std::stable_sort(order.begin(), order.end(), better);
   for (size_t i = static_cast<size_t>(shape.top_groups); i < order.size(); ++i)
     std::fill_n(choice.begin() + order[i] * size, size, -std::numeric_limits<float>::infinity());
 }

@@ -17,9 +17,12 @@ void ModelOnRank::load(const std::string& dir) {
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
   for (const model::ParameterEntry& e : table_.entries) names.push_back(e.parameter.name);
-  // A tied head may be stored all the same; the embedding is used.
-  files.require_exactly(names, config().tied_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{});
-  model::load_parameters(table_, values_, [&](const std::string& name) { return files.tensor(name); }, dir);
+  // A tied head may be stored all the same; the embedding is used. So may DeepSeek's layer that predicts a further token.
+  const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
+  files.require_exactly(names, [&](const std::string& name) {
+    return (config().tied_embeddings && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
+  });
+  model::load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
 }
 
 c10::ScalarType dtype_of(const std::string& name, const std::string& where) {
