@@ -2,6 +2,7 @@
 #include "tandem/checkpoint/model_dir.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
