@@ -8,6 +8,7 @@
 #include "tandem/reward/graders.h"
 #include "tandem/reward/hendrycks.h"
 #include "tandem/reward/math_answer.h"
+#include "tandem/reward/worker_rules.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
@@ -210,23 +211,41 @@ class WeightedSum : public Rule {
   };
   explicit WeightedSum(std::vector<Part> parts) : parts_(std::move(parts)) {}
   const std::string& name() const override { return name_; }
-  Score score(const Answer& answer) const override {
-    Score sum;
+  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+    std::vector<Score> sums(answers.size());
     for (const Part& part : parts_) {
-      Score one = part.rule->score(answer);
-      sum.score += part.weight * one.score;
-      sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
-      if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
+      std::vector<Score> ones = part.rule->score_batch(answers);
+      for (size_t i = 0; i < sums.size(); ++i) add(sums[i], std::move(ones[i]), part.weight);
     }
-    return sum;
+    return sums;
+  }
+  void abandon() const noexcept override {
+    for (const Part& part : parts_) part.rule->abandon();
   }
 
  private:
+  static void add(Score& sum, Score&& one, double weight) {
+    sum.score += weight * one.score;
+    sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
+    if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
+  }
+
   std::vector<Part> parts_;
   std::string name_ = "rules";
 };
 
+// Rules with processes or a server behind them, made once per reward.
+using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
+constexpr Worker kWorkers[] = {{"math_verify", math_verify_rule}, {"python", python_rule}, {"code", code_rule}, {"http", http_rule}};
+
 }  // namespace
+
+std::vector<Score> Rule::score_batch(std::span<const Answer> answers) const {
+  std::vector<Score> scores;
+  for (const Answer& answer : answers) scores.push_back(score(answer));
+  return scores;
+}
 
 Score FunctionRule::score(const Answer& answer) const {
   Score score = function_(answer);
@@ -237,6 +256,7 @@ Score FunctionRule::score(const Answer& answer) const {
 std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const Entry& entry : table()) names.emplace_back(entry.name);
+  for (const Worker& worker : kWorkers) names.emplace_back(worker.first);
   return names;
 }
 
@@ -254,6 +274,8 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
                       "the nearest is `" + nearest_name(name, names) + "`");
     set_option(list.entries[static_cast<size_t>(found - names.begin())], value, "reward.rule " + spec.name);
   }
+  for (const auto& [name, make] : kWorkers)
+    if (spec.name == name) return make(options);
   for (const Entry& entry : table()) {
     if (spec.name != entry.name) continue;
     // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
@@ -268,8 +290,13 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
 }
 
+std::string rule_of(const Options& options) {
+  if (!options.rule.empty()) return options.rule;
+  return !options.python.empty() ? "python" : !options.url.empty() ? "http" : "exact";
+}
+
 std::unique_ptr<Rule> make_reward(const Options& options) {
-  if (options.rules.empty()) return make_rule(options.rule, options);
+  if (options.rules.empty()) return make_rule(rule_of(options), options);
   std::vector<WeightedSum::Part> parts;
   for (const std::string& item : options.rules) {
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);

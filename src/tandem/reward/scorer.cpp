@@ -9,11 +9,20 @@
 namespace tandem::reward {
 
 void score_group(const Rule& rule, data::Group& group) {
-  for (data::Sample& sample : group.samples) {
-    Score score = rule.score({sample.text, group.prompt.answer, static_cast<int64_t>(sample.ids.size()),
-                              sample.finish == data::FinishReason::kLength});
-    sample.score = score.score;
-    sample.parts = std::move(score.parts);
+  std::vector<Answer> answers;
+  for (const data::Sample& sample : group.samples) {
+    Answer answer{sample.text, group.prompt.answer, std::ssize(sample.ids), sample.finish == data::FinishReason::kLength};
+    answer.prompt = group.prompt.text;
+    answer.data_source = group.prompt.data_source;
+    answer.columns = group.prompt.columns;
+    answer.group = value(group.id);
+    answers.push_back(std::move(answer));
+  }
+  std::vector<Score> scores = rule.score_batch(answers);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    data::Sample& sample = group.samples[i];
+    sample.score = scores[i].score;
+    sample.parts = std::move(scores[i].parts);
     sample.scored = true;
   }
 }
@@ -28,6 +37,7 @@ Scorer::~Scorer() {
     closing_ = true;
   }
   submitted_.notify_all();
+  rule_.abandon();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -74,6 +84,8 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
     const std::string where = "reward rule " + rule_.name() + ", group " + std::to_string(value(head.group.id));
     try {
       std::rethrow_exception(error);
+    } catch (const PeerError& e) {
+      throw PeerError(where + ": grading failed: " + e.what());
     } catch (const std::exception& e) {
       throw UserError(where, std::string("grading failed: ") + e.what(), "expected a rule that gives every answer a score");
     } catch (...) {

@@ -16,11 +16,12 @@
 
 namespace tandem::reward {
 
-/// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed.
+/// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed;
+///            grades in progress are abandoned then.
 /// Threads    submit from one thread, collect from one thread (the same or another).
 /// Blocking   collect waits, at most until the deadline; nothing else waits.
-/// Errors     a rule that throws: collect throws UserError naming the rule and the group, once; the group stays at the head,
-///            ungraded, and the next collect hands it out as it is.
+/// Errors     a rule that throws: collect throws UserError (PeerError for one) naming the rule and the group, once; the group
+///            stays at the head, ungraded, and the next collect hands it out as it is.
 /// Order      groups come back in the order of submission, whatever the number of threads.
 class Scorer {
  public:

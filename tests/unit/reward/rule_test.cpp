@@ -24,6 +24,13 @@ std::string error_of(const std::string& spec) {
   return "";
 }
 
+// Those that are functions here, without a process or a server behind them.
+std::vector<std::string> plain_rules() {
+  std::vector<std::string> names = rule_names();
+  std::erase_if(names, [](const std::string& name) { return name == "math_verify" || name == "python" || name == "code" || name == "http"; });
+  return names;
+}
+
 TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("exact", " 42\n", "42"), 1);
   EXPECT_EQ(grade("exact", "42.", "42"), 0);
@@ -112,7 +119,7 @@ TEST(Rule, AHostileAnswerIsAScoreAndNeverAnError) {
   EXPECT_EQ(grade("regex", std::string(40, 'a') + "!", "(a+)+$"), 0);
   // Rules see what a model makes up; none may take minutes over it.
   const auto begin = std::chrono::steady_clock::now();
-  for (const std::string& name : rule_names()) {
+  for (const std::string& name : plain_rules()) {
     if (name == "regex") continue;
     for (const std::string part : {"\n", "answer ", "is ", "\\boxed{", "\\frac", "[", "{\"a\":", "$", "1,", "A ", "step ", "\\text{a}"}) {
       std::string text;
@@ -124,7 +131,7 @@ TEST(Rule, AHostileAnswerIsAScoreAndNeverAnError) {
 }
 
 TEST(Rule, IllFormedBytesAreNoError) {
-  for (const std::string& name : rule_names()) {
+  for (const std::string& name : plain_rules()) {
     EXPECT_NO_THROW(grade(name, "\xF0\x9F 7 \xFF", "7")) << name;
   }
 }
