@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "tandem/base/error.h"
-#include "tandem/reward/hendrycks.h"
+#include "tandem/reward/math/hendrycks.h"
 
 namespace tandem::reward {
 

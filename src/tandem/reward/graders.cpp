@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_expr.h"
 #include "tandem/text/regex.h"
 
 namespace tandem::reward {

@@ -4,7 +4,8 @@
 #include "tandem/base/error.h"
 #include "tandem/reward/backend/scripts.h"
 #include "tandem/reward/batch.h"
-#include "tandem/reward/python_workers.h"
+#include "tandem/reward/math/math_answer.h"
+#include "tandem/reward/backend/python_workers.h"
 #include "tandem/reward/worker_rules.h"
 
 namespace tandem::reward {
@@ -17,6 +18,7 @@ class PythonRule : public Rule {
 
   const std::string& name() const override { return name_; }
   void abandon() const noexcept override { workers_->abandon(); }
+  bool needs_gold() const override { return name_ == "math_verify"; }  // what a user's function needs is its own affair
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {
     if (answers.empty()) return {};
@@ -26,6 +28,33 @@ class PythonRule : public Rule {
  private:
   std::string name_;
   std::unique_ptr<PythonWorkers> workers_;
+};
+
+class MathWithFallback : public Rule {
+ public:
+  MathWithFallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) : math_(std::move(math)), verify_(std::move(verify)) {}
+
+  const std::string& name() const override { return math_->name(); }
+  void abandon() const noexcept override { verify_->abandon(); }
+  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+    std::vector<Score> scores = math_->score_batch(answers);
+    std::vector<Answer> open;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      if (scores[i].score > 0 || can_compare(scores[i].extracted, answers[i].gold)) continue;
+      open.push_back(answers[i]);
+      places.push_back(i);
+    }
+    if (open.empty()) return scores;
+    std::vector<Score> verified = verify_->score_batch(open);
+    for (size_t i = 0; i < places.size(); ++i)
+      scores[places[i]] = {verified[i].score, {{name(), verified[i].score}}, std::move(verified[i].extracted)};
+    return scores;
+  }
+
+ private:
+  std::unique_ptr<Rule> math_, verify_;
 };
 
 WorkerOptions worker_options(const Options& o, const std::string& python) {
@@ -48,6 +77,10 @@ std::unique_ptr<Rule> python_rule(const Options& o) {
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
   return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, o.python_executable.empty() ? "python3" : o.python_executable));
+}
+
+std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) {
+  return std::make_unique<MathWithFallback>(std::move(math), std::move(verify));
 }
 
 std::unique_ptr<Rule> math_verify_rule(const Options& o) {

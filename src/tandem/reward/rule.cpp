@@ -6,8 +6,8 @@
 
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/worker_rules.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
@@ -104,6 +104,7 @@ Function cosine_rule(const Options& o) {
 struct Entry {
   const char* name;
   std::function<Function(const Options&)> make;
+  bool needs_gold = true;
 };
 
 const std::vector<Entry>& table() {
@@ -114,12 +115,18 @@ const std::vector<Entry>& table() {
        }},
       {"regex", regex_rule},
       {"number", [](const Options&) -> Function { return grade_number; }},
-      {"json", [](const Options&) -> Function { return grade_json; }},
+      {"json", [](const Options&) -> Function { return grade_json; }, false},
       {"gsm8k", gsm8k_rule},
       {"math", [](const Options&) -> Function { return grade_math; }},
       {"graded_math", [](const Options&) -> Function { return grade_graded_math; }},
       {"hendrycks", [](const Options&) -> Function { return grade_hendrycks; }},
       {"dapo", dapo_rule},
+      {"dapo_slime",
+       [](const Options& o) -> Function {
+         Options slime = o;
+         slime.integer_gold = true;
+         return dapo_rule(slime);
+       }},
       {"deepscaler", [](const Options&) -> Function { return grade_deepscaler; }},
       {"choice", [](const Options&) -> Function { return grade_choice; }},
       {"f1",
@@ -130,19 +137,23 @@ const std::vector<Entry>& table() {
          };
        }},
       {"think_format",
-       [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; }},
+       [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; },
+       false},
       {"cosine", cosine_rule},
       {"repetition",
        [](const Options& o) -> Function {
          return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) {
            return plain(repetition_penalty(words_as_items(a.response), n, p));
          };
-       }},
-      {"overlong", [](const Options& o) -> Function {
+       },
+       false},
+      {"overlong",
+       [](const Options& o) -> Function {
          return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) {
            return plain(overlong_penalty(a.response_tokens, limit, cache));
          };
-       }}};
+       },
+       false}};
   return entries;
 }
 
@@ -220,6 +231,9 @@ class WeightedSum : public Rule {
     }
     return sums;
   }
+  bool needs_gold() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->needs_gold(); });
+  }
   void abandon() const noexcept override {
     for (const Part& part : parts_) part.rule->abandon();
   }
@@ -260,6 +274,25 @@ std::vector<std::string> rule_names() {
   return names;
 }
 
+namespace {
+
+std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
+  for (const Entry& entry : table()) {
+    if (spec.name != entry.name) continue;
+    // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
+    return std::make_unique<FunctionRule>(entry.name, [function = entry.make(options)](const Answer& answer) {
+      if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
+      Answer repaired = answer;
+      repaired.response = text::repair_utf8(answer.response);
+      repaired.gold = text::repair_utf8(answer.gold);
+      return function(repaired);
+    }, entry.needs_gold && !(spec.name == "regex" && !options.pattern.empty()));
+  }
+  throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+}
+
+}  // namespace
+
 std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   const Spec spec = parse_spec(text);
   Options options = base;
@@ -276,18 +309,8 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   }
   for (const auto& [name, make] : kWorkers)
     if (spec.name == name) return make(options);
-  for (const Entry& entry : table()) {
-    if (spec.name != entry.name) continue;
-    // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
-    return std::make_unique<FunctionRule>(entry.name, [function = entry.make(options)](const Answer& answer) {
-      if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
-      Answer repaired = answer;
-      repaired.response = text::repair_utf8(answer.response);
-      repaired.gold = text::repair_utf8(answer.gold);
-      return function(repaired);
-    });
-  }
-  throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+  if (spec.name == "math" && options.fallback == "math_verify") return math_with_fallback(make_plain(spec, options), math_verify_rule(options));
+  return make_plain(spec, options);
 }
 
 std::string rule_of(const Options& options) {

@@ -41,6 +41,8 @@ class Rule {
   /// One score per answer, in their order; a rule that gains from batches overrides it.
   virtual std::vector<Score> score_batch(std::span<const Answer> answers) const;
   virtual const std::string& name() const = 0;
+  /// False if it scores without a right answer.
+  virtual bool needs_gold() const { return true; }
   /// Makes the calls in progress end soon, by throwing; later ones work.
   virtual void abandon() const noexcept {}
 };
@@ -48,13 +50,16 @@ class Rule {
 /// A rule from a function; parts hold its score under its name unless it fills them.
 class FunctionRule : public Rule {
  public:
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function) : name_(std::move(name)), function_(std::move(function)) {}
+  FunctionRule(std::string name, std::function<Score(const Answer&)> function, bool needs_gold = true)
+      : name_(std::move(name)), function_(std::move(function)), needs_gold_(needs_gold) {}
   Score score(const Answer& answer) const override;
   const std::string& name() const override { return name_; }
+  bool needs_gold() const override { return needs_gold_; }
 
  private:
   std::string name_;
   std::function<Score(const Answer&)> function_;
+  bool needs_gold_;
 };
 
 std::vector<std::string> rule_names();

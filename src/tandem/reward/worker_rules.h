@@ -18,6 +18,9 @@ std::unique_ptr<Rule> python_rule(const Options& options);
 /// Errors: UserError if options.python_executable has no such package.
 std::unique_ptr<Rule> math_verify_rule(const Options& options);
 
+/// `math`; but where it finds two answers different without having read both, `verify` is asked instead.
+std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify);
+
 /// The Python program in the last fenced block of a response, run in a sandbox against the tests in gold (code_tests.h).
 /// Errors: UserError where no sandbox is to be had, now; for a gold that holds no tests, when it scores.
 std::unique_ptr<Rule> code_rule(const Options& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/math_answer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {
 namespace {

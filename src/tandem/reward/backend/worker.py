@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A persistent worker: loads one function, then scores batches until its channel, descriptor 3, closes.
-# A message is its length in 8 bytes (little endian) and JSON. reward/python_workers.h has the other side.
+# A message is its length in 8 bytes (little endian) and JSON. reward/backend/python_workers.h has the other side.
 import asyncio
 import importlib.util
 import inspect

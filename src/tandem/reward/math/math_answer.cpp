@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/math_answer.h"
 
 #include <algorithm>
 #include <cctype>
 #include <vector>
 
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_expr.h"
+#include "tandem/reward/math/relation.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
@@ -24,12 +25,6 @@ bool opens(const std::string& text, size_t at) {
 }
 bool closes(const std::string& text, size_t at) {
   return text[at] == ')' || text[at] == ']' || (text[at] == '}' && at > 0 && text[at - 1] == '\\');
-}
-
-std::string last_match(const text::Regex& pattern, std::string_view text) {
-  std::string found;
-  for (text::Regex::Scan scan(pattern, text); scan.next();) found = scan.text(1);
-  return found;
 }
 
 // 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so.
@@ -76,7 +71,7 @@ std::string without_thin_spaces(const std::string& text) {
 
 // \text{...} in an answer is a unit if something stands before it, and the answer itself if not.
 std::string without_text_groups(std::string text) {
-  for (const char* command : {"\\text{", "\\mbox{", "\\textbf{", "\\textit{", "\\mathrm{", "\\operatorname{", "\\mathbf{"}) {
+  for (const char* command : {"\\text{", "\\mbox{", "\\textbf{", "\\textit{", "\\textnormal{", "\\textrm{", "\\mathrm{", "\\operatorname{", "\\mathbf{"}) {
     const std::string_view name(command);
     for (size_t at; (at = text.find(name)) != std::string::npos;) {
       const size_t end = text.find('}', at);
@@ -109,6 +104,48 @@ std::string without_units(std::string text) {
   return scan.next() ? scan.text(1) : text;
 }
 
+// `19, 46, and 82`, `(11,7)or(7,11)` and `1; 2` are lists.
+std::string with_commas(const std::string& text) {
+  static const text::Regex kWord(R"((?:,\s*)?(?<=[\d)\]}\s,])\b(?:and|or)\b(?=[\s\d(\[{\\$-]))", "math rule", text::Regex::Effort::kTrusted);
+  std::string out;
+  size_t begin = 0;
+  for (text::Regex::Scan scan(kWord, text); scan.next(); begin = scan.group().end) {
+    out += trimmed(text.substr(begin, scan.group().begin - begin));
+    if (!out.empty() && out.back() != ',') out += ",";
+    out += " ";
+  }
+  return replaced(out + text.substr(begin), ";", ",");
+}
+
+// 1/3 \approx 0.33 is 1/3; x \approx 11 is 11.
+std::string exact_side(const std::string& text) {
+  const std::string plain = replaced(text, "\xE2\x89\x88", "\\approx");
+  const size_t at = plain.find("\\approx");
+  if (at == std::string::npos) return text;
+  const std::string before = trimmed(plain.substr(0, at));
+  return before.empty() || is_symbol(before) ? trimmed(plain.substr(at + 7)) : before;
+}
+
+// A whole text in braces that only group, and a matrix set as an array in brackets.
+std::string without_wrapping(std::string text) {
+  while (text.size() > 1 && text[0] == '{' && text.back() == '}' && text[text.size() - 2] != '\\') {
+    int depth = 0;
+    size_t i = 0;
+    for (; i < text.size(); ++i) {
+      if (text[i] == '{') ++depth;
+      if (text[i] == '}' && --depth == 0) break;
+    }
+    if (i + 1 != text.size()) break;
+    text = trimmed(text.substr(1, text.size() - 2));
+  }
+  const size_t array = text.find("\\begin{array}{");
+  const size_t end = array == std::string::npos || array > 1 ? std::string::npos : text.find('}', array + 15);
+  if (end == std::string::npos) return text;
+  text = "\\begin{matrix}" + replaced(text.substr(end + 1), "\\end{array}", "\\end{matrix}");
+  if (text.ends_with("]") || text.ends_with(")")) text.pop_back();
+  return text;
+}
+
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
   s = without_thin_spaces(without_tight_commas(replaced(s, "\\\\", kRowBreak)));
@@ -121,8 +158,8 @@ std::string normal(std::string_view answer) {
   s = replaced(s, "{,}", ",");
   s = replaced(replaced(s, "\\dfrac", "\\frac"), "\\tfrac", "\\frac");
   s = replaced(replaced(replaced(s, "\\lvert", "|"), "\\rvert", "|"), "\\vert", "|");
-  s = replaced(replaced(replaced(s, "\\leq", "\\le"), "\\geq", "\\ge"), "\\%", "%");
-  s = without_units(trimmed(without_text_groups(s)));
+  s = exact_side(with_commas(with_plain_signs(replaced(s, "\\%", "%"))));
+  s = without_units(without_wrapping(trimmed(without_text_groups(s))));
   while (!s.empty() && (s.back() == '.' || s.back() == ',' || s.back() == ';' || s.back() == ':')) s.pop_back();
   return trimmed(without_thousands(trimmed(s)));
 }
@@ -221,7 +258,8 @@ bool is_matrix(const std::string& text) {
   return text.starts_with("\\begin{") && text.find("matrix}") != std::string::npos && text.rfind("\\end") != std::string::npos;
 }
 
-bool same_scalar(const std::string& a, const std::string& b) {
+bool same_scalar(const std::string& written_a, const std::string& written_b) {
+  const std::string a = without_units(written_a), b = without_units(written_b);
   const bool percent_a = a.ends_with('%'), percent_b = b.ends_with('%');
   const ExprPtr x = parse_expression(percent_a ? std::string_view(a).substr(0, a.size() - 1) : std::string_view(a));
   const ExprPtr y = parse_expression(percent_b ? std::string_view(b).substr(0, b.size() - 1) : std::string_view(b));
@@ -250,9 +288,53 @@ std::string choice_letter(const std::string& text) {
   return text.size() == 3 && text[0] == '(' && text[2] == ')' && std::isupper(static_cast<unsigned char>(text[1])) ? text.substr(1, 1) : "";
 }
 
-bool same(const std::string& a, const std::string& b, int nesting) {
-  if (nesting > kMaxNesting || a.empty() || b.empty()) return false;
-  if (a == b) return true;
+// `x \in A` as A.
+std::string without_membership(const std::string& text) {
+  const auto sides = split_outside_brackets(text, "\\in ");
+  return sides.size() == 2 && is_symbol(sides[0]) ? sides[1] : text;
+}
+
+std::optional<Interval> interval_in(const std::string& text) {
+  if (const auto relation = read_relation(text)) return interval_of(*relation);
+  const Bracketed box = bracketed(text);
+  const auto ends = members(box.inner);
+  if ((box.open != '(' && box.open != '[') || ends.size() != 2) return std::nullopt;
+  const auto finite = [](const std::string& end) { return end.find("\\infty") == std::string::npos ? end : std::string(); };
+  return Interval{finite(ends[0]), finite(ends[1]), box.open == '[', box.close == ']'};
+}
+
+// At least one of the two is written with signs; the other may be brackets.
+bool same_relation(const std::string& a, const std::string& b, int nesting) {
+  const auto relation_a = read_relation(a), relation_b = read_relation(b);
+  if (relation_a && relation_b && same_inequality(*relation_a, *relation_b)) return true;
+  const auto interval_a = interval_in(a), interval_b = interval_in(b);
+  if (!interval_a || !interval_b) return false;
+  const auto same_end = [&](const std::string& x, const std::string& y) { return x.empty() ? y.empty() : same(x, y, nesting); };
+  return interval_a->has_low == interval_b->has_low && interval_a->has_high == interval_b->has_high &&
+         same_end(interval_a->low, interval_b->low) && same_end(interval_a->high, interval_b->high);
+}
+
+// (1, 3) may be written 1, 3; a set as a list in any order.
+bool same_list(const Bracketed& box, const std::vector<std::string>& inner, const std::vector<std::string>& list, int nesting) {
+  if (box.open == '{') return same_in_any_order(with_both_signs(inner), list, nesting);
+  return box.open == '(' && box.close == ')' && inner.size() > 1 && same_in_order(inner, list, nesting);
+}
+
+// `x = 5` means 5; `2x + z = 1` does not mean 1. A chain of equations, x = 2 + 3 = 5, says its last member.
+std::vector<std::string> sides_of(const std::string& text) {
+  std::vector<std::string> sides = split_outside_brackets(text, "=");
+  if (sides.size() > 2) sides = {sides.front(), sides.back()};
+  return sides;
+}
+bool is_assignment(const std::vector<std::string>& sides) {
+  return sides.size() == 2 && sides[0].find_first_of("+-*/^") == std::string::npos && !(!sides[0].empty() && is_digit(sides[0][0]));
+}
+
+bool same(const std::string& written_a, const std::string& written_b, int nesting) {
+  if (nesting > kMaxNesting || written_a.empty() || written_b.empty()) return false;
+  if (written_a == written_b) return true;
+  const std::string a = without_membership(written_a), b = without_membership(written_b);
+  if (read_relation(a) || read_relation(b)) return same_relation(a, b, nesting + 1);
   if (is_matrix(a) && is_matrix(b)) return same_matrix(a, b, nesting + 1);
   const auto unions_a = split_outside_brackets(a, "\\cup"), unions_b = split_outside_brackets(b, "\\cup");
   if (unions_a.size() > 1 || unions_b.size() > 1) return same_in_any_order(unions_a, unions_b, nesting + 1);
@@ -262,69 +344,41 @@ bool same(const std::string& a, const std::string& b, int nesting) {
   if (box_a.open && box_b.open && (inner_a.size() > 1 || inner_b.size() > 1))
     return box_a.open == box_b.open && box_a.close == box_b.close && same_in_order(inner_a, inner_b, nesting + 1);
   const auto list_a = with_both_signs(split_outside_brackets(a, ",")), list_b = with_both_signs(split_outside_brackets(b, ","));
+  if (list_b.size() > 1 && list_a.size() == 1 && same_list(box_a, inner_a, list_b, nesting + 1)) return true;
+  if (list_a.size() > 1 && list_b.size() == 1 && same_list(box_b, inner_b, list_a, nesting + 1)) return true;
   if (list_a.size() > 1 || list_b.size() > 1) return same_in_any_order(list_a, list_b, nesting + 1);
-  const auto sides_a = split_outside_brackets(a, "="), sides_b = split_outside_brackets(b, "=");
+  const auto sides_a = sides_of(a), sides_b = sides_of(b);
   if (sides_a.size() == 2 && sides_b.size() == 2)
-    return same(sides_a[1], sides_b[1], nesting + 1) ? sides_a[0] == sides_b[0] || same_equation(sides_a, sides_b)
-                                                     : same_equation(sides_a, sides_b);
-  // `x = 5` means 5, and the last member of a chain of equations is its result.
-  if (sides_a.size() > 1 && sides_b.size() == 1) return same(sides_a.back(), b, nesting + 1);
-  if (sides_b.size() == 2 && sides_a.size() == 1) return same(a, sides_b.back(), nesting + 1);
+    return (same(sides_a[1], sides_b[1], nesting + 1) && sides_a[0] == sides_b[0]) || same_equation(sides_a, sides_b);
+  if (is_assignment(sides_a) && sides_b.size() == 1) return same(sides_a[1], b, nesting + 1);
+  if (is_assignment(sides_b) && sides_a.size() == 1) return same(a, sides_b[1], nesting + 1);
   if (!choice_letter(a).empty() && choice_letter(a) == choice_letter(b)) return true;
   return same_scalar(a, b) || lower_without_spaces(a) == lower_without_spaces(b);
 }
 
-// The end of the sentence or line that begins at `begin`; a full stop within a leading $...$ ends nothing.
-size_t sentence_end(std::string_view text, size_t begin) {
-  size_t at = begin + 1;
-  if (text[begin] == '$')
-    if (const size_t close = text.find_first_of("$\n", at); close != std::string_view::npos && text[close] == '$') at = close + 1;
-  for (; at < text.size() && text[at] != '\n'; ++at)
-    if (text[at] == '.' && (at + 1 == text.size() || std::isspace(static_cast<unsigned char>(text[at + 1])))) break;
-  return at;
-}
+}  // namespace
 
-// What follows the last "answer is", "answer:" or "####"; "" if nothing does. Linear in the text: every gap is possessive.
-std::string last_announced(std::string_view response) {
-  static const text::Regex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))", "math rule",
-                                      text::Regex::Effort::kTrusted);
-  std::string found;
-  size_t end = 0;
-  for (text::Regex::Scan scan(kAnnounced, response); scan.next();) {
-    if (scan.group().begin < end) continue;  // within the answer before
-    const size_t begin = scan.group().end;
-    end = sentence_end(response, begin);
-    std::string answer = trimmed(response.substr(begin, end - begin));
-    if (answer.ends_with("**")) answer = trimmed(std::string_view(answer).substr(0, answer.size() - 2));
-    if (!answer.empty()) found = std::move(answer);
-  }
-  return found;
+namespace {
+
+constexpr size_t kLongestAnswer = 100;  // a longer right answer that is no mathematics is a solution that ends with it
+
+std::string wanted(std::string_view gold) {
+  if (const auto box = boxed_answers(gold)) return *box;
+  if (gold.size() > kLongestAnswer && !is_mathematical(gold)) return final_answer(gold).value_or(std::string(gold));
+  return std::string(gold);
 }
 
 }  // namespace
 
-std::optional<std::string> final_answer(std::string_view response) {
-  std::string repaired;
-  if (!text::is_utf8(response)) response = repaired = text::repair_utf8(response);
-  if (const auto boxed = boxed_answer(response)) return boxed;
-  if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
-      open != std::string_view::npos && close != std::string_view::npos && open < close)
-    return trimmed(response.substr(open + 8, close - open - 8));
-  if (const std::string announced = last_announced(response); !announced.empty()) return announced;
-  static const text::Regex kDollars(R"(\$([^$]+)\$)", "math rule", text::Regex::Effort::kTrusted);
-  static const text::Regex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))", "math rule", text::Regex::Effort::kTrusted);
-  for (const text::Regex* pattern : {&kDollars, &kNumber}) {
-    const std::string found = trimmed(last_match(*pattern, response));
-    if (!found.empty()) return found;
-  }
-  return std::nullopt;
+bool same_answer(std::string_view given, std::string_view gold) {
+  const std::string right = wanted(gold);
+  if (same(normal(given), normal(right), 0)) return true;
+  return !trimmed(given).empty() && hendrycks_equal(trimmed(given), trimmed(right));
 }
 
-bool same_answer(std::string_view given, std::string_view gold) {
-  const auto gold_box = boxed_answer(gold);
-  const std::string a = normal(given), b = normal(gold_box ? *gold_box : std::string(gold));
-  if (same(a, b, 0)) return true;
-  return !trimmed(given).empty() && hendrycks_equal(trimmed(given), trimmed(gold_box ? *gold_box : std::string(gold)));
+bool can_compare(std::string_view given, std::string_view gold) {
+  const auto is_plain = [](std::string_view text) { return bracketed(normal(text)).open == 0 && is_mathematical(text); };
+  return is_plain(given) && is_plain(wanted(gold));
 }
 
 bool is_mathematical(std::string_view answer) {

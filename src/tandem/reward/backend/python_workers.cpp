@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/python_workers.h"
+#include "tandem/reward/backend/python_workers.h"
 
 #include <fcntl.h>
 #include <poll.h>
