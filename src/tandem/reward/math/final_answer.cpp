@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kLongestJoint = 60;   // characters between two boxes of one list
 constexpr size_t kMostBoxes = 20;
+constexpr int kWordsOfASentence = 4;
+constexpr size_t kLongestBareAnswer = 100;
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)); }
 
@@ -74,13 +76,15 @@ std::string last_number_in(std::string_view text) {
 // An announced answer may be a sentence: its formula, or what it says something is.
 std::string core_of(const std::string& announced) {
   if (is_mathematical(announced)) return announced;
-  if (const std::string formula = last_formula(announced); !formula.empty() && is_mathematical(formula)) return formula;
   for (const char* verb : {" is ", " are ", " equals "})
     if (const size_t at = announced.rfind(verb); at != std::string::npos) {
       const std::string rest = trimmed(announced.substr(at + std::string_view(verb).size()));
       if (!rest.empty() && is_mathematical(rest)) return rest;
     }
-  return announced;
+  if (const std::string formula = last_formula(announced); !formula.empty() && is_mathematical(formula)) return formula;
+  const bool is_sentence = std::count(announced.begin(), announced.end(), ' ') >= kWordsOfASentence;
+  const std::string number = is_sentence ? last_number_in(announced) : "";
+  return number.empty() ? announced : number;
 }
 
 std::string announced_at(std::string_view response, size_t begin) {
@@ -132,6 +136,7 @@ std::optional<std::string> final_answer(std::string_view response) {
   if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
       open != std::string_view::npos && close != std::string_view::npos && open < close)
     return trimmed(response.substr(open + 8, close - open - 8));
+  if (const std::string whole = trimmed(response); whole.size() <= kLongestBareAnswer && is_mathematical(whole)) return whole;
   for (const std::string& found : {last_announced(response), last_formula(response), last_number_in(response)})
     if (!found.empty()) return found;
   return std::nullopt;

@@ -29,7 +29,7 @@ bool closes(const std::string& text, size_t at) {
 
 // 1{,}000 and 1,\!000 are numbers wherever they stand: nobody writes the comma of a list so.
 std::string without_tight_commas(const std::string& text) {
-  static const text::Regex kTight(R"((?<=\d)(?:\{,\}|,\\!)(?=\d{3}(?!\d)))", "math rule", text::Regex::Effort::kTrusted);
+  static const text::Regex kTight(R"((?<=\d)(?:\{,\}|,\\!\s?)(?=\d{3}(?!\d)))", "math rule", text::Regex::Effort::kTrusted);
   std::string out;
   size_t begin = 0;
   for (text::Regex::Scan scan(kTight, text); scan.next(); begin = scan.group().end) out += text.substr(begin, scan.group().begin - begin);
@@ -94,7 +94,7 @@ std::string without_text_groups(std::string text) {
 std::string without_units(std::string text) {
   static const text::Regex kUnit(
       R"((?x)^(.*[\d})])(?:[\s~]*(?:
-          degrees?|dollars?|cents?|percent|units?|square\ units?|cubic\ units?|
+          degrees?|dollars?|cents?|percent(?:age)?|pct|units?|square\ units?|cubic\ units?|
           (?:inches|inch|feet|foot|meters?|centimeters?|kilometers?|miles?|hours?|minutes?|seconds?|days?|weeks?|
              years?|pounds?|lbs|grams?|mph|ways|points?|people|students)
           (?:\s*\^\{?[23]\}?)?
@@ -114,7 +114,12 @@ std::string with_commas(const std::string& text) {
     if (!out.empty() && out.back() != ',') out += ",";
     out += " ";
   }
-  return replaced(out + text.substr(begin), ";", ",");
+  static const text::Regex kGap(R"(,\s*+(?=,))", "math rule", text::Regex::Effort::kTrusted);
+  const std::string listed = replaced(out + text.substr(begin), ";", ",");
+  out.clear();
+  begin = 0;
+  for (text::Regex::Scan scan(kGap, listed); scan.next(); begin = scan.group().end) out += listed.substr(begin, scan.group().begin - begin);
+  return out + listed.substr(begin);
 }
 
 // 1/3 \approx 0.33 is 1/3; x \approx 11 is 11.
@@ -148,7 +153,9 @@ std::string without_wrapping(std::string text) {
 
 std::string normal(std::string_view answer) {
   std::string s = text::is_utf8(answer) ? std::string(answer) : text::repair_utf8(answer);
-  s = without_thin_spaces(without_tight_commas(replaced(s, "\\\\", kRowBreak)));
+  // Outside a matrix a double backslash is one that was escaped once too often.
+  s = replaced(s, "\\\\", s.find("\\begin{") == std::string::npos ? "\\" : kRowBreak);
+  s = without_thin_spaces(without_tight_commas(s));
   s = replaced(replaced(replaced(s, "\xE2\x88\x92", "-"), "\xC2\xB0", ""), "\xCF\x80", "\\pi ");
   s = replaced(replaced(replaced(s, "\xC3\x97", "\\times "), "\xE2\x88\x9E", "\\infty "), "\xE2\x88\x9A", "\\sqrt ");
   for (const char* gone : {"\\!", "\\displaystyle", "\\left", "\\right", "\\bigl", "\\bigr", "\\big", "\\Big", "\\$", "$", "^{\\circ}",
@@ -158,8 +165,8 @@ std::string normal(std::string_view answer) {
   s = replaced(s, "{,}", ",");
   s = replaced(replaced(s, "\\dfrac", "\\frac"), "\\tfrac", "\\frac");
   s = replaced(replaced(replaced(s, "\\lvert", "|"), "\\rvert", "|"), "\\vert", "|");
-  s = exact_side(with_commas(with_plain_signs(replaced(s, "\\%", "%"))));
-  s = without_units(without_wrapping(trimmed(without_text_groups(s))));
+  s = exact_side(with_commas(without_text_groups(with_plain_signs(replaced(s, "\\%", "%")))));
+  s = without_units(without_wrapping(trimmed(s)));
   while (!s.empty() && (s.back() == '.' || s.back() == ',' || s.back() == ';' || s.back() == ':')) s.pop_back();
   return trimmed(without_thousands(trimmed(s)));
 }
@@ -188,6 +195,24 @@ std::vector<std::string> members(const std::string& inner) {
   return split_outside_brackets(inner.find(", ") == std::string::npos ? inner : without_thousands(inner), ",");
 }
 
+struct Bracketed {
+  char open = 0, close = 0;
+  std::string inner;
+};
+
+// The whole text in one pair of brackets; sets keep `\{`.
+Bracketed bracketed(const std::string& text) {
+  if (text.starts_with("\\{") && text.ends_with("\\}")) return {'{', '}', text.substr(2, text.size() - 4)};
+  if (text.size() < 2 || (text[0] != '(' && text[0] != '[')) return {};
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '(' || text[i] == '[') ++depth;
+    if ((text[i] == ')' || text[i] == ']') && --depth == 0)
+      return i + 1 == text.size() ? Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)} : Bracketed{};
+  }
+  return {};
+}
+
 bool same(const std::string& a, const std::string& b, int nesting);
 
 bool same_in_order(const std::vector<std::string>& a, const std::vector<std::string>& b, int nesting) {
@@ -197,7 +222,19 @@ bool same_in_order(const std::vector<std::string>& a, const std::vector<std::str
   return true;
 }
 
+// Every member of one is a member of the other.
+bool same_set(const std::vector<std::string>& a, const std::vector<std::string>& b, int nesting) {
+  if (a.size() > 64 || b.size() > 64) return false;
+  const auto within = [nesting](const std::vector<std::string>& some, const std::vector<std::string>& all) {
+    return std::all_of(some.begin(), some.end(), [&](const std::string& one) {
+      return std::any_of(all.begin(), all.end(), [&](const std::string& other) { return same(one, other, nesting); });
+    });
+  };
+  return within(a, b) && within(b, a);
+}
+
 bool same_in_any_order(const std::vector<std::string>& a, std::vector<std::string> b, int nesting) {
+  if (!a.empty() && !b.empty() && a.size() != b.size() && bracketed(a[0]).open && bracketed(b[0]).open) return same_set(a, b, nesting);
   if (a.size() != b.size() || a.size() > 64) return false;
   for (const std::string& part : a) {
     const auto found = std::find_if(b.begin(), b.end(), [&](const std::string& other) { return same(part, other, nesting); });
@@ -219,24 +256,6 @@ std::vector<std::string> with_both_signs(const std::vector<std::string>& parts) 
     out.push_back(replaced(part, "\\pm", "-"));
   }
   return out;
-}
-
-struct Bracketed {
-  char open = 0, close = 0;
-  std::string inner;
-};
-
-// The whole text in one pair of brackets; sets keep `\{`.
-Bracketed bracketed(const std::string& text) {
-  if (text.starts_with("\\{") && text.ends_with("\\}")) return {'{', '}', text.substr(2, text.size() - 4)};
-  if (text.size() < 2 || (text[0] != '(' && text[0] != '[')) return {};
-  int depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '(' || text[i] == '[') ++depth;
-    if ((text[i] == ')' || text[i] == ']') && --depth == 0)
-      return i + 1 == text.size() ? Bracketed{text[0], text.back(), text.substr(1, text.size() - 2)} : Bracketed{};
-  }
-  return {};
 }
 
 bool same_matrix(const std::string& a, const std::string& b, int nesting) {
@@ -340,7 +359,7 @@ bool same(const std::string& written_a, const std::string& written_b, int nestin
   if (unions_a.size() > 1 || unions_b.size() > 1) return same_in_any_order(unions_a, unions_b, nesting + 1);
   const Bracketed box_a = bracketed(a), box_b = bracketed(b);
   const auto inner_a = members(box_a.inner), inner_b = members(box_b.inner);
-  if (box_a.open == '{' && box_b.open == '{') return same_in_any_order(with_both_signs(inner_a), with_both_signs(inner_b), nesting + 1);
+  if (box_a.open == '{' && box_b.open == '{') return same_set(with_both_signs(inner_a), with_both_signs(inner_b), nesting + 1);
   if (box_a.open && box_b.open && (inner_a.size() > 1 || inner_b.size() > 1))
     return box_a.open == box_b.open && box_a.close == box_b.close && same_in_order(inner_a, inner_b, nesting + 1);
   const auto list_a = with_both_signs(split_outside_brackets(a, ",")), list_b = with_both_signs(split_outside_brackets(b, ","));
