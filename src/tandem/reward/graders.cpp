@@ -264,6 +264,18 @@ double cosine_score(bool right, int64_t tokens, const CosineRange& range) {
   return low + 0.5 * (high - low) * (1.0 + std::cos(progress * std::numbers::pi));
 }
 
+std::vector<double> length_rewards(const std::vector<bool>& right, std::span<const int64_t> tokens) {
+  std::vector<double> rewards(tokens.size());
+  if (tokens.empty()) return rewards;
+  const auto [shortest, longest] = std::minmax_element(tokens.begin(), tokens.end());
+  if (*shortest == *longest) return rewards;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const double reward = 0.5 - static_cast<double>(tokens[i] - *shortest) / static_cast<double>(*longest - *shortest);
+    rewards[i] = right[i] ? reward : std::min(0.0, reward);
+  }
+  return rewards;
+}
+
 double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double max_penalty) {
   if (ngram < 1 || static_cast<int64_t>(items.size()) < ngram) return 0;
   std::set<std::vector<int64_t>> distinct;

@@ -36,8 +36,8 @@ Address address_of(const std::string& url) {
 }
 
 json plain_form(const json& one) {
-  if (one.is_number() || one.is_boolean()) return json::array({one.is_boolean() ? json(one.get<bool>() ? 1.0 : 0.0) : one, json::object(), ""});
-  if (one.is_null()) return json::array({nullptr, json::object(), ""});
+  if (one.is_number() || one.is_null()) return json::array({one, json::object(), ""});
+  if (one.is_boolean()) return json::array({one.get<bool>() ? 1.0 : 0.0, json::object(), ""});
   json parts = json::object();
   for (const auto& [name, value] : one.items())
     if (value.is_number() && name != "score") parts[name] = value;

@@ -62,7 +62,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("python", o.python, "python: a function of yours, FILE.py:NAME; docs/rewards.md has its form.");
   field("python_executable", o.python_executable,
         "python, math_verify, code: the Python that runs them; empty: python3 on PATH (math_verify: the one scripts/setup made).");
-  field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.", at_least(0));
+  field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.",
+        at_least(0));
   field("timeout_s", o.timeout_s, "python, math_verify, http: seconds for one batch, the answers of a group.", above(0));
   field("url", o.url, "http: where batches are posted to; docs/rewards.md has their form.");
   field("http_retries", o.http_retries, "http: how often a batch is posted again when the server fails or does not answer.", at_least(0));

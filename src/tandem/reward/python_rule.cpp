@@ -76,7 +76,8 @@ std::unique_ptr<Rule> python_rule(const Options& o) {
   if (!std::filesystem::is_regular_file(function.file))
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
-  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, o.python_executable.empty() ? "python3" : o.python_executable));
+  const std::string python = o.python_executable.empty() ? "python3" : o.python_executable;
+  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, python));
 }
 
 std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) {

@@ -249,9 +249,10 @@ class WeightedSum : public Rule {
   std::string name_ = "rules";
 };
 
-// Rules with processes or a server behind them, made once per reward.
+// Rules that are more than a function of one answer, made once per reward.
 using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
-constexpr Worker kWorkers[] = {{"math_verify", math_verify_rule}, {"python", python_rule}, {"code", code_rule}, {"http", http_rule}};
+constexpr Worker kWorkers[] = {
+    {"length", length_rule}, {"math_verify", math_verify_rule}, {"python", python_rule}, {"code", code_rule}, {"http", http_rule}};
 
 }  // namespace
 
@@ -280,13 +281,15 @@ std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
   for (const Entry& entry : table()) {
     if (spec.name != entry.name) continue;
     // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
-    return std::make_unique<FunctionRule>(entry.name, [function = entry.make(options)](const Answer& answer) {
+    const auto on_characters = [function = entry.make(options)](const Answer& answer) {
       if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
       Answer repaired = answer;
       repaired.response = text::repair_utf8(answer.response);
       repaired.gold = text::repair_utf8(answer.gold);
       return function(repaired);
-    }, entry.needs_gold && !(spec.name == "regex" && !options.pattern.empty()));
+    };
+    const bool has_pattern = spec.name == "regex" && !options.pattern.empty();
+    return std::make_unique<FunctionRule>(entry.name, on_characters, entry.needs_gold && !has_pattern);
   }
   throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
 }
@@ -309,7 +312,8 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   }
   for (const auto& [name, make] : kWorkers)
     if (spec.name == name) return make(options);
-  if (spec.name == "math" && options.fallback == "math_verify") return math_with_fallback(make_plain(spec, options), math_verify_rule(options));
+  if (spec.name == "math" && options.fallback == "math_verify")
+    return math_with_fallback(make_plain(spec, options), math_verify_rule(options));
   return make_plain(spec, options);
 }
 

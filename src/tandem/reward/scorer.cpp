@@ -32,12 +32,14 @@ Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
 }
 
 Scorer::~Scorer() {
+  bool grading = false;
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
+    for (const Job& job : jobs_) grading = grading || (job.started && !job.done);
   }
   submitted_.notify_all();
-  rule_.abandon();
+  if (grading) rule_.abandon();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -101,6 +103,16 @@ std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   if (jobs_.empty() || !finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; })) return std::nullopt;
   return take_head(lock);
+}
+
+std::vector<data::Group> Scorer::collect_all(double patience_s) {
+  std::vector<data::Group> groups;
+  while (num_pending() > 0) {
+    std::optional<data::Group> group = collect(Deadline::after_s(patience_s));
+    if (!group) throw PeerError("reward rule " + rule_.name() + ": a group waits for its grade for over " + std::to_string(patience_s) + " s");
+    groups.push_back(std::move(*group));
+  }
+  return groups;
 }
 
 size_t Scorer::num_pending() const {

@@ -33,6 +33,8 @@ class Scorer {
   void submit(data::Group&& group);
   /// The next group if it is graded by then; nullopt if it is not, or none is out.
   std::optional<data::Group> collect(const Deadline& deadline);
+  /// All groups that are out. Errors: as collect; PeerError if one takes longer than `patience_s`.
+  std::vector<data::Group> collect_all(double patience_s);
   /// Groups submitted and not yet collected.
   size_t num_pending() const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rules that work outside this process: a user's Python function, the math-verify package, programs in a sandbox, a server.
+// Rules that are more than a function of one answer: a user's Python function, the math-verify package, programs in a sandbox, a
+// server, and what compares the answers of a group.
 
 #include <memory>
 #include <string>
@@ -20,6 +21,9 @@ std::unique_ptr<Rule> math_verify_rule(const Options& options);
 
 /// `math`; but where it finds two answers different without having read both, `verify` is asked instead.
 std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify);
+
+/// Kimi k1.5's length reward (graders.h); right is what `math` says.
+std::unique_ptr<Rule> length_rule(const Options& options);
 
 /// The Python program in the last fenced block of a response, run in a sandbox against the tests in gold (code_tests.h).
 /// Errors: UserError where no sandbox is to be had, now; for a gold that holds no tests, when it scores.

@@ -58,8 +58,8 @@ TEST(Sandbox, AnEndlessLoopIsStoppedInTime) {
     EXPECT_FALSE(r.finished);
     EXPECT_EQ(r.why, "time limit");
   }
-  const ProgramRun stubborn = run("import os, signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nos.close(0); os.close(1); os.close(2)\n"
-                                  "while True: pass\n", FileGuard::kAuto, 1);
+  const ProgramRun stubborn = run("import os, signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+                                  "os.close(0); os.close(1); os.close(2)\nwhile True: pass\n", FileGuard::kAuto, 1);
   EXPECT_EQ(stubborn.why, "time limit") << "its output is closed, it lives on";
 }
 
@@ -99,7 +99,8 @@ TEST(Sandbox, MemoryIsLimited) {
   const ProgramRun grows = run("x = []\nwhile True:\n    x.append(bytearray(2**20))\n");
   EXPECT_FALSE(grows.finished);
   EXPECT_NE(grows.why, "time limit");
-  const ProgramRun maps = run("import mmap\nx = []\ntry:\n    while True:\n        x.append(mmap.mmap(-1, 2**24))\nexcept OSError:\n    print(len(x) < 16)\n");
+  const ProgramRun maps = run("import mmap\nx = []\ntry:\n    while True:\n        x.append(mmap.mmap(-1, 2**24))\n"
+                              "except OSError:\n    print(len(x) < 16)\n");
   EXPECT_EQ(maps.output, "True\n") << maps.why << maps.errors;
 }
 
@@ -154,7 +155,8 @@ TEST(Sandbox, UnderLandlockTheProgramHasAFolderOfItsOwnAndReadsNoOthers) {
   const PythonFile outside("SECRET = 1\n");
   const ProgramRun r = run("import os, tempfile\nopen('a.txt', 'w').write('kept')\nos.mkdir('b'); os.rename('a.txt', 'b/c')\n"
                            "print(open('b/c').read(), tempfile.gettempdir() == os.getcwd())\nos.remove('b/c'); os.rmdir('b')\n"
-                           "for path in ['" + outside.path() + "', '/etc/passwd', f'/proc/{os.getppid()}/mem', f'/proc/{os.getppid()}/environ']:\n"
+                           "parent = f'/proc/{os.getppid()}/'\n"
+                           "for path in ['" + outside.path() + "', '/etc/passwd', parent + 'mem', parent + 'environ']:\n"
                            "    try:\n        open(path, 'rb').read(1); print('read', path)\n    except OSError:\n        pass\n"
                            "open('left', 'w').write('x')\nprint(os.getcwd())");
   EXPECT_TRUE(r.finished) << r.why << r.errors;
@@ -263,7 +265,8 @@ TEST(CodeRule, FunctionsAreJudgedByWhatTheyReturn) {
   EXPECT_EQ(grade(fenced("def add(a, b):\n    return tuple(a + [b])"), apps), 1);
   EXPECT_EQ(grade(fenced("def add(a, b):\n    return a"), apps), 0);
   EXPECT_EQ(grade(fenced("def other(a, b):\n    return a"), apps), 0);
-  const std::string live = R"([{"input": "[1, 2]\n3", "output": "6.0", "testtype": "functional", "metadata": "{\"func_name\": \"total\"}"}])";
+  const std::string live = R"([{"input": "[1, 2]\n3", "output": "6.0", "testtype": "functional",
+                               "metadata": "{\"func_name\": \"total\"}"}])";
   EXPECT_EQ(grade(fenced("def total(a, b):\n    print('noise')\n    return sum(a) + b"), live), 1);
 }
 
@@ -283,8 +286,8 @@ TEST(CodeRule, AssertionsMustAllHold) {
 TEST(CodeRule, HostileProgramsScoreZeroAndTheRuleGoesOn) {
   const std::string gold = R"({"inputs": [""], "outputs": ["ok"]})";
   for (const std::string body :
-       {"while True: pass", "import os\nwhile True: os.fork()", "x = bytearray(10 * 2**30)\nprint('ok')", "open('/tmp/x', 'w')\nprint('ok')",
-        "import socket\nsocket.create_connection(('1.1.1.1', 53))\nprint('ok')", "while True: print('x' * 10000)"}) {
+       {"while True: pass", "import os\nwhile True: os.fork()", "x = bytearray(10 * 2**30)\nprint('ok')",
+        "open('/tmp/x', 'w')\nprint('ok')", "import socket\nsocket.create_connection(('1.1.1.1', 53))\nprint('ok')", "while True: print('x' * 10000)"}) {
     EXPECT_EQ(grade(fenced(body), gold), 0) << body;
     EXPECT_EQ(grade(fenced("print('ok')"), gold), 1) << "after " << body;
   }

@@ -47,8 +47,10 @@ class Server {
 TEST(HttpRule, AServerScoresABatch) {
   const Server server([](const json& batch, httplib::Response& response) {
     json scores = json::array();
-    for (size_t i = 0; i < batch["completions"].size(); ++i)
-      scores.push_back({{"score", batch["completions"][i] == batch["answers"][i] ? 1 : 0}, {"length", batch["completions"][i].get<std::string>().size()}});
+    for (size_t i = 0; i < batch["completions"].size(); ++i) {
+      const std::string completion = batch["completions"][i];
+      scores.push_back({{"score", completion == batch["answers"][i] ? 1 : 0}, {"length", completion.size()}});
+    }
     response.set_content(json{{"scores", scores}}.dump(), "application/json");
   });
   const std::vector<Answer> answers = {{"7", "7"}, {"12", "7"}};
@@ -91,7 +93,8 @@ TEST(HttpRule, WhatIsWrongIsSaid) {
     const std::string what = batch["completions"][0];
     if (what == "404") response.status = 404;
     if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    response.set_content(what == "two" ? "[1, 2]" : what == "text" ? "fine" : what == "form" ? "[{\"points\": 1}]" : "nothing here", "text/plain");
+    const char* reply = what == "two" ? "[1, 2]" : what == "text" ? "fine" : what == "form" ? "[{\"points\": 1}]" : "nothing here";
+    response.set_content(reply, "text/plain");
   });
   EXPECT_NE(error_of([&] { server.rule()->score({"404", ""}); }).find("status 404: nothing here"), std::string::npos);
   EXPECT_EQ(calls, 1) << "what the server refuses is not asked again";

@@ -27,7 +27,7 @@ std::string error_of(const std::string& spec) {
 // Those that are functions here, without a process or a server behind them.
 std::vector<std::string> plain_rules() {
   std::vector<std::string> names = rule_names();
-  std::erase_if(names, [](const std::string& name) { return name == "math_verify" || name == "python" || name == "code" || name == "http"; });
+  for (const char* outside : {"math_verify", "python", "code", "http"}) std::erase(names, outside);
   return names;
 }
 
@@ -66,6 +66,26 @@ TEST(Rule, GradedMathFollowsItsFormula) {
   EXPECT_NEAR(grade("graded_math", std::string(500, 'x') + full, "42"), 0.9, 1e-12);
   EXPECT_NEAR(grade("graded_math", "<think>sum</think><answer>42</answer>", "42"), 0.9, 1e-12);
   EXPECT_NEAR(grade("graded_math", "<answer>42</answer>", "42"), 0.8, 1e-12);
+}
+
+TEST(Rule, LengthComparesTheAnswersOfAGroup) {
+  const auto rule = make_rule("length");
+  const std::vector<Answer> answers = {{"7", "7", 10}, {"7", "7", 30}, {"8", "7", 10}, {"8", "7", 30}, {"7", "7", 20}};
+  std::vector<double> scores;
+  for (const Score& score : rule->score_batch(answers)) scores.push_back(score.score);
+  EXPECT_EQ(scores, (std::vector<double>{0.5, -0.5, 0, -0.5, 0}));
+  EXPECT_EQ(rule->score(answers[0]).score, 0) << "alone it is neither short nor long";
+}
+
+TEST(Rule, BothPublishedFormsOfDapoHaveAName) {
+  EXPECT_EQ(grade("dapo", "Answer: 42", "42.0"), -1) << "verl, MindSpeed: the texts differ";
+  EXPECT_EQ(grade("dapo_slime", "Answer: 42", "42.0"), 1) << "slime: the right answer as an integer";
+}
+
+TEST(Rule, WhoNeedsNoRightAnswerSaysSo) {
+  for (const std::string spec : {"json", "think_format", "repetition", "overlong", "regex(pattern=a)"})
+    EXPECT_FALSE(make_rule(spec)->needs_gold()) << spec;
+  for (const std::string spec : {"exact", "math", "regex", "cosine", "dapo"}) EXPECT_TRUE(make_rule(spec)->needs_gold()) << spec;
 }
 
 TEST(Rule, AnUnknownNameOrOptionNamesTheNearest) {

@@ -50,7 +50,8 @@ void ProgramWatch::stop(const char* why) {
 bool ProgramWatch::files_too_large() const {
   std::error_code error;
   int64_t bytes = 0, num_files = 0;
-  for (auto entry = fs::recursive_directory_iterator(folder_, error); !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+  const fs::recursive_directory_iterator end;
+  for (fs::recursive_directory_iterator entry(folder_, error); !error && entry != end; entry.increment(error)) {
     if (++num_files > kMaxFiles) return true;
     std::error_code no_size;  // a folder, or gone already
     const auto size = entry->is_regular_file(no_size) ? entry->file_size(no_size) : 0;
@@ -82,7 +83,8 @@ void ProgramWatch::converse(const std::string& question) {
     const std::string line = question + "\n";
     fcntl(ends_.channel.get(), F_SETFL, fcntl(ends_.channel.get(), F_GETFL) & ~O_NONBLOCK);
     const double left_s = std::max(0.001, std::chrono::duration<double>(deadline_.time() - Clock::now()).count());
-    const timeval patience{static_cast<time_t>(left_s), static_cast<suseconds_t>(1e6 * (left_s - static_cast<double>(static_cast<time_t>(left_s))))};
+    const auto left_us = static_cast<int64_t>(1e6 * left_s);
+    const timeval patience{left_us / 1000000, left_us % 1000000};
     setsockopt(ends_.channel.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     for (size_t at = 0; at < line.size();) {
       const ssize_t sent = send(ends_.channel.get(), line.data() + at, line.size() - at, MSG_NOSIGNAL);

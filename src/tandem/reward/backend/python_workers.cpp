@@ -90,7 +90,8 @@ void PythonWorker::log_lines(bool all) {
   log_text_.erase(0, begin);
   if (!all) return;
   if (!log_text_.empty()) log::info(name_, ": ", log_text_);
-  if (logged_bytes_ > kLogBytesPerBatch) log::warning(name_, ": ", logged_bytes_ - kLogBytesPerBatch, " bytes of its output are left out");
+  if (logged_bytes_ > kLogBytesPerBatch)
+    log::warning(name_, ": ", logged_bytes_ - kLogBytesPerBatch, " bytes of its output are left out");
   log_text_.clear();
   logged_bytes_ = 0;
 }
@@ -210,8 +211,9 @@ void PythonWorkers::start(PythonWorker& worker) {
   }
   theirs.close();
   log_writer.close();
-  const json reply = worker.exchange(
-      {{"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function}}, options_.start_timeout_s);
+  const json wanted = {
+      {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function}};
+  const json reply = worker.exchange(wanted, options_.start_timeout_s);
   if (!reply.contains("ready")) worker.end();
   checked(reply);
 }

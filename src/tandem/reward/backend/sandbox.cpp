@@ -40,6 +40,8 @@ constexpr uint64_t kOnFiles = kExecute | kWriteFile | kReadFile | kTruncate;  //
 constexpr uint64_t kFolderOfItsOwn =
     kRead | kWriteFile | kTruncate | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR |
     LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SYM | LANDLOCK_ACCESS_FS_REFER;
+constexpr uint64_t kSpecialFiles =
+    LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK;
 
 int landlock_version() {
   const auto version = syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -117,14 +119,16 @@ Sandbox::Sandbox(const std::string& python, const SandboxLimits& limits, FileGua
 void Sandbox::find_python(const std::string& python) {
   auto [reader, writer] = pipe_pair();
   const std::string ask =
-      "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix] + sys.path))";
+      "import json, sys; "
+      "print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix] + sys.path))";
   Process process({{python, "-I", "-c", ask}, {}, true, {-1, writer.get(), 2}, "", nullptr});
   writer.close();
   const std::string said = read_all(reader, kProbeS);
   const int status = process.wait_or_end(kProbeS);
   const auto paths = nlohmann::json::parse(said, nullptr, false);
   if (status != 0 || !paths.is_array())
-    throw UserError("reward.python_executable", "`" + python + "` does not run Python: " + status_text(status), "expected Python 3.8 or newer");
+    throw UserError("reward.python_executable", "`" + python + "` does not run Python: " + status_text(status),
+                    "expected Python 3.8 or newer");
   python_ = paths[0];
   readable_ = {"/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/openssl.cnf", "/sys/devices/system/cpu"};
   for (const std::string path : paths) {
@@ -134,9 +138,7 @@ void Sandbox::find_python(const std::string& python) {
 }
 
 Fd Sandbox::rules_for(const std::string& folder) const {
-  LandlockRules attributes{kFolderOfItsOwn | LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |
-                               LANDLOCK_ACCESS_FS_MAKE_BLOCK,
-                           landlock_ >= 4 ? kConnectAndBind : 0, landlock_ >= 6 ? kScopes : 0};
+  LandlockRules attributes{kFolderOfItsOwn | kSpecialFiles, landlock_ >= 4 ? kConnectAndBind : 0, landlock_ >= 6 ? kScopes : 0};
   const size_t bytes = landlock_ >= 6 ? 24 : landlock_ >= 4 ? 16 : 8;
   Fd rules(static_cast<int>(syscall(SYS_landlock_create_ruleset, &attributes, bytes, 0)));
   if (!rules) throw PeerError(std::string("sandbox: no Landlock rule set: ") + std::strerror(errno));
@@ -176,8 +178,8 @@ void Sandbox::prove_walls() const {
   const ProgramRun run = this->run(probe);
   const std::string remedy = "expected a kernel that confines programs (seccomp, Landlock); or take another rule";
   if (!run.finished)
-    throw UserError("reward.rule code", "the sandbox cannot run Python: " + run.why + " " + run.errors, "raise reward.code_memory_mib or "
-                    "reward.code_timeout_s, or name another reward.python_executable");
+    throw UserError("reward.rule code", "the sandbox cannot run Python: " + run.why + " " + run.errors,
+                    "raise reward.code_memory_mib or reward.code_timeout_s, or name another reward.python_executable");
   if (!run.output.empty()) throw UserError("reward.rule code", "a program in the sandbox could use " + run.output, remedy);
   if (fs::exists(file)) throw UserError("reward.rule code", "a program in the sandbox could write " + file, remedy);
 }

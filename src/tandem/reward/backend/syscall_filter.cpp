@@ -59,7 +59,8 @@ constexpr int kChanging[] = {
 #endif
 };
 
-constexpr std::initializer_list<uint32_t> kFcntl = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW};
+constexpr std::initializer_list<uint32_t> kFcntl = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD,  F_GETFL,
+                                                    F_SETFL, F_GETLK,         F_SETLK, F_SETLKW};
 constexpr std::initializer_list<uint32_t> kIoctl = {TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX, FIONCLEX};
 
 uint32_t low_word(int argument) {  // both processors are little endian

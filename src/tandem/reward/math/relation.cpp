@@ -16,10 +16,11 @@ struct Notation {
   char sign;
 };
 // Longer ones first: \leq begins with \le.
-constexpr Notation kNotations[] = {{"\\leqslant", kAtMost},  {"\\geqslant", kAtLeast}, {"\\leq", kAtMost}, {"\\geq", kAtLeast}, {"\\neq", kUnequal},
-                                   {"\\le", kAtMost},        {"\\ge", kAtLeast},       {"\\ne", kUnequal}, {"\\lt", kLess},     {"\\gt", kGreater},
-                                   {"<=", kAtMost},          {">=", kAtLeast},         {"!=", kUnequal},   {"\xE2\x89\xA4", kAtMost},
-                                   {"\xE2\x89\xA5", kAtLeast}, {"\xE2\x89\xA0", kUnequal}};
+constexpr Notation kNotations[] = {
+    {"\\leqslant", kAtMost}, {"\\geqslant", kAtLeast}, {"\\leq", kAtMost}, {"\\geq", kAtLeast}, {"\\neq", kUnequal},
+    {"\\le", kAtMost},       {"\\ge", kAtLeast},       {"\\ne", kUnequal}, {"\\lt", kLess},     {"\\gt", kGreater},
+    {"<=", kAtMost},          {">=", kAtLeast},          {"!=", kUnequal},   {"\xE2\x89\xA4", kAtMost},
+    {"\xE2\x89\xA5", kAtLeast}, {"\xE2\x89\xA0", kUnequal}};
 
 bool is_sign(char c) { return c == kLess || c == kGreater || c == kAtMost || c == kAtLeast || c == kUnequal; }
 bool is_downward(char sign) { return sign == kGreater || sign == kAtLeast; }
