@@ -164,9 +164,10 @@ DapoResult dapo_minerva(std::string_view response, std::string_view gold, const 
 }
 
 DapoResult dapo_grade(std::string_view response, std::string_view gold, const DapoStyle& style) {
-  response = last_characters(response, 300);
-  if (!style.strict_box) return dapo_minerva(response, gold, style, "");
-  const auto boxed = dapo_last_boxed(last_characters(response, 100));
+  if (!style.strict_box) return dapo_minerva(last_characters(response, 300), gold, style, "");
+  const auto from = static_cast<size_t>(std::max<int64_t>(style.box_from, 0));
+  const bool whole = style.box_from >= 0 && from <= response.size();
+  const auto boxed = dapo_last_boxed(whole ? response.substr(from) : last_characters(response, 100));
   const auto answer = boxed ? inside_box(*boxed) : std::nullopt;
   return {answer && *answer == gold, answer};
 }

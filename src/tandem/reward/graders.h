@@ -25,6 +25,7 @@ struct DapoStyle {
   bool strict_box = false;    ///< the last box in the last 100 characters, as text
   bool integer_gold = false;  ///< slime: gold is compared as an integer
   bool drop_markers = false;  ///< slime: end-of-text markers are deleted
+  int64_t box_from = -1;      ///< strict_box, MindSpeed with pause tokens: from this byte on, in place of the last 100 characters
 };
 struct DapoResult {
   bool right = false;

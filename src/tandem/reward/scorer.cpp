@@ -109,7 +109,8 @@ std::vector<data::Group> Scorer::collect_all(double patience_s) {
   std::vector<data::Group> groups;
   while (num_pending() > 0) {
     std::optional<data::Group> group = collect(Deadline::after_s(patience_s));
-    if (!group) throw PeerError("reward rule " + rule_.name() + ": a group waits for its grade for over " + std::to_string(patience_s) + " s");
+    if (!group)
+      throw PeerError("reward rule " + rule_.name() + ": a group waits for its grade for over " + std::to_string(patience_s) + " s");
     groups.push_back(std::move(*group));
   }
   return groups;

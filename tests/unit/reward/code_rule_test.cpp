@@ -287,7 +287,8 @@ TEST(CodeRule, HostileProgramsScoreZeroAndTheRuleGoesOn) {
   const std::string gold = R"({"inputs": [""], "outputs": ["ok"]})";
   for (const std::string body :
        {"while True: pass", "import os\nwhile True: os.fork()", "x = bytearray(10 * 2**30)\nprint('ok')",
-        "open('/tmp/x', 'w')\nprint('ok')", "import socket\nsocket.create_connection(('1.1.1.1', 53))\nprint('ok')", "while True: print('x' * 10000)"}) {
+        "open('/tmp/x', 'w')\nprint('ok')", "import socket\nsocket.create_connection(('1.1.1.1', 53))\nprint('ok')",
+        "while True: print('x' * 10000)"}) {
     EXPECT_EQ(grade(fenced(body), gold), 0) << body;
     EXPECT_EQ(grade(fenced("print('ok')"), gold), 1) << "after " << body;
   }

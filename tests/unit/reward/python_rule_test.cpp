@@ -145,7 +145,8 @@ TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
 
 TEST(PythonRule, WhatCannotWorkIsFoundAtTheStart) {
   const PythonFile broken("def score(completions)\n    pass\n"), other("def reward(completions):\n    pass\n");
-  const PythonFile leaves("import sys; sys.exit(3)\n"), hard("import os; os._exit(4)\n"), good("def score(completions, wish):\n    return [0]\n");
+  const PythonFile leaves("import sys; sys.exit(3)\n"), hard("import os; os._exit(4)\n");
+  const PythonFile good("def score(completions, wish):\n    return [0]\n");
   EXPECT_NE(error_of([&] { rule_of(broken); }).find("SyntaxError"), std::string::npos);
   const std::string missing = error_of([&] { rule_of(other); });
   EXPECT_NE(missing.find("no function `score`; the file has reward"), std::string::npos) << missing;

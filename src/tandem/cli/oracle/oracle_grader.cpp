@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suite `grader`: one reference per file, each with functions of its own; the table maps them to reward/graders.h.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -48,13 +49,20 @@ json dapo_record(const DapoResult& result) {
   return {{"score", result.right ? 1.0 : -1.0}, {"acc", result.right}, {"pred", or_null(result.answer)}};
 }
 
+// MindSpeed's fourth argument: four places, the box being looked for from 100 characters before the last one.
+int64_t box_from(const json& args, const json& kwargs) {
+  const json places = args.size() > 2 ? args[2] : kwargs.value("pause_tokens_index", json());
+  if (places.is_null()) return -1;
+  if (!places.is_array() || places.size() != 4) throw UserError("pause_tokens_index", places.dump(), "expected four places");
+  return std::max<int64_t>(0, places.back().get<int64_t>() - 100);
+}
+
 json dapo(const json& row, bool slime) {
   const std::string fn = row.at("fn");
   const json& args = row.at("args");
   const json kwargs = row.value("kwargs", json::object());
-  if (kwargs.contains("pause_tokens_index") || args.size() > 2) throw Skip{"pause tokens are not part of the rule"};
   const std::string a = args[0], b = args.size() > 1 ? args[1].get<std::string>() : "";
-  DapoStyle style{kwargs.value("strict_box_verify", false), slime, slime};
+  const DapoStyle style{kwargs.value("strict_box_verify", false), slime, slime, box_from(args, kwargs)};
   if (fn == "last_boxed_only_string") return or_null(dapo_last_boxed(a));
   if (fn == "remove_boxed") {
     const auto inside = inside_box(a);
@@ -63,7 +71,7 @@ json dapo(const json& row, bool slime) {
   }
   if (fn == "normalize_final_answer") return dapo_normal(a, slime);
   if (fn == "is_correct_strict_box") {
-    const DapoResult result = dapo_grade(a, b, {true, slime, slime});
+    const DapoResult result = dapo_grade(a, b, {true, slime, slime, style.box_from});
     return json::array({result.right ? 1 : -1, or_null(result.answer)});
   }
   if (fn == "is_correct_minerva") {

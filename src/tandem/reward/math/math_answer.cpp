@@ -153,7 +153,8 @@ std::vector<std::string> sides_of(const std::string& text) {
   return sides;
 }
 bool is_assignment(const std::vector<std::string>& sides) {
-  return sides.size() == 2 && sides[0].find_first_of("+-*/^") == std::string::npos && !(!sides[0].empty() && std::isdigit(static_cast<unsigned char>(sides[0][0])));
+  if (sides.size() != 2 || sides[0].find_first_of("+-*/^") != std::string::npos) return false;
+  return sides[0].empty() || !std::isdigit(static_cast<unsigned char>(sides[0][0]));
 }
 
 bool same(const std::string& written_a, const std::string& written_b, int nesting) {
@@ -199,7 +200,9 @@ std::string wanted(std::string_view gold) {
 bool same_answer(std::string_view given, std::string_view gold) {
   const std::string right = wanted(gold);
   if (same(normal(given), normal(right), 0)) return true;
-  return !trimmed(given).empty() && hendrycks_equal(trimmed(given), trimmed(right));
+  // Its normaliser drops a short left side, whatever that is.
+  const bool alike = (given.find('=') == std::string_view::npos) == (right.find('=') == std::string::npos);
+  return alike && !trimmed(given).empty() && hendrycks_equal(trimmed(given), trimmed(right));
 }
 
 bool can_compare(std::string_view given, std::string_view gold) {
