@@ -72,6 +72,57 @@ def check_reward(f):
         said("the same on rank 1 of an MPI job: one line, exit code 2")
 
 
+PYTHON_REWARD = """
+import os, random, time
+HERE = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(HERE, "pid"), "w") as out:
+    out.write(str(os.getpid()))
+def there(name):
+    return os.path.exists(os.path.join(HERE, name))
+def score(prompts, completions, answers, seen_by):
+    if there("raise") and "0+3=" in prompts[0]:
+        raise ValueError("not today")
+    if there("die"):
+        os.remove(os.path.join(HERE, "die"))
+        os._exit(5)
+    while there("hang"):
+        time.sleep(0.01)
+    return [sum(map(c.count, "01234")) + random.random() + (seen_by[0] == "row") for c in completions]
+"""
+
+
+def check_python_reward(f):
+    folder = f.scratch / "python_reward"
+    folder.mkdir()
+    (folder / "rewards.py").write_text(PYTHON_REWARD)
+    data = folder / "rows.jsonl"
+    with open(data, "w") as out:
+        for i in range(32):
+            out.write(json.dumps({"question": f"{i // 8}+{i % 8}=", "answer": "1", "seen_by": "row"}) + "\n")
+    recipe = rf.tiny_recipe(f.scratch / "python.yaml", reward__rule="", reward__python=f"{folder}/rewards.py:score", reward__timeout_s=5,
+                            data__train=str(data), data__eval="", data__shuffle=False, run__steps=8)
+    f.program.done(f.run(recipe, "python_whole"))
+    (folder / "die").touch()
+    f.program.done(f.run(recipe, "python_died"))
+    rf.check_equal(f.scratch / "python_died", f.scratch / "python_whole", "python_died")
+    said("a Python worker that dies is replaced, and the run ends equal bit for bit")
+    (folder / "raise").touch()
+    line = f.program.refused(f.run(recipe, "python"), 2, "reward rule python/score, group 3", "ValueError: not today at", "rewards.py:")
+    assert "Traceback (most recent call last)" in (f.scratch / "python/log.txt").read_text()
+    (folder / "raise").unlink()
+    f.resumes_like(recipe, "python", "python_whole")
+    said(f"a Python reward that raises: `{line}`; resumed after the repair, equal bit for bit")
+    (folder / "hang").touch()
+    (folder / "pid").unlink()
+    run = f.program.start(f.run(recipe, "python_killed", "--set", "reward.timeout_s=100"))
+    rf.wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), 60, "no worker")
+    worker = int((folder / "pid").read_text())
+    rf.end(run)
+    rf.wait_until(lambda: not os.path.exists(f"/proc/{worker}"), 10, "the worker outlives a run that was killed")
+    (folder / "hang").unlink()
+    said("a run that is killed takes its Python workers with it")
+
+
 def check_not_finite(f):
     recipe = rf.tiny_recipe(f.scratch / "nan.yaml", run__steps=8)
     f.program.done(f.run(recipe, "nan_whole"))
@@ -259,8 +310,8 @@ def check_stopped_job(f):
     said("a job of two processes that is told to end saves and exits with 130; killed, it leaves no rank behind")
 
 
-CHECKS = {"reward": check_reward, "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank,
-          "stopped": check_stopped_job}
+CHECKS = {"reward": check_reward, "python": check_python_reward, "nan": check_not_finite, "disk": check_full_disk,
+          "refusals": check_refusals, "dead": check_dead_rank, "stopped": check_stopped_job}
 
 
 def main():

@@ -3,14 +3,10 @@
 // The files of the page, compiled in by cmake/embed.cmake from board/static and third_party/dygraphs.
 
 #include <span>
-#include <string_view>
+
+#include "tandem/base/asset.h"
 
 namespace tandem::board {
-
-struct Asset {
-  std::string_view name;   ///< "index.html"
-  std::string_view bytes;
-};
 
 std::span<const Asset> assets();
 

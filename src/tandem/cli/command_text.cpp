@@ -26,9 +26,9 @@ void each_line(std::istream& in, std::ostream& out, const std::function<ordered_
   each_object(in, "stdin", [&](const json& row, const std::string& where) { write_line(out, answer(row, where)); });
 }
 
-std::string gold_field(const json& row, const std::string& where) {
-  if (!row.contains("gold")) return "";
-  const json& gold = row["gold"];
+std::string gold_field(const json& row, bool is_needed, const std::string& where) {
+  if (!row.contains("gold") && !is_needed) return "";
+  const json& gold = field(row, "gold", where);
   if (gold.is_string()) return gold.get<std::string>();
   if (gold.is_number() || gold.is_boolean()) return gold.dump();
   throw UserError(where, "field `gold` is " + gold.dump().substr(0, 40), "expected a text or a number");
@@ -71,8 +71,10 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
                                  : row.contains("prediction") ? "prediction"
                                                               : "response",
                                  where);
-    answer.gold = gold_field(row, where);
+    answer.gold = gold_field(row, rule->needs_gold(), where);
     answer.choices = choices_field(row, where);
+    answer.columns = row.dump();
+    if (row.contains("prompt") && row["prompt"].is_string()) answer.prompt = row["prompt"].get<std::string>();
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()
                                  ? row["response_tokens"].get<int64_t>()

@@ -46,6 +46,7 @@ class RecordSource : public PromptSource {
     prompt.text.replace(prompt.text.find("{prompt}"), 8, record.question);
     prompt.answer = record.answer;
     prompt.data_source = name_;
+    prompt.columns = record.columns;
     return prompt;
   }
 
@@ -60,7 +61,8 @@ class RecordSource : public PromptSource {
       ++num_unanswered_;
       return;
     }
-    rows_.push_back({column(record, options_.prompt_column, where), answer(column(record, options_.answer_column, where), where)});
+    rows_.push_back({column(record, options_.prompt_column, where), answer(column(record, options_.answer_column, where), where),
+                     others(record, options_.prompt_column)});
   }
 
   void read_lines(const std::string& bytes, int64_t max_rows) {
@@ -90,8 +92,15 @@ class RecordSource : public PromptSource {
 
  private:
   struct Row {
-    std::string question, answer;
+    std::string question, answer, columns;
   };
+
+  // All but the question, for rewards that go by more than the answer.
+  static std::string others(const json& record, const std::string& question) {
+    json rest = record;
+    rest.erase(question);
+    return rest.dump();
+  }
 
   static std::string column(const json& record, const std::string& name, const std::string& where) {
     const auto found = record.find(name);

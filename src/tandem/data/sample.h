@@ -27,6 +27,7 @@ struct Prompt {
   std::vector<int32_t> ids;     ///< its tokens
   std::string answer;           ///< what the reward compares with
   std::string data_source;      ///< name of the data set it came from
+  std::string columns;          ///< the other fields of its row, one JSON object; "" if none
 };
 
 enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };

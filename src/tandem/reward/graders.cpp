@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_expr.h"
 #include "tandem/text/regex.h"
 
 namespace tandem::reward {
@@ -164,9 +164,10 @@ DapoResult dapo_minerva(std::string_view response, std::string_view gold, const 
 }
 
 DapoResult dapo_grade(std::string_view response, std::string_view gold, const DapoStyle& style) {
-  response = last_characters(response, 300);
-  if (!style.strict_box) return dapo_minerva(response, gold, style, "");
-  const auto boxed = dapo_last_boxed(last_characters(response, 100));
+  if (!style.strict_box) return dapo_minerva(last_characters(response, 300), gold, style, "");
+  const auto from = static_cast<size_t>(std::max<int64_t>(style.box_from, 0));
+  const bool whole = style.box_from >= 0 && from <= response.size();
+  const auto boxed = dapo_last_boxed(whole ? response.substr(from) : last_characters(response, 100));
   const auto answer = boxed ? inside_box(*boxed) : std::nullopt;
   return {answer && *answer == gold, answer};
 }
@@ -262,6 +263,18 @@ double cosine_score(bool right, int64_t tokens, const CosineRange& range) {
   // Bounds swap for wrong answers, so that a long wrong answer is punished less than a short one.
   const double low = right ? range.min_right : range.max_wrong, high = right ? range.max_right : range.min_wrong;
   return low + 0.5 * (high - low) * (1.0 + std::cos(progress * std::numbers::pi));
+}
+
+std::vector<double> length_rewards(const std::vector<bool>& right, std::span<const int64_t> tokens) {
+  std::vector<double> rewards(tokens.size());
+  if (tokens.empty()) return rewards;
+  const auto [shortest, longest] = std::minmax_element(tokens.begin(), tokens.end());
+  if (*shortest == *longest) return rewards;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const double reward = 0.5 - static_cast<double>(tokens[i] - *shortest) / static_cast<double>(*longest - *shortest);
+    rewards[i] = right[i] ? reward : std::min(0.0, reward);
+  }
+  return rewards;
 }
 
 double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double max_penalty) {

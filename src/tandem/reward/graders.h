@@ -25,6 +25,7 @@ struct DapoStyle {
   bool strict_box = false;    ///< the last box in the last 100 characters, as text
   bool integer_gold = false;  ///< slime: gold is compared as an integer
   bool drop_markers = false;  ///< slime: end-of-text markers are deleted
+  int64_t box_from = -1;      ///< strict_box, MindSpeed with pause tokens: from this byte on, in place of the last 100 characters
 };
 struct DapoResult {
   bool right = false;
@@ -68,6 +69,10 @@ struct CosineRange {
 };
 /// Cosine length scaling (Yeo et al., 2025): short right answers are worth most, short wrong ones least.
 double cosine_score(bool right, int64_t tokens, const CosineRange& range);
+
+/// Kimi k1.5's length reward within a group (2025, section 2.3.3): 0.5 - (length - shortest) / (longest - shortest), for wrong
+/// answers at most 0; 0 for all if all are of one length.
+std::vector<double> length_rewards(const std::vector<bool>& right, std::span<const int64_t> tokens);
 
 /// (1 - distinct n-grams / n-grams) * max_penalty over words or token ids given as texts or numbers.
 double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double max_penalty);

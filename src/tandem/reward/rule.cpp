@@ -6,8 +6,9 @@
 
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_answer.h"
+#include "tandem/reward/worker_rules.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"
 
@@ -103,6 +104,7 @@ Function cosine_rule(const Options& o) {
 struct Entry {
   const char* name;
   std::function<Function(const Options&)> make;
+  bool needs_gold = true;
 };
 
 const std::vector<Entry>& table() {
@@ -113,12 +115,18 @@ const std::vector<Entry>& table() {
        }},
       {"regex", regex_rule},
       {"number", [](const Options&) -> Function { return grade_number; }},
-      {"json", [](const Options&) -> Function { return grade_json; }},
+      {"json", [](const Options&) -> Function { return grade_json; }, false},
       {"gsm8k", gsm8k_rule},
       {"math", [](const Options&) -> Function { return grade_math; }},
       {"graded_math", [](const Options&) -> Function { return grade_graded_math; }},
       {"hendrycks", [](const Options&) -> Function { return grade_hendrycks; }},
       {"dapo", dapo_rule},
+      {"dapo_slime",
+       [](const Options& o) -> Function {
+         Options slime = o;
+         slime.integer_gold = true;
+         return dapo_rule(slime);
+       }},
       {"deepscaler", [](const Options&) -> Function { return grade_deepscaler; }},
       {"choice", [](const Options&) -> Function { return grade_choice; }},
       {"f1",
@@ -129,19 +137,23 @@ const std::vector<Entry>& table() {
          };
        }},
       {"think_format",
-       [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; }},
+       [](const Options&) -> Function { return [](const Answer& a) { return verdict(has_think_format(a.response), ""); }; },
+       false},
       {"cosine", cosine_rule},
       {"repetition",
        [](const Options& o) -> Function {
          return [n = o.repetition_ngram, p = o.repetition_penalty](const Answer& a) {
            return plain(repetition_penalty(words_as_items(a.response), n, p));
          };
-       }},
-      {"overlong", [](const Options& o) -> Function {
+       },
+       false},
+      {"overlong",
+       [](const Options& o) -> Function {
          return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) {
            return plain(overlong_penalty(a.response_tokens, limit, cache));
          };
-       }}};
+       },
+       false}};
   return entries;
 }
 
@@ -210,23 +222,45 @@ class WeightedSum : public Rule {
   };
   explicit WeightedSum(std::vector<Part> parts) : parts_(std::move(parts)) {}
   const std::string& name() const override { return name_; }
-  Score score(const Answer& answer) const override {
-    Score sum;
+  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+    std::vector<Score> sums(answers.size());
     for (const Part& part : parts_) {
-      Score one = part.rule->score(answer);
-      sum.score += part.weight * one.score;
-      sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
-      if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
+      std::vector<Score> ones = part.rule->score_batch(answers);
+      for (size_t i = 0; i < sums.size(); ++i) add(sums[i], std::move(ones[i]), part.weight);
     }
-    return sum;
+    return sums;
+  }
+  bool needs_gold() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->needs_gold(); });
+  }
+  void abandon() const noexcept override {
+    for (const Part& part : parts_) part.rule->abandon();
   }
 
  private:
+  static void add(Score& sum, Score&& one, double weight) {
+    sum.score += weight * one.score;
+    sum.parts.insert(sum.parts.end(), one.parts.begin(), one.parts.end());
+    if (sum.extracted.empty()) sum.extracted = std::move(one.extracted);
+  }
+
   std::vector<Part> parts_;
   std::string name_ = "rules";
 };
 
+// Rules that are more than a function of one answer, made once per reward.
+using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
+constexpr Worker kWorkers[] = {
+    {"length", length_rule}, {"math_verify", math_verify_rule}, {"python", python_rule}, {"code", code_rule}, {"http", http_rule}};
+
 }  // namespace
+
+std::vector<Score> Rule::score_batch(std::span<const Answer> answers) const {
+  std::vector<Score> scores;
+  for (const Answer& answer : answers) scores.push_back(score(answer));
+  return scores;
+}
 
 Score FunctionRule::score(const Answer& answer) const {
   Score score = function_(answer);
@@ -237,8 +271,30 @@ Score FunctionRule::score(const Answer& answer) const {
 std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const Entry& entry : table()) names.emplace_back(entry.name);
+  for (const Worker& worker : kWorkers) names.emplace_back(worker.first);
   return names;
 }
+
+namespace {
+
+std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
+  for (const Entry& entry : table()) {
+    if (spec.name != entry.name) continue;
+    // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
+    const auto on_characters = [function = entry.make(options)](const Answer& answer) {
+      if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
+      Answer repaired = answer;
+      repaired.response = text::repair_utf8(answer.response);
+      repaired.gold = text::repair_utf8(answer.gold);
+      return function(repaired);
+    };
+    const bool has_pattern = spec.name == "regex" && !options.pattern.empty();
+    return std::make_unique<FunctionRule>(entry.name, on_characters, entry.needs_gold && !has_pattern);
+  }
+  throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+}
+
+}  // namespace
 
 std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   const Spec spec = parse_spec(text);
@@ -254,22 +310,20 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
                       "the nearest is `" + nearest_name(name, names) + "`");
     set_option(list.entries[static_cast<size_t>(found - names.begin())], value, "reward.rule " + spec.name);
   }
-  for (const Entry& entry : table()) {
-    if (spec.name != entry.name) continue;
-    // Rules work on characters: ill-formed bytes of a response cut in a character become U+FFFD first.
-    return std::make_unique<FunctionRule>(entry.name, [function = entry.make(options)](const Answer& answer) {
-      if (text::is_utf8(answer.response) && text::is_utf8(answer.gold)) return function(answer);
-      Answer repaired = answer;
-      repaired.response = text::repair_utf8(answer.response);
-      repaired.gold = text::repair_utf8(answer.gold);
-      return function(repaired);
-    });
-  }
-  throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+  for (const auto& [name, make] : kWorkers)
+    if (spec.name == name) return make(options);
+  if (spec.name == "math" && options.fallback == "math_verify")
+    return math_with_fallback(make_plain(spec, options), math_verify_rule(options));
+  return make_plain(spec, options);
+}
+
+std::string rule_of(const Options& options) {
+  if (!options.rule.empty()) return options.rule;
+  return !options.python.empty() ? "python" : !options.url.empty() ? "http" : "exact";
 }
 
 std::unique_ptr<Rule> make_reward(const Options& options) {
-  if (options.rules.empty()) return make_rule(options.rule, options);
+  if (options.rules.empty()) return make_rule(rule_of(options), options);
   std::vector<WeightedSum::Part> parts;
   for (const std::string& item : options.rules) {
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,10 @@ struct Answer {
   int64_t response_tokens = 0;
   bool truncated = false;  ///< stopped by the length limit
   std::vector<std::string> choices = {};  ///< choice: the texts of A, B, ... where the gold may be one of them or its index
+  std::string prompt = {};       ///< as the model saw it
+  std::string data_source = {};  ///< name of its data set
+  std::string columns = {};      ///< the other fields of its row, one JSON object; "" if none
+  int64_t group = 0;             ///< seeds what a user's function draws
 };
 
 struct Score {
@@ -33,26 +38,37 @@ class Rule {
  public:
   virtual ~Rule() = default;
   virtual Score score(const Answer& answer) const = 0;
+  /// One score per answer, in their order; a rule that gains from batches overrides it.
+  virtual std::vector<Score> score_batch(std::span<const Answer> answers) const;
   virtual const std::string& name() const = 0;
+  /// False if it scores without a right answer.
+  virtual bool needs_gold() const { return true; }
+  /// Makes the calls in progress end soon, by throwing; later ones work.
+  virtual void abandon() const noexcept {}
 };
 
 /// A rule from a function; parts hold its score under its name unless it fills them.
 class FunctionRule : public Rule {
  public:
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function) : name_(std::move(name)), function_(std::move(function)) {}
+  FunctionRule(std::string name, std::function<Score(const Answer&)> function, bool needs_gold = true)
+      : name_(std::move(name)), function_(std::move(function)), needs_gold_(needs_gold) {}
   Score score(const Answer& answer) const override;
   const std::string& name() const override { return name_; }
+  bool needs_gold() const override { return needs_gold_; }
 
  private:
   std::string name_;
   std::function<Score(const Answer&)> function_;
+  bool needs_gold_;
 };
 
 std::vector<std::string> rule_names();
 
 /// One rule from `name` or `name(option=value, ...)`. Errors: UserError with the nearest name.
 std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {});
-/// The reward of a recipe: options.rules as a weighted sum, or options.rule.
+/// options.rule, or what stands for an empty one.
+std::string rule_of(const Options& options);
+/// The reward of a recipe: options.rules as a weighted sum, or rule_of(options).
 std::unique_ptr<Rule> make_reward(const Options& options);
 
 }  // namespace tandem::reward

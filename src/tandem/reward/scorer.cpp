@@ -9,11 +9,20 @@
 namespace tandem::reward {
 
 void score_group(const Rule& rule, data::Group& group) {
-  for (data::Sample& sample : group.samples) {
-    Score score = rule.score({sample.text, group.prompt.answer, static_cast<int64_t>(sample.ids.size()),
-                              sample.finish == data::FinishReason::kLength});
-    sample.score = score.score;
-    sample.parts = std::move(score.parts);
+  std::vector<Answer> answers;
+  for (const data::Sample& sample : group.samples) {
+    Answer answer{sample.text, group.prompt.answer, std::ssize(sample.ids), sample.finish == data::FinishReason::kLength};
+    answer.prompt = group.prompt.text;
+    answer.data_source = group.prompt.data_source;
+    answer.columns = group.prompt.columns;
+    answer.group = value(group.id);
+    answers.push_back(std::move(answer));
+  }
+  std::vector<Score> scores = rule.score_batch(answers);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    data::Sample& sample = group.samples[i];
+    sample.score = scores[i].score;
+    sample.parts = std::move(scores[i].parts);
     sample.scored = true;
   }
 }
@@ -23,11 +32,14 @@ Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
 }
 
 Scorer::~Scorer() {
+  bool grading = false;
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
+    for (const Job& job : jobs_) grading = grading || (job.started && !job.done);
   }
   submitted_.notify_all();
+  if (grading) rule_.abandon();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -74,6 +86,8 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
     const std::string where = "reward rule " + rule_.name() + ", group " + std::to_string(value(head.group.id));
     try {
       std::rethrow_exception(error);
+    } catch (const PeerError& e) {
+      throw PeerError(where + ": grading failed: " + e.what());
     } catch (const std::exception& e) {
       throw UserError(where, std::string("grading failed: ") + e.what(), "expected a rule that gives every answer a score");
     } catch (...) {
@@ -89,6 +103,17 @@ std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   if (jobs_.empty() || !finished_.wait_until(lock, deadline.time(), [&] { return jobs_.front().done; })) return std::nullopt;
   return take_head(lock);
+}
+
+std::vector<data::Group> Scorer::collect_all(double patience_s) {
+  std::vector<data::Group> groups;
+  while (num_pending() > 0) {
+    std::optional<data::Group> group = collect(Deadline::after_s(patience_s));
+    if (!group)
+      throw PeerError("reward rule " + rule_.name() + ": a group waits for its grade for over " + std::to_string(patience_s) + " s");
+    groups.push_back(std::move(*group));
+  }
+  return groups;
 }
 
 size_t Scorer::num_pending() const {

@@ -16,11 +16,12 @@
 
 namespace tandem::reward {
 
-/// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed.
+/// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed;
+///            grades in progress are abandoned then.
 /// Threads    submit from one thread, collect from one thread (the same or another).
 /// Blocking   collect waits, at most until the deadline; nothing else waits.
-/// Errors     a rule that throws: collect throws UserError naming the rule and the group, once; the group stays at the head,
-///            ungraded, and the next collect hands it out as it is.
+/// Errors     a rule that throws: collect throws UserError (PeerError for one) naming the rule and the group, once; the group
+///            stays at the head, ungraded, and the next collect hands it out as it is.
 /// Order      groups come back in the order of submission, whatever the number of threads.
 class Scorer {
  public:
@@ -32,6 +33,8 @@ class Scorer {
   void submit(data::Group&& group);
   /// The next group if it is graded by then; nullopt if it is not, or none is out.
   std::optional<data::Group> collect(const Deadline& deadline);
+  /// All groups that are out. Errors: as collect; PeerError if one takes longer than `patience_s`.
+  std::vector<data::Group> collect_all(double patience_s);
   /// Groups submitted and not yet collected.
   size_t num_pending() const;
 

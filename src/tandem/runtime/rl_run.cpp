@@ -273,12 +273,11 @@ std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
                               config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
                               context_.stop_between_tokens(), rollout_ ? rollout_->idle_engine() : nullptr};
   std::vector<data::Group> mine;
+  reward::Scorer scorer(*reward_, config_.reward.workers);
   bool stopped = false;
   try {
-    answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
-      reward::score_group(*reward_, group);
-      mine.push_back(std::move(group));
-    });
+    answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
+    mine = scorer.collect_all(config_.schedule.queue.take_timeout_s);
   } catch (const Interrupted&) {
     stopped = true;
   }

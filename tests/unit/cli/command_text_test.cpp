@@ -64,5 +64,18 @@ TEST(CommandText, AWrongLineIsNamedAfterTheRightOnes) {
   EXPECT_THROW(grade("exact", missing, out), UserError);
 }
 
+TEST(CommandText, ALineWithoutGoldIsNamedUnlessTheRuleNeedsNone) {
+  std::ostringstream out;
+  std::istringstream in("{\"response\": \"7\", \"gold\": \"7\"}\n{\"response\": \"\"}\n");
+  try {
+    grade("exact", in, out);
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_EQ(std::string(e.what()).rfind("stdin:2: has no field `gold`", 0), 0u) << e.what();
+  }
+  std::istringstream format("{\"response\": \"{}\"}\n");
+  EXPECT_NO_THROW(grade("json", format, out));
+}
+
 }  // namespace
 }  // namespace tandem::cli

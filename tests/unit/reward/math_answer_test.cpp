@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/math_answer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {
 namespace {
@@ -163,6 +163,57 @@ TEST(SameAnswer, EveryAnswerOfTheMathSetsEqualsItself) {
     }
     EXPECT_LT(equal_neighbours, 20) << name;
   }
+}
+
+TEST(MathAnswer, RelationsMeanTheirSolutions) {
+  const auto same = [](const char* a, const char* b) { return same_answer(a, b); };
+  EXPECT_TRUE(same("$x \\geq 5$", "x >= 5"));
+  EXPECT_TRUE(same("5 \\le x", "x \\geq 5"));
+  EXPECT_TRUE(same("-x > -1", "x < 1"));
+  EXPECT_TRUE(same("2 < x \\leq 5", "(2, 5]"));
+  EXPECT_TRUE(same("x \\in (2, 5]", "5 \\ge x > 2"));
+  EXPECT_TRUE(same("x < 3", "(-\\infty, 3)"));
+  EXPECT_TRUE(same("x \\neq 3", "x != 3"));
+  EXPECT_FALSE(same("x > 5", "x \\geq 5"));
+  EXPECT_FALSE(same("x > 5", "x < 5"));
+  EXPECT_FALSE(same("x < 1", "-x < -1"));
+  EXPECT_FALSE(same("[2, 5]", "(2, 5]"));
+  EXPECT_FALSE(same("2 < x < 6", "(2, 5)"));
+}
+
+TEST(MathAnswer, AnEquationIsNotItsRightSideUnlessItAssigns) {
+  EXPECT_TRUE(same_answer("x = 5", "5"));
+  EXPECT_TRUE(same_answer("x = 2 + 3 = 5", "x = 5"));
+  EXPECT_TRUE(same_answer("x = 1/3 \\approx 0.33", "1/3"));
+  EXPECT_FALSE(same_answer("1", "2x + z = 1"));
+  EXPECT_FALSE(same_answer("11a + c", "7 = 11a + c"));
+}
+
+TEST(MathAnswer, ListsAreWrittenInManyWays) {
+  EXPECT_TRUE(same_answer("19, 46, \\text{ and } 82", "19, 46, and 82"));
+  EXPECT_TRUE(same_answer("(7,11) or (11,7)", "(11,7)or(7,11)"));
+  EXPECT_TRUE(same_answer("\\{-12, -11\\}", "-12;-11"));
+  EXPECT_TRUE(same_answer("\\pm 2021", "{-2021, 2021}"));
+  EXPECT_TRUE(same_answer("[\\begin{array}{cc}1&2\\\\3&4\\end{array}]", "\\begin{pmatrix}1 & 2 \\\\ 3 & 4\\end{pmatrix}"));
+  EXPECT_FALSE(same_answer("1, 2, 3", "3"));
+  EXPECT_FALSE(same_answer("2, 3", "2, 2, 3"));
+}
+
+TEST(MathAnswer, TheAnswerIsFoundWhereverItIsAnnounced) {
+  const auto found = [](const char* text) { return final_answer(text).value_or("nothing"); };
+  EXPECT_EQ(found("It is \\boxed{1} and \\boxed{2}."), "1, 2");
+  EXPECT_EQ(found("First \\boxed{1}. Then we see that it is \\boxed{2}."), "2");
+  EXPECT_EQ(found("Final Answer: The final answer is $28 \\%$. I hope it is correct."), "$28 \\%$");
+  EXPECT_EQ(found("Final Answer: The largest $n$ is 34."), "34");
+  EXPECT_EQ(found("Final Answer: Jane started growing 3 hours ago."), "3");
+  EXPECT_EQ(found("so we have \\[ x = 4 \\]"), "x = 4");
+  EXPECT_EQ(found("\\frac{10}{9}"), "\\frac{10}{9}");
+}
+
+TEST(MathAnswer, ItIsKnownWhatWasRead) {
+  EXPECT_TRUE(can_compare("3", "x = 4"));
+  EXPECT_FALSE(can_compare("\\zeta(3)", "4")) << "an unknown function";
+  EXPECT_FALSE(can_compare("", "4"));
 }
 
 }  // namespace

@@ -24,6 +24,13 @@ std::string error_of(const std::string& spec) {
   return "";
 }
 
+// Those that are functions here, without a process or a server behind them.
+std::vector<std::string> plain_rules() {
+  std::vector<std::string> names = rule_names();
+  for (const char* outside : {"math_verify", "python", "code", "http"}) std::erase(names, outside);
+  return names;
+}
+
 TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("exact", " 42\n", "42"), 1);
   EXPECT_EQ(grade("exact", "42.", "42"), 0);
@@ -59,6 +66,26 @@ TEST(Rule, GradedMathFollowsItsFormula) {
   EXPECT_NEAR(grade("graded_math", std::string(500, 'x') + full, "42"), 0.9, 1e-12);
   EXPECT_NEAR(grade("graded_math", "<think>sum</think><answer>42</answer>", "42"), 0.9, 1e-12);
   EXPECT_NEAR(grade("graded_math", "<answer>42</answer>", "42"), 0.8, 1e-12);
+}
+
+TEST(Rule, LengthComparesTheAnswersOfAGroup) {
+  const auto rule = make_rule("length");
+  const std::vector<Answer> answers = {{"7", "7", 10}, {"7", "7", 30}, {"8", "7", 10}, {"8", "7", 30}, {"7", "7", 20}};
+  std::vector<double> scores;
+  for (const Score& score : rule->score_batch(answers)) scores.push_back(score.score);
+  EXPECT_EQ(scores, (std::vector<double>{0.5, -0.5, 0, -0.5, 0}));
+  EXPECT_EQ(rule->score(answers[0]).score, 0) << "alone it is neither short nor long";
+}
+
+TEST(Rule, BothPublishedFormsOfDapoHaveAName) {
+  EXPECT_EQ(grade("dapo", "Answer: 42", "42.0"), -1) << "verl, MindSpeed: the texts differ";
+  EXPECT_EQ(grade("dapo_slime", "Answer: 42", "42.0"), 1) << "slime: the right answer as an integer";
+}
+
+TEST(Rule, WhoNeedsNoRightAnswerSaysSo) {
+  for (const std::string spec : {"json", "think_format", "repetition", "overlong", "regex(pattern=a)"})
+    EXPECT_FALSE(make_rule(spec)->needs_gold()) << spec;
+  for (const std::string spec : {"exact", "math", "regex", "cosine", "dapo"}) EXPECT_TRUE(make_rule(spec)->needs_gold()) << spec;
 }
 
 TEST(Rule, AnUnknownNameOrOptionNamesTheNearest) {
@@ -112,7 +139,7 @@ TEST(Rule, AHostileAnswerIsAScoreAndNeverAnError) {
   EXPECT_EQ(grade("regex", std::string(40, 'a') + "!", "(a+)+$"), 0);
   // Rules see what a model makes up; none may take minutes over it.
   const auto begin = std::chrono::steady_clock::now();
-  for (const std::string& name : rule_names()) {
+  for (const std::string& name : plain_rules()) {
     if (name == "regex") continue;
     for (const std::string part : {"\n", "answer ", "is ", "\\boxed{", "\\frac", "[", "{\"a\":", "$", "1,", "A ", "step ", "\\text{a}"}) {
       std::string text;
@@ -124,7 +151,7 @@ TEST(Rule, AHostileAnswerIsAScoreAndNeverAnError) {
 }
 
 TEST(Rule, IllFormedBytesAreNoError) {
-  for (const std::string& name : rule_names()) {
+  for (const std::string& name : plain_rules()) {
     EXPECT_NO_THROW(grade(name, "\xF0\x9F 7 \xFF", "7")) << name;
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suite `grader`: one reference per file, each with functions of its own; the table maps them to reward/graders.h.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -7,8 +8,8 @@
 #include "tandem/base/error.h"
 #include "tandem/cli/oracle/suites.h"
 #include "tandem/reward/graders.h"
-#include "tandem/reward/hendrycks.h"
-#include "tandem/reward/math_answer.h"
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::cli {
@@ -48,13 +49,20 @@ json dapo_record(const DapoResult& result) {
   return {{"score", result.right ? 1.0 : -1.0}, {"acc", result.right}, {"pred", or_null(result.answer)}};
 }
 
+// MindSpeed's fourth argument: four places, the box being looked for from 100 characters before the last one.
+int64_t box_from(const json& args, const json& kwargs) {
+  const json places = args.size() > 2 ? args[2] : kwargs.value("pause_tokens_index", json());
+  if (places.is_null()) return -1;
+  if (!places.is_array() || places.size() != 4) throw UserError("pause_tokens_index", places.dump(), "expected four places");
+  return std::max<int64_t>(0, places.back().get<int64_t>() - 100);
+}
+
 json dapo(const json& row, bool slime) {
   const std::string fn = row.at("fn");
   const json& args = row.at("args");
   const json kwargs = row.value("kwargs", json::object());
-  if (kwargs.contains("pause_tokens_index") || args.size() > 2) throw Skip{"pause tokens are not part of the rule"};
   const std::string a = args[0], b = args.size() > 1 ? args[1].get<std::string>() : "";
-  DapoStyle style{kwargs.value("strict_box_verify", false), slime, slime};
+  const DapoStyle style{kwargs.value("strict_box_verify", false), slime, slime, box_from(args, kwargs)};
   if (fn == "last_boxed_only_string") return or_null(dapo_last_boxed(a));
   if (fn == "remove_boxed") {
     const auto inside = inside_box(a);
@@ -63,7 +71,7 @@ json dapo(const json& row, bool slime) {
   }
   if (fn == "normalize_final_answer") return dapo_normal(a, slime);
   if (fn == "is_correct_strict_box") {
-    const DapoResult result = dapo_grade(a, b, {true, slime, slime});
+    const DapoResult result = dapo_grade(a, b, {true, slime, slime, style.box_from});
     return json::array({result.right ? 1 : -1, or_null(result.answer)});
   }
   if (fn == "is_correct_minerva") {
@@ -167,6 +175,23 @@ json verl_dapo(const json& row) {
                                 {row.at("strict_box_verify"), false, false}));
 }
 
+std::string reduced_to_list_or_number(const std::string& text) {
+  const size_t open = text.rfind('['), close = text.rfind(']');
+  if (open != std::string::npos && close != std::string::npos && open < close) return text.substr(open + 1, close - open - 1);
+  return last_number(text).value_or("");
+}
+
+json areal(const json& row) {
+  static const std::unique_ptr<Rule> rule = make_rule("math_verify");
+  const json& gold = row.at("gold");
+  std::string response = row.at("response"), right = gold.is_string() ? gold.get<std::string>() : gold.dump();
+  if (row.at("fn") == "geometry3k") {
+    response = reduced_to_list_or_number(response);
+    right = reduced_to_list_or_number(right);
+  }
+  return response.empty() || right.empty() ? 0 : static_cast<int>(rule->score({response, right}).score);
+}
+
 bool near(const json& a, const json& b) {
   if (a.is_number() && b.is_number()) return std::fabs(a.get<double>() - b.get<double>()) <= 1e-12;
   if (!a.is_array() || !b.is_array() || a.size() != b.size()) return a == b;
@@ -188,7 +213,8 @@ const std::map<std::string, Grade>& graders() {
                                                    {"slime_f1", f1},
                                                    {"hendrycks_is_equiv", hendrycks},
                                                    {"hendrycks_is_equiv_generated", hendrycks},
-                                                   {"trl_rewards", trl}};
+                                                   {"trl_rewards", trl},
+                                                   {"areal_math_verify", areal}};
   return all;
 }
 
@@ -201,7 +227,7 @@ void run_grader(const std::string& file, const OracleOptions&, Report& report) {
   for (const json& row : oracle_rows(file)) {
     const std::string name = stem + ":" + std::to_string(++number) + (row.contains("fn") ? " " + row["fn"].get<std::string>() : "");
     if (grader == graders().end()) {
-      report.skip(name, stem == "areal_math_verify" ? "rule math_verify is the Python package in a worker" : "no rule of this name");
+      report.skip(name, "no rule of this name");
       continue;
     }
     const bool must_throw = row.contains("expected_error");

@@ -57,6 +57,10 @@ std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temp
   return train::score(state_->model.decoder(), state_->model.parameters(), std::span(&row, 1), temperature, static_cast<int64_t>(ids.size())).front();
 }
 
+namespace {
+constexpr double kPatienceS = 3600;  // for one group's grade, once all is generated
+}
+
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit) {
   const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward);
   Inference inference(request.inference);
@@ -65,12 +69,16 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
   std::vector<data::Group> groups;
-  const double tokens_per_s = inference.generate(std::move(prompts), request.generate, [&](const data::Group& answered) {
-    data::Group group = answered;
-    reward::score_group(*rule, group);
+  reward::Scorer scorer(*rule, request.reward.workers);
+  const auto take = [&](data::Group&& group) {
     emit(group);
     groups.push_back(std::move(group));
+  };
+  const double tokens_per_s = inference.generate(std::move(prompts), request.generate, [&](const data::Group& answered) {
+    scorer.submit(data::Group(answered));
+    while (auto graded = scorer.collect(Deadline::after_s(0))) take(std::move(*graded));
   });
+  for (data::Group& group : scorer.collect_all(kPatienceS)) take(std::move(group));
   EvalSummary summary = summarize(groups, request.right_at);
   summary.tokens_per_s = tokens_per_s;
   return summary;

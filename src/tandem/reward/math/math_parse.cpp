@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {
 namespace {

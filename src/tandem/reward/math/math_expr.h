@@ -45,6 +45,8 @@ std::optional<Rational> exact_value(const Expr& e);
 bool same_value(const Expr& a, const Expr& b);
 /// a = 0 and b = 0 have the same solutions in the sense that one is a constant multiple of the other.
 bool proportional(const Expr& a, const Expr& b);
+/// a / b where that is one real number at every point tried; nullopt where it is none.
+std::optional<double> constant_ratio(const Expr& a, const Expr& b);
 /// a - b.
 ExprPtr difference(ExprPtr a, ExprPtr b);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/math_expr.h"
 
 #include <algorithm>
 #include <cmath>
@@ -230,16 +230,18 @@ bool same_value(const Expr& a, const Expr& b) {
   return true;
 }
 
-bool proportional(const Expr& a, const Expr& b) {
+std::optional<double> constant_ratio(const Expr& a, const Expr& b) {
   Complex ratio;
   for (int trial = 1; trial <= 4; ++trial) {
     const Complex va = evaluate(a, trial), vb = evaluate(b, trial);
-    if (std::abs(vb) == 0 || std::abs(va) == 0) return false;
+    if (std::abs(vb) == 0 || std::abs(va) == 0) return std::nullopt;
     if (trial == 1) ratio = va / vb;
-    if (!close(va / vb, ratio)) return false;
+    if (!close(va / vb, ratio)) return std::nullopt;
   }
-  return true;
+  return std::abs(ratio.imag()) <= 1e-9L * std::abs(ratio.real()) ? std::optional(static_cast<double>(ratio.real())) : std::nullopt;
 }
+
+bool proportional(const Expr& a, const Expr& b) { return constant_ratio(a, b).has_value(); }
 
 ExprPtr difference(ExprPtr a, ExprPtr b) {
   auto minus_one = std::make_shared<Expr>();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reward/hendrycks.h"
+#include "tandem/reward/math/hendrycks.h"
 
 #include <algorithm>
 #include <cctype>
 #include <vector>
 
-#include "tandem/reward/math_expr.h"
+#include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {
 namespace {

@@ -11,9 +11,14 @@
 
 namespace tandem::reward {
 
-/// The last box; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last $...$ or number.
+/// What the last boxes of a text hold: one, or several that follow each other as in \boxed{1} and \boxed{2}, as a list.
+std::optional<std::string> boxed_answers(std::string_view text);
+/// boxed_answers; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last formula
+/// or number.
 std::optional<std::string> final_answer(std::string_view response);
 bool same_answer(std::string_view given, std::string_view gold);
+/// True if both are single expressions or equations that were read, so that `same_answer` settles the matter.
+bool can_compare(std::string_view given, std::string_view gold);
 /// True if an answer can be read as mathematics rather than prose.
 bool is_mathematical(std::string_view answer);
 

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: the child borrows our memory until exec. So between the two it
+// makes system calls and nothing else, on a stack of its own; what it needs is prepared before.
+#include "tandem/reward/backend/process.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+
+namespace tandem::reward {
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;  // execvpe keeps the whole PATH entry and argv there
+constexpr int kFirstFreeFd = 64;           // descriptors are moved above the child's own before they are put in place
+
+[[noreturn]] void throw_system(const std::string& what) {
+  throw PeerError("reward worker: " + what + ": " + std::strerror(errno));
+}
+
+struct Child {
+  char* const* argv = nullptr;
+  char* const* env = nullptr;
+  std::vector<int> fds;
+  const char* folder = nullptr;
+  Confinement* confinement = nullptr;
+  sigset_t mask{};
+  pid_t parent = 0;
+  int error = 0;             // the child writes, the parent reads: they share memory
+  const char* step = "";
+};
+
+int limit(int resource, int64_t soft, int64_t hard) {
+  rlimit value{static_cast<rlim_t>(soft), static_cast<rlim_t>(hard)};
+  return setrlimit(static_cast<__rlimit_resource>(resource), &value);
+}
+
+int drop_capabilities() {
+  for (int capability = 0; capability <= 63; ++capability) prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);  // what there is
+  prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2]{};
+  return static_cast<int>(syscall(SYS_capset, &header, none));
+}
+
+// Returns the step that failed, or null. The filter comes last: it allows less than these calls need.
+const char* confine(Confinement& c) {
+  if (limit(RLIMIT_CPU, c.cpu_s, c.cpu_s + 1) || limit(RLIMIT_AS, c.memory_bytes, c.memory_bytes) ||
+      limit(RLIMIT_FSIZE, c.file_bytes, c.file_bytes) || limit(RLIMIT_NOFILE, c.open_files, c.open_files) || limit(RLIMIT_CORE, 0, 0))
+    return "setrlimit";
+  if (drop_capabilities() != 0) return "capset";
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "no_new_privs";
+  if (c.landlock >= 0 && syscall(SYS_landlock_restrict_self, c.landlock, 0) != 0) return "Landlock";
+  const auto pid = static_cast<uint32_t>(syscall(SYS_getpid));
+  for (size_t slot : c.pid_slots) c.filter[slot].k = pid;
+  return nullptr;
+}
+
+const char* filter_calls(Confinement& c) {
+  sock_fprog program{static_cast<unsigned short>(c.filter.size()), c.filter.data()};
+  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0 ? nullptr : "seccomp";
+}
+
+const char* place_descriptors(const Child& child) {
+  const int num = static_cast<int>(child.fds.size());
+  for (int i = 0; i < num; ++i)
+    if (dup2(child.fds[static_cast<size_t>(i)], i) < 0) return "dup2";
+  if (syscall(SYS_close_range, num, ~0u, 0) == 0) return nullptr;
+  for (int fd = num; fd < 65536; ++fd) close(fd);  // before Linux 5.9
+  return nullptr;
+}
+
+const char* prepare(Child& child) {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction plain {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(signal, &plain, nullptr);  // refused for SIGKILL and SIGSTOP, which have no other
+  }
+  if (setsid() < 0) return "setsid";
+  if (child.folder && chdir(child.folder) != 0) return "chdir";
+  if (child.confinement)
+    if (const char* step = confine(*child.confinement)) return step;
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) return "PR_SET_PDEATHSIG";
+  if (syscall(SYS_getppid) != child.parent) return "start: the parent has ended";
+  if (const char* step = place_descriptors(child)) return step;
+  sigprocmask(SIG_SETMASK, &child.mask, nullptr);
+  return child.confinement ? filter_calls(*child.confinement) : nullptr;
+}
+
+__attribute__((no_sanitize("address"))) int run_child(void* argument) {
+  Child& child = *static_cast<Child*>(argument);
+  child.step = prepare(child);
+  if (!child.step) {
+    child.step = "exec";
+    execvpe(child.argv[0], child.argv, child.env);
+  }
+  child.error = errno == 0 ? EINVAL : errno;
+  syscall(SYS_exit_group, 127);
+  return 127;
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
+  return out;
+}
+
+std::vector<char*> environment_of(const Launch& launch) {
+  std::vector<char*> env = pointers(launch.env);
+  for (char** entry = environ; launch.inherit_env && *entry; ++entry) env.push_back(*entry);
+  env.push_back(nullptr);
+  return env;
+}
+
+// Moves the wanted descriptors out of the way of 0, 1, 2, ..., so that putting one in place overwrites none.
+std::vector<Fd> lifted(const std::vector<int>& fds) {
+  std::vector<Fd> out;
+  for (int fd : fds) {
+    const Fd null = fd >= 0 ? Fd() : Fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+    out.emplace_back(fcntl(fd >= 0 ? fd : null.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
+    if (!out.back()) throw_system("no descriptor");
+  }
+  return out;
+}
+
+pid_t start(Child& child) {
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) throw_system("no memory for a stack");
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &child.mask);  // no handler of ours may run in the child
+  sigset_t before = child.mask;
+  sigemptyset(&child.mask);
+  const pid_t pid = clone(run_child, static_cast<char*>(stack) + kStackBytes, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+  const int error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  munmap(stack, kStackBytes);
+  errno = error;
+  if (pid < 0) throw_system("cannot start a process");
+  return pid;
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Fd::close() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Process::Process(const Launch& launch) {
+  std::vector<char*> argv = pointers(launch.argv), env = environment_of(launch);
+  argv.push_back(nullptr);
+  const std::vector<Fd> fds = lifted(launch.fds);
+  Confinement confinement;  // the child writes its process id into the filter: each has its own
+  Child child{argv.data(), env.data(), {}, launch.folder.empty() ? nullptr : launch.folder.c_str()};
+  for (const Fd& fd : fds) child.fds.push_back(fd.get());
+  if (launch.confinement) child.confinement = &(confinement = *launch.confinement);
+  child.parent = getpid();
+  pid_ = start(child);
+  if (child.error == 0) return;
+  end();
+  throw UserError(launch.argv.front(), std::string("cannot be started (") + child.step + "): " + std::strerror(child.error),
+                  "expected a program on PATH or the path of one");
+}
+
+Process& Process::operator=(Process&& other) noexcept {
+  if (this != &other) {
+    end();
+    pid_ = std::exchange(other.pid_, -1);
+  }
+  return *this;
+}
+
+void Process::stop() const noexcept {
+  if (pid_ <= 0) return;
+  kill(-pid_, SIGKILL);
+  kill(pid_, SIGKILL);
+}
+
+int Process::end() noexcept {
+  if (pid_ <= 0) return 0;
+  stop();  // its group, too; a process that has ended keeps its number, and its status, until it is reaped
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return status;
+}
+
+int Process::wait_or_end(double seconds) noexcept {
+  if (pid_ <= 0) return 0;
+  siginfo_t info{};
+  for (const Deadline deadline = Deadline::after_s(seconds); !deadline.passed();) {
+    info.si_pid = 0;
+    if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return end();
+}
+
+std::string status_text(int status) {
+  if (!WIFSIGNALED(status)) return "exit code " + std::to_string(WEXITSTATUS(status));
+  const char* name = sigdescr_np(WTERMSIG(status));
+  return "signal " + std::to_string(WTERMSIG(status)) + (name ? std::string(" (") + name + ")" : "");
+}
+
+std::pair<Fd, Fd> socket_pair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw_system("no socket pair");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+std::pair<Fd, Fd> pipe_pair() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw_system("no pipe");
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+Fd bytes_to_read(const std::string& bytes) {
+  Fd fd(memfd_create("input", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw_system("no memory file");
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t written = write(fd.get(), bytes.data() + at, bytes.size() - at);
+    if (written < 0 && errno != EINTR) throw_system("cannot fill a memory file");
+    if (written > 0) at += static_cast<size_t>(written);
+  }
+  lseek(fd.get(), 0, SEEK_SET);
+  fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
+  return fd;
+}
+
+}  // namespace tandem::reward

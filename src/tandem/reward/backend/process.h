@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A program as a child: started without copying the memory of this process, however large it is, and ended with it.
+
+#include <linux/filter.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::reward {
+
+/// A file descriptor with one owner; -1 is none.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd() { close(); }
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  void close() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+/// What a confined child may use. Made by Sandbox; applied between start and exec.
+struct Confinement {
+  int64_t cpu_s = 0;
+  int64_t memory_bytes = 0;
+  int64_t file_bytes = 0;
+  int64_t open_files = 0;
+  int landlock = -1;                 ///< a rule set of Landlock; -1: none
+  std::vector<sock_filter> filter;   ///< of seccomp
+  std::vector<size_t> pid_slots;     ///< instructions of the filter that compare with the child's own process id
+};
+
+struct Launch {
+  std::vector<std::string> argv;     ///< argv[0] without a slash is looked up on PATH
+  std::vector<std::string> env;      ///< "NAME=value"
+  bool inherit_env = false;          ///< this process's environment, `env` in front of it
+  std::vector<int> fds;              ///< descriptor i of the child; -1 is /dev/null; all others are closed
+  std::string folder;                ///< where it starts; "" keeps the present one
+  const Confinement* confinement = nullptr;
+};
+
+/// Ownership  the child; ended and reaped by the destructor, with what else is in its process group.
+/// Threads    one at a time, except stop(), which any thread may call.
+/// Hazard     the kernel kills the child when the THREAD that started it ends, so that it never outlives this process.
+class Process {
+ public:
+  Process() = default;
+  /// Errors: UserError naming argv[0] if it cannot be started.
+  explicit Process(const Launch& launch);
+  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  Process& operator=(Process&& other) noexcept;
+  ~Process() { end(); }
+
+  explicit operator bool() const { return pid_ > 0; }
+  /// Kills the process and its group; it still has to be reaped.
+  void stop() const noexcept;
+  /// Kills what still runs, reaps it, and returns its wait status; 0 if there is none.
+  int end() noexcept;
+  /// Waits up to `seconds` for an end of its own, then end().
+  int wait_or_end(double seconds) noexcept;
+
+ private:
+  pid_t pid_ = -1;
+};
+
+/// "exit code 1", "signal 9 (Killed)".
+std::string status_text(int wait_status);
+
+/// Two connected stream sockets / the reading and the writing end of a pipe, closed on exec.
+std::pair<Fd, Fd> socket_pair();
+std::pair<Fd, Fd> pipe_pair();
+/// Bytes as a descriptor to read from, sealed against writing.
+Fd bytes_to_read(const std::string& bytes);
+
+}  // namespace tandem::reward

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/backend/program_watch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+namespace tandem::reward {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kTickMs = 20;               // how often the folder is looked at
+constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
+constexpr int64_t kMaxFiles = 1000;
+
+void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
+
+}  // namespace
+
+std::string read_all(const Fd& fd, double seconds) {
+  const Deadline deadline = Deadline::after_s(seconds);
+  std::string text;
+  char buffer[4096];
+  while (!deadline.passed()) {
+    pollfd one{fd.get(), POLLIN, 0};
+    if (poll(&one, 1, kTickMs) <= 0) continue;
+    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    if (got <= 0) break;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  return text;
+}
+
+ProgramWatch::ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder)
+    : ends_(std::move(ends)), limits_(limits), folder_(folder), deadline_(Deadline::after_s(limits.wall_s)) {
+  for (Fd* fd : {&ends_.output, &ends_.errors, &ends_.channel}) never_block(*fd);
+}
+
+void ProgramWatch::stop(const char* why) {
+  if (run_.why.empty()) run_.why = why;
+}
+
+bool ProgramWatch::files_too_large() const {
+  std::error_code error;
+  int64_t bytes = 0, num_files = 0;
+  const fs::recursive_directory_iterator end;
+  for (fs::recursive_directory_iterator entry(folder_, error); !error && entry != end; entry.increment(error)) {
+    if (++num_files > kMaxFiles) return true;
+    std::error_code no_size;  // a folder, or gone already
+    const auto size = entry->is_regular_file(no_size) ? entry->file_size(no_size) : 0;
+    if (!no_size) bytes += static_cast<int64_t>(size);
+  }
+  return bytes > limits_.file_bytes;
+}
+
+// Takes what there is without waiting; closes the descriptor at its end.
+void ProgramWatch::take(Fd& fd, std::string& into, size_t keep) {
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) return fd.close();
+    num_bytes_ += got;
+    into.append(buffer, std::min(static_cast<size_t>(got), keep - std::min(keep, into.size())));
+    if (num_bytes_ > limits_.output_bytes) return stop("output limit");
+  }
+}
+
+// The first line says that the program has run to its end; then comes the question; the second line is its answer.
+void ProgramWatch::converse(const std::string& question) {
+  take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
+  const size_t ready = channel_text_.find('\n');
+  if (ready == std::string::npos) return;
+  if (!asked_ && ends_.channel) {
+    asked_ = true;
+    const std::string line = question + "\n";
+    fcntl(ends_.channel.get(), F_SETFL, fcntl(ends_.channel.get(), F_GETFL) & ~O_NONBLOCK);
+    const double left_s = std::max(0.001, std::chrono::duration<double>(deadline_.time() - Clock::now()).count());
+    const auto left_us = static_cast<int64_t>(1e6 * left_s);
+    const timeval patience{left_us / 1000000, left_us % 1000000};
+    setsockopt(ends_.channel.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    for (size_t at = 0; at < line.size();) {
+      const ssize_t sent = send(ends_.channel.get(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) break;  // it has gone, or does not read; the limits see to the rest
+      at += static_cast<size_t>(sent);
+    }
+    never_block(ends_.channel);
+  }
+  const size_t end = channel_text_.find('\n', ready + 1);
+  if (end != std::string::npos) run_.answer = channel_text_.substr(ready + 1, end - ready - 1);
+}
+
+// False once there is nothing left to read or a limit is passed.
+bool ProgramWatch::step(const std::string& question) {
+  if (deadline_.passed()) stop("time limit");
+  if (files_too_large()) stop("file limit");
+  if (!run_.why.empty() || (!ends_.output && !ends_.errors)) return false;
+  pollfd fds[] = {{ends_.output.get(), POLLIN, 0}, {ends_.errors.get(), POLLIN, 0}, {ends_.channel.get(), POLLIN, 0}};
+  poll(fds, 3, kTickMs);
+  if (fds[0].revents) take(ends_.output, run_.output, static_cast<size_t>(limits_.output_bytes));
+  if (fds[1].revents) take(ends_.errors, run_.errors, kErrorBytes);
+  if (fds[2].revents) converse(question);
+  return run_.why.empty();
+}
+
+ProgramRun ProgramWatch::follow(Process process, const std::string& question) {
+  while (step(question)) {
+  }
+  // A program may close its output and live on: it has what is left of the wall time.
+  const double left_s = std::chrono::duration<double>(deadline_.time() - Clock::now()).count();
+  const int status = run_.why.empty() ? process.wait_or_end(left_s) : process.end();
+  if (ends_.channel && run_.why.empty()) converse(question);
+  if (run_.why.empty() && status != 0) run_.why = deadline_.passed() ? "time limit" : status_text(status);
+  run_.finished = run_.why.empty();
+  return std::move(run_);
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The parent's half of the sandbox: reads what a program says, answers it once, and stops it at the limits.
+
+#include "tandem/base/clock.h"
+#include "tandem/reward/backend/sandbox.h"
+
+namespace tandem::reward {
+
+/// Everything from `fd` until its end or `seconds` have passed.
+std::string read_all(const Fd& fd, double seconds);
+
+/// One program from start to end.
+class ProgramWatch {
+ public:
+  struct Ends {
+    Fd output, errors, channel;
+  };
+  ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder);
+
+  /// Until the program ends or must be ended.
+  ProgramRun follow(Process process, const std::string& question);
+
+ private:
+  bool step(const std::string& question);
+  void take(Fd& fd, std::string& into, size_t keep);
+  void converse(const std::string& question);
+  bool files_too_large() const;
+  void stop(const char* why);
+
+  Ends ends_;
+  const SandboxLimits& limits_;
+  const std::string& folder_;
+  Deadline deadline_;
+  ProgramRun run_;
+  std::string channel_text_;
+  bool asked_ = false;
+  int64_t num_bytes_ = 0;    // of output and errors
+};
+
+}  // namespace tandem::reward

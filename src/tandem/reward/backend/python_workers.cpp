@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/backend/python_workers.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/reward/backend/scripts.h"
+
+namespace tandem::reward {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr double kEndPatienceS = 0.5;          // for a worker to end by itself, its exit handlers included
+constexpr size_t kLogBytesPerBatch = 64 << 10; // of what a function prints
+constexpr size_t kMaxReplyBytes = size_t{1} << 30;
+
+void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+}  // namespace
+
+void PythonWorker::adopt(Process process, Fd channel, Fd log) {
+  std::lock_guard lock(mutex_);
+  process_ = std::move(process);
+  channel_ = std::move(channel);
+  log_ = std::move(log);
+  never_block(channel_);
+  never_block(log_);
+}
+
+void PythonWorker::end(double patience_s) {
+  channel_.close();  // the worker's sign to end
+  std::lock_guard lock(mutex_);
+  process_.wait_or_end(patience_s);
+  take_log();
+  log_lines(true);
+  log_.close();
+}
+
+void PythonWorker::stop() {
+  std::lock_guard lock(mutex_);
+  process_.stop();
+}
+
+void PythonWorker::lose(const std::string& why) {
+  channel_.close();
+  int status = 0;
+  {
+    std::lock_guard lock(mutex_);
+    status = process_.wait_or_end(why.empty() ? kEndPatienceS : 0);
+  }
+  take_log();
+  log_lines(true);
+  log_.close();
+  throw Lost{why.empty() ? "it ended with " + status_text(status) : why};
+}
+
+// Takes what the process has printed, without waiting for more.
+void PythonWorker::take_log() {
+  char buffer[1 << 14];
+  while (log_) {
+    const ssize_t got = read(log_.get(), buffer, sizeof buffer);
+    if (got < 0 && would_block()) break;
+    if (got <= 0) {
+      log_.close();
+      break;
+    }
+    const size_t room = kLogBytesPerBatch - std::min(kLogBytesPerBatch, logged_bytes_);
+    log_text_.append(buffer, std::min(room, static_cast<size_t>(got)));
+    logged_bytes_ += static_cast<size_t>(got);
+  }
+  log_lines(false);
+}
+
+void PythonWorker::log_lines(bool all) {
+  size_t begin = 0;
+  for (size_t end; (end = log_text_.find('\n', begin)) != std::string::npos; begin = end + 1)
+    log::info(name_, ": ", log_text_.substr(begin, end - begin));
+  log_text_.erase(0, begin);
+  if (!all) return;
+  if (!log_text_.empty()) log::info(name_, ": ", log_text_);
+  if (logged_bytes_ > kLogBytesPerBatch)
+    log::warning(name_, ": ", logged_bytes_ - kLogBytesPerBatch, " bytes of its output are left out");
+  log_text_.clear();
+  logged_bytes_ = 0;
+}
+
+// Waits for the channel, taking what is printed meanwhile. False once the time is over.
+bool PythonWorker::wait(bool to_send, const Deadline& deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.time() - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd fds[] = {{channel_.get(), static_cast<short>(to_send ? POLLOUT : POLLIN), 0}, {log_.get(), POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(std::min<int64_t>(left, 1000)));
+    if (fds[1].revents) take_log();
+    if (fds[0].revents) return true;
+  }
+}
+
+void PythonWorker::send_all(const std::string& bytes, const Deadline& deadline) {
+  for (size_t at = 0; at < bytes.size();) {
+    const ssize_t sent = send(channel_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+    if (sent > 0) at += static_cast<size_t>(sent);
+    else if (!would_block()) lose("");
+    else if (!wait(true, deadline)) lose("it took no more input in time");
+  }
+}
+
+std::string PythonWorker::receive(size_t size, const Deadline& deadline) {
+  std::string bytes(size, '\0');
+  for (size_t at = 0; at < size;) {
+    const ssize_t got = recv(channel_.get(), bytes.data() + at, size - at, 0);
+    if (got > 0) at += static_cast<size_t>(got);
+    else if (got == 0 || !would_block()) lose("");
+    else if (!wait(false, deadline)) lose("it gave no answer in time");
+  }
+  return bytes;
+}
+
+json PythonWorker::exchange(const json& message, double timeout_s) {
+  const Deadline deadline = Deadline::after_s(timeout_s);
+  const std::string text = message.dump(-1, ' ', false, json::error_handler_t::replace);
+  uint64_t size = text.size();
+  send_all(std::string(reinterpret_cast<const char*>(&size), sizeof size) + text, deadline);
+  const std::string head = receive(sizeof size, deadline);
+  std::memcpy(&size, head.data(), sizeof size);
+  if (size > kMaxReplyBytes) lose("its answer is no message");
+  json reply = json::parse(receive(size, deadline), nullptr, false);
+  if (!reply.is_object()) lose("its answer is no message");
+  take_log();
+  log_lines(true);
+  return reply;
+}
+
+PythonWorkers::PythonWorkers(PythonFunction function, WorkerOptions options)
+    : function_(std::move(function)), options_(std::move(options)), starter_([this] { start_processes(); }) {
+  for (int64_t i = 0; i < options_.num_workers; ++i) {
+    workers_.push_back(std::make_unique<PythonWorker>(function_.name + " worker " + std::to_string(i)));
+    free_.insert(free_.begin(), workers_.back().get());  // the first is taken first
+  }
+  try {
+    start(*workers_.front());
+  } catch (const PythonWorker::Lost& lost) {
+    shut();
+    throw UserError(function_.name, "does not load: " + lost.why, "see the lines above");
+  } catch (...) {
+    shut();
+    throw;
+  }
+}
+
+PythonWorkers::~PythonWorkers() { shut(); }
+
+void PythonWorkers::shut() {
+  for (auto& worker : workers_) worker->end(worker->running() ? kEndPatienceS : 0);
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wanted_.notify_all();
+  if (starter_.joinable()) starter_.join();
+}
+
+void PythonWorkers::start_processes() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wanted_.wait(lock, [&] { return closing_ || !to_start_.empty(); });
+    if (to_start_.empty()) return;
+    std::packaged_task<Process()> task = std::move(to_start_.front());
+    to_start_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+Process PythonWorkers::start_process(const Launch& launch) {
+  std::packaged_task<Process()> task([&launch] { return Process(launch); });
+  std::future<Process> started = task.get_future();
+  {
+    std::lock_guard lock(mutex_);
+    to_start_.push_back(std::move(task));
+  }
+  wanted_.notify_one();
+  return started.get();
+}
+
+void PythonWorkers::start(PythonWorker& worker) {
+  auto [ours, theirs] = socket_pair();
+  auto [log_reader, log_writer] = pipe_pair();
+  Launch launch;
+  launch.argv = {options_.executable, "-u", "-c", std::string(script("worker.py"))};
+  launch.env = {"PYTHONHASHSEED=0"};
+  launch.inherit_env = true;
+  launch.fds = {-1, log_writer.get(), log_writer.get(), theirs.get()};
+  try {
+    worker.adopt(start_process(launch), std::move(ours), std::move(log_reader));
+  } catch (const UserError& e) {
+    throw UserError("reward.python_executable", e.what(), "expected a Python 3.8 or newer that has what the function imports");
+  }
+  theirs.close();
+  log_writer.close();
+  const json wanted = {
+      {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function}};
+  const json reply = worker.exchange(wanted, options_.start_timeout_s);
+  if (!reply.contains("ready")) worker.end();
+  checked(reply);
+}
+
+json PythonWorkers::checked(json reply) const {
+  if (!reply.contains("error")) return reply;
+  log::warning(function_.name, ": ", reply.value("traceback", ""));
+  throw UserError(function_.name, reply["error"].get<std::string>(), "the traceback stands above and in log.txt");
+}
+
+PythonWorker& PythonWorkers::check_out() {
+  std::unique_lock lock(mutex_);
+  freed_.wait(lock, [&] { return !free_.empty(); });
+  PythonWorker* worker = free_.back();
+  free_.pop_back();
+  return *worker;
+}
+
+void PythonWorkers::give_back(PythonWorker& worker) {
+  {
+    std::lock_guard lock(mutex_);
+    free_.push_back(&worker);
+  }
+  freed_.notify_one();
+}
+
+json PythonWorkers::try_once(PythonWorker& worker, const json& batch) {
+  if (!worker.running()) start(worker);
+  return worker.exchange(batch, options_.timeout_s);
+}
+
+json PythonWorkers::call(const json& batch) {
+  PythonWorker& worker = check_out();
+  const std::unique_ptr<PythonWorker, std::function<void(PythonWorker*)>> borrowed(&worker, [this](PythonWorker* w) { give_back(*w); });
+  int64_t abandoned;
+  {
+    std::lock_guard lock(mutex_);
+    abandoned = num_abandoned_;
+  }
+  for (int64_t attempt = 0;; ++attempt) {
+    try {
+      return checked(try_once(worker, batch));
+    } catch (const PythonWorker::Lost& lost) {
+      std::lock_guard lock(mutex_);
+      if (abandoned != num_abandoned_) throw UserError(function_.name, "the batch was given up", "the run is ending");
+      if (attempt == options_.retries)
+        throw UserError(function_.name, "its worker failed " + std::to_string(attempt + 1) + " times with one batch: " + lost.why,
+                        "see log.txt; reward.timeout_s is how long a batch may take");
+      log::warning(function_.name, ": ", lost.why, "; started again");
+    }
+  }
+}
+
+void PythonWorkers::abandon() {
+  std::lock_guard lock(mutex_);
+  ++num_abandoned_;
+  for (auto& worker : workers_)
+    if (std::find(free_.begin(), free_.end(), worker.get()) == free_.end()) worker->stop();
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Persistent Python processes that score batches with one function.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tandem/base/clock.h"
+#include "tandem/reward/backend/process.h"
+
+namespace tandem::reward {
+
+/// What the workers load: a function of a file, or of source of our own.
+struct PythonFunction {
+  std::string name;        ///< for errors: "reward.python rules.py:score"
+  std::string file;
+  std::string source;
+  std::string function;
+};
+
+struct WorkerOptions {
+  std::string executable = "python3";
+  int64_t num_workers = 1;
+  double timeout_s = 60;        ///< for one batch
+  double start_timeout_s = 300; ///< for imports
+  int64_t retries = 1;          ///< of a batch whose worker died or hung
+};
+
+/// One process. Threads: one at a time, except stop().
+class PythonWorker {
+ public:
+  /// Why an exchange has no reply: the process died or the time is over.
+  struct Lost {
+    std::string why;
+  };
+  explicit PythonWorker(const std::string& name) : name_(name) {}
+
+  bool running() const { return static_cast<bool>(channel_); }
+  void adopt(Process process, Fd channel, Fd log);
+  /// Sends one message and waits for its reply. What the process prints meanwhile goes to the log. Throws Lost.
+  nlohmann::json exchange(const nlohmann::json& message, double timeout_s);
+  /// Ends the process: at once, or after a moment in which it may end by itself.
+  void end(double patience_s = 0);
+  /// Kills the process under an exchange, which then throws Lost. Threads: any.
+  void stop();
+
+ private:
+  bool wait(bool to_send, const Deadline& deadline);
+  void send_all(const std::string& bytes, const Deadline& deadline);
+  std::string receive(size_t size, const Deadline& deadline);
+  [[noreturn]] void lose(const std::string& why);
+  void take_log();
+  void log_lines(bool all);
+
+  std::string name_;
+  std::mutex mutex_;    // of process_, which stop() reads
+  Process process_;
+  Fd channel_, log_;
+  std::string log_text_;
+  size_t logged_bytes_ = 0;
+};
+
+/// Ownership  its processes, and the thread that starts them: they end with it, and with this process however that ends.
+/// Threads    call() from any number of threads; as many batches run at once as there are workers.
+/// Blocking   call() waits for a free worker, then at most (1 + retries) * (start_timeout_s + timeout_s).
+/// Errors     UserError with the place in the user's file; the traceback goes to the log first. A worker that dies or hangs is
+///            replaced, and its batch tried again `retries` times; then a UserError says so.
+class PythonWorkers {
+ public:
+  /// Starts one worker, so that a file that does not load is found now. The others start when they are needed.
+  PythonWorkers(PythonFunction function, WorkerOptions options);
+  ~PythonWorkers();
+  PythonWorkers(const PythonWorkers&) = delete;
+  PythonWorkers& operator=(const PythonWorkers&) = delete;
+
+  nlohmann::json call(const nlohmann::json& batch);
+  /// Ends the calls in progress, which throw; later ones work.
+  void abandon();
+
+ private:
+  void shut();
+  PythonWorker& check_out();
+  void give_back(PythonWorker& worker);
+  nlohmann::json try_once(PythonWorker& worker, const nlohmann::json& batch);
+  void start(PythonWorker& worker);
+  Process start_process(const Launch& launch);
+  void start_processes();
+  nlohmann::json checked(nlohmann::json reply) const;
+
+  PythonFunction function_;
+  WorkerOptions options_;
+  std::mutex mutex_;
+  std::condition_variable freed_, wanted_;
+  std::vector<std::unique_ptr<PythonWorker>> workers_;
+  std::vector<PythonWorker*> free_;
+  int64_t num_abandoned_ = 0;                            // calls of abandon()
+  // A process lives no longer than the thread that started it; so one thread of ours starts them all.
+  std::deque<std::packaged_task<Process()>> to_start_;
+  bool closing_ = false;
+  std::thread starter_;
+};
+
+}  // namespace tandem::reward

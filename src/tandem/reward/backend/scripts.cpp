@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/backend/scripts.h"
+
+#include "tandem/base/check.h"
+
+namespace tandem::reward {
+
+std::string_view script(std::string_view name) {
+  for (const Asset& asset : assets())
+    if (asset.name == name) return asset.bytes;
+  TANDEM_CHECK(false, "no script ", name);
+}
+
+std::string_view build_python() { return TANDEM_BUILD_PYTHON; }
+
+}  // namespace tandem::reward

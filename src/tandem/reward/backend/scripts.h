@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The Python sources of this folder, compiled in by cmake/embed.cmake.
+
+#include <span>
+#include <string_view>
+
+#include "tandem/base/asset.h"
+
+namespace tandem::reward {
+
+std::span<const Asset> assets();
+/// One of them by file name. The name of a missing one is a bug.
+std::string_view script(std::string_view name);
+/// Path of the Python the build used; scripts/setup installs math-verify there.
+std::string_view build_python();
+
+}  // namespace tandem::reward

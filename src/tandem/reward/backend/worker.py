@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+# A persistent worker: loads one function, then scores batches until its channel, descriptor 3, closes.
+# A message is its length in 8 bytes (little endian) and JSON. reward/backend/python_workers.h has the other side.
+import asyncio
+import importlib.util
+import inspect
+import json
+import math
+import numbers
+import os
+import random
+import socket
+import struct
+import sys
+import traceback
+import types
+
+
+def receive(channel):
+    size = struct.unpack("<Q", exactly(channel, 8))[0]
+    return json.loads(exactly(channel, size))
+
+
+def exactly(channel, size):
+    parts = bytearray()
+    while len(parts) < size:
+        part = channel.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            os._exit(0)  # the run has ended
+        parts += part
+    return bytes(parts)
+
+
+def send(channel, value):
+    data = json.dumps(value).encode()
+    channel.sendall(struct.pack("<Q", len(data)) + data)
+
+
+def load(wanted):
+    """The function a recipe names, from a file or from source of Tandem's own."""
+    if wanted["source"]:
+        module = types.ModuleType(wanted["name"])
+        exec(compile(wanted["source"], wanted["name"] + ".py", "exec"), module.__dict__)
+    else:
+        path = os.path.abspath(wanted["file"])
+        name = os.path.splitext(os.path.basename(path))[0]
+        sys.path.insert(0, os.path.dirname(path))
+        sys.argv[:] = [path]
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None:
+            raise ImportError(f"{path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    function = getattr(module, wanted["function"], None)
+    if not callable(function):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+        raise AttributeError(f"there is no function `{wanted['function']}`; the file has {', '.join(names) or 'none'}")
+    return function
+
+
+def chosen(function, given):
+    """Of the arguments there are, those the function takes by name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return given
+    for p in parameters:
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in given:
+            raise TypeError(f"the function wants `{p.name}`; there are {', '.join(given)}")
+        if p.kind is p.POSITIONAL_ONLY:
+            raise TypeError(f"`{p.name}` is positional-only; arguments are given by name")
+    names = {p.name for p in parameters}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def call(function, arguments):
+    result = function(**arguments)
+    return asyncio.run(result) if inspect.isawaitable(result) else result
+
+
+def one_by_one(function, batch):
+    """verl's form: compute_score(data_source, solution_str, ground_truth, extra_info)."""
+    results = []
+    for i, completion in enumerate(batch["completions"]):
+        row = batch["columns"][i]
+        given = {**row, "data_source": batch["data_sources"][i], "solution_str": completion, "ground_truth": batch["answers"][i],
+                 "extra_info": row.get("extra_info", row), "prompt": batch["prompts"][i]}
+        results.append(call(function, chosen(function, given)))
+    return results
+
+
+def all_at_once(function, batch):
+    """TRL's form: score(prompts, completions, answers, **columns)."""
+    names = {name: None for row in batch["columns"] for name in row}
+    given = {name: [row.get(name) for row in batch["columns"]] for name in names}
+    given.update({name: batch[name] for name in ("prompts", "completions", "answers", "data_sources", "response_tokens", "truncated")})
+    results = call(function, chosen(function, given))
+    results = results.tolist() if hasattr(results, "tolist") else list(results)
+    if len(results) != len(batch["completions"]):
+        raise ValueError(f"the function returned {len(results)} scores for {len(batch['completions'])} completions")
+    return results
+
+
+def number(value, what):
+    if not isinstance(value, (numbers.Real, bool)) and not hasattr(value, "__float__"):
+        raise TypeError(f"{what} is {value!r}, which is no number")
+    if not math.isfinite(float(value)):
+        raise ValueError(f"{what} is {value!r}, which is not finite")
+    return float(value)
+
+
+def scored(i, value):
+    """A result as [score or null, parts, extracted answer]."""
+    if value is None:
+        return [None, {}, ""]
+    if not isinstance(value, dict):
+        return [number(value, f"score {i}"), {}, ""]
+    parts = {str(name): number(part, f"part `{name}` of score {i}") for name, part in value.items()
+             if isinstance(part, (numbers.Real, bool)) or hasattr(part, "__float__")}
+    score = parts.pop("score") if "score" in parts else sum(parts.values())
+    extracted = value.get("extracted", value.get("pred"))
+    return [score, parts, extracted if isinstance(extracted, str) else ""]
+
+
+def answer(function, batch):
+    random.seed(batch["seed"])  # the same group, the same numbers, whichever worker and however often
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(batch["seed"] % 2**32)
+    form = one_by_one if "solution_str" in inspect.signature(function).parameters else all_at_once
+    return {"scores": [scored(i, value) for i, value in enumerate(form(function, batch))]}
+
+
+def failure(error):
+    """What went wrong: one line for the error, and the traceback without frames of this file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>" and "importlib" not in f.filename]
+    last = traceback.format_exception_only(type(error), error)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
+    return {"error": " ".join(last[-1].split()) + place, "traceback": "".join(lines)}
+
+
+def main():
+    channel = socket.socket(fileno=3)
+    channel.set_inheritable(False)
+    function = None
+    while True:
+        message = receive(channel)
+        try:
+            if function is None:
+                function = load(message)
+                reply = {"ready": True}
+            else:
+                reply = answer(function, message)
+        except (Exception, SystemExit) as error:
+            reply = failure(error)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:
+            pass
+        send(channel, reply)
+
+
+main()

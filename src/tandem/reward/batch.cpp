@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/batch.h"
+
+#include "tandem/base/error.h"
+#include "tandem/text/unicode.h"
+
+namespace tandem::reward {
+
+using nlohmann::json;
+
+namespace {
+
+std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
+
+json columns_of(const Answer& answer) {
+  json columns = json::parse(answer.columns.empty() ? "{}" : answer.columns, nullptr, false);
+  return columns.is_object() ? columns : json::object();
+}
+
+Score score_of(const json& item, const std::string& name) {
+  Score score;
+  if (item.at(0).is_null()) return score;
+  score.score = item.at(0).get<double>();
+  score.parts.emplace_back(name, score.score);
+  for (const auto& [part, value] : item.at(1).items()) score.parts.emplace_back(name + "/" + part, value.get<double>());
+  score.extracted = item.at(2).get<std::string>();
+  return score;
+}
+
+}  // namespace
+
+json batch_json(std::span<const Answer> answers) {
+  json batch = {{"seed", answers.empty() ? 0 : answers.front().group}};
+  for (const char* name : {"prompts", "completions", "answers", "data_sources", "response_tokens", "truncated", "columns"})
+    batch[name] = json::array();
+  for (const Answer& answer : answers) {
+    batch["prompts"].push_back(well_formed(answer.prompt));
+    batch["completions"].push_back(well_formed(answer.response));
+    batch["answers"].push_back(well_formed(answer.gold));
+    batch["data_sources"].push_back(well_formed(answer.data_source));
+    batch["response_tokens"].push_back(answer.response_tokens);
+    batch["truncated"].push_back(answer.truncated);
+    batch["columns"].push_back(columns_of(answer));
+  }
+  return batch;
+}
+
+std::vector<Score> scores_of(const json& reply, size_t count, const std::string& name) {
+  std::vector<Score> scores;
+  try {
+    for (const json& item : reply) scores.push_back(score_of(item, name));
+  } catch (const json::exception&) {
+    throw UserError(name, "answered " + reply.dump().substr(0, 80), "expected a score per answer");
+  }
+  if (scores.size() != count)
+    throw UserError(name, "gave " + std::to_string(scores.size()) + " scores for " + std::to_string(count) + " answers",
+                    "expected one per answer");
+  return scores;
+}
+
+}  // namespace tandem::reward

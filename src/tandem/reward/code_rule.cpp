@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <random>
+
+#include "tandem/base/error.h"
+#include "tandem/reward/backend/sandbox.h"
+#include "tandem/reward/code_tests.h"
+#include "tandem/reward/worker_rules.h"
+
+namespace tandem::reward {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kMib = int64_t{1} << 20;
+
+SandboxLimits limits_of(const Options& o) {
+  return {o.code_timeout_s, o.code_memory_mib * kMib, o.code_output_kib << 10, o.code_file_mib * kMib};
+}
+
+// A word that a program cannot know before it has run to its end.
+std::string fresh_token() {
+  std::random_device random;
+  return std::to_string(random()) + std::to_string(random()) + std::to_string(random());
+}
+
+class CodeRule : public Rule {
+ public:
+  explicit CodeRule(const Options& o)
+      : sandbox_(o.python_executable.empty() ? "python3" : o.python_executable, limits_of(o)), share_(o.code_score == "share") {}
+
+  const std::string& name() const override { return name_; }
+  void abandon() const noexcept override { ++num_abandoned_; }
+
+  Score score(const Answer& answer) const override {
+    const std::vector<CodeTest> tests = code_tests(answer.gold);
+    const std::optional<std::string> source = code_block(answer.response);
+    const int64_t abandoned = num_abandoned_;
+    size_t num_passed = 0;
+    for (const CodeTest& test : tests) {
+      if (!source) break;
+      if (num_abandoned_ != abandoned) throw UserError(name_, "the answer was given up", "the run is ending");
+      bool stopped = false;
+      if (passes(*source, test, stopped)) ++num_passed;
+      else if (stopped || !share_) break;  // a program at its limits once is at them again
+    }
+    const double share = static_cast<double>(num_passed) / static_cast<double>(tests.size());
+    const double score = share_ ? share : num_passed == tests.size() ? 1.0 : 0.0;
+    return {score, {{name_, score}, {name_ + "/passed", share}}, source.value_or("")};
+  }
+
+ private:
+  bool passes(const std::string& source, const CodeTest& test, bool& stopped) const {
+    Program program{source, test.input, ""};
+    const std::string token = fresh_token();
+    if (!test.asserts.empty()) program.question = json{{"tests", test.asserts}, {"token", token}}.dump();
+    if (!test.function.empty()) program.question = json{{"call", test.function}, {"args", test.arguments}}.dump();
+    const ProgramRun run = sandbox_.run(program);
+    stopped = run.why.ends_with("limit");
+    if (!run.finished) return false;
+    if (program.question.empty()) return same_output(run.output, test.expected.get<std::string>());
+    const json answer = json::parse(run.answer, nullptr, false);
+    if (!answer.is_object()) return false;
+    if (test.function.empty()) return answer.value("token", json()) == token;
+    return answer.contains("value") && same_result(answer["value"], test.expected);
+  }
+
+  Sandbox sandbox_;
+  bool share_;
+  std::string name_ = "code";
+  mutable std::atomic<int64_t> num_abandoned_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Rule> code_rule(const Options& options) { return std::make_unique<CodeRule>(options); }
+
+}  // namespace tandem::reward

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/code_tests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "tandem/base/error.h"
+#include "tandem/reward/math/hendrycks.h"
+
+namespace tandem::reward {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kForms = "expected {\"inputs\": [...], \"outputs\": [...]}, a list of asserts, or Python statements";
+
+[[noreturn]] void refuse(const std::string& what) { throw UserError("reward.rule code", "the right answer " + what, kForms); }
+
+std::string lines_of(const json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string text;
+  for (const json& line : value) text += (line.is_string() ? line.get<std::string>() : line.dump()) + "\n";
+  return text;
+}
+
+// A text may hold JSON, one value a line; where it does not, it is the value.
+json arguments_of(const json& input) {
+  if (input.is_array()) return input;
+  if (!input.is_string()) return json::array({input});
+  json arguments = json::array();
+  std::istringstream lines(input.get<std::string>());
+  for (std::string line; std::getline(lines, line);) {
+    if (trimmed(line).empty()) continue;
+    json value = json::parse(line, nullptr, false);
+    arguments.push_back(value.is_discarded() ? json(line) : std::move(value));
+  }
+  return arguments;
+}
+
+json result_of(const json& output) {
+  if (!output.is_string()) return output;
+  json value = json::parse(output.get<std::string>(), nullptr, false);
+  return value.is_discarded() ? output : value;
+}
+
+CodeTest test_of(const json& input, const json& output, const std::string& function) {
+  CodeTest test;
+  test.function = function;
+  if (function.empty()) {
+    test.input = lines_of(input);
+    test.expected = lines_of(output);
+  } else {
+    test.arguments = arguments_of(input);
+    test.expected = result_of(output);
+  }
+  return test;
+}
+
+CodeTest assertion(const std::string& text) {
+  CodeTest test;
+  test.asserts = text;
+  return test;
+}
+
+std::string function_of(const json& row) {
+  for (const char* name : {"fn_name", "func_name"})
+    if (row.contains(name) && row[name].is_string()) return row[name];
+  if (!row.contains("metadata")) return "";
+  const json& metadata = row["metadata"];
+  return function_of(metadata.is_string() ? json::parse(metadata.get<std::string>(), nullptr, false) : metadata);
+}
+
+void add_object(const json& gold, std::vector<CodeTest>& tests) {
+  if (gold.contains("assert_case")) {
+    for (const json& text : gold["assert_case"]) tests.push_back(assertion(text.get<std::string>()));
+    return;
+  }
+  if (!gold.contains("inputs") || !gold.contains("outputs")) refuse("is an object without `inputs` and `outputs`");
+  const json &inputs = gold["inputs"], &outputs = gold["outputs"];
+  if (!inputs.is_array() || !outputs.is_array() || inputs.size() != outputs.size())
+    refuse("does not have as many `outputs` as `inputs`");
+  for (size_t i = 0; i < inputs.size(); ++i) tests.push_back(test_of(inputs[i], outputs[i], function_of(gold)));
+}
+
+void add_case(const json& one, std::vector<CodeTest>& tests) {
+  if (one.is_string()) {
+    tests.push_back(assertion(one.get<std::string>()));
+  } else if (one.is_object() && one.contains("input") && one.contains("output")) {
+    const bool calls = one.value("testtype", "stdin") == "functional";
+    const std::string function = calls ? function_of(one) : "";
+    if (calls && function.empty()) refuse("has a functional test without `metadata.func_name`");
+    tests.push_back(test_of(one["input"], one["output"], function));
+  } else {
+    refuse("has the test " + one.dump().substr(0, 60));
+  }
+}
+
+bool has_point(const std::string& text) { return text.find_first_of(".eE") != std::string::npos; }
+
+bool near(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(1.0, std::fabs(b)); }
+
+bool same_word(const std::string& given, const std::string& expected) {
+  if (given == expected) return true;
+  if (!has_point(given) && !has_point(expected)) return false;
+  char *given_end = nullptr, *expected_end = nullptr;
+  const double a = std::strtod(given.c_str(), &given_end), b = std::strtod(expected.c_str(), &expected_end);
+  return !given.empty() && !expected.empty() && *given_end == '\0' && *expected_end == '\0' && near(a, b);
+}
+
+std::vector<std::string> lines_without_ends(std::string_view text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    const size_t last = line.find_last_not_of(" \t\r");
+    lines.emplace_back(last == std::string_view::npos ? "" : line.substr(0, last + 1));
+    begin = end + 1;
+  }
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+bool same_line(const std::string& given, const std::string& expected) {
+  if (given == expected) return true;
+  std::istringstream a(given), b(expected);
+  std::string x, y;
+  while (b >> y)
+    if (!(a >> x) || !same_word(x, y)) return false;
+  return !(a >> x);
+}
+
+bool same_value(const json& given, const json& expected) {
+  if (given == expected) return true;
+  if (given.is_number() && expected.is_number())
+    return (given.is_number_float() || expected.is_number_float()) && near(given.get<double>(), expected.get<double>());
+  return given.is_array() && expected.is_array() && given.size() == expected.size() &&
+         std::equal(given.begin(), given.end(), expected.begin(), same_value);
+}
+
+}  // namespace
+
+std::vector<CodeTest> code_tests(const std::string& gold) {
+  std::vector<CodeTest> tests;
+  const json parsed = json::parse(gold, nullptr, false);
+  try {
+    if (parsed.is_object()) add_object(parsed, tests);
+    else if (parsed.is_array()) for (const json& one : parsed) add_case(one, tests);
+    else if (parsed.is_string()) tests.push_back(assertion(parsed.get<std::string>()));
+    else if (parsed.is_discarded() && !trimmed(gold).empty()) tests.push_back(assertion(gold));
+  } catch (const json::exception&) {
+    refuse("is of another form: " + gold.substr(0, 60));
+  }
+  if (tests.empty()) refuse("holds no test");
+  return tests;
+}
+
+std::optional<std::string> code_block(std::string_view response) {
+  for (const std::string_view fence : {"```python", "```"}) {
+    size_t begin = std::string_view::npos;
+    std::optional<std::string> last;
+    // Fences come in pairs: what opens a block is every other one.
+    for (size_t at = 0; (begin = response.find(fence, at)) != std::string_view::npos;) {
+      const size_t line = response.find('\n', begin + fence.size());
+      if (line == std::string_view::npos) break;
+      const size_t end = response.find("```", line);
+      if (end == std::string_view::npos) break;
+      last = response.substr(line + 1, end - line - 1);
+      at = end + 3;
+    }
+    if (last) return last;
+  }
+  return std::nullopt;
+}
+
+bool same_output(std::string_view given, std::string_view expected) {
+  const std::vector<std::string> a = lines_without_ends(given), b = lines_without_ends(expected);
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), same_line);
+}
+
+bool same_result(const json& given, const json& expected) {
+  if (same_value(given, expected)) return true;
+  return expected.is_array() && expected.size() == 1 && same_value(given, expected.front());
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the answer stands in a solution. Hostile texts are read in linear time, too.
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "tandem/reward/math/hendrycks.h"
+#include "tandem/reward/math/math_answer.h"
+#include "tandem/text/regex.h"
+#include "tandem/text/unicode.h"
+
+namespace tandem::reward {
+namespace {
+
+constexpr size_t kLongestJoint = 60;   // characters between two boxes of one list
+constexpr size_t kMostBoxes = 20;
+constexpr int kWordsOfASentence = 4;
+constexpr size_t kLongestBareAnswer = 100;
+
+bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)); }
+
+// Punctuation, blanks and at most five words, the last of them "and" or "or".
+bool joins_boxes(std::string text) {
+  for (const char* gone : {"\\text", "\\quad", "\\qquad", "\\mbox", "\\ "}) text = replaced(text, gone, " ");
+  if (text.find("\n\n") != std::string::npos || text.find(". ") != std::string::npos || text.find('=') != std::string::npos) return false;
+  std::vector<std::string> words(1);
+  for (char c : text) {
+    if (is_letter(c)) words.back() += c;
+    else if (std::isdigit(static_cast<unsigned char>(c))) return false;
+    else if (!words.back().empty()) words.emplace_back();
+  }
+  if (words.back().empty()) words.pop_back();
+  if (words.empty()) return true;
+  return words.size() <= 5 && (words.back() == "and" || words.back() == "or");
+}
+
+// The end of the sentence or line that begins at `begin`; a full stop within a leading $...$ ends nothing.
+size_t sentence_end(std::string_view text, size_t begin) {
+  size_t at = begin + 1;
+  if (text[begin] == '$')
+    if (const size_t close = text.find_first_of("$\n", at); close != std::string_view::npos && text[close] == '$') at = close + 1;
+  for (; at < text.size() && text[at] != '\n'; ++at)
+    if (text[at] == '.' && (at + 1 == text.size() || std::isspace(static_cast<unsigned char>(text[at + 1])))) break;
+  return at;
+}
+
+// What the last formula between $, $$, \( \) or \[ \] holds; "" without one.
+std::string last_formula(std::string_view text) {
+  struct Marks {
+    std::string_view open, close;
+  };
+  size_t last = 0;
+  std::string found;
+  for (const auto& [open, close] : {Marks{"$", "$"}, Marks{"\\(", "\\)"}, Marks{"\\[", "\\]"}}) {
+    size_t end = text.rfind(close);
+    if (end == std::string_view::npos || end == 0) continue;
+    if (close == "$" && text[end - 1] == '$') --end;  // $$
+    if (end == 0) continue;
+    const size_t begin = text.rfind(open, end - 1);
+    if (begin == std::string_view::npos || begin + open.size() > end || end < last) continue;
+    const std::string inner = trimmed(text.substr(begin + open.size(), end - begin - open.size()));
+    if (inner.empty()) continue;
+    last = end;
+    found = inner;
+  }
+  return found;
+}
+
+std::string last_number_in(std::string_view text) {
+  static const text::Regex kNumber(R"((-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))", "math rule", text::Regex::Effort::kTrusted);
+  std::string found;
+  for (text::Regex::Scan scan(kNumber, text); scan.next();) found = scan.text(1);
+  return found;
+}
+
+// An announced answer may be a sentence: its formula, or what it says something is.
+std::string core_of(const std::string& announced) {
+  if (is_mathematical(announced)) return announced;
+  for (const char* verb : {" is ", " are ", " equals "})
+    if (const size_t at = announced.rfind(verb); at != std::string::npos) {
+      const std::string rest = trimmed(announced.substr(at + std::string_view(verb).size()));
+      if (!rest.empty() && is_mathematical(rest)) return rest;
+    }
+  if (const std::string formula = last_formula(announced); !formula.empty() && is_mathematical(formula)) return formula;
+  const bool is_sentence = std::count(announced.begin(), announced.end(), ' ') >= kWordsOfASentence;
+  const std::string number = is_sentence ? last_number_in(announced) : "";
+  return number.empty() ? announced : number;
+}
+
+std::string announced_at(std::string_view response, size_t begin) {
+  std::string answer = trimmed(response.substr(begin, sentence_end(response, begin) - begin));
+  if (answer.ends_with("**")) answer = trimmed(std::string_view(answer).substr(0, answer.size() - 2));
+  return answer;
+}
+
+// What follows the last "answer is", "answer:" or "####"; "" if nothing does. Linear in the text: every gap is possessive, and
+// only the last two places are read.
+std::string last_announced(std::string_view response) {
+  static const text::Regex kAnnounced(R"((?i)(?:answer\s*+(?:is|:|=)|####)\s*+:?+\s*+(?:\*\*)?+\s*+(?=\S))", "math rule",
+                                      text::Regex::Effort::kTrusted);
+  size_t last = std::string_view::npos, before = std::string_view::npos;
+  for (text::Regex::Scan scan(kAnnounced, response); scan.next();) {
+    before = last;
+    last = scan.group().end;
+  }
+  for (size_t begin : {last, before}) {
+    if (begin == std::string_view::npos) continue;
+    if (const std::string answer = announced_at(response, begin); !answer.empty()) return core_of(answer);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<std::string> boxed_answers(std::string_view text) {
+  auto last = boxed_answer(text);
+  if (!last) return std::nullopt;
+  size_t begin = text.rfind("\\boxed");
+  for (size_t num = 1; num < kMostBoxes && begin != std::string_view::npos && begin > 0; ++num) {
+    const size_t previous = text.rfind("\\boxed", begin - 1);
+    if (previous == std::string_view::npos) break;
+    const auto inside = boxed_answer(text.substr(previous, begin - previous));
+    if (!inside) break;
+    const size_t end = text.find(*inside, previous) + inside->size() + 1;
+    if (end > begin || begin - end > kLongestJoint || !joins_boxes(std::string(text.substr(end, begin - end)))) break;
+    last = *inside + ", " + *last;
+    begin = previous;
+  }
+  return last;
+}
+
+std::optional<std::string> final_answer(std::string_view response) {
+  std::string repaired;
+  if (!text::is_utf8(response)) response = repaired = text::repair_utf8(response);
+  if (const auto boxed = boxed_answers(response)) return boxed;
+  if (const size_t open = response.rfind("<answer>"), close = response.rfind("</answer>");
+      open != std::string_view::npos && close != std::string_view::npos && open < close)
+    return trimmed(response.substr(open + 8, close - open - 8));
+  if (const std::string whole = trimmed(response); whole.size() <= kLongestBareAnswer && is_mathematical(whole)) return whole;
+  for (const std::string& found : {last_announced(response), last_formula(response), last_number_in(response)})
+    if (!found.empty()) return found;
+  return std::nullopt;
+}
+
+}  // namespace tandem::reward

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "python_file.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/reward/rule.h"
+#include "tandem/reward/scorer.h"
+
+namespace tandem::reward {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<Rule> rule_of(const PythonFile& file, Options options = {}) {
+  options.python = file.path() + ":score";
+  return make_reward(options);
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::vector<Answer> answers_of(std::vector<std::string> responses) {
+  std::vector<Answer> answers;
+  for (std::string& response : responses) {
+    Answer answer{std::move(response), "7"};
+    answer.prompt = "3+4=";
+    answer.data_source = "sums";
+    answer.columns = R"({"level": 3, "extra_info": {"hint": "carry"}})";
+    answer.group = 5;
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+bool alive(pid_t pid) { return kill(pid, 0) == 0; }
+
+bool ends_soon(pid_t pid) {
+  for (int i = 0; i < 500 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return !alive(pid);
+}
+
+pid_t pid_in(const fs::path& file) {
+  pid_t pid = 0;
+  for (int i = 0; i < 1000 && pid == 0; ++i) {
+    std::ifstream(file) >> pid;
+    if (pid == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return pid;
+}
+
+TEST(PythonRule, AFunctionOfTrlsFormSeesTheBatchAndTheColumnsOfItsRows) {
+  const PythonFile file(R"(
+def score(prompts, completions, answers, level, truncated, **columns):
+    assert prompts == ["3+4="] * 3 and level == [3] * 3 and columns["extra_info"][0] == {"hint": "carry"}, columns
+    assert truncated == [False] * 3 and columns["data_sources"] == ["sums"] * 3
+    return [{"score": 1.5, "near": 0.25, "pred": "seven"} if c == a else (None if c == "" else 0)
+            for c, a in zip(completions, answers)]
+)");
+  const std::vector<Score> scores = rule_of(file)->score_batch(answers_of({"7", "8", ""}));
+  ASSERT_EQ(scores.size(), 3u);
+  EXPECT_EQ(scores[0].score, 1.5);
+  EXPECT_EQ(scores[0].extracted, "seven");
+  const std::vector<std::pair<std::string, double>> parts = {{"python/score", 1.5}, {"python/score/near", 0.25}};
+  EXPECT_EQ(scores[0].parts, parts);
+  EXPECT_EQ(scores[1].score, 0);
+  EXPECT_EQ(scores[1].parts.size(), 1u);
+  EXPECT_TRUE(scores[2].parts.empty()) << "None: the function does not apply";
+}
+
+TEST(PythonRule, AFunctionOfVerlsFormSeesOneAnswerAtATime) {
+  const PythonFile file(R"(
+def score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str == ground_truth) + 0.5 * (extra_info["hint"] == "carry") + 0.25 * (data_source == "sums")
+)");
+  const std::vector<Score> scores = rule_of(file)->score_batch(answers_of({"7", "8"}));
+  EXPECT_EQ(scores.at(0).score, 1.75);
+  EXPECT_EQ(scores.at(1).score, 0.75);
+}
+
+TEST(PythonRule, WhatTheFunctionPrintsCannotBreakTheProtocol) {
+  const PythonFile file(R"(
+import os, subprocess, sys
+print("loading")
+def score(completions):
+    os.write(1, b"\x00" * 8 + b"{\"scores\": []}\n")
+    sys.stderr.write("x" * 300000)
+    subprocess.run(["echo", "from a child"])
+    return [len(c) for c in completions]
+)");
+  const fs::path log = file.folder() / "log.txt";
+  log::quiet(true);
+  log::also_to_file(log.string());
+  const auto rule = rule_of(file);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(rule->score({"four", ""}).score, 4);
+  log::stop_file();
+  log::quiet(false);
+  std::ifstream in(log);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  EXPECT_NE(text.find("worker 0: loading"), std::string::npos);
+  EXPECT_NE(text.find("bytes of its output are left out"), std::string::npos);
+  EXPECT_LT(text.size(), 600000u);
+}
+
+TEST(PythonRule, AnErrorNamesItsPlaceAndShowsTheTraceback) {
+  const PythonFile file("import math\n\ndef half(x):\n    return 1 / x\n\ndef score(completions):\n    return [half(0)]\n");
+  const auto rule = rule_of(file);
+  testing::internal::CaptureStderr();
+  const std::string error = error_of([&] { rule->score({"a", "b"}); });
+  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_NE(error.find("ZeroDivisionError: division by zero at " + file.path() + ":4 in half"), std::string::npos) << error;
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  EXPECT_NE(shown.find("Traceback (most recent call last)"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("return [half(0)]"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("<string>"), std::string::npos) << "frames of the worker itself: " << shown;
+}
+
+TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"return [1, 2]", "returned 2 scores for 1 completions"},
+      {"return ['good']", "score 0 is 'good', which is no number"},
+      {"return [float('nan')]", "which is not finite"},
+      {"return [{'score': 1, 'part': float('inf')}]", "part `part` of score 0"},
+      {"return 3", "not iterable"},
+  };
+  for (const auto& [body, expected] : cases) {
+    const PythonFile file("def score(completions):\n    " + body + "\n");
+    const auto rule = rule_of(file);
+    const std::string error = error_of([&] { rule->score({"a", "b"}); });
+    EXPECT_NE(error.find(expected), std::string::npos) << body << ": " << error;
+  }
+}
+
+TEST(PythonRule, WhatCannotWorkIsFoundAtTheStart) {
+  const PythonFile broken("def score(completions)\n    pass\n"), other("def reward(completions):\n    pass\n");
+  const PythonFile leaves("import sys; sys.exit(3)\n"), hard("import os; os._exit(4)\n");
+  const PythonFile good("def score(completions, wish):\n    return [0]\n");
+  EXPECT_NE(error_of([&] { rule_of(broken); }).find("SyntaxError"), std::string::npos);
+  const std::string missing = error_of([&] { rule_of(other); });
+  EXPECT_NE(missing.find("no function `score`; the file has reward"), std::string::npos) << missing;
+  EXPECT_NE(error_of([&] { rule_of(leaves); }).find("SystemExit: 3"), std::string::npos);
+  EXPECT_NE(error_of([&] { rule_of(hard); }).find("exit code 4"), std::string::npos);
+  Options options;
+  options.python_executable = "no-such-python";
+  const std::string python = error_of([&] { rule_of(good, options); });
+  EXPECT_NE(python.find("reward.python_executable"), std::string::npos) << python;
+  EXPECT_NE(python.find("no-such-python"), std::string::npos) << python;
+  options = {};
+  options.python = "nowhere.py:score";
+  EXPECT_NE(error_of([&] { make_reward(options); }).find("no file nowhere.py"), std::string::npos);
+  options.python = good.path();
+  EXPECT_NE(error_of([&] { make_reward(options); }).find("names no function"), std::string::npos);
+  const auto rule = rule_of(good);
+  const std::string wish = error_of([&] { rule->score({"a", "b"}); });
+  EXPECT_NE(wish.find("the function wants `wish`; there are"), std::string::npos) << wish;
+}
+
+TEST(PythonRule, AWorkerThatDiesIsReplacedAndItsBatchTriedAgain) {
+  const PythonFile file(R"(
+import os
+def score(completions):
+    mark = os.path.join(os.path.dirname(__file__), "died")
+    if completions[0] == "once" and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), 11)
+    if completions[0] == "always":
+        os._exit(9)
+    return [1 for _ in completions]
+)");
+  const auto rule = rule_of(file);
+  EXPECT_EQ(rule->score({"once", ""}).score, 1);
+  EXPECT_TRUE(fs::exists(file.folder() / "died"));
+  const std::string error = error_of([&] { rule->score({"always", ""}); });
+  EXPECT_NE(error.find("failed 2 times with one batch: it ended with exit code 9"), std::string::npos) << error;
+  EXPECT_EQ(rule->score({"fine", ""}).score, 1) << "the rule works on";
+}
+
+TEST(PythonRule, AWorkerThatHangsIsStoppedAndReplaced) {
+  const PythonFile file(R"(
+import time
+def score(completions):
+    while completions[0] == "hang":
+        try:
+            time.sleep(1000)
+        except BaseException:
+            pass
+    return [1 for _ in completions]
+)");
+  Options options;
+  options.timeout_s = 0.5;
+  options.python_retries = 0;
+  const auto rule = rule_of(file, options);
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string error = error_of([&] { rule->score({"hang", ""}); });
+  EXPECT_NE(error.find("it gave no answer in time"), std::string::npos) << error;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(rule->score({"fine", ""}).score, 1);
+}
+
+TEST(PythonRule, RandomNumbersOfAGroupAreTheSameInEveryWorkerAndRun) {
+  const PythonFile file("import random\ndef score(completions):\n    return [random.random() + hash(c) % 7 for c in completions]\n");
+  std::vector<double> first;
+  for (int run = 0; run < 2; ++run) {
+    const auto rule = rule_of(file);
+    if (run == 1) rule->score({"another batch before", ""});
+    std::vector<double> drawn;
+    for (const Score& score : rule->score_batch(answers_of({"a", "b", "c"}))) drawn.push_back(score.score);
+    if (run == 0) first = drawn;
+    EXPECT_EQ(drawn, first);
+  }
+}
+
+TEST(PythonRule, BatchesRunSideBySideInAsManyWorkersAsThereAre) {
+  const PythonFile file("import time\ndef score(completions):\n    time.sleep(0.3)\n    return [1 for _ in completions]\n");
+  Options options;
+  options.workers = 3;
+  const auto rule = rule_of(file, options);
+  Scorer scorer(*rule, 3);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t id = 0; id < 9; ++id) {
+    data::Group group;
+    group.id = GroupId{id};
+    group.samples.resize(2);
+    scorer.submit(std::move(group));
+  }
+  for (int64_t id = 0; id < 9; ++id) EXPECT_EQ(value(scorer.collect(Deadline::after_s(20))->id), id);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2300)) << "one after the other: 2.7 s";
+}
+
+TEST(PythonRule, TheEndOfAScorerDoesNotWaitForASlowFunction) {
+  const PythonFile file("import time\ndef score(completions):\n    time.sleep(100)\n    return [0]\n");
+  const auto rule = rule_of(file);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    Scorer scorer(*rule, 1);
+    data::Group group;
+    group.samples.resize(1);
+    scorer.submit(std::move(group));
+    EXPECT_FALSE(scorer.collect(Deadline::after_s(0.3)));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(PythonRule, WorkersEndWithTheRunHoweverItEnds) {
+  const PythonFile file(R"(
+import os, time
+with open(os.path.join(os.path.dirname(__file__), "pid"), "w") as out:
+    out.write(f"{os.getpid()}\n")
+def score(completions):
+    time.sleep(1000)
+)");
+  const pid_t run = fork();  // a process of its own, to be killed
+  if (run == 0) {
+    const auto rule = rule_of(file);
+    rule->score({"", ""});
+    _exit(1);
+  }
+  const pid_t worker = pid_in(file.folder() / "pid");
+  ASSERT_GT(worker, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(alive(worker));
+  kill(run, SIGKILL);
+  waitpid(run, nullptr, 0);
+  EXPECT_TRUE(ends_soon(worker));
+}
+
+TEST(PythonRule, RulesMayBeCombined) {
+  const PythonFile file("def score(completions):\n    return [len(c) for c in completions]\n");
+  Options options;
+  options.rules = {"python(python=" + file.path() + ":score)=0.5", "exact=2"};
+  const std::vector<Score> scores = make_reward(options)->score_batch(answers_of({"7", "12"}));
+  EXPECT_EQ(scores[0].score, 2.5);
+  EXPECT_EQ(scores[1].score, 1);
+  EXPECT_EQ(scores[0].parts.size(), 2u);
+}
+
+}  // namespace
+}  // namespace tandem::reward
