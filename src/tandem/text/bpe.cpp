@@ -34,6 +34,70 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
+// Places where a pair may be merged: lowest rank first, the leftmost of equals. A rank is one kind of pair, and its places mostly
+// come from left to right, so that they wait in a plain row; those out of order wait in a heap beside it.
+class CandidateQueue {
+ public:
+  struct Kind {
+    int32_t left, right, merged;
+  };
+
+  void push(const Kind& kind, uint32_t rank, int32_t at) {
+    if (!last_ || last_rank_ != rank) {
+      last_ = &rows_[rank];
+      last_rank_ = rank;
+      last_->kind = kind;
+    }
+    if (last_->empty()) ranks_.push(rank);
+    if (last_->in_order.empty() || last_->in_order.back() <= at)
+      last_->in_order.push_back(at);
+    else
+      last_->others.push(at);
+  }
+
+  // The first candidate's place and kind, which is valid until the next call; nullptr if there is none.
+  const Kind* pop(int32_t& at) {
+    if (ranks_.empty()) return nullptr;
+    const uint32_t rank = ranks_.top();
+    if (!popped_ || popped_rank_ != rank) {
+      popped_ = &rows_[rank];
+      popped_rank_ = rank;
+    }
+    at = popped_->take();
+    if (popped_->empty()) ranks_.pop();
+    return &popped_->kind;
+  }
+
+ private:
+  using Least = std::greater<>;
+  struct Row {
+    Kind kind;
+    std::vector<int32_t> in_order;
+    size_t taken = 0;
+    std::priority_queue<int32_t, std::vector<int32_t>, Least> others;
+
+    bool empty() const { return taken == in_order.size() && others.empty(); }
+    int32_t take() {
+      if (!others.empty() && (taken == in_order.size() || others.top() < in_order[taken])) {
+        const int32_t at = others.top();
+        others.pop();
+        return at;
+      }
+      const int32_t at = in_order[taken++];
+      if (taken == in_order.size()) {
+        in_order.clear();
+        taken = 0;
+      }
+      return at;
+    }
+  };
+  std::unordered_map<uint32_t, Row> rows_;  // its elements stay where they are
+  std::priority_queue<uint32_t, std::vector<uint32_t>, Least> ranks_;  // of the rows that are not empty
+  Row* last_ = nullptr;
+  Row* popped_ = nullptr;
+  uint32_t last_rank_ = 0, popped_rank_ = 0;
+};
+
 constexpr std::string_view kMark = "\u2581";  // SentencePiece's space
 
 // Whether a mark stands behind another character.
@@ -198,36 +262,28 @@ void Bpe::merge_short(std::vector<int32_t>& symbols) const {
 
 // A linked list of symbols and a queue of candidate pairs; a candidate whose symbols have changed meanwhile is stale.
 void Bpe::merge_long(std::vector<int32_t>& symbols) const {
-  struct Candidate {
-    uint32_t rank;
-    int32_t at, merged;
-    int32_t left, right;
-    bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }
-  };
   const auto count = static_cast<int32_t>(symbols.size());
   std::vector<int32_t> next(symbols.size()), previous(symbols.size());
   for (int32_t i = 0; i < count; ++i) {
     next[i] = i + 1 < count ? i + 1 : -1;
     previous[i] = i - 1;
   }
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  CandidateQueue queue;
   auto consider = [&](int32_t at) {
     if (at < 0 || next[at] < 0) return;
     const Pair& pair = find_pair(symbols[at], symbols[next[at]]);
-    if (pair.rank != kNoRank) queue.push({pair.rank, at, pair.merged, symbols[at], symbols[next[at]]});
+    if (pair.rank != kNoRank) queue.push({symbols[at], symbols[next[at]], pair.merged}, pair.rank, at);
   };
   for (int32_t i = 0; i + 1 < count; ++i) consider(i);
-  while (!queue.empty()) {
-    const Candidate top = queue.top();
-    queue.pop();
-    const int32_t right = symbols[top.at] == top.left ? next[top.at] : -1;
-    if (right < 0 || symbols[right] != top.right) continue;
-    symbols[top.at] = top.merged;
+  for (int32_t at; const CandidateQueue::Kind* kind = queue.pop(at);) {
+    const int32_t right = symbols[at] == kind->left ? next[at] : -1;
+    if (right < 0 || symbols[right] != kind->right) continue;
+    symbols[at] = kind->merged;
     symbols[right] = -1;
-    next[top.at] = next[right];
-    if (next[right] >= 0) previous[next[right]] = top.at;
-    consider(previous[top.at]);
-    consider(top.at);
+    next[at] = next[right];
+    if (next[right] >= 0) previous[next[right]] = at;
+    consider(previous[at]);
+    consider(at);
   }
   std::erase(symbols, -1);
 }
