@@ -10,6 +10,12 @@ if(TANDEM_SANITIZE)
   endif()
   add_link_options(${TANDEM_SANITIZE_FLAGS})
 endif()
+if(TANDEM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TANDEM_FUZZ needs clang++ and its libFuzzer: cmake --preset fuzz")
+  endif()
+  list(APPEND TANDEM_SANITIZE_FLAGS -fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined)  # every module reports its branches
+endif()
 
 # tandem_module(name [TORCH] [DEPS module...] [LIBS library...] [WITHOUT source...])   WITHOUT: backends that are not built here
 function(tandem_module name)
@@ -50,4 +56,25 @@ function(tandem_test label name)
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   # Small products on two threads wait for each other all the time; waiting must not take the cores from the other tests.
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
+endfunction()
+
+# tandem_fuzz(name source... [DEPS module...])   one libFuzzer program, build/PRESET/fuzz/NAME; its seeds are tests/fuzz/corpus/NAME,
+# its words, if it has any, tests/fuzz/NAME.dict. The target `fuzz_programs` builds all of them.
+function(tandem_fuzz name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
+    message(FATAL_ERROR "fuzz target ${name}: no seeds in ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
+  endif()
+  add_executable(fuzz_${name} EXCLUDE_FROM_ALL ${ARG_UNPARSED_ARGUMENTS})
+  target_compile_options(fuzz_${name} PRIVATE ${TANDEM_WARNINGS} ${TANDEM_SANITIZE_FLAGS})
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  foreach(dep ${ARG_DEPS})
+    string(REPLACE "/" "_" dep_target "tandem_${dep}")
+    target_link_libraries(fuzz_${name} PRIVATE ${dep_target})
+  endforeach()
+  set_target_properties(fuzz_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+  if(NOT TARGET fuzz_programs)
+    add_custom_target(fuzz_programs)
+  endif()
+  add_dependencies(fuzz_programs fuzz_${name})
 endfunction()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The gates. tools/check.sh --fast: what reads the text of the repository, in seconds. --full: also each header alone, and tests
-# under address, undefined-behaviour and thread sanitizers. Names of gates after the mode run those of it alone.
+# The gates. tools/check.sh --fast: what reads the text of the repository, in seconds. --full: also each header alone, tests
+# under address, undefined-behaviour and thread sanitizers, and a minute for each fuzz target (TANDEM_FUZZ_SECONDS). Names of
+# gates after the mode run those of it alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:---fast}
@@ -28,6 +29,20 @@ sanitized() {
     ctest --test-dir "build/$preset" -R "^($(tr '\n' '|' <<<"$programs" | sed 's/|$//'))\$" -j2 --output-on-failure
 }
 
+# fuzzed SECONDS: each program of tests/fuzz for so long, from its seeds; what breaks it stays in build/fuzz/found.
+fuzzed() {
+  local program name dict
+  command -v clang++ >/dev/null || { echo "        no clang++: nothing is fuzzed (apt-get install clang libclang-rt-dev)"; return 0; }
+  scripts/build fuzz fuzz_programs >/dev/null || return 1
+  for program in build/fuzz/fuzz/*; do
+    name=${program##*/} dict=()
+    [ -f "tests/fuzz/$name.dict" ] && dict=("-dict=tests/fuzz/$name.dict")
+    mkdir -p "build/fuzz/grown/$name" build/fuzz/found
+    UBSAN_OPTIONS="print_stacktrace=1 halt_on_error=1" "$program" -max_total_time="$1" -timeout=10 -max_len=16384 "${dict[@]}" \
+      -verbosity=0 -artifact_prefix="build/fuzz/found/$name-" "build/fuzz/grown/$name" "tests/fuzz/corpus/$name" || return 1
+  done
+}
+
 case $mode in
   --fast | --full) ;;
   *) echo "usage: tools/check.sh [--fast | --full]" >&2; exit 2 ;;
@@ -39,6 +54,7 @@ if [ "$mode" = --full ]; then
   gate asan sanitized asan base monitor sample_store data text reward board checkpoint
   # Without the queue's random interleavings, 160,000 of them: each is one thread's, and they would take minutes.
   GTEST_FILTER="-*Interleaving*" gate tsan sanitized tsan monitor queue comm
+  gate fuzz fuzzed "${TANDEM_FUZZ_SECONDS:-60}"
 fi
 for name in $wanted; do [[ " $ran " == *" $name "* ]] || { echo "no gate $name in $mode"; failed="$failed $name"; }; done
 [ -z "$failed" ] || { echo "failed:$failed"; exit 1; }

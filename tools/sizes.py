@@ -75,10 +75,13 @@ def signature(head):
     return match[1].strip(), count + 1 if some else 0
 
 
+PARTS = ("backend", "kernel", "family", "recipe", "session", "math", "pipeline")
+
+
 def unit_of(path):
     """The folder a file counts for: its module, or a part of one that counts as a module of its own."""
     parts = path.relative_to(SRC).parts[:-1]
-    if len(parts) > 1 and (parts[1] in ("backend", "kernel", "family", "recipe", "session", "math") or parts[0] == "cli"):
+    if len(parts) > 1 and (parts[1] in PARTS or parts[0] == "cli"):
         return "/".join(parts[:2])
     return parts[0]
 

@@ -20,6 +20,7 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
 }
 
 size_t grow_left(std::string_view text, size_t begin, size_t limit) {
+  if (begin < limit) return limit;
   while (begin > limit) {
     const size_t before = char_start_before(text, begin);
     if (!is_space(utf8_step(text.substr(before, 4)).code_point)) break;
@@ -51,14 +52,13 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens) : by_f
 }
 
 // Binary search narrows the candidates byte by byte, so a text of `<<<<` costs no more than the longest token per byte.
-const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at, bool plain) const {
+const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
   auto [low, high] = by_first_byte_[static_cast<uint8_t>(text[at])];
   const AddedToken* best = nullptr;
   for (size_t depth = 1; low < high; ++depth) {
     if (tokens_[low].content.size() == depth) {
-      const AddedToken& token = tokens_[low];
-      if (!(plain && token.special) && !(token.single_word && touches_word(text, at, at + depth))) best = &token;
-      ++low;
+      best = &tokens_[low];
+      while (low < high && tokens_[low].content.size() == depth) ++low;
     }
     if (at + depth >= text.size()) break;
     const auto wanted = static_cast<uint8_t>(text[at + depth]);
@@ -77,16 +77,21 @@ std::vector<AddedPiece> AddedTokenFinder::split(std::string_view text, bool plai
   size_t begin = 0;  // of the stretch not yet given out
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
     const auto& range = by_first_byte_[static_cast<uint8_t>(text[at])];
-    const AddedToken* token = range.first < range.second ? longest_at(text, at, plain) : nullptr;
+    const AddedToken* token = range.first < range.second ? longest_at(text, at) : nullptr;
     if (!token) {
       ++at;
       continue;
     }
-    const size_t left = token->lstrip ? grow_left(text, at, begin) : at;
-    const size_t right = token->rstrip ? grow_right(text, at + token->content.size()) : at + token->content.size();
-    if (left > begin) pieces.push_back({text.substr(begin, left - begin), -1});
-    pieces.push_back({text.substr(left, right - left), token->id});
-    begin = at = right;
+    const size_t end = at + token->content.size();
+    const bool passed_over = (plain && token->special) || (token->single_word && touches_word(text, at, end));
+    if (!passed_over) {
+      const size_t left = token->lstrip ? grow_left(text, at, begin) : at;
+      if (left > begin) pieces.push_back({text.substr(begin, left - begin), -1});
+      // Within white space taken along before, growing again ends at the same place.
+      begin = !token->rstrip ? end : end < begin ? begin : grow_right(text, end);
+      pieces.push_back({text.substr(left, std::max(begin, left) - left), token->id});
+    }
+    at = end;
   }
   if (begin < text.size()) pieces.push_back({text.substr(begin), -1});
   return pieces;

@@ -25,7 +25,8 @@ struct AddedPiece {
   int32_t id;
 };
 
-/// Finds added tokens: leftmost first, the longest of those that start together.
+/// Finds added tokens: leftmost first, the longest of those that start together. One that is passed over, for a word beside it
+/// or because the text is plain, hides the others within it all the same, as in the `tokenizers` library.
 /// Threads  const members from any thread.
 class AddedTokenFinder {
  public:
@@ -36,7 +37,7 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
 
  private:
-  const AddedToken* longest_at(std::string_view text, size_t at, bool plain) const;
+  const AddedToken* longest_at(std::string_view text, size_t at) const;
 
   std::vector<AddedToken> tokens_;             // sorted by content
   std::vector<std::pair<size_t, size_t>> by_first_byte_;  // range of tokens_ for each first byte

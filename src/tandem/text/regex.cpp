@@ -113,27 +113,4 @@ bool Regex::found_in(std::string_view text) const {
   return Scan(*this, text).next_or_give_up();
 }
 
-std::string with_unicode_space(std::string_view pattern) {
-  static constexpr std::string_view kSpace = R"(\x09-\x0d\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's')
-        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
-      else if (escaped == 'S' && !in_class)
-        out += "[^" + std::string(kSpace) + "]";
-      else
-        (out += '\\') += escaped;
-      continue;
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out += c;
-  }
-  return out;
-}
-
 }  // namespace tandem::text

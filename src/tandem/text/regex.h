@@ -58,7 +58,4 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-/// `\s` and `\S` as the Unicode property White_Space: PCRE2 also counts U+180E, which the tokenizers' engines do not.
-std::string with_unicode_space(std::string_view pattern);
-
 }  // namespace tandem::text

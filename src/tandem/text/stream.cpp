@@ -8,28 +8,17 @@
 namespace tandem::text {
 
 std::string StreamingDetokenizer::push(int32_t id) {
-  const std::string& bytes = tokenizer_->token_bytes(id);
+  const std::string& bytes = at_start_ ? tokenizer_->first_token_bytes(id) : tokenizer_->token_bytes(id);
   if (skip_special_ && tokenizer_->is_special(id)) return "";
-  pending_ += bytes;
-  if (at_start_ && !pending_.empty()) {
-    if (tokenizer_->strips_first_space() && pending_[0] == ' ') pending_.erase(0, 1);
-    at_start_ = false;
-  }
+  at_start_ = false;
   std::string out;
-  size_t at = 0;
-  while (at < pending_.size()) {
-    const Utf8Step step = utf8_step(std::string_view(pending_).substr(at, 4));
-    if (step.incomplete) break;
-    append_utf8(out, step.code_point);
-    at += step.length;
-  }
-  pending_.erase(0, at);
+  joiner_.add(bytes, tokenizer_->is_byte(id), out);
   return out;
 }
 
 std::string StreamingDetokenizer::finish() {
-  std::string out = repair_utf8(pending_);
-  pending_.clear();
+  std::string out;
+  joiner_.finish(out);
   return out;
 }
 

@@ -12,14 +12,15 @@
 
 namespace tandem::text {
 
-/// Gives out complete characters only; a character cut by a token boundary waits for the rest of its bytes.
+/// Gives out complete characters only; a character cut by a token boundary waits for the rest of its bytes. The parts joined are
+/// the text of Tokenizer::decode, but for ill-formed runs of `<0x41>` tokens: what was whole is given out before the end is known.
 /// Ownership  uses the tokenizer, which must outlive it.
 /// Threads    one sequence, one thread.
 /// Errors     UserError for an id that is no token.
 class StreamingDetokenizer {
  public:
   explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special = false)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+      : tokenizer_(&tokenizer), joiner_(tokenizer.decoder()), skip_special_(skip_special) {}
 
   /// Text that became complete with this token; "" if nothing did.
   std::string push(int32_t id);
@@ -28,9 +29,9 @@ class StreamingDetokenizer {
 
  private:
   const Tokenizer* tokenizer_;
+  TextJoiner joiner_;
   bool skip_special_;
   bool at_start_ = true;
-  std::string pending_;
 };
 
 /// Looks for stop texts in a text that arrives in parts. The result does not depend on how the text is cut: the stop

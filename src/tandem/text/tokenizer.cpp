@@ -2,7 +2,6 @@
 #include "tandem/text/tokenizer.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "tandem/base/error.h"
 #include "tandem/text/unicode.h"
@@ -10,15 +9,7 @@
 namespace tandem::text {
 namespace {
 
-enum : uint8_t { kGap, kPlainToken, kSpecialToken };
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t begin = 0;
-  for (size_t at; (at = text.find(from, begin)) != std::string_view::npos; begin = at + from.size())
-    out.append(text.substr(begin, at - begin)).append(to);
-  return out.append(text.substr(begin));
-}
+enum : uint8_t { kToken = 1, kSpecial = 2, kByte = 4 };
 
 std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized) {
   std::vector<AddedToken> out;
@@ -27,21 +18,21 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool norma
   return out;
 }
 
-// `<0x41>` of a SentencePiece vocabulary is the byte itself.
-bool is_byte_token(const std::string& name, char& byte) {
-  unsigned int code = 0;
-  int end = 0;
-  if (name.size() != 6 || std::sscanf(name.c_str(), "<0x%2X>%n", &code, &end) != 1 || end != 6) return false;
-  byte = static_cast<char>(code);
-  return true;
+// What is looked for in normalised text is normalised, too, and decoded so, as in the `tokenizers` library.
+std::vector<AddedToken> normalized_by(const Normalizer& normalizer, std::vector<AddedToken> tokens) {
+  for (AddedToken& token : tokens) {
+    std::string store;
+    if (token.normalized) token.content = std::string(normalizer.apply(token.content, store));
+  }
+  return tokens;
 }
 
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerSpec spec, std::string where)
-    : spec_(std::move(spec)), where_(std::move(where)), bpe_(std::move(spec_.bpe)),
-      raw_tokens_(select(spec_.added, false)), normalized_tokens_(select(spec_.added, true)) {
-  for (const std::string& pattern : spec_.splits) splits_.emplace_back(with_unicode_space(pattern), where_, Regex::Effort::kTrusted);
+    : spec_(std::move(spec)), where_(std::move(where)), bpe_(std::move(spec_.bpe)), normalizer_(std::move(spec_.normalizer)),
+      pre_tokenizer_(std::move(spec_.pre_tokenizer)), raw_tokens_(select(spec_.added, false)),
+      normalized_tokens_(normalized_by(normalizer_, select(spec_.added, true))) {
   fill_bytes();
   auto named = [&](const std::string& name) { return name.empty() ? std::nullopt : token_id(name); };
   eos_ = named(spec_.eos);
@@ -53,24 +44,26 @@ void Tokenizer::fill_bytes() {
   for (const auto& [id, name] : spec_.names) max_id = std::max(max_id, id);
   for (const AddedToken& token : spec_.added) max_id = std::max(max_id, token.id);
   bytes_.resize(static_cast<size_t>(max_id) + 1);
-  kind_.assign(bytes_.size(), kGap);
-  auto bytes_of = [&](const std::string& name) {
-    std::string bytes;
-    char byte;
-    if (spec_.space.empty()) return bytes_of_symbols(name, bytes) ? bytes : name;
-    return is_byte_token(name, byte) ? std::string(1, byte) : replace_all(name, spec_.space, " ");
-  };
-  for (const auto& [id, name] : spec_.names) {
-    bytes_[static_cast<size_t>(id)] = bytes_of(name);
-    kind_[static_cast<size_t>(id)] = kPlainToken;
-    ids_by_name_[name] = id;
-  }
-  for (const AddedToken& token : spec_.added) {
-    bytes_[static_cast<size_t>(token.id)] = bytes_of(token.content);
-    kind_[static_cast<size_t>(token.id)] = token.special ? kSpecialToken : kPlainToken;
-    ids_by_name_[token.content] = token.id;
-  }
+  if (!spec_.decoder.first_drops.empty()) first_bytes_.resize(bytes_.size());
+  kind_.assign(bytes_.size(), 0);
+  for (const auto& [id, name] : spec_.names) set_token(id, name, kToken);
+  for (const AddedToken& token : normalized_by(normalizer_, spec_.added))
+    set_token(token.id, token.content, token.special ? kToken | kSpecial : kToken);
+  for (const AddedToken& token : spec_.added) ids_by_name_[token.content] = token.id;
   spec_.names.clear();
+}
+
+void Tokenizer::set_token(int32_t id, const std::string& name, uint8_t kind) {
+  const auto at = static_cast<size_t>(id);
+  TokenPart part = part_of(name, spec_.decoder);
+  bytes_[at] = std::move(part.text);
+  kind_[at] = part.is_byte ? kind | kByte : kind;
+  ids_by_name_[name] = id;
+  if (first_bytes_.empty()) return;
+  std::string shorter = name;
+  const std::string& dropped = spec_.decoder.first_drops;
+  for (size_t found; (found = shorter.find(dropped)) != std::string::npos;) shorter.erase(found, dropped.size());
+  first_bytes_[at] = part_of(shorter, spec_.decoder).text;
 }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view name) const {
@@ -79,13 +72,20 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view name) const {
 }
 
 const std::string& Tokenizer::token_bytes(int32_t id) const {
-  if (id < 0 || id >= vocab_size() || kind_[static_cast<size_t>(id)] == kGap)
+  if (id < 0 || id >= vocab_size() || kind_[static_cast<size_t>(id)] == 0)
     throw UserError(where_, "there is no token with id " + std::to_string(id),
                     "expected ids of this tokenizer, 0 to " + std::to_string(vocab_size() - 1));
   return bytes_[static_cast<size_t>(id)];
 }
 
-bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < vocab_size() && kind_[static_cast<size_t>(id)] == kSpecialToken; }
+const std::string& Tokenizer::first_token_bytes(int32_t id) const {
+  const std::string& bytes = token_bytes(id);
+  return first_bytes_.empty() ? bytes : first_bytes_[static_cast<size_t>(id)];
+}
+
+bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < vocab_size() && kind_[static_cast<size_t>(id)] & kSpecial; }
+
+bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab_size() && kind_[static_cast<size_t>(id)] & kByte; }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, Special special) const {
   std::string repaired;
@@ -96,48 +96,81 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, Special special) c
     if (piece.id >= 0)
       ids.push_back(piece.id);
     else
-      encode_stretch(piece.text, special, ids);
+      encode_stretch(piece.text, piece.text.data() == text.data(), special, ids);
   }
   ids.insert(ids.end(), spec_.suffix_ids.begin(), spec_.suffix_ids.end());
   return ids;
 }
 
-void Tokenizer::encode_stretch(std::string_view text, Special special, std::vector<int32_t>& out) const {
-  std::string normalized;
-  if (spec_.nfc) text = normalized = nfc(text);
-  if (!spec_.space.empty()) {
-    std::string spaced = spec_.prepend + replace_all(text, " ", spec_.space);
-    normalized = std::move(spaced);
-    text = normalized;
-  }
+void Tokenizer::encode_stretch(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const {
+  std::string store;
+  text = normalizer_.apply(text, store);
+  if (normalized_tokens_.empty()) return encode_pieces(text, first, out);
   for (const AddedPiece& piece : normalized_tokens_.split(text, special == Special::kPlain)) {
     if (piece.id >= 0)
       out.push_back(piece.id);
     else
-      encode_pieces(piece.text, 0, out);
+      encode_pieces(piece.text, first && piece.text.data() == text.data(), out);
   }
 }
 
-void Tokenizer::encode_pieces(std::string_view text, size_t split, std::vector<int32_t>& out) const {
-  if (split == splits_.size()) return bpe_.encode(text, out);
-  size_t begin = 0;
-  for (Regex::Scan scan(splits_[split], text); scan.next();) {
-    const Span match = scan.group();
-    if (match.begin > begin) encode_pieces(text.substr(begin, match.begin - begin), split + 1, out);
-    if (match.end > match.begin) encode_pieces(text.substr(match.begin, match.end - match.begin), split + 1, out);
-    begin = match.end;
+void Tokenizer::encode_pieces(std::string_view text, bool first, std::vector<int32_t>& out) const {
+  pre_tokenizer_.split(text, first, [&](std::string_view piece) { bpe_.encode(piece, out); });
+}
+
+void Tokenizer::require_byte_level() const {
+  if (!spec_.decoder.byte_level)
+    throw UserError(where_, "cannot express any bytes: it is a vocabulary of characters", "expected a byte-level tokenizer");
+}
+
+std::vector<int32_t> Tokenizer::encode_bytes(std::string_view bytes) const {
+  require_byte_level();
+  std::vector<int32_t> ids;
+  size_t begin = 0;  // of a stretch of whole characters
+  for (size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = utf8_step(bytes.substr(at, 4));
+    if (!step.valid) {
+      encode_pieces(bytes.substr(begin, at - begin), begin == 0, ids);
+      bpe_.encode(bytes.substr(at, step.length), ids);
+      begin = at + step.length;
+    }
+    at += step.length;
   }
-  if (begin < text.size()) encode_pieces(text.substr(begin), split + 1, out);
+  encode_pieces(bytes.substr(begin), begin == 0, ids);
+  return ids;
+}
+
+std::string Tokenizer::decode_bytes(std::span<const int32_t> ids) const {
+  require_byte_level();
+  std::string bytes;
+  for (int32_t id : ids) bytes += token_bytes(id);
+  return bytes;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
+  TextJoiner joiner(spec_.decoder);
+  std::string out, run;
+  bool first = true;
+  // A run of bytes that is ill-formed anywhere is lost as a whole, as in the `tokenizers` library.
+  auto end_run = [&] {
+    for (size_t i = 0; i < run.size() && !is_utf8(run); ++i) run[i] = '\xFF';
+    joiner.add(run, true, out);
+    run.clear();
+  };
   for (int32_t id : ids) {
-    const std::string& token = token_bytes(id);
-    if (!(skip_special && is_special(id))) bytes += token;
+    const std::string& bytes = first ? first_token_bytes(id) : token_bytes(id);
+    if (skip_special && is_special(id)) continue;
+    first = false;
+    if (is_byte(id)) {
+      run += bytes;
+      continue;
+    }
+    end_run();
+    joiner.add(bytes, false, out);
   }
-  if (strips_first_space() && bytes.starts_with(' ')) bytes.erase(0, 1);
-  return is_utf8(bytes) ? bytes : repair_utf8(bytes);
+  end_run();
+  joiner.finish(out);
+  return out;
 }
 
 }  // namespace tandem::text

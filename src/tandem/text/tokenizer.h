@@ -2,7 +2,7 @@
 #pragma once
 // Text to token ids and back, as the model's own tokenizer does it: read from a Hugging Face directory.
 //
-//   added tokens cut out -> normaliser (NFC) -> split pattern -> byte pair encoding of each piece
+//   added tokens cut out -> normalizer -> pre-tokenizer -> byte pair encoding of each piece
 
 #include <cstdint>
 #include <map>
@@ -15,7 +15,9 @@
 
 #include "tandem/text/added_token.h"
 #include "tandem/text/bpe.h"
-#include "tandem/text/regex.h"
+#include "tandem/text/pipeline/decoder.h"
+#include "tandem/text/pipeline/normalizer.h"
+#include "tandem/text/pipeline/pre_tokenizer.h"
 
 namespace tandem::text {
 
@@ -24,15 +26,14 @@ enum class Special {
   kPlain,      ///< they are text like any other (text of users, who must not forge a turn)
 };
 
-/// What a tokenizer's files say, whatever their form. Filled by the readers in tokenizer_files.cpp.
+/// What a tokenizer's files say, whatever their form. Filled by the readers of tokenizer_files.h.
 struct TokenizerSpec {
   Bpe::Spec bpe;
   std::map<int32_t, std::string> names;         ///< id -> token as written in the vocabulary (byte alphabet)
   std::vector<AddedToken> added;
-  bool nfc = false;
-  std::vector<std::string> splits;              ///< patterns applied one after the other; matches and gaps are pieces
-  std::string prepend;                          ///< SentencePiece form: put before every stretch of text ...
-  std::string space;                            ///< ... and what a space becomes; empty in the byte-level form
+  std::vector<NormalizeStep> normalizer;
+  std::vector<PreTokenizeStep> pre_tokenizer;
+  DecodeSpec decoder;
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every encoded text, such as a BOS
   std::string eos, bos;                         ///< names; empty if none
 };
@@ -51,7 +52,13 @@ class Tokenizer {
   Tokenizer(TokenizerSpec spec, std::string where);
 
   std::vector<int32_t> encode(std::string_view text, Special special = Special::kRecognise) const;
-  /// Ill-formed bytes become U+FFFD, one per maximal ill-formed part.
+  /// Bytes of any kind, as they are: no added tokens, no normaliser, nothing repaired or put around them.
+  /// Errors: UserError unless the tokenizer is byte-level.
+  std::vector<int32_t> encode_bytes(std::string_view bytes) const;
+  /// What ids of encode_bytes stand for. Errors: as there, and for an id that is none.
+  std::string decode_bytes(std::span<const int32_t> ids) const;
+  /// Ill-formed bytes become U+FFFD, one per maximal ill-formed part; where bytes are the exception (`<0x41>`), one per byte of
+  /// a run of them that is ill-formed anywhere.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   /// Largest id + 1. A model's vocabulary may be larger (padding).
   int64_t vocab_size() const { return static_cast<int64_t>(bytes_.size()); }
@@ -63,21 +70,28 @@ class Tokenizer {
 
   /// The bytes one token adds to a text; may be part of a character. Errors: UserError if there is no such token.
   const std::string& token_bytes(int32_t id) const;
-  /// SentencePiece form: the space put before a text is taken off again when decoding.
-  bool strips_first_space() const { return !spec_.prepend.empty(); }
+  /// True if the token is a byte by name, `<0x41>`, in a vocabulary of characters.
+  bool is_byte(int32_t id) const;
+  const DecodeSpec& decoder() const { return spec_.decoder; }
+  /// The bytes of a token that begins a text.
+  const std::string& first_token_bytes(int32_t id) const;
 
  private:
-  void encode_stretch(std::string_view text, Special special, std::vector<int32_t>& out) const;
-  void encode_pieces(std::string_view text, size_t split, std::vector<int32_t>& out) const;
+  void encode_stretch(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const;
+  void encode_pieces(std::string_view text, bool first, std::vector<int32_t>& out) const;
+  void require_byte_level() const;
   void fill_bytes();
+  void set_token(int32_t id, const std::string& name, uint8_t kind);
 
   TokenizerSpec spec_;
   std::string where_;
   Bpe bpe_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
-  std::vector<Regex> splits_;
-  std::vector<std::string> bytes_;   // of each id
-  std::vector<uint8_t> kind_;        // of each id: kGap, kPlainToken, kSpecialToken
+  std::vector<std::string> bytes_;        // of each id
+  std::vector<std::string> first_bytes_;  // of each id at the beginning of a text; empty if they are the same
+  std::vector<uint8_t> kind_;             // of each id: flags, 0 for no token
   std::map<std::string, int32_t, std::less<>> ids_by_name_;
   std::optional<int32_t> eos_, bos_;
 };

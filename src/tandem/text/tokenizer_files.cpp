@@ -2,10 +2,13 @@
 #include "tandem/text/tokenizer_files.h"
 
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "tandem/base/error.h"
 #include "tandem/text/json_file.h"
+#include "tandem/text/pipeline/step_reader.h"
 
 namespace tandem::text {
 
@@ -16,151 +19,99 @@ const std::string_view kQwen2Split =
 
 namespace {
 
-constexpr std::string_view kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-[[noreturn]] void unsupported(const std::string& where, const std::string& part, const json& value) {
-  throw UserError(where, part + " is not supported: " + value.dump().substr(0, 120),
-                  "expected a byte-level BPE tokenizer, such as those of Qwen, Llama 3 or DeepSeek");
-}
-
 // The name of a token: a text, or an object as added tokens have it; null and absent are none.
-std::string token_name(const json& config, const char* key, const std::string& where) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_object() && found->contains("content") && found->at("content").is_string()) return found->at("content").get<std::string>();
-  throw UserError(where, std::string("\"") + key + "\" is " + found->dump().substr(0, 80), "expected a text, or an object with `content`");
+std::string token_name(const JsonPart& part) {
+  if (part.is_none()) return "";
+  return part.value().is_object() ? part["content"].text() : part.text();
 }
 
-// `where` is tokenizer.json itself, or the directory.
-void read_names(const json& config, TokenizerSpec& spec, const std::string& where) {
-  constexpr std::string_view kTokenizer = "/tokenizer.json";
-  const std::string directory = where.ends_with(kTokenizer) ? where.substr(0, where.size() - kTokenizer.size()) : where;
-  spec.eos = token_name(config, "eos_token", directory + "/tokenizer_config.json");
-  spec.bos = token_name(config, "bos_token", directory + "/tokenizer_config.json");
+void read_names(const JsonPart& config, TokenizerSpec& spec) {
+  spec.eos = token_name(config["eos_token"]);
+  spec.bos = token_name(config["bos_token"]);
 }
 
-bool flag(const json& entry, const char* key, const std::string& where) {
-  const auto found = entry.find(key);
-  if (found == entry.end()) return false;
-  if (!found->is_boolean())
-    throw UserError(where, std::string("\"") + key + "\" of an added token is " + found->dump().substr(0, 80), "expected true or false");
-  return found->get<bool>();
-}
-
-int32_t read_id(const json& id, const std::string& token, const std::string& where) {
-  if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > 100'000'000)
-    throw UserError(where, "token `" + token + "` has id " + id.dump(), "expected a small non-negative integer");
-  return id.get<int32_t>();
-}
-
-AddedToken read_added(const json& entry, int32_t id, const std::string& where) {
-  if (!entry.is_object() || !entry.contains("content") || !entry["content"].is_string())
-    throw UserError(where, "an added token is malformed: " + entry.dump().substr(0, 80), "expected an object with `content`");
+AddedToken read_added(const JsonPart& entry, int32_t id) {
   AddedToken token;
   token.id = id;
-  token.content = entry["content"].get<std::string>();
-  token.special = flag(entry, "special", where);
-  token.normalized = flag(entry, "normalized", where);
-  token.lstrip = flag(entry, "lstrip", where);
-  token.rstrip = flag(entry, "rstrip", where);
-  token.single_word = flag(entry, "single_word", where);
+  token.content = entry["content"].text();
+  token.special = entry["special"].flag_or(false);
+  token.normalized = entry["normalized"].flag_or(false);
+  token.lstrip = entry["lstrip"].flag_or(false);
+  token.rstrip = entry["rstrip"].flag_or(false);
+  token.single_word = entry["single_word"].flag_or(false);
   return token;
 }
 
-// Token bytes of a name in the vocabulary; in the SentencePiece form names are the text itself.
-std::string key_of(const std::string& name, bool byte_level) {
+// What the model knows a name by: bytes, or in a vocabulary of characters the name itself. None for a name that no bytes have.
+std::optional<std::string> key_of(const std::string& name, bool by_character) {
   std::string bytes;
-  return byte_level && bytes_of_symbols(name, bytes) ? bytes : name;
+  if (by_character) return name;
+  return bytes_of_symbols(name, bytes) ? std::optional(bytes) : std::nullopt;
 }
 
-void read_vocab(const json& vocab, TokenizerSpec& spec, const std::string& where) {
-  if (!vocab.is_object()) throw UserError(where, "the vocabulary is not a JSON object", "expected {\"token\": id, ...}");
-  spec.bpe.vocab.reserve(vocab.size());
-  for (const auto& [name, id] : vocab.items()) {
-    const int32_t number = read_id(id, name, where);
+void read_vocab(const JsonPart& vocab, TokenizerSpec& spec) {
+  if (!vocab.value().is_object()) vocab.unsupported("expected {\"token\": id, ...}");
+  spec.bpe.vocab.reserve(vocab.value().size());
+  for (const auto& [name, id] : vocab.value().items()) {
+    const int32_t number = JsonPart(id, vocab.where() + ": token `" + name + "`").number(kLargestId);
     if (!spec.names.emplace(number, name).second)
-      throw UserError(where, "id " + std::to_string(number) + " belongs to two tokens, one of them `" + name + "`",
-                      "expected one token per id");
-    spec.bpe.vocab.emplace(key_of(name, !spec.bpe.by_character), number);
+      vocab.refuse("id " + std::to_string(number) + " belongs to two tokens, one of them `" + name + "`", "expected one token per id");
+    if (auto key = key_of(name, spec.bpe.by_character)) spec.bpe.vocab.emplace(*key, number);
   }
 }
 
-Bpe::Merge read_merge(const std::string& line, bool byte_level, const std::string& where, size_t number) {
+void add_merge(const std::string& left, const std::string& right, Bpe::Spec& bpe) {
+  auto left_key = key_of(left, bpe.by_character), right_key = key_of(right, bpe.by_character);
+  if (left_key && right_key) bpe.merges.push_back({std::move(*left_key), std::move(*right_key)});
+}
+
+void add_merge_line(const std::string& line, const std::string& where, Bpe::Spec& bpe) {
   const size_t space = line.find(' ');
   if (space == std::string::npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != std::string::npos)
-    throw UserError(where + ":" + std::to_string(number), "`" + line.substr(0, 60) + "` is not a merge",
-                    "expected two tokens and one space between them");
-  return {key_of(line.substr(0, space), byte_level), key_of(line.substr(space + 1), byte_level)};
+    throw UserError(where, "`" + line.substr(0, 60) + "` is not a merge", "expected two tokens and one space between them");
+  add_merge(line.substr(0, space), line.substr(space + 1), bpe);
 }
 
-std::string pattern_text(const json& pattern, const std::string& where) {
-  if (pattern.is_object() && pattern.contains("Regex")) return pattern["Regex"].get<std::string>();
-  if (pattern.is_object() && pattern.contains("String")) {
-    std::string out;
-    for (char c : pattern["String"].get<std::string>()) {
-      if (static_cast<unsigned char>(c) < 128 && !std::isalnum(static_cast<unsigned char>(c))) out += '\\';
-      out += c;
+void read_merges(const JsonPart& merges, Bpe::Spec& bpe) {
+  for (const JsonPart& merge : merges.items()) {
+    if (merge.value().is_string()) {
+      add_merge_line(merge.text(), merge.where(), bpe);
+      continue;
     }
-    return out;
-  }
-  unsupported(where, "a split pattern", pattern);
-}
-
-void read_pre_tokenizer(const json& part, TokenizerSpec& spec, const std::string& where) {
-  if (part.is_null()) return;
-  const std::string type = part.value("type", "");
-  if (type == "Sequence") {
-    for (const json& inner : part.at("pretokenizers")) read_pre_tokenizer(inner, spec, where);
-  } else if (type == "Split") {
-    const std::string behavior = part.value("behavior", "");
-    const bool covers = behavior == "Isolated" || (behavior == "Removed" && part.value("invert", false));
-    if (!covers) unsupported(where, "the pre-tokenizer", part);
-    spec.splits.push_back(pattern_text(part.at("pattern"), where));
-  } else if (type == "Digits" && part.value("individual_digits", false)) {
-    spec.splits.emplace_back(R"(\p{N})");
-  } else if (type == "ByteLevel") {
-    if (part.value("add_prefix_space", false)) unsupported(where, "the pre-tokenizer", part);
-    if (part.value("use_regex", true)) spec.splits.emplace_back(kGpt2Split);
-  } else {
-    unsupported(where, "the pre-tokenizer", part);
+    const std::vector<JsonPart> sides = merge.items();
+    if (sides.size() != 2) merge.unsupported("expected two tokens");
+    add_merge(sides[0].text(), sides[1].text(), bpe);
   }
 }
 
-void read_normalizer(const json& part, TokenizerSpec& spec, const std::string& where) {
-  if (part.is_null()) return;
-  const std::string type = part.value("type", "");
-  if (type == "Sequence") {
-    for (const json& inner : part.at("normalizers")) read_normalizer(inner, spec, where);
-  } else if (type == "NFC") {
-    spec.nfc = true;
-  } else if (type == "Prepend") {
-    spec.prepend = part.at("prepend").get<std::string>();
-  } else if (type == "Replace" && part.at("pattern").value("String", "") == " ") {
-    spec.space = part.at("content").get<std::string>();
-  } else {
-    unsupported(where, "the normalizer", part);
-  }
+// What changes ids and is not there: refused. Flags of training and of offsets are left alone.
+void read_model(const JsonPart& model, TokenizerSpec& spec) {
+  const std::string type = model["type"].text_or(model["merges"].is_none() ? "none" : "BPE");
+  if (type != "BPE") model["type"].unsupported("supported is BPE");
+  const JsonPart dropout = model["dropout"];
+  if (!dropout.is_none() && dropout.value() != 0) dropout.unsupported("expected null: encoding is not random here");
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
+    if (!model[affix].text_or("").empty()) model[affix].unsupported("expected null");
+  spec.bpe.byte_fallback = model["byte_fallback"].flag_or(false);
+  spec.bpe.fuse_unk = model["fuse_unk"].flag_or(false);
+  spec.bpe.whole_piece_first = model["ignore_merges"].flag_or(false);
+  spec.bpe.unk = key_of(model["unk_token"].text_or(""), spec.bpe.by_character).value_or("");
+  read_vocab(model["vocab"], spec);
+  read_merges(model["merges"], spec.bpe);
 }
 
-void read_post_processor(const json& part, TokenizerSpec& spec, const std::string& where) {
-  if (part.is_null()) return;
-  const std::string type = part.value("type", "");
-  if (type == "Sequence") {
-    for (const json& inner : part.at("processors")) read_post_processor(inner, spec, where);
-  } else if (type == "TemplateProcessing") {
-    bool before = true;
-    for (const json& item : part.at("single")) {
-      if (item.contains("Sequence")) {
-        before = false;
-        continue;
-      }
-      const std::string name = item.at("SpecialToken").at("id").get<std::string>();
-      for (const json& id : part.at("special_tokens").at(name).at("ids"))
-        (before ? spec.prefix_ids : spec.suffix_ids).push_back(read_id(id, name, where));
-    }
-  } else if (type != "ByteLevel") {
-    unsupported(where, "the post-processor", part);
+void read_added_tokens(const JsonPart& added, TokenizerSpec& spec) {
+  if (added.is_none()) return;
+  std::map<std::string, int32_t> ids;
+  for (const auto& [id, name] : spec.names) ids.emplace(name, id);
+  for (const JsonPart& entry : added.items()) {
+    spec.added.push_back(read_added(entry, entry["id"].number(kLargestId)));
+    const AddedToken& token = spec.added.back();
+    const auto known = ids.emplace(token.content, token.id).first;
+    if (known->second != token.id)
+      entry["id"].refuse("gives `" + token.content + "` the id " + std::to_string(token.id) + ", but it has " +
+                             std::to_string(known->second),
+                         "expected one id per token");
   }
 }
 
@@ -179,58 +130,49 @@ std::vector<std::string> lines_of(const std::string& bytes) {
 TokenizerSpec qwen2_spec(const json& vocab, const std::vector<std::string>& merge_lines, const json& config, const std::string& where) {
   TokenizerSpec spec;
   spec.bpe.where = where;
-  spec.nfc = true;
-  spec.splits = {std::string(kQwen2Split)};
-  read_vocab(vocab, spec, where + "/vocab.json");
+  spec.normalizer.emplace_back();
+  PreTokenizeStep split;
+  split.pattern = {std::string(kQwen2Split), true, where};
+  spec.pre_tokenizer.push_back(std::move(split));
+  read_vocab({vocab, where + "/vocab.json"}, spec);
   spec.bpe.merges.reserve(merge_lines.size());
   for (size_t i = 0; i < merge_lines.size(); ++i) {
     if (merge_lines[i].empty() || (i == 0 && merge_lines[i].starts_with("#version"))) continue;
-    spec.bpe.merges.push_back(read_merge(merge_lines[i], true, where + "/merges.txt", i + 1));
+    add_merge_line(merge_lines[i], where + "/merges.txt:" + std::to_string(i + 1), spec.bpe);
   }
-  if (config.contains("added_tokens_decoder")) {
-    for (const auto& [id, entry] : config["added_tokens_decoder"].items()) {
-      if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos)
-        throw UserError(where + "/tokenizer_config.json", "`" + id + "` is not a token id", "expected decimal digits");
-      AddedToken token = read_added(entry, std::stoi(id), where + "/tokenizer_config.json");
+  const JsonPart settings(config, where + "/tokenizer_config.json:");
+  if (const JsonPart decoder = settings["added_tokens_decoder"]; !decoder.is_none()) {
+    if (!decoder.value().is_object()) decoder.unsupported("expected an object");
+    for (const auto& [id, entry] : decoder.value().items()) {
+      if (id.empty() || id.size() > 7 || id.find_first_not_of("0123456789") != std::string::npos || std::stoi(id) > kLargestId)
+        decoder.refuse("has `" + id + "`, which is not a token id", "expected an integer from 0 to " + std::to_string(kLargestId));
+      AddedToken token = read_added(decoder[id], std::stoi(id));
       token.normalized = false;  // Qwen2 matches all of them on the raw text
       spec.added.push_back(std::move(token));
     }
   }
-  read_names(config, spec, where);
+  read_names(settings, spec);
   return spec;
 }
 
-TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, const std::string& where) try {
-  const json& model = tokenizer.at("model");
-  const std::string type = model.value("type", model.contains("merges") ? "BPE" : "");
-  if (type != "BPE") unsupported(where, "the model", type);
+TokenizerSpec tokenizer_json_spec(const json& tokenizer, const json& config, const std::string& where) {
+  constexpr std::string_view kTokenizer = "/tokenizer.json";
+  const std::string directory = where.ends_with(kTokenizer) ? where.substr(0, where.size() - kTokenizer.size()) : where;
+  const JsonPart file(tokenizer, where + ":");
   TokenizerSpec spec;
   spec.bpe.where = where;
-  read_normalizer(tokenizer.value("normalizer", json()), spec, where);
-  spec.bpe.by_character = !spec.space.empty();
-  if (spec.bpe.by_character && !model.value("byte_fallback", false))
-    unsupported(where, "a SentencePiece model without byte_fallback", type);
-  spec.bpe.whole_piece_first = model.value("ignore_merges", false);
-  read_pre_tokenizer(tokenizer.value("pre_tokenizer", json()), spec, where);
-  read_post_processor(tokenizer.value("post_processor", json()), spec, where);
-  read_vocab(model.at("vocab"), spec, where);
-  const bool byte_level = !spec.bpe.by_character;
-  size_t number = 0;
-  for (const json& merge : model.at("merges")) {
-    ++number;
-    if (merge.is_string())
-      spec.bpe.merges.push_back(read_merge(merge.get<std::string>(), byte_level, where + " merges", number));
-    else
-      spec.bpe.merges.push_back({key_of(merge.at(0).get<std::string>(), byte_level), key_of(merge.at(1).get<std::string>(), byte_level)});
-  }
-  for (const json& entry : tokenizer.value("added_tokens", json::array())) {
-    const int32_t id = read_id(entry.at("id"), entry.value("content", ""), where);
-    spec.added.push_back(read_added(entry, id, where));
-  }
-  read_names(config, spec, where);
+  spec.normalizer = read_normalizer(file["normalizer"]);
+  PreTokenizerForm pieces = read_pre_tokenizer(file["pre_tokenizer"]);
+  spec.pre_tokenizer = std::move(pieces.steps);
+  spec.bpe.by_character = !pieces.byte_level;
+  PostProcessorForm around = read_post_processor(file["post_processor"]);
+  spec.prefix_ids = std::move(around.prefix);
+  spec.suffix_ids = std::move(around.suffix);
+  spec.decoder = read_decoder(file["decoder"]);
+  read_model(file["model"], spec);
+  read_added_tokens(file["added_tokens"], spec);
+  read_names({config, directory + "/tokenizer_config.json:"}, spec);
   return spec;
-} catch (const json::exception& e) {
-  throw UserError(where, std::string("is not a tokenizer: ") + e.what(), "expected the form of the Hugging Face tokenizers library");
 }
 
 bool Tokenizer::present_in(const std::string& directory) {

@@ -4,6 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -31,10 +32,7 @@ LeadByte lead_byte(uint8_t byte) {
   return {0, 0, 0};
 }
 
-// Code points below U+0300 are their own NFC and never combine; their lead bytes are below 0xCC.
-bool is_surely_nfc(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
-}
+constexpr char32_t kFirstUnsafe = 0x300;  // code points below are their own NFC and never combine; their lead bytes are below 0xCC
 
 void append_decomposed(char32_t code_point, std::vector<utf8proc_int32_t>& out) {
   utf8proc_int32_t buffer[32];
@@ -59,6 +57,75 @@ void order_marks(std::vector<utf8proc_int32_t>& points) {
   }
 }
 
+// One bit a code point: it combines with what is before it, or normalisation changes it.
+const std::vector<bool>& unsafe_points() {
+  static const std::vector<bool> unsafe = [] {
+    std::vector<bool> bits(0x110000);
+    std::vector<utf8proc_int32_t> parts;
+    for (char32_t c = kFirstUnsafe; c < 0x110000; ++c) {
+      const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+      if (property->combining_class != 0) bits[c] = true;
+      if (property->decomp_seqindex == UINT16_MAX || property->decomp_type != 0) continue;
+      parts.clear();
+      append_decomposed(c, parts);
+      for (size_t i = 1; i < parts.size(); ++i) bits[static_cast<size_t>(parts[i])] = true;
+      utf8proc_int32_t whole[32];
+      std::copy(parts.begin(), parts.end(), whole);
+      const auto count = utf8proc_normalize_utf32(whole, static_cast<utf8proc_ssize_t>(parts.size()),
+                                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+      if (count != 1 || whole[0] != static_cast<utf8proc_int32_t>(c)) bits[c] = true;
+    }
+    for (char32_t c = 0x1161; c <= 0x1175; ++c) bits[c] = true;  // vowels and finals of Hangul
+    for (char32_t c = 0x11A8; c <= 0x11C2; ++c) bits[c] = true;
+    return bits;
+  }();
+  return unsafe;
+}
+
+// Where the next character lies that is not safe, and where the safe one before it begins; the end of the text if none.
+struct UnsafePlace {
+  size_t at, before;
+};
+UnsafePlace next_unsafe(std::string_view text, size_t at) {
+  size_t before = at;
+  while (at < text.size()) {
+    const auto byte = static_cast<uint8_t>(text[at]);
+    if (byte < 0x80) {
+      before = at++;
+      continue;
+    }
+    const Utf8Step step = utf8_step(text.substr(at, 4));
+    if (!step.valid || (step.code_point >= kFirstUnsafe && unsafe_points()[step.code_point])) return {at, before};
+    before = at;
+    at += step.length;
+  }
+  return {at, at};
+}
+
+size_t next_safe(std::string_view text, size_t at) {
+  while (at < text.size()) {
+    const Utf8Step step = utf8_step(text.substr(at, 4));
+    if (step.valid && (step.code_point < kFirstUnsafe || !unsafe_points()[step.code_point])) break;
+    at += step.length;
+  }
+  return at;
+}
+
+void append_nfc(std::string_view text, std::string& out) {
+  std::vector<utf8proc_int32_t> points;
+  points.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text.substr(at, 4));
+    append_decomposed(step.code_point, points);
+    at += step.length;
+  }
+  order_marks(points);
+  const auto count = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+                                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  TANDEM_CHECK(count >= 0, "utf8proc: ", utf8proc_errmsg(count));
+  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(out, static_cast<char32_t>(points[static_cast<size_t>(i)]));
+}
+
 }  // namespace
 
 Utf8Step utf8_step(std::string_view bytes) {
@@ -80,6 +147,12 @@ Utf8Step utf8_step(std::string_view bytes) {
 
 bool is_utf8(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size();) {
+    uint64_t eight = 0;
+    if (at + 8 <= bytes.size()) std::memcpy(&eight, bytes.data() + at, 8);
+    if (at + 8 <= bytes.size() && (eight & 0x8080808080808080ull) == 0) {
+      at += 8;
+      continue;
+    }
     const Utf8Step step = utf8_step(bytes.substr(at, 4));
     if (!step.valid) return false;
     at += step.length;
@@ -119,34 +192,30 @@ std::string repair_utf8(std::string_view bytes) {
   return out;
 }
 
+bool is_nfc(std::string_view text) { return next_unsafe(text, 0).at == text.size(); }
+
+// Only around characters that are not safe is there anything to do; a safe one neither changes nor joins what is before it.
 std::string nfc(std::string_view text) {
-  if (is_surely_nfc(text)) return is_utf8(text) ? std::string(text) : repair_utf8(text);
-  std::vector<utf8proc_int32_t> points;
-  points.reserve(text.size());
-  for (size_t at = 0; at < text.size();) {
-    const Utf8Step step = utf8_step(text.substr(at, 4));
-    append_decomposed(step.code_point, points);
-    at += step.length;
-  }
-  order_marks(points);
-  const auto count = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  TANDEM_CHECK(count >= 0, "utf8proc: ", utf8proc_errmsg(count));
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(out, static_cast<char32_t>(points[static_cast<size_t>(i)]));
+  for (size_t at = 0; at < text.size();) {
+    const UnsafePlace place = next_unsafe(text, at);
+    out.append(text.substr(at, place.before - at));
+    at = next_safe(text, place.at);
+    append_nfc(text.substr(place.before, at - place.before), out);
+  }
   return out;
 }
 
-bool is_word_char(char32_t code_point) {
-  if (code_point == U'_') return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
+bool is_word_char(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_NO: case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC:
       return true;
-    default:
-      return false;
+    default:  // letters in circles and squares, joiners
+      return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+             (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;
   }
 }
 

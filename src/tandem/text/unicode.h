@@ -25,8 +25,11 @@ void append_utf8(std::string& out, char32_t code_point);
 
 /// Unicode normalisation form C. Errors: none; ill-formed parts become U+FFFD.
 std::string nfc(std::string_view text);
+/// False where it is not so, or cannot be said without normalising: a mark that may combine stands in the text.
+bool is_nfc(std::string_view text);
 
-/// Letters, marks, numbers and the underscore: what may not stand beside a `single_word` token.
+/// Letters and what counts as such, marks, decimal digits, connectors such as `_`, joiners: `\w`, and what may not stand
+/// beside a `single_word` token.
 bool is_word_char(char32_t code_point);
 /// The Unicode property White_Space.
 bool is_space(char32_t code_point);

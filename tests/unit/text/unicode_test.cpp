@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tandem/base/error.h"
+#include "tandem/text/pipeline/char_set.h"
 #include "tandem/text/regex.h"
 
 namespace tandem::text {
@@ -46,11 +47,17 @@ TEST(Regex, AnEndlessSearchFindsNothingAndIsAnErrorOfAScan) {
   EXPECT_THROW(Regex::Scan(endless, text).next(), UserError);
 }
 
-TEST(Regex, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
-  const Regex space("^" + with_unicode_space("\\s") + "$", "test");
-  EXPECT_TRUE(space.found_in("\xC2\x85"));
-  EXPECT_TRUE(space.found_in("\xE3\x80\x80"));
-  EXPECT_FALSE(space.found_in("\xE1\xA0\x8E"));  // U+180E, a space for PCRE2 alone
+TEST(CharSet, SpaceIsUnicodeWhiteSpaceAndNothingElse) {
+  EXPECT_TRUE(CharSet::space().contains(0x85));
+  EXPECT_TRUE(CharSet::space().contains(0x3000));
+  EXPECT_FALSE(CharSet::space().contains(0x180E));
+  EXPECT_FALSE(CharSet::space().complement().contains(0x2028));
+}
+
+TEST(Unicode, NormalisingAroundMarksIsNormalisingTheWhole) {
+  EXPECT_EQ(nfc("xe\u0323\u0301y\u1100\u1161\u11A8z"), "x\u1EB9\u0301y\uAC01z");
+  EXPECT_TRUE(is_nfc("\uAC01 \u1EB9"));
+  EXPECT_FALSE(is_nfc("\u212B"));  // the sign of the unit is the letter
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/text/pipeline/normalizer.h"
+
+#include "tandem/text/unicode.h"
+
+namespace tandem::text {
+namespace {
+
+std::string replaced(std::string_view text, const SplitAutomaton& automaton, std::string_view content) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = automaton.match_at(text, at);
+    if (end != SplitAutomaton::kNoMatch) {
+      out += content;
+      at = end;
+    } else {
+      const size_t length = utf8_step(text.substr(at, 4)).length;
+      out.append(text.substr(at, length));
+      at += length;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+SplitAutomaton compile(const TextPattern& pattern) {
+  return {pattern.regex ? parse_pattern(pattern.text, pattern.where) : literal_pattern(pattern.text), pattern.where};
+}
+
+Normalizer::Normalizer(std::vector<NormalizeStep> steps) : steps_(std::move(steps)) {
+  for (const NormalizeStep& step : steps_)
+    automata_.push_back(step.kind == NormalizeStep::Kind::kReplace ? std::optional(compile(step.pattern)) : std::nullopt);
+}
+
+std::string_view Normalizer::apply(std::string_view text, std::string& store) const {
+  for (size_t i = 0; i < steps_.size() && !text.empty(); ++i) {
+    const NormalizeStep& step = steps_[i];
+    if (step.kind == NormalizeStep::Kind::kNfc && is_nfc(text)) continue;
+    std::string next = step.kind == NormalizeStep::Kind::kNfc       ? nfc(text)
+                       : step.kind == NormalizeStep::Kind::kPrepend ? step.content + std::string(text)
+                                                                    : replaced(text, *automata_[i], step.content);
+    store = std::move(next);
+    text = store;
+  }
+  return text;
+}
+
+}  // namespace tandem::text

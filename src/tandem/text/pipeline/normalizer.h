@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is done to a stretch of text before it is split.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/text/pipeline/split_automaton.h"
+
+namespace tandem::text {
+
+/// What to look for: a text, or a regular expression.
+struct TextPattern {
+  std::string text;
+  bool regex = false;
+  std::string where;  ///< named in errors
+};
+SplitAutomaton compile(const TextPattern& pattern);
+
+struct NormalizeStep {
+  enum class Kind {
+    kNfc,
+    kPrepend,  ///< `content` before a text that is not empty
+    kReplace,  ///< `content` for every match of `pattern`
+  };
+  Kind kind = Kind::kNfc;
+  TextPattern pattern;
+  std::string content;
+};
+
+/// Threads  const members from any thread.
+/// Errors   UserError for a pattern that cannot be used.
+class Normalizer {
+ public:
+  explicit Normalizer(std::vector<NormalizeStep> steps);
+  /// The steps in order. The result is `text` itself where nothing changes, or lies in `store`.
+  std::string_view apply(std::string_view text, std::string& store) const;
+
+ private:
+  std::vector<NormalizeStep> steps_;
+  std::vector<std::optional<SplitAutomaton>> automata_;  // of each step; only kReplace has one
+};
+
+}  // namespace tandem::text

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A pattern as a deterministic automaton: one table look-up a character, nothing to backtrack. Among the matches that start at
+// one place it finds the one a backtracking engine would: alternatives in order, repetitions as greedy as they are written.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/text/pipeline/split_pattern.h"
+
+namespace tandem::text {
+
+/// Threads  const members from any thread.
+/// Errors   UserError naming `where` for a pattern that matches the empty text or whose automaton would be too large.
+class SplitAutomaton {
+ public:
+  static constexpr size_t kNoMatch = SIZE_MAX;
+  SplitAutomaton(const PatternNode& pattern, const std::string& where);
+
+  /// End of the match that starts at byte `at` of a UTF-8 text; kNoMatch if none does.
+  size_t match_at(std::string_view text, size_t at) const;
+
+ private:
+  friend class AutomatonBuilder;
+  uint8_t class_at(std::string_view text, size_t at, size_t& length) const;
+
+  std::array<uint8_t, 128> ascii_classes_{};
+  std::vector<uint16_t> blocks_;       // of 256 code points: where their classes begin in classes_, in units of 256
+  std::vector<uint8_t> classes_;
+  size_t num_classes_ = 0;             // the last one is the end of the text
+  // [state][class]: next state * 2, +1 if a match ends before this character. State 0 is a dead end, 1 the start.
+  std::vector<uint16_t> table_;
+};
+
+}  // namespace tandem::text
