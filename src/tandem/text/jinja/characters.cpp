@@ -78,6 +78,20 @@ bool is_alphabetic(char32_t c) {
 
 bool is_digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
 
+bool is_printable(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO: return false;
+    case UTF8PROC_CATEGORY_ZS: return c == U' ';
+    default: return true;
+  }
+}
+
 std::string_view strip(std::string_view text, Side side) {
   return strip_if(text, side, [](std::string_view c) { return is_space(code_point(c)); });
 }

@@ -18,6 +18,8 @@ bool is_space(char32_t c);
 bool is_space(std::string_view text);  ///< true of every character, and there is one
 bool is_alphabetic(char32_t c);
 bool is_digit(char32_t c);
+/// What repr() writes as it is.
+bool is_printable(char32_t c);
 char32_t code_point(std::string_view character);
 
 enum class Side { kLeft, kRight, kBoth };

@@ -62,7 +62,8 @@ Value join_filter(Workspace& workspace, const Value& value, const Arguments& arg
   const std::string separator = to_text(workspace, between);
   std::string out;
   bool first = true;
-  for (const Value& one : items_of(workspace, value)->items) {
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items) {
     workspace.spend(static_cast<int64_t>(separator.size()));
     if (!first) out += separator;
     out += to_text(workspace, attribute.is_none() ? one : attribute_at(workspace, one, attribute));
@@ -94,7 +95,8 @@ Value map_filter(Workspace& workspace, const Value& value, const Arguments& argu
     ArgumentReader in("map", arguments);
     const Value attribute = in.next("attribute"), fallback = in.next("default", Value::undefined(""));
     in.finish();
-    for (const Value& one : items_of(workspace, value)->items) {
+    const ListPtr all = items_of(workspace, value);
+    for (const Value& one : all->items) {
       Value found = attribute_at(workspace, one, attribute);
       out.push_back(found.is_undefined() && !fallback.is_undefined() ? fallback : std::move(found));
     }
@@ -102,7 +104,8 @@ Value map_filter(Workspace& workspace, const Value& value, const Arguments& argu
   }
   if (!arguments.positional[0].is_text()) throw RenderError("map wants the name of a filter, or attribute=");
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
-  for (const Value& one : items_of(workspace, value)->items)
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items)
     out.push_back(apply_filter(workspace, arguments.positional[0].text(), one, rest));
   return workspace.list(std::move(out));
 }
@@ -117,7 +120,8 @@ Value select_filter(Workspace& workspace, const Value& value, const Arguments& a
   Arguments rest;
   if (tested) rest = {{given.begin() + static_cast<ptrdiff_t>(test_at) + 1, given.end()}, arguments.named};
   Items out;
-  for (const Value& one : items_of(workspace, value)->items) {
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items) {
     const Value subject = by_attribute ? attribute_at(workspace, one, given[0]) : one;
     const bool right = tested ? apply_test(workspace, given[test_at].text(), subject, rest) : truth(subject);
     if (right == keep) out.push_back(one);
@@ -166,7 +170,8 @@ Value unique_filter(Workspace& workspace, const Value& value, const Arguments& a
   in.finish();
   const auto key = key_of(workspace, attribute, case_sensitive);
   Items out, keys;
-  for (const Value& one : items_of(workspace, value)->items) {
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items) {
     const Value found = key(one);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& other) { return equal(workspace, found, other); })) continue;
     keys.push_back(found);
@@ -197,7 +202,8 @@ Value sum_filter(Workspace& workspace, const Value& value, const Arguments& argu
   const Value attribute = in.next("attribute", None{});
   Value total = in.next("start", int64_t{0});
   in.finish();
-  for (const Value& one : items_of(workspace, value)->items)
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items)
     total = binary(workspace, "+", total, attribute.is_none() ? one : attribute_at(workspace, one, attribute));
   return total;
 }
@@ -216,7 +222,8 @@ Value batch_filter(Workspace& workspace, const Value& value, const Arguments& ar
   in.finish();
   if (!count.is_int() || count.integer() < 1) throw RenderError("batch wants a number of at least 1");
   Items rows, row;
-  for (const Value& one : items_of(workspace, value)->items) {
+  const ListPtr all = items_of(workspace, value);
+  for (const Value& one : all->items) {
     row.push_back(one);
     if (static_cast<int64_t>(row.size()) == count.integer()) rows.push_back(workspace.list(std::exchange(row, {})));
   }

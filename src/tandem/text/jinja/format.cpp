@@ -37,10 +37,10 @@ std::string quoted(const std::string& text) {
       (out += '\\') += escape;
     else if (c == static_cast<char32_t>(quote))
       (out += '\\') += quote;
-    else if (c < 0x20 || (c >= 0x7F && c <= 0xA0) || c == 0xAD)
-      out += "\\x" + hex(c, 2);
-    else
+    else if (is_printable(c))
       out += character;
+    else
+      out += c < 0x100 ? "\\x" + hex(c, 2) : c < 0x10000 ? "\\u" + hex(c, 4) : "\\U" + hex(c, 8);
   }
   return out += quote;
 }

@@ -277,7 +277,8 @@ Value make_dict(Workspace& workspace, const Arguments& arguments) {
       for (const auto& [key, value] : from.dict().entries()) dict.set(key, value);
       continue;
     }
-    for (const Value& pair : items_of(workspace, from)->items) {
+    const ListPtr pairs = items_of(workspace, from);
+    for (const Value& pair : pairs->items) {
       if (!pair.is_list() || pair.list().items.size() != 2) throw RenderError("dict(): wants pairs");
       dict.set(pair.list().items[0], pair.list().items[1]);
     }

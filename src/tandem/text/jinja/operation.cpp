@@ -15,7 +15,8 @@ namespace {
   throw RenderError("`" + sign + "` does not go with '" + type_name(left.defined()) + "' and '" + type_name(right.defined()) + "'");
 }
 
-int64_t checked(bool overflow, int64_t value) {
+// By reference: the value is there only once `overflow` is.
+int64_t checked(bool overflow, const int64_t& value) {
   if (overflow) throw RenderError("an integer does not fit into 64 bits");
   return value;
 }

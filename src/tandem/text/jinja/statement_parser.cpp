@@ -236,6 +236,7 @@ class StatementParser {
   StatementPtr read_print() {
     auto made = make(StatementKind::kPrint);
     made->value = in_.tuple();
+    if (made->value->kind == ExpressionKind::kTuple) made->value->kind = ExpressionKind::kConcat;  // one after the other
     in_.expect(TokenKind::kBlockEnd);
     return made;
   }
