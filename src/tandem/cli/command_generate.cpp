@@ -137,8 +137,9 @@ class Generate : public Command {
         if (!tokenizer)
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
-        prompt.text = row.contains("messages") ? conversation(row, where, chat) : text_field(row, "prompt", where);
-        prompt.ids = tokenizer->encode(prompt.text);
+        const bool messages = row.contains("messages");
+        prompt.text = messages ? conversation(row, where, chat) : text_field(row, "prompt", where);
+        prompt.ids = messages ? text::encode_rendered(*tokenizer, prompt.text) : tokenizer->encode(prompt.text);
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
       bounds.check_ids(prompt.ids, where);

@@ -89,4 +89,11 @@ std::string ChatTemplate::render(const Conversation& conversation) const {
   return template_.render(variables);
 }
 
+std::vector<int32_t> encode_rendered(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  const auto bos = tokenizer.bos_id();
+  if (bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos) ids.erase(ids.begin());
+  return ids;
+}
+
 }  // namespace tandem::text

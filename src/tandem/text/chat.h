@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tandem/text/jinja/template.h"
+#include "tandem/text/tokenizer.h"
 
 namespace tandem::text {
 
@@ -39,5 +41,8 @@ class ChatTemplate {
   jinja::Template template_;
   nlohmann::ordered_json tokens_;
 };
+
+/// The ids of a rendered text. A template that writes the BOS itself keeps one of it where the tokenizer puts another before it.
+std::vector<int32_t> encode_rendered(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace tandem::text
