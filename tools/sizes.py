@@ -78,7 +78,7 @@ def signature(head):
 def unit_of(path):
     """The folder a file counts for: its module, or a part of one that counts as a module of its own."""
     parts = path.relative_to(SRC).parts[:-1]
-    if len(parts) > 1 and (parts[1] in ("backend", "kernel", "family", "recipe", "session") or parts[0] == "cli"):
+    if len(parts) > 1 and (parts[1] in ("backend", "kernel", "family", "recipe", "session", "jinja", "jinja_value") or parts[0] == "cli"):
         return "/".join(parts[:2])
     return parts[0]
 

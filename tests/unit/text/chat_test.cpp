@@ -69,9 +69,10 @@ TEST(ChatTemplate, VariablesOfTheConversationWinOverTheTokens) {
 }
 
 TEST(Conversation, WhatIsNoConversationIsNamed) {
-  for (const char* row : {R"({})", R"({"messages": []})", R"({"messages": "Hi"})", R"({"messages": ["Hi"]})", R"({"messages": [{"content": "Hi"}]})",
-                          R"({"messages": [{"role": "user"}], "tools": {}})", R"({"messages": [{"role": "user"}], "variables": []})",
-                          R"({"messages": [{"role": "user"}], "add_generation_prompt": 1})"})
+  for (const char* row :
+       {R"({})", R"({"messages": []})", R"({"messages": "Hi"})", R"({"messages": ["Hi"]})", R"({"messages": [{"content": "Hi"}]})",
+        R"({"messages": [{"role": "user"}], "tools": {}})", R"({"messages": [{"role": "user"}], "variables": []})",
+        R"({"messages": [{"role": "user"}], "add_generation_prompt": 1})"})
     EXPECT_THROW(of(row), UserError) << row;
 }
 

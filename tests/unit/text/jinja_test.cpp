@@ -49,14 +49,17 @@ TEST(Jinja, RendersAndRefusesAsJinja2Does) {
 }
 
 TEST(Jinja, AnErrorNamesTheLineAndTheConstruct) {
-  EXPECT_TRUE(says(error_of("a\n{% extends 'x' %}"), "here:2: the statement `extends` is not supported")) << error_of("a\n{% extends 'x' %}");
-  EXPECT_TRUE(says(error_of("\n\n{{ 1 | tojsno }}"), "here:3: the filter `tojsno` is not supported; the nearest is `tojson`"));
-  EXPECT_TRUE(says(error_of("{{ 1 is strng }}"), "here:1: the test `strng` is not supported; the nearest is `string`"));
-  EXPECT_TRUE(says(error_of("x\n{% if true %}\n{{ foo.bar }}{% endif %}"), "here:3: 'foo' is undefined"));
-  EXPECT_TRUE(says(error_of("{% if true %}\n{% for x in [1] %}\n{% endif %}"), "here:3: `endif` is not right here (expected {% endfor %})"));
-  EXPECT_TRUE(says(error_of("{{ raise_exception('No system role') }}"), "the template refuses the conversation: No system role"));
-  EXPECT_TRUE(says(error_of("{{ 'x'.format(1) }}"), "'str object' has no attribute 'format'"));
-  EXPECT_TRUE(says(error_of("{{ f(*args) }}"), "arguments with `*` are not supported"));
+  const std::pair<const char*, const char*> cases[] = {
+      {"a\n{% extends 'x' %}", "here:2: the statement `extends` is not supported"},
+      {"\n\n{{ 1 | tojsno }}", "here:3: the filter `tojsno` is not supported; the nearest is `tojson`"},
+      {"{{ 1 is strng }}", "here:1: the test `strng` is not supported; the nearest is `string`"},
+      {"x\n{% if true %}\n{{ foo.bar }}{% endif %}", "here:3: 'foo' is undefined"},
+      {"{% if true %}\n{% for x in [1] %}\n{% endif %}", "here:3: `endif` is not right here (expected {% endfor %})"},
+      {"{{ raise_exception('No system role') }}", "the template refuses the conversation: No system role"},
+      {"{{ 'x'.format(1) }}", "'str object' has no attribute 'format'"},
+      {"{{ f(*args) }}", "arguments with `*` are not supported"},
+  };
+  for (const auto& [source, error] : cases) EXPECT_TRUE(says(error_of(source), error)) << error_of(source);
 }
 
 TEST(Jinja, TheKeysOfADictKeepTheirOrder) {

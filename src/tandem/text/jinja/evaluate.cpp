@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expressions.
-#include "tandem/text/jinja/filter.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/method.h"
-#include "tandem/text/jinja/operation.h"
 #include "tandem/text/jinja/renderer.h"
 #include "tandem/text/jinja/scope.h"
+#include "tandem/text/jinja_value/filter.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/method.h"
+#include "tandem/text/jinja_value/operation.h"
 
 namespace tandem::text::jinja {
 

@@ -6,7 +6,7 @@
 #include <cctype>
 
 #include "tandem/base/error.h"
-#include "tandem/text/jinja/characters.h"
+#include "tandem/text/jinja_value/characters.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::text::jinja {

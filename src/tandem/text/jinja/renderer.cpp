@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "tandem/text/jinja/filter.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/method.h"
 #include "tandem/text/jinja/scope.h"
+#include "tandem/text/jinja_value/filter.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/method.h"
 
 namespace tandem::text::jinja {
 

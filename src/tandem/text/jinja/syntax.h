@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tandem/text/jinja/value.h"
+#include "tandem/text/jinja_value/value.h"
 
 namespace tandem::text::jinja {
 

@@ -2,9 +2,9 @@
 #include "tandem/text/jinja/template.h"
 
 #include "tandem/base/error.h"
-#include "tandem/text/jinja/method.h"
 #include "tandem/text/jinja/renderer.h"
 #include "tandem/text/jinja/statement_parser.h"
+#include "tandem/text/jinja_value/method.h"
 
 namespace tandem::text::jinja {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/jinja/characters.h"
+#include "tandem/text/jinja_value/characters.h"
 
 #include <utf8proc.h>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "tandem/text/jinja/value.h"
+#include "tandem/text/jinja_value/value.h"
 
 namespace tandem::text::jinja {
 

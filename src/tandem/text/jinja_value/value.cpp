@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/jinja/value.h"
+#include "tandem/text/jinja_value/value.h"
 
 #include <cmath>
 #include <limits>
 
-#include "tandem/text/jinja/characters.h"
+#include "tandem/text/jinja_value/characters.h"
 
 namespace tandem::text::jinja {
 namespace {

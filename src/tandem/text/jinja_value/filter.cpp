@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Filters of texts and numbers. Those of lists stand in filter_list.cpp.
-#include "tandem/text/jinja/filter.h"
+#include "tandem/text/jinja_value/filter.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include "tandem/base/options.h"
-#include "tandem/text/jinja/characters.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/method.h"
-#include "tandem/text/jinja/operation.h"
+#include "tandem/text/jinja_value/characters.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/method.h"
+#include "tandem/text/jinja_value/operation.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::text::jinja {

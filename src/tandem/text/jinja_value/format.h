@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tandem/text/jinja/value.h"
+#include "tandem/text/jinja_value/value.h"
 
 namespace tandem::text::jinja {
 

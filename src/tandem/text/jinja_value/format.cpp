@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/jinja/format.h"
+#include "tandem/text/jinja_value/format.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 
-#include "tandem/text/jinja/characters.h"
+#include "tandem/text/jinja_value/characters.h"
 
 namespace tandem::text::jinja {
 namespace {

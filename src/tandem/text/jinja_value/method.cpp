@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/jinja/method.h"
+#include "tandem/text/jinja_value/method.h"
 
 #include <algorithm>
 #include <ctime>
 #include <functional>
 
-#include "tandem/text/jinja/characters.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/operation.h"
+#include "tandem/text/jinja_value/characters.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/operation.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::text::jinja {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/jinja/operation.h"
+#include "tandem/text/jinja_value/operation.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "tandem/text/jinja/characters.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/method.h"
+#include "tandem/text/jinja_value/characters.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/method.h"
 
 namespace tandem::text::jinja {
 namespace {

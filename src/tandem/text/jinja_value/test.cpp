@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "tandem/base/options.h"
-#include "tandem/text/jinja/characters.h"
-#include "tandem/text/jinja/filter.h"
-#include "tandem/text/jinja/operation.h"
+#include "tandem/text/jinja_value/characters.h"
+#include "tandem/text/jinja_value/filter.h"
+#include "tandem/text/jinja_value/operation.h"
 
 namespace tandem::text::jinja {
 namespace {

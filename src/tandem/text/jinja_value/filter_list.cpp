@@ -4,11 +4,11 @@
 #include <cctype>
 #include <functional>
 
-#include "tandem/text/jinja/characters.h"
-#include "tandem/text/jinja/filter.h"
-#include "tandem/text/jinja/format.h"
-#include "tandem/text/jinja/method.h"
-#include "tandem/text/jinja/operation.h"
+#include "tandem/text/jinja_value/characters.h"
+#include "tandem/text/jinja_value/filter.h"
+#include "tandem/text/jinja_value/format.h"
+#include "tandem/text/jinja_value/method.h"
+#include "tandem/text/jinja_value/operation.h"
 
 namespace tandem::text::jinja {
 namespace {
