@@ -28,6 +28,23 @@ endif()
 target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10 ${torch_gomp})
 target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_DIR}/lib" "-Wl,--no-as-needed")
 
+# Arrow C++ as the pyarrow wheel has it: headers and two libraries.
+if(TANDEM_PARQUET)
+  if(NOT TANDEM_ARROW_DIR)
+    execute_process(COMMAND ${TANDEM_PYTHON} -c "import importlib.util as u; print(u.find_spec('pyarrow').submodule_search_locations[0])"
+                    OUTPUT_VARIABLE arrow_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE arrow_missing ERROR_QUIET)
+    if(arrow_missing)
+      message(FATAL_ERROR "Arrow not found: no pyarrow wheel for ${TANDEM_PYTHON} (run scripts/setup, or set TANDEM_PARQUET=OFF)")
+    endif()
+    set(TANDEM_ARROW_DIR ${arrow_dir} CACHE PATH "Folder of the pyarrow wheel")
+  endif()
+  file(GLOB arrow_libraries ${TANDEM_ARROW_DIR}/libarrow.so.* ${TANDEM_ARROW_DIR}/libparquet.so.*)
+  add_library(tandem::arrow INTERFACE IMPORTED)
+  target_include_directories(tandem::arrow SYSTEM INTERFACE ${TANDEM_ARROW_DIR}/include)
+  target_link_libraries(tandem::arrow INTERFACE ${arrow_libraries})
+  target_link_options(tandem::arrow INTERFACE "-Wl,-rpath,${TANDEM_ARROW_DIR}")
+endif()
+
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -41,6 +41,7 @@ const std::vector<CommandEntry>& entries() {
       {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command, false},
       {"tokenize", "Text to token ids", "Using a model", tokenize_command, false},
       {"detokenize", "Token ids to text", "Using a model", detokenize_command, false},
+      {"chat", "Conversations to the text a model reads", "Using a model", chat_command, false},
       {"grade", "Score answers by a rule", "Using a model", grade_command, false},
       {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command, false},
       {"bench", "Measure speed on this machine", "This machine", bench_command, false},

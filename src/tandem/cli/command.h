@@ -27,6 +27,7 @@ std::unique_ptr<Command> generate_command();
 std::unique_ptr<Command> logprobs_command();
 std::unique_ptr<Command> tokenize_command();
 std::unique_ptr<Command> detokenize_command();
+std::unique_ptr<Command> chat_command();
 std::unique_ptr<Command> grade_command();
 std::unique_ptr<Command> config_command();
 std::unique_ptr<Command> doctor_command();

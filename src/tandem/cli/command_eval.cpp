@@ -24,16 +24,18 @@ class Eval : public Command {
     add_inference(app, request_.inference);
     const std::string problems = "Problems";
     data::Options& data = request_.data;
-    app.add_option("--data", data.eval, "Problems with answers: a .jsonl or .json file, or `synthetic`")
+    app.add_option("--data", data.eval, "Problems with answers: a .jsonl, .json or .parquet file, or `synthetic`")
         ->type_name("FILE")
         ->group(problems);
     const auto text = [&](const char* name, std::string& value, const char* help) {
       add_checked(app, name, &value, help)->group(problems);
     };
-    text("--prompt-column", data.prompt_column, "Field of a record that holds the question");
-    text("--answer-column", data.answer_column, "Field of a record that holds the right answer");
+    text("--prompt-column", data.prompt_column, "Field of a record that holds the question, or messages; dots go into it");
+    text("--answer-column", data.answer_column, "Field that holds the right answer, such as reward_model.ground_truth");
     text("--prompt-template", data.prompt_template, "Text the model sees; {prompt} is the question");
     text("--answer-after", data.answer_after, "The answer is what follows the last of these texts, such as ####");
+    text("--chat-template", data.chat_template, "Template of messages; default that of the model");
+    app.add_flag("--as-chat", data.as_chat, "A question that is a text becomes the message of a user")->group(problems);
     add_checked(app, "--max-problems", &data.eval_max_rows, "Problems to use from the start of the file; 0 is all", at_least(0))
         ->group(problems);
     reward_ = app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")

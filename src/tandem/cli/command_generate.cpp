@@ -18,8 +18,8 @@
 
 namespace tandem::cli {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
+using json = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -67,14 +67,15 @@ class Generate : public Command {
   void declare(CLI::App& app) override {
     add_inference(app, inference_);
     app.add_option("--input", input_, "File of prompts; default standard input")->type_name("FILE");
+    app.add_option("--chat-template", chat_template_, "Template for messages; default that of the model")->type_name("FILE");
     add_checked(app, "--n", &options_.n, "Completions per prompt", at_least(1))->group("Sampling");
     add_described(app, options_.sampling, "Sampling");
     max_new_tokens_ = app.get_option("--max-new-tokens");
     add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
     app.footer(
-        "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last for models with a ChatML\n"
-        "template such as Qwen2.5; writes, in the same order, lines of the form\n"
+        "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last with \"tools\" and the other\n"
+        "fields of `tandem chat` beside them; writes, in the same order, lines of the form\n"
         "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
         "Examples:\n"
         "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
@@ -136,8 +137,9 @@ class Generate : public Command {
         if (!tokenizer)
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
-        prompt.text = row.contains("messages") ? conversation(row, where, chat) : text_field(row, "prompt", where);
-        prompt.ids = tokenizer->encode(prompt.text);
+        const bool messages = row.contains("messages");
+        prompt.text = messages ? conversation(row, where, chat) : text_field(row, "prompt", where);
+        prompt.ids = messages ? text::encode_rendered(*tokenizer, prompt.text) : tokenizer->encode(prompt.text);
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
       bounds.check_ids(prompt.ids, where);
@@ -147,20 +149,11 @@ class Generate : public Command {
     return prompts;
   }
 
-  // The messages of a row as the model's own template writes them; it is read for the first row that needs it.
+  // The messages of a row as the template writes them; it is read for the first row that needs it.
   std::string conversation(const json& row, const std::string& where, std::optional<text::ChatTemplate>& chat) const {
-    if (row.contains("tools") && !row["tools"].is_null() && !row["tools"].empty())
-      throw UserError(where, "field `tools` is not supported", "messages of system, user and assistant");
-    const json& messages = field(row, "messages", where);
-    if (!messages.is_array()) throw UserError(where, "field `messages` is not a list", "expected [{\"role\":, \"content\":}]");
-    std::vector<text::ChatTurn> turns;
-    for (const json& message : messages) {
-      if (!message.is_object() || message.contains("tool_calls"))
-        throw UserError(where, "a message is " + message.dump().substr(0, 60), "expected {\"role\":, \"content\":}, without tools");
-      turns.push_back({text_field(message, "role", where), text_field(message, "content", where)});
-    }
-    if (!chat) chat = text::ChatTemplate::load(inference_.model);
-    return chat->render(turns);
+    const auto messages = text::Conversation::from_json(row, where);
+    if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
+    return chat->render(messages);
   }
 
   void write(const data::Group& group) const {
@@ -176,7 +169,7 @@ class Generate : public Command {
 
   runtime::InferenceOptions inference_;
   runtime::GenerateOptions options_;
-  std::string input_;
+  std::string input_, chat_template_;
   bool logprobs_ = false;
   const CLI::Option* max_new_tokens_ = nullptr;  ///< of the parser, which outlives run()
 };

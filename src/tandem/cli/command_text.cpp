@@ -12,12 +12,13 @@
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
+#include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::cli {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
+using json = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -59,6 +60,13 @@ void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
   each_line(in, out, [&](const json& row, const std::string& where) {
     return ordered_json{{"text", tokenizer.decode(ids_field(row, "ids", where))}};
+  });
+}
+
+void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out) {
+  const auto rendered_by = text::ChatTemplate::load(model, template_file);
+  each_line(in, out, [&](const json& row, const std::string& where) {
+    return ordered_json{{"text", rendered_by.render(text::Conversation::from_json(row, where))}};
   });
 }
 
@@ -118,6 +126,24 @@ class Detokenize : public Command {
   std::string model_;
 };
 
+class Chat : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    app.add_option("--model", model_, "Hugging Face directory, whose chat template and special tokens are taken")
+        ->required()
+        ->type_name("DIR");
+    app.add_option("--template", template_, "A chat template (Jinja) instead of the model's")->type_name("FILE");
+    app.footer(
+        "Reads {\"messages\":[], \"tools\":[], \"add_generation_prompt\":, \"variables\":{}} lines, of which only messages must be there,\n"
+        "and writes {\"text\":} lines. Variables are more names for the template, such as enable_thinking.\n"
+        "Example:\n  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | tandem chat --model DIR");
+  }
+  void run() override { chat(model_, template_, std::cin, std::cout); }
+
+ private:
+  std::string model_, template_;
+};
+
 class Grade : public Command {
  public:
   void declare(CLI::App& app) override {
@@ -139,6 +165,7 @@ class Grade : public Command {
 
 std::unique_ptr<Command> tokenize_command() { return std::make_unique<Tokenize>(); }
 std::unique_ptr<Command> detokenize_command() { return std::make_unique<Detokenize>(); }
+std::unique_ptr<Command> chat_command() { return std::make_unique<Chat>(); }
 std::unique_ptr<Command> grade_command() { return std::make_unique<Grade>(); }
 
 }  // namespace tandem::cli

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The commands that turn one JSON line into another: tokenize, detokenize, grade. Each answers a line before it reads the next.
+// The commands that turn one JSON line into another: tokenize, detokenize, chat, grade. Each answers a line before it reads the next.
 
 #include <iosfwd>
 #include <string>
@@ -12,6 +12,9 @@ namespace tandem::cli {
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out);
 /// {"ids":[]} -> {"text":}. Errors: as above.
 void detokenize(const std::string& model, std::istream& in, std::ostream& out);
+/// {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}} -> {"text":}, by the model's chat template or that of a
+/// file, if it is not empty. Errors: as above.
+void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out);
 /// {"response" or "prediction":, "gold":, "response_tokens":, "choices":[]} -> {"score":, "parts":{}, "extracted":}. Errors: as above.
 void grade(const std::string& rule, std::istream& in, std::ostream& out);
 

@@ -8,7 +8,7 @@
 
 namespace tandem::cli {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 void each_object(std::istream& in, const std::string& name, const UseObject& use) {
   std::string line;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts from JSON Lines files and JSON arrays.
+// Prompts from JSON Lines files, JSON arrays and Parquet files.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -7,16 +7,18 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
 
 namespace tandem::data {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;  // templates print messages as they are
 
 namespace {
 
@@ -42,10 +44,11 @@ class RecordSource : public PromptSource {
     const Row& record = rows_[static_cast<size_t>(row)];
     Prompt prompt;
     prompt.row = row;
-    prompt.text = options_.prompt_template;
-    prompt.text.replace(prompt.text.find("{prompt}"), 8, record.question);
+    prompt.text = record.question;
+    prompt.messages = record.messages;
     prompt.answer = record.answer;
-    prompt.data_source = name_;
+    prompt.data_source = record.source.empty() ? name_ : record.source;
+    prompt.rank = record.rank;
     prompt.columns = record.columns;
     return prompt;
   }
@@ -57,12 +60,39 @@ class RecordSource : public PromptSource {
       throw UserError(where, "is not a JSON object",
                       "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
     // Published sets hold a few problems whose answer was lost; they cannot be graded.
-    if (const auto gold = record.find(options_.answer_column); gold != record.end() && gold->is_null()) {
+    const json* gold = options_.answer_column.empty() ? nullptr : find(record, options_.answer_column);
+    if (gold && gold->is_null()) {
       ++num_unanswered_;
       return;
     }
-    rows_.push_back({column(record, options_.prompt_column, where), answer(column(record, options_.answer_column, where), where),
-                     others(record, options_.prompt_column)});
+    Row row;
+    row.columns = others(record, options_.prompt_column);
+    json prompt = field(record, options_.prompt_column, where);
+    if (options_.answer_column.empty())
+      row.answer = answer(last_answer(prompt, where), where);
+    else
+      row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
+    read_prompt(prompt, record, where, row);
+    if (!options_.source_column.empty()) row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
+    if (!options_.curriculum_column.empty()) {
+      const json& rank = field(record, options_.curriculum_column, where);
+      if (!rank.is_number()) throw wrong_field(options_.curriculum_column, rank, where, "a number");
+      row.rank = rank.get<double>();
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  void read_columns(int64_t max_rows) {
+    ParquetRequest request{path_, {}};
+    for (const std::string* name : {&options_.prompt_column, &options_.answer_column, &options_.source_column, &options_.tools_column,
+                                    &options_.curriculum_column})
+      for (const std::string& column : {*name, name->substr(0, name->find('.'))})
+        if (!column.empty()) request.columns.push_back(column);
+    read_parquet(request, [&](const json& record, int64_t row) {
+      if (max_rows > 0 && size() >= max_rows) return false;
+      add(record, path_ + " row " + std::to_string(row));
+      return true;
+    });
   }
 
   void read_lines(const std::string& bytes, int64_t max_rows) {
@@ -92,7 +122,8 @@ class RecordSource : public PromptSource {
 
  private:
   struct Row {
-    std::string question, answer, columns;
+    std::string question, messages, answer, source, columns;
+    double rank = 0;
   };
 
   // All but the question, for rewards that go by more than the answer.
@@ -102,19 +133,77 @@ class RecordSource : public PromptSource {
     return rest.dump();
   }
 
-  static std::string column(const json& record, const std::string& name, const std::string& where) {
-    const auto found = record.find(name);
-    if (found == record.end()) {
-      std::vector<std::string> names;
-      for (const auto& [key, value] : record.items()) names.push_back(key);
-      throw UserError(where, "has no field `" + name + "`",
-                      names.empty()
-                          ? "the record is empty"
-                          : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+  // The field of that name, or the one its dots lead to; null if there is none.
+  static const json* find(const json& record, const std::string& name) {
+    if (const auto found = record.find(name); found != record.end()) return &*found;
+    const json* at = &record;
+    for (size_t begin = 0; begin <= name.size();) {
+      const size_t end = std::min(name.find('.', begin), name.size());
+      const auto found = at->is_object() ? at->find(name.substr(begin, end - begin)) : at->end();
+      if (!at->is_object() || found == at->end()) return nullptr;
+      at = &*found;
+      begin = end + 1;
     }
-    if (found->is_string()) return found->get<std::string>();
-    if (found->is_number() || found->is_boolean()) return found->dump();
-    throw UserError(where, "field `" + name + "` is " + found->dump().substr(0, 40), "expected a text or a number");
+    return at;
+  }
+
+  static const json& field(const json& record, const std::string& name, const std::string& where) {
+    if (const json* found = find(record, name)) return *found;
+    std::vector<std::string> names;
+    for (const auto& [key, value] : record.items()) {
+      names.push_back(key);
+      if (value.is_object())
+        for (const auto& [inner, unused] : value.items()) names.push_back(key + "." + inner);
+    }
+    throw UserError(where, "has no field `" + name + "`",
+                    names.empty() ? "the record is empty"
+                                  : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+  }
+
+  static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
+    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), "expected " + right);
+  }
+
+  static std::string plain_text(const std::string& name, const json& value, const std::string& where) {
+    if (value.is_string()) return value.get<std::string>();
+    if (value.is_number() || value.is_boolean()) return value.dump();
+    throw wrong_field(name, value, where, "a text or a number");
+  }
+
+  // Lists and objects go to the rule as JSON.
+  static std::string answer_text(const json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+
+  // Takes the answer off the end of a conversation.
+  std::string last_answer(json& messages, const std::string& where) const {
+    const bool answered = messages.is_array() && messages.size() > 1 && messages.back().is_object() &&
+                          messages.back().value("role", "") == "assistant" && messages.back().contains("content");
+    if (!answered) throw wrong_field(options_.prompt_column, messages, where, "messages that end with one of the assistant; see data.answer_column");
+    std::string text = answer_text(messages.back()["content"]);
+    messages.erase(messages.size() - 1);
+    return text;
+  }
+
+  void read_prompt(const json& prompt, const json& record, const std::string& where, Row& row) const {
+    json messages = prompt;
+    if (!prompt.is_array()) {
+      if (!prompt.is_string() && !prompt.is_number() && !prompt.is_boolean())
+        throw wrong_field(options_.prompt_column, prompt, where, "a text, a number or a list of messages");
+      row.question = options_.prompt_template;
+      row.question.replace(row.question.find("{prompt}"), 8, plain_text(options_.prompt_column, prompt, where));
+      if (!options_.as_chat) return;
+      messages = json::array();
+      if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
+      messages.push_back({{"role", "user"}, {"content", std::exchange(row.question, "")}});
+    }
+    const auto is_message = [](const json& one) { return one.is_object() && one.contains("role") && one["role"].is_string(); };
+    if (messages.empty() || !std::all_of(messages.begin(), messages.end(), is_message))
+      throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
+    json conversation = {{"messages", std::move(messages)}};
+    if (const json* tools = options_.tools_column.empty() ? nullptr : find(record, options_.tools_column); tools && !tools->is_null())
+      conversation["tools"] = tools->is_string() ? json::parse(tools->get<std::string>()) : *tools;
+    row.messages = conversation.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
   std::string answer(const std::string& text, const std::string& where) const {
@@ -136,23 +225,31 @@ class RecordSource : public PromptSource {
   int64_t num_unanswered_ = 0;
 };
 
+std::unique_ptr<PromptSource> checked(std::unique_ptr<RecordSource> source, const std::string& path) {
+  if (source->num_unanswered() > 0) log::warning(path, ": passed over ", source->num_unanswered(), " rows whose answer is null");
+  if (source->size() == 0) throw UserError(path, "holds no rows", "expected at least one prompt");
+  return source;
+}
+
 }  // namespace
 
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows) {
   std::ifstream in(path, std::ios::binary);
   if (!in || std::filesystem::is_directory(path))
     throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR),
-                    "expected a .jsonl or .json file of prompts");
-  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+                    "expected a .jsonl, .json or .parquet file of prompts");
   auto source = std::make_unique<RecordSource>(path, options);
+  if (path.ends_with(".parquet")) {
+    source->read_columns(max_rows);
+    return checked(std::move(source), path);
+  }
+  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && bytes[first] == '[')
     source->read_array(bytes, max_rows);
   else
     source->read_lines(bytes, max_rows);
-  if (source->num_unanswered() > 0) log::warning(path, ": passed over ", source->num_unanswered(), " rows whose answer is null");
-  if (source->size() == 0) throw UserError(path, "holds no rows", "expected at least one prompt");
-  return source;
+  return checked(std::move(source), path);
 }
 
 }  // namespace tandem::data

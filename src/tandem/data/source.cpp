@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/data/source.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
@@ -15,9 +19,45 @@ constexpr int kRounds = 6;
 std::unique_ptr<PromptSource> open_source(const Options& options, Split split) {
   const bool train = split == Split::kTrain;
   const std::string& what = train ? options.train : options.eval;
-  if (what.empty()) throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl or .json file, or `synthetic`");
+  if (what.empty()) throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl, .json or .parquet file, or `synthetic`");
   if (what == "synthetic") return open_additions(options, split);
   return open_records(what, options, train ? options.max_rows : options.eval_max_rows);
+}
+
+std::vector<MixPart> mix_of(const Options& options) {
+  if (options.mix.empty()) return {{options.train, 1.0}};
+  std::vector<MixPart> parts;
+  for (const std::string& entry : options.mix) {
+    const size_t equal = entry.rfind('=');
+    MixPart part{entry.substr(0, equal), 0};
+    const char* begin = entry.data() + std::min(equal, entry.size() - 1) + 1;
+    const auto [end, error] = std::from_chars(begin, entry.data() + entry.size(), part.weight);
+    const bool right = equal != std::string::npos && equal > 0 && error == std::errc() && end == entry.data() + entry.size();
+    if (!right || !(part.weight > 0) || part.weight > 1e9)
+      throw UserError("data.mix", "`" + entry + "` is no file with a weight", "expected FILE=WEIGHT with a weight above 0, such as a.jsonl=2");
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+MixOrder::MixOrder(std::vector<double> weights) : shares_(std::move(weights)) {
+  TANDEM_CHECK(!shares_.empty(), "a mix of nothing");
+  double behind = 0;
+  for (size_t i = shares_.size(); i-- > 0;) {
+    behind += shares_[i];
+    shares_[i] /= behind;
+  }
+}
+
+// The first part takes a position where the floor of its share of all positions so far rises; the others share the rest alike.
+MixOrder::Draw MixOrder::at(int64_t position) const {
+  for (size_t part = 0; part + 1 < shares_.size(); ++part) {
+    const auto taken = [&](int64_t n) { return static_cast<int64_t>(std::floor(static_cast<double>(n) * shares_[part])); };
+    const int64_t before = taken(position);
+    if (taken(position + 1) > before) return {part, before};
+    position -= before;
+  }
+  return {shares_.size() - 1, position};
 }
 
 DataOrder::DataOrder(uint64_t seed, int64_t size, bool shuffle) : seed_(seed), size_(size), shuffle_(shuffle), half_bits_(1) {

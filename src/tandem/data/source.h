@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tandem/data/options.h"
 #include "tandem/data/sample.h"
@@ -24,10 +25,18 @@ class PromptSource {
 
 enum class Split { kTrain, kHeldOut };
 
+/// A training set and how often it is drawn from, against the others.
+struct MixPart {
+  std::string path;
+  double weight = 1;
+};
+/// Of options.mix, or options.train alone. Errors: UserError for an entry that is not FILE=WEIGHT with a weight above 0.
+std::vector<MixPart> mix_of(const Options& options);
+
 /// Opens what options.train or options.eval names. Errors: UserError; also for a source without rows.
 std::unique_ptr<PromptSource> open_source(const Options& options, Split split);
 
-/// Records of a .jsonl file or of a .json array.
+/// Records of a .jsonl file, a .json array or a .parquet file.
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows);
 
 /// Additions such as "123+456=" -> "579". A pair of operands (in either order) belongs to training or to evaluation for
@@ -49,6 +58,21 @@ class DataOrder {
   int64_t size_;
   bool shuffle_;
   int half_bits_;
+};
+
+/// Which part of a mix a position of the stream draws from, and which of that part's positions it is: a pure function, so that a
+/// checkpoint keeps only the position. Each part gets its share of every stretch of positions, to within one a part.
+class MixOrder {
+ public:
+  explicit MixOrder(std::vector<double> weights);
+  struct Draw {
+    size_t part;
+    int64_t position;  ///< within the part
+  };
+  Draw at(int64_t position) const;
+
+ private:
+  std::vector<double> shares_;  ///< of each part among itself and those behind it
 };
 
 }  // namespace tandem::data

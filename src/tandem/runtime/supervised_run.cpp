@@ -18,7 +18,7 @@ SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, Ru
       folder_(folder),
       model_dir_(model_dir),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      prompts_(config_.data, data::Split::kTrain, tokenizer_),
+      prompts_(config_.data, data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       reward_(reward::make_reward(config_.reward)),
       actor_(context, model::read_config(model_dir), config_.supervised.train),
       files_(context, config_.run.dir, model_dir),

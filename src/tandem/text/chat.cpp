@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/text/chat.h"
 
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "tandem/base/error.h"
@@ -11,49 +9,13 @@
 namespace tandem::text {
 namespace {
 
-constexpr const char* kKnown = "expected ChatML as Qwen2 and Qwen2.5 write it; give `prompt` or `prompt_ids`";
+using Json = nlohmann::ordered_json;
 
-// The template without blanks, and message['role'] as message.role: versions differ in both.
-std::string compact(std::string_view source) {
-  std::string out;
-  for (size_t i = 0; i < source.size(); ++i) {
-    if (std::isspace(static_cast<unsigned char>(source[i]))) continue;
-    if (const size_t close = source.find("']", i); source.substr(i, 2) == "['" && close != std::string_view::npos) {
-      (out += '.').append(source.substr(i + 2, close - i - 2));
-      i = close + 1;
-    } else {
-      out += source[i];
-    }
-  }
-  return out;
-}
-
-// What a literal of the template says, from `at` to its closing quote; "" if it has none.
-std::string literal(std::string_view source, size_t at, char quote) {
-  std::string text;
-  for (; at < source.size() && source[at] != quote; ++at) {
-    if (source[at] == '\\' && at + 1 < source.size())
-      text += source[++at] == 'n' ? '\n' : source[at];
-    else
-      text += source[at];
-  }
-  return at < source.size() ? text : "";
-}
-
-// The text between `<|im_start|>system\n` and `<|im_end|>` where both stand in one literal of the template.
-std::string default_system(std::string_view source) {
-  constexpr std::string_view kOpen = "<|im_start|>system\\n", kClose = "<|im_end|>";
-  for (size_t at = 0; (at = source.find(kOpen, at)) != std::string_view::npos; at += kOpen.size()) {
-    if (at == 0 || (source[at - 1] != '\'' && source[at - 1] != '"')) continue;
-    const std::string text = literal(source, at + kOpen.size(), source[at - 1]);
-    if (const size_t end = text.find(kClose); end != std::string::npos) return text.substr(0, end);
-  }
-  return "";
-}
+constexpr const char* kOtherWays = "give `prompt` or `prompt_ids`, or a template of your own";
 
 std::string source_in(const nlohmann::json& config, const std::string& path) {
   const auto found = config.find("chat_template");
-  if (found == config.end()) throw UserError(path, "holds no chat template", kKnown);
+  if (found == config.end()) throw UserError(path, "holds no chat template", kOtherWays);
   if (found->is_string()) return found->get<std::string>();
   // Several templates by name.
   for (const nlohmann::json& one : *found)
@@ -62,32 +24,76 @@ std::string source_in(const nlohmann::json& config, const std::string& path) {
   throw UserError(path, "\"chat_template\" is " + found->dump().substr(0, 60), "expected a text, or a list with one named default");
 }
 
+// bos_token and the like, each a text or the text's description.
+void add_tokens(const nlohmann::json& config, Json& tokens) {
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    if (value.is_string())
+      tokens[key] = value.get<std::string>();
+    else if (value.is_object() && value.contains("content") && value["content"].is_string())
+      tokens[key] = value["content"].get<std::string>();
+  }
+}
+
+Json tokens_of(const std::string& directory) {
+  Json tokens = Json::object();
+  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+    const std::string path = directory + "/" + name;
+    if (std::filesystem::exists(path)) add_tokens(read_json_object(path), tokens);
+  }
+  return tokens;
+}
+
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view source, const std::string& where) : system_(default_system(source)) {
-  if (compact(source).find("'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>'") == std::string::npos)
-    throw UserError(where, "the chat template is of a form that is not supported", kKnown);
-}
-
-ChatTemplate ChatTemplate::load(const std::string& directory) {
-  const std::string own = directory + "/chat_template.jinja", config = directory + "/tokenizer_config.json";
-  if (std::filesystem::exists(own)) return {read_file(own), own};
-  return {source_in(read_json_object(config), config), config};
-}
-
-std::string ChatTemplate::render(const std::vector<ChatTurn>& turns, bool add_generation_prompt) const {
-  if (turns.empty()) throw UserError("messages", "there are none", "expected at least one turn");
-  std::string text;
-  const auto add = [&](const std::string& role, const std::string& content) {
-    text += "<|im_start|>" + role + "\n" + content + "<|im_end|>\n";
+Conversation Conversation::from_json(const Json& row, const std::string& where) {
+  const auto wrong = [&](const char* field, const char* right) {
+    return UserError(where, std::string("field `") + field + "` is " + row[field].dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60),
+                     std::string("expected ") + right);
   };
-  if (turns[0].role != "system" && !system_.empty()) add("system", system_);
-  for (const ChatTurn& turn : turns) {
-    if (turn.role != "system" && turn.role != "user" && turn.role != "assistant")
-      throw UserError("messages", "role `" + turn.role + "` is not supported", "expected system, user or assistant");
-    add(turn.role, turn.content);
+  Conversation out;
+  if (!row.contains("messages")) throw UserError(where, "has no field `messages`", "expected {\"messages\": [{\"role\":, \"content\":}]}");
+  out.messages = row["messages"];
+  if (!out.messages.is_array() || out.messages.empty()) throw wrong("messages", "a list of {\"role\":, \"content\":}");
+  for (const Json& message : out.messages)
+    if (!message.is_object() || !message.contains("role")) throw wrong("messages", "a \"role\" in each message");
+  if (row.contains("tools")) out.tools = row["tools"];
+  if (!out.tools.is_null() && !out.tools.is_array()) throw wrong("tools", "a list");
+  if (row.contains("variables")) out.variables = row["variables"];
+  if (!out.variables.is_object()) throw wrong("variables", "names and values");
+  if (row.contains("add_generation_prompt")) {
+    if (!row["add_generation_prompt"].is_boolean()) throw wrong("add_generation_prompt", "true or false");
+    out.add_generation_prompt = row["add_generation_prompt"].get<bool>();
   }
-  return add_generation_prompt ? text + "<|im_start|>assistant\n" : text;
+  return out;
+}
+
+ChatTemplate::ChatTemplate(std::string_view source, const std::string& where, Json tokens)
+    : template_(source, where), tokens_(std::move(tokens)) {}
+
+ChatTemplate ChatTemplate::load(const std::string& directory, const std::string& file) {
+  const std::string own = directory + "/chat_template.jinja", config = directory + "/tokenizer_config.json";
+  if (!file.empty()) return {read_file(file), file, tokens_of(directory)};
+  if (std::filesystem::exists(own)) return {read_file(own), own, tokens_of(directory)};
+  if (!std::filesystem::exists(config)) throw UserError(directory, "holds no chat template", kOtherWays);
+  return {source_in(read_json_object(config), config), config + " chat_template", tokens_of(directory)};
+}
+
+std::string ChatTemplate::render(const Conversation& conversation) const {
+  Json variables = tokens_;
+  variables["messages"] = conversation.messages;
+  variables["tools"] = conversation.tools;
+  variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = conversation.add_generation_prompt;
+  for (const auto& [name, value] : conversation.variables.items()) variables[name] = value;
+  return template_.render(variables);
+}
+
+std::vector<int32_t> encode_rendered(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  const auto bos = tokenizer.bos_id();
+  if (bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos) ids.erase(ids.begin());
+  return ids;
 }
 
 }  // namespace tandem::text

@@ -1,33 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A conversation as the text a model was trained to read. One form is known: ChatML, as Qwen2 and Qwen2.5 write it.
+// A conversation as the text a model was trained to read: the chat template of its directory, rendered as Hugging Face does.
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tandem/text/jinja/template.h"
+#include "tandem/text/tokenizer.h"
+
 namespace tandem::text {
 
-struct ChatTurn {
-  std::string role;     ///< system, user or assistant
-  std::string content;
+/// A conversation in the form of the Hugging Face libraries. Keys keep their order: templates print them.
+struct Conversation {
+  nlohmann::ordered_json messages;                                       ///< [{"role":, "content":, ...}]
+  nlohmann::ordered_json tools;                                          ///< a list of JSON schemas, or null
+  nlohmann::ordered_json variables = nlohmann::ordered_json::object();  ///< more names for the template; they win over all others
+  bool add_generation_prompt = true;                                     ///< ends with the head of the answer
+
+  /// Reads {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}}; only messages must be there.
+  /// Errors: UserError naming `where` and the field.
+  static Conversation from_json(const nlohmann::ordered_json& row, const std::string& where);
 };
 
 /// Ownership  a value.
 /// Threads    const members from any thread.
-/// Errors     UserError naming the directory, or the turn, that cannot be used.
+/// Errors     UserError naming the file and line of the template for what it cannot do, and for messages that it refuses.
 class ChatTemplate {
  public:
-  /// Reads chat_template.jinja, or chat_template of tokenizer_config.json. Errors: also for a template of another form.
-  static ChatTemplate load(const std::string& directory);
-  /// From the text of a template; `where` is named in errors.
-  ChatTemplate(std::string_view source, const std::string& where);
+  /// The template of a model directory: chat_template.jinja, or chat_template of tokenizer_config.json. `file`, if not empty,
+  /// is taken instead. Either sees the special tokens of the directory (bos_token, eos_token ...).
+  static ChatTemplate load(const std::string& directory, const std::string& file = "");
+  /// From the text of a template; `where` is named in errors. `tokens` are names the template may use.
+  ChatTemplate(std::string_view source, const std::string& where, nlohmann::ordered_json tokens = nlohmann::ordered_json::object());
 
-  /// The turns, the template's own system turn before them unless they begin with one, and the head of the answer.
-  std::string render(const std::vector<ChatTurn>& turns, bool add_generation_prompt = true) const;
+  std::string render(const Conversation& conversation) const;
 
  private:
-  std::string system_;  ///< text of the system turn where the conversation has none; "" for no such turn
+  jinja::Template template_;
+  nlohmann::ordered_json tokens_;
 };
+
+/// The ids of a rendered text. A template that writes the BOS itself keeps one of it where the tokenizer puts another before it.
+std::vector<int32_t> encode_rendered(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace tandem::text

@@ -33,6 +33,7 @@ TEST(Oracle, TheFixturesOfThisRepositoryPass) {
   EXPECT_EQ(passed("grader", kFixtures + "slime_deepscaler.jsonl"), 10);
   EXPECT_EQ(passed("grader", kFixtures + "slime_f1.jsonl"), 17);
   EXPECT_EQ(passed("grader", kFixtures + "slime_gpqa.jsonl"), 22);
+  EXPECT_EQ(passed("chat", kFixtures + "chat/rendered.jsonl"), 17);
 }
 
 TEST(Oracle, TheWholeSharedSetsPass) {
@@ -41,6 +42,7 @@ TEST(Oracle, TheWholeSharedSetsPass) {
   EXPECT_EQ(passed("tokenizer", kShared + "stories260k/tokenizer_cases.jsonl"), 70);
   EXPECT_EQ(passed("safetensors", kShared + "safetensors"), 50);
   EXPECT_EQ(passed("grader", kShared + "grader"), 639);
+  EXPECT_EQ(passed("chat", kShared + "chat"), 200);
 }
 
 TEST(Oracle, AnUnknownSuiteNamesTheNearest) {

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
 #include "tandem/text/json_file.h"
@@ -13,60 +11,69 @@
 namespace tandem::text {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-// The template of Qwen2-0.5B-Instruct, whole.
-constexpr const char* kQwen2 =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful "
-    "assistant.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% "
-    "endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+constexpr const char* kShort =
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' + message['content'] + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}{% if tools %} {{ tools | length }} tools{% endif %}";
 
-TEST(ChatTemplate, TheTemplatesOwnSystemTurnStandsInForAMissingOne) {
-  const ChatTemplate chat(kQwen2, "here");
-  EXPECT_EQ(chat.render({{"user", "Hi"}}),
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(chat.render({{"system", "Be brief."}, {"user", "Hi"}}, false),
-            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
-}
+Conversation of(const std::string& row) { return Conversation::from_json(Json::parse(row), "stdin:1"); }
 
-TEST(ChatTemplate, TheSystemTurnIsReadWithItsEscapes) {
-  std::string source = kQwen2;
-  const std::string plain = "You are a helpful assistant.";
-  source.replace(source.find(plain), plain.size(), "It\\'s within \\\\boxed{}.\\nSo.");
-  const std::string text = ChatTemplate(source, "here").render({{"user", "Hi"}});
-  EXPECT_TRUE(text.starts_with("<|im_start|>system\nIt's within \\boxed{}.\nSo.<|im_end|>")) << text;
-}
-
-TEST(ChatTemplate, AnotherFormOrRoleIsRefused) {
-  EXPECT_THROW(ChatTemplate("{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]", "here"), UserError);
-  EXPECT_THROW(ChatTemplate(kQwen2, "here").render({{"tool", "5"}}), UserError);
-  EXPECT_THROW(ChatTemplate(kQwen2, "here").render({}), UserError);
-  EXPECT_THROW(ChatTemplate::load("nowhere"), UserError);
-}
-
-// Expected texts by transformers. Conversations with tools are not this form.
-TEST(ChatTemplate, RendersAsTransformersDoes) {
-  const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/../shared/oracles/chat/";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no ../shared";
-  int checked = 0;
-  std::ifstream in(folder + "rendered.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const json row = json::parse(line);
-    if (!row["template_file"].get<std::string>().starts_with("qwen2") || !row.contains("text") || !row["tools"].is_null()) continue;
-    std::vector<ChatTurn> turns;
-    bool plain = true;
-    for (const json& message : row["messages"]) {
-      plain = plain && message["role"] != "tool" && !message.contains("tool_calls");
-      if (plain) turns.push_back({message["role"], message["content"]});
-    }
-    if (!plain) continue;
-    const std::string file = folder + "templates/" + row["template_file"].get<std::string>();
-    EXPECT_EQ(ChatTemplate(read_file(file), file).render(turns, row["add_generation_prompt"]), row["text"]) << line;
-    ++checked;
+class ChatDirectory : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(path_); }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+  void config(const Json& json) const { write_file(path_ + "/tokenizer_config.json", json.dump()); }
+  std::string render(const std::string& file = "") const {
+    return ChatTemplate::load(path_, file).render(of(R"({"messages": [{"role": "user", "content": "Hi"}]})"));
   }
-  EXPECT_GT(checked, 20);
-  for (const char* other : {"qwen3.jinja", "llama3_2.jinja", "deepseekv3.jinja"})
-    EXPECT_THROW(ChatTemplate(read_file(folder + "templates/" + other), other), UserError);
+
+  const std::string path_ = (std::filesystem::temp_directory_path() / "tandem_chat_test").string();
+};
+
+TEST_F(ChatDirectory, TheTemplateStandsInTheConfigItsListOrItsOwnFile) {
+  const Json tokens = {{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}};
+  Json json = tokens;
+  json["chat_template"] = kShort;
+  config(json);
+  EXPECT_EQ(render(), "<s>user: Hi</s>assistant:");
+  json["chat_template"] = Json::array({{{"name", "tool_use"}, {"template", "no"}}, {{"name", "default"}, {"template", kShort}}});
+  config(json);
+  EXPECT_EQ(render(), "<s>user: Hi</s>assistant:");
+  write_file(path_ + "/chat_template.jinja", "own {{ eos_token }}");
+  EXPECT_EQ(render(), "own </s>");
+  write_file(path_ + "/mine.jinja", "mine {{ bos_token }}");
+  EXPECT_EQ(render(path_ + "/mine.jinja"), "mine <s>");
+}
+
+TEST_F(ChatDirectory, WithoutATemplateTheDirectoryIsNamed) {
+  EXPECT_THROW(render(), UserError);
+  config({{"bos_token", "<s>"}});
+  EXPECT_THROW(render(), UserError);
+  config({{"chat_template", 3}});
+  EXPECT_THROW(render(), UserError);
+  config({{"chat_template", "{{ nothing.at_all }}"}});
+  try {
+    render();
+    ADD_FAILURE();
+  } catch (const UserError& e) {
+    EXPECT_TRUE(std::string(e.what()).starts_with(path_ + "/tokenizer_config.json chat_template:1: 'nothing' is undefined")) << e.what();
+  }
+}
+
+TEST(ChatTemplate, VariablesOfTheConversationWinOverTheTokens) {
+  const ChatTemplate chat(kShort, "here", {{"bos_token", "<s>"}, {"eos_token", "."}});
+  EXPECT_EQ(chat.render(of(R"({"messages": [{"role": "user", "content": "a"}], "tools": [{}], "add_generation_prompt": false,
+                               "variables": {"bos_token": "B "}})")),
+            "B user: a. 1 tools");
+}
+
+TEST(Conversation, WhatIsNoConversationIsNamed) {
+  for (const char* row :
+       {R"({})", R"({"messages": []})", R"({"messages": "Hi"})", R"({"messages": ["Hi"]})", R"({"messages": [{"content": "Hi"}]})",
+        R"({"messages": [{"role": "user"}], "tools": {}})", R"({"messages": [{"role": "user"}], "variables": []})",
+        R"({"messages": [{"role": "user"}], "add_generation_prompt": 1})"})
+    EXPECT_THROW(of(row), UserError) << row;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 const std::vector<Suite>& suites() {
   static const std::vector<Suite> all = {
       {"tokenizer", run_tokenizer},
+      {"chat", run_chat},
       {"safetensors", run_safetensors},
       {"grader", run_grader},
       {"losses", [](const std::string& file, const OracleOptions&,
@@ -68,6 +69,23 @@ std::vector<std::string> model_folders_in(const std::string& path) {
   return inside;
 }
 
+template <class Json>
+std::vector<Json> rows_of(const std::string& file) {
+  const std::string bytes = read_whole(file);
+  std::vector<Json> rows;
+  size_t begin = 0;
+  for (int64_t line = 1; begin < bytes.size(); ++line) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
+    if (end > begin) {
+      Json row = Json::parse(bytes.begin() + static_cast<ptrdiff_t>(begin), bytes.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+      if (row.is_discarded()) throw UserError(file + ":" + std::to_string(line), "is not JSON", "expected one JSON object per line");
+      rows.push_back(std::move(row));
+    }
+    begin = end + 1;
+  }
+  return rows;
+}
+
 }  // namespace
 
 void Report::expect_equal(const std::string& name, const json& actual, const json& expected) {
@@ -106,21 +124,8 @@ void run_suite(const std::string& name, const std::vector<std::string>& files, c
   }
 }
 
-std::vector<json> oracle_rows(const std::string& file) {
-  const std::string bytes = read_whole(file);
-  std::vector<json> rows;
-  size_t begin = 0;
-  for (int64_t line = 1; begin < bytes.size(); ++line) {
-    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
-    if (end > begin) {
-      json row = json::parse(bytes.begin() + static_cast<ptrdiff_t>(begin), bytes.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
-      if (row.is_discarded()) throw UserError(file + ":" + std::to_string(line), "is not JSON", "expected one JSON object per line");
-      rows.push_back(std::move(row));
-    }
-    begin = end + 1;
-  }
-  return rows;
-}
+std::vector<json> oracle_rows(const std::string& file) { return rows_of<json>(file); }
+std::vector<nlohmann::ordered_json> oracle_ordered_rows(const std::string& file) { return rows_of<nlohmann::ordered_json>(file); }
 
 json oracle_json(const std::string& file) {
   json value = json::parse(read_whole(file), nullptr, false);

@@ -28,9 +28,12 @@ void run_suite(const std::string& suite, const std::vector<std::string>& files, 
 
 /// The rows of a JSON Lines file, split at "\n" alone. Errors: UserError.
 std::vector<nlohmann::json> oracle_rows(const std::string& file);
+/// The same, with the keys in the order of the file.
+std::vector<nlohmann::ordered_json> oracle_ordered_rows(const std::string& file);
 nlohmann::json oracle_json(const std::string& file);
 
 void run_tokenizer(const std::string& file, const OracleOptions& options, Report& report);
+void run_chat(const std::string& file, const OracleOptions& options, Report& report);
 void run_safetensors(const std::string& file, const OracleOptions& options, Report& report);
 void run_grader(const std::string& file, const OracleOptions& options, Report& report);
 

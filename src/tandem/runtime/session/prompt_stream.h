@@ -1,26 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The endless stream of training prompts, tokenized: group number g is the prompt at position g of the shuffled epochs.
+// The endless stream of training prompts, tokenized: group number g is the prompt at position g of the shuffled
+// epochs, or of the mix of several sets.
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tandem/data/source.h"
+#include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::runtime {
 
+/// Where text of prompts becomes tokens.
+struct PromptText {
+  const text::Tokenizer& tokenizer;
+  std::string model;  ///< directory whose chat template renders messages, unless the data options name another
+};
+
 /// Ownership  uses the tokenizer.
 /// Threads    one.
-/// Errors     UserError for a prompt without a token.
+/// Errors     UserError for a prompt without a token, for one that is too long, for messages the template does not take.
 class PromptStream {
  public:
-  PromptStream(const data::Options& options, data::Split split, const text::Tokenizer& tokenizer);
+  PromptStream(const data::Options& options, data::Split split, PromptText text);
 
   /// The prompt of a position, in training order.
-  data::Prompt at_position(int64_t position) const { return at_row(order_.row(position)); }
+  data::Prompt at_position(int64_t position) const;
+  /// `row` counts the rows of all sets that were not dropped.
   data::Prompt at_row(int64_t row) const;
-  int64_t size() const { return source_->size(); }
+  int64_t size() const { return size_; }
   /// Tokens of the longest prompt; looks at every row the first time.
   int64_t longest_prompt() const;
   /// Errors: UserError naming the row and the option if a prompt and `new_tokens` more do not fit into `context` tokens.
@@ -28,12 +39,27 @@ class PromptStream {
   double epochs(int64_t position) const { return static_cast<double>(position) / static_cast<double>(size()); }
 
  private:
-  void require_token(const std::vector<int32_t>& ids, int64_t row) const;
+  struct Part {
+    std::unique_ptr<data::PromptSource> source;
+    std::vector<int64_t> rows;   ///< that are left, in the order of a curriculum if there is one; empty for all as they are
+    data::DataOrder order;
+    int64_t size() const { return rows.empty() ? source->size() : std::ssize(rows); }
+  };
 
-  const text::Tokenizer& tokenizer_;
-  std::unique_ptr<data::PromptSource> source_;
-  data::DataOrder order_;
+  Part open(std::unique_ptr<data::PromptSource> source) const;
+  std::vector<int64_t> short_enough(const data::PromptSource& source) const;
+  void sort_by_rank(const data::PromptSource& source, std::vector<int64_t>& rows) const;
+  data::Prompt prompt(const Part& part, int64_t index) const;
+  data::Prompt tokenized(data::Prompt prompt, const std::string& source) const;
+
+  data::Options options_;
+  PromptText text_;
+  mutable std::optional<text::ChatTemplate> chat_;  // read for the first prompt of messages
+  std::vector<Part> parts_;
+  data::MixOrder mix_;
+  int64_t size_ = 0;
   mutable int64_t longest_prompt_ = 0, longest_row_ = 0;
+  mutable std::string longest_source_;
 };
 
 }  // namespace tandem::runtime

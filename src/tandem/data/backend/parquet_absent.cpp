@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/base/error.h"
+#include "tandem/data/backend/parquet.h"
+
+namespace tandem::data {
+
+void read_parquet(const ParquetRequest& request, const std::function<bool(const nlohmann::ordered_json&, int64_t)>&) {
+  throw UserError(request.path, "this build reads no Parquet", "build with -DTANDEM_PARQUET=ON, or give a .jsonl file");
+}
+
+}  // namespace tandem::data
