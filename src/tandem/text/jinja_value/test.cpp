@@ -13,7 +13,8 @@ namespace {
 using Test = bool (*)(Workspace&, const Value&, ArgumentReader&);
 
 int64_t integer_of(const Value& value) {
-  if (!value.is_number() || value.is_float()) throw RenderError(std::string("a test of integers meets a value of type '") + type_name(value.defined()) + "'");
+  if (!value.is_number() || value.is_float())
+    throw RenderError(std::string("a test of integers meets a value of type '") + type_name(value.defined()) + "'");
   return value.integer();
 }
 
