@@ -71,7 +71,8 @@ class RecordSource : public PromptSource {
     else
       row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
     read_prompt(prompt, record, where, row);
-    if (!options_.source_column.empty()) row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
+    if (!options_.source_column.empty())
+      row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
     if (!options_.curriculum_column.empty()) {
       const json& rank = field(record, options_.curriculum_column, where);
       if (!rank.is_number()) throw wrong_field(options_.curriculum_column, rank, where, "a number");
@@ -147,12 +148,14 @@ class RecordSource : public PromptSource {
         for (const auto& [inner, unused] : value.items()) names.push_back(key + "." + inner);
     }
     throw UserError(where, "has no field `" + name + "`",
-                    names.empty() ? "the record is empty"
-                                  : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+                    names.empty()
+                        ? "the record is empty"
+                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
-    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), "expected " + right);
+    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40),
+                     "expected " + right);
   }
 
   static std::string plain_text(const std::string& name, const json& value, const std::string& where) {
@@ -170,7 +173,9 @@ class RecordSource : public PromptSource {
   std::string last_answer(json& messages, const std::string& where) const {
     const bool answered = messages.is_array() && messages.size() > 1 && messages.back().is_object() &&
                           messages.back().value("role", "") == "assistant" && messages.back().contains("content");
-    if (!answered) throw wrong_field(options_.prompt_column, messages, where, "messages that end with one of the assistant; see data.answer_column");
+    if (!answered)
+      throw wrong_field(options_.prompt_column, messages, where,
+                        "messages that end with one of the assistant; see data.answer_column");
     std::string text = answer_text(messages.back()["content"]);
     messages.erase(messages.size() - 1);
     return text;
