@@ -169,10 +169,24 @@ class RecordSource : public PromptSource {
     return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
+  static bool has_role(const json& message) {
+    return message.is_object() && message.contains("role") && message["role"].is_string();
+  }
+
+  // A list, or the JSON text of one; null for a row without tools.
+  json tools_of(const json& record, const std::string& where) const {
+    const json* found = find(record, options_.tools_column);
+    if (!found || found->is_null()) return nullptr;
+    json tools = found->is_string() ? json::parse(found->get<std::string>(), nullptr, false) : *found;
+    if (!tools.is_array()) throw wrong_field(options_.tools_column, *found, where, "a list of tools");
+    return tools;
+  }
+
   // Takes the answer off the end of a conversation.
   std::string last_answer(json& messages, const std::string& where) const {
-    const bool answered = messages.is_array() && messages.size() > 1 && messages.back().is_object() &&
-                          messages.back().value("role", "") == "assistant" && messages.back().contains("content");
+    const bool answered =
+        messages.is_array() && messages.size() > 1 && has_role(messages.back()) && messages.back()["role"] == "assistant" &&
+        messages.back().contains("content");
     if (!answered)
       throw wrong_field(options_.prompt_column, messages, where,
                         "messages that end with one of the assistant; see data.answer_column");
@@ -193,12 +207,10 @@ class RecordSource : public PromptSource {
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
       messages.push_back({{"role", "user"}, {"content", std::exchange(row.question, "")}});
     }
-    const auto is_message = [](const json& one) { return one.is_object() && one.contains("role") && one["role"].is_string(); };
-    if (messages.empty() || !std::all_of(messages.begin(), messages.end(), is_message))
+    if (messages.empty() || !std::all_of(messages.begin(), messages.end(), has_role))
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
     json conversation = {{"messages", std::move(messages)}};
-    if (const json* tools = options_.tools_column.empty() ? nullptr : find(record, options_.tools_column); tools && !tools->is_null())
-      conversation["tools"] = tools->is_string() ? json::parse(tools->get<std::string>()) : *tools;
+    if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
     row.messages = conversation.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
