@@ -74,8 +74,8 @@ class Generate : public Command {
     add_repeated(app, "--stop", options_.stop, "Text that ends a completion and is cut off; may be repeated")->group("Sampling");
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
     app.footer(
-        "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last with \"tools\" and the other\n"
-        "fields of `tandem chat` beside them; writes, in the same order, lines of the form\n"
+        "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last with the other\n"
+        "fields of `tandem chat`, such as \"tools\"; writes, in the same order, lines of the form\n"
         "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
         "Examples:\n"
         "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
@@ -178,7 +178,8 @@ class Logprobs : public Command {
  public:
   void declare(CLI::App& app) override {
     add_model(app, inference_);
-    add_checked(app, "--seed", &inference_.seed, "Known wherever a model runs; nothing is drawn here", at_least(0))->group("Computing");
+    add_checked(app, "--seed", &inference_.seed, "Known wherever a model runs; nothing is drawn here", at_least(0))
+        ->group("Computing");
     app.add_option("--input", input_, "File of token ids; default standard input")->type_name("FILE");
     add_checked(app, "--temperature", &temperature_, "Divides the logits; 0 counts as 1", at_least(0));
     app.footer(

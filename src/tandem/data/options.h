@@ -50,14 +50,16 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("prompt_template", o.prompt_template, "Text the model sees; {prompt} is the question. Messages are left as they are.");
   field("answer_after", o.answer_after,
         "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
-  field("source_column", o.source_column, "Field that names the data set of a record, such as data_source; empty takes the name of the file.");
+  field("source_column", o.source_column,
+        "Field that names the data set of a record, such as data_source; empty takes the name of the file.");
   field("tools_column", o.tools_column, "Field with the tools that the chat template tells the model of; empty for none.");
   field("as_chat", o.as_chat, "A question that is a text becomes the message of a user.");
   field("system_message", o.system_message, "as_chat: message of the system before it; empty for none.");
   field("chat_template", o.chat_template, "File of the chat template (Jinja) of messages; empty takes that of the model.");
   field("max_prompt_tokens", o.max_prompt_tokens, "Longest prompt allowed; 0 for any.", at_least(0));
   field("too_long", o.too_long, "What happens to longer prompts: error, or drop, which says how many.", one_of({"error", "drop"}));
-  field("curriculum_column", o.curriculum_column, "Field with a number that orders the rows of an epoch; `shuffle` orders equal ones.");
+  field("curriculum_column", o.curriculum_column,
+        "Field with a number that orders the rows of an epoch; `shuffle` orders equal ones.");
   field("curriculum", o.curriculum, "From the least number up, or from the greatest down.", one_of({"ascending", "descending"}));
   field("max_rows", o.max_rows, "Training rows to use from the start of the file; 0 for all.", at_least(0));
   field("eval_max_rows", o.eval_max_rows, "Held-out rows to use; 0 for all.", at_least(0));

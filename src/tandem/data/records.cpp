@@ -73,7 +73,8 @@ class RecordSource : public PromptSource {
     else
       row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
     read_prompt(prompt, record, where, row);
-    if (!options_.source_column.empty()) row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
+    if (!options_.source_column.empty())
+      row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
     if (!options_.curriculum_column.empty()) {
       const json& rank = field(record, options_.curriculum_column, where);
       if (!rank.is_number()) throw wrong_field(options_.curriculum_column, rank, where, "a number");
@@ -156,12 +157,14 @@ class RecordSource : public PromptSource {
         for (const auto& [inner, unused] : value.items()) names.push_back(key + "." + inner);
     }
     throw UserError(where, "has no field `" + name + "`",
-                    names.empty() ? "the record is empty"
-                                  : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+                    names.empty()
+                        ? "the record is empty"
+                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
-    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40), "expected " + right);
+    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40),
+                     "expected " + right);
   }
 
   static std::string plain_text(const std::string& name, const json& value, const std::string& where) {
@@ -175,11 +178,27 @@ class RecordSource : public PromptSource {
     return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
+  static bool has_role(const json& message) {
+    return message.is_object() && message.contains("role") && message["role"].is_string();
+  }
+
+  // A list, or the JSON text of one; null for a row without tools.
+  json tools_of(const json& record, const std::string& where) const {
+    const json* found = find(record, options_.tools_column);
+    if (!found || found->is_null()) return nullptr;
+    json tools = found->is_string() ? json::parse(found->get<std::string>(), nullptr, false) : *found;
+    if (!tools.is_array()) throw wrong_field(options_.tools_column, *found, where, "a list of tools");
+    return tools;
+  }
+
   // Takes the answer off the end of a conversation.
   std::string last_answer(json& messages, const std::string& where) const {
-    const bool answered = messages.is_array() && messages.size() > 1 && messages.back().is_object() &&
-                          messages.back().value("role", "") == "assistant" && messages.back().contains("content");
-    if (!answered) throw wrong_field(options_.prompt_column, messages, where, "messages that end with one of the assistant; see data.answer_column");
+    const bool answered =
+        messages.is_array() && messages.size() > 1 && has_role(messages.back()) && messages.back()["role"] == "assistant" &&
+        messages.back().contains("content");
+    if (!answered)
+      throw wrong_field(options_.prompt_column, messages, where,
+                        "messages that end with one of the assistant; see data.answer_column");
     std::string text = answer_text(messages.back()["content"]);
     messages.erase(messages.size() - 1);
     return text;
@@ -197,12 +216,10 @@ class RecordSource : public PromptSource {
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
       messages.push_back({{"role", "user"}, {"content", std::exchange(row.question, "")}});
     }
-    const auto is_message = [](const json& one) { return one.is_object() && one.contains("role") && one["role"].is_string(); };
-    if (messages.empty() || !std::all_of(messages.begin(), messages.end(), is_message))
+    if (messages.empty() || !std::all_of(messages.begin(), messages.end(), has_role))
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
     json conversation = {{"messages", std::move(messages)}};
-    if (const json* tools = options_.tools_column.empty() ? nullptr : find(record, options_.tools_column); tools && !tools->is_null())
-      conversation["tools"] = tools->is_string() ? json::parse(tools->get<std::string>()) : *tools;
+    if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
     row.messages = conversation.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 

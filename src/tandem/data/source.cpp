@@ -19,7 +19,8 @@ constexpr int kRounds = 6;
 std::unique_ptr<PromptSource> open_source(const Options& options, Split split) {
   const bool train = split == Split::kTrain;
   const std::string& what = train ? options.train : options.eval;
-  if (what.empty()) throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl, .json or .parquet file, or `synthetic`");
+  if (what.empty())
+    throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl, .json or .parquet file, or `synthetic`");
   if (what == "synthetic") return open_additions(options, split);
   return open_records(what, options, train ? options.max_rows : options.eval_max_rows);
 }
@@ -34,7 +35,8 @@ std::vector<MixPart> mix_of(const Options& options) {
     const auto [end, error] = std::from_chars(begin, entry.data() + entry.size(), part.weight);
     const bool right = equal != std::string::npos && equal > 0 && error == std::errc() && end == entry.data() + entry.size();
     if (!right || !(part.weight > 0) || part.weight > 1e9)
-      throw UserError("data.mix", "`" + entry + "` is no file with a weight", "expected FILE=WEIGHT with a weight above 0, such as a.jsonl=2");
+      throw UserError("data.mix", "`" + entry + "` is no file with a weight",
+                      "expected FILE=WEIGHT with a weight above 0, such as a.jsonl=2");
     parts.push_back(std::move(part));
   }
   return parts;

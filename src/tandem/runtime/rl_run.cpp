@@ -41,7 +41,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       queue_(config_.schedule.queue),
       files_(context, config_.run.dir, model_dir),
       progress_(config_.run.steps) {
-  if (!config_.data.eval.empty()) eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
+  if (!config_.data.eval.empty())
+    eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
   // Before any work: what could not be generated at the end must not start.
   const int64_t positions = actor_.train_model().config().max_positions;
   if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);

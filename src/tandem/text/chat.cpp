@@ -48,11 +48,14 @@ Json tokens_of(const std::string& directory) {
 
 Conversation Conversation::from_json(const Json& row, const std::string& where) {
   const auto wrong = [&](const char* field, const char* right) {
-    return UserError(where, std::string("field `") + field + "` is " + row[field].dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60),
-                     std::string("expected ") + right);
+    return UserError(
+        where,
+        std::string("field `") + field + "` is " + row[field].dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60),
+        std::string("expected ") + right);
   };
   Conversation out;
-  if (!row.contains("messages")) throw UserError(where, "has no field `messages`", "expected {\"messages\": [{\"role\":, \"content\":}]}");
+  if (!row.contains("messages"))
+    throw UserError(where, "has no field `messages`", "expected {\"messages\": [{\"role\":, \"content\":}]}");
   out.messages = row["messages"];
   if (!out.messages.is_array() || out.messages.empty()) throw wrong("messages", "a list of {\"role\":, \"content\":}");
   for (const Json& message : out.messages)

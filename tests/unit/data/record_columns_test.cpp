@@ -129,6 +129,27 @@ TEST(Messages, AQuestionBecomesTheMessageOfAUser) {
             R"({"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"q Think."}],"tools":[{"name":"f"}]})");
 }
 
+TEST(Messages, ToolsAreAListOrItsText) {
+  Options options;
+  options.as_chat = true;
+  options.tools_column = "tools";
+  const auto first = [&](const std::string& tools) {
+    return open_records(file_with("t.jsonl", R"({"question": "q", "answer": "a", "tools": )" + tools + "}"), options, 0)->at(0).messages;
+  };
+  EXPECT_TRUE(says(first(R"("[{\"name\": \"f\"}]")"), R"("tools":[{"name":"f"}])"));
+  EXPECT_TRUE(says(first("null"), R"("tools":null)"));
+  for (const char* wrong : {R"("[1")", R"("x")", "{}", "3"})
+    EXPECT_TRUE(says(error_of([&] { first(wrong); }), "t.jsonl:1: field `tools`")) << wrong;
+}
+
+TEST(Messages, ARoleThatIsNoTextIsNamed) {
+  Options options;
+  options.prompt_column = "messages";
+  options.answer_column = "";
+  const std::string row = R"({"messages": [{"role": "user", "content": "q"}, {"role": 3, "content": "a"}]})";
+  EXPECT_TRUE(says(error_of([&] { open_records(file_with("r.jsonl", row), options, 0); }), "r.jsonl:1: field `messages`"));
+}
+
 TEST(Mix, EachPartGetsItsShareOfEveryStretch) {
   const std::vector<double> weights = {3, 1, 0.5, 2};
   const MixOrder order(weights);

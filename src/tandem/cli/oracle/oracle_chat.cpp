@@ -34,14 +34,16 @@ text::Conversation conversation_of(const Row& row) {
   return conversation;
 }
 
-void run_case(const text::ChatTemplate& chat, const Row& row, const text::Tokenizer* tokenizer, Report& report, const std::string& name) {
+void run_case(const text::ChatTemplate& chat, const Row& row, const text::Tokenizer* tokenizer, Report& report,
+              const std::string& name) {
   std::string text;
   try {
     text = chat.render(conversation_of(row));
   } catch (const UserError& e) {
     const std::string what = e.what();
     if (!row.contains("error")) return report.fail(name, "refused: " + what);
-    if (what.find(row["error"].get<std::string>()) == std::string::npos) return report.expect_equal(name, what, row["error"].get<std::string>());
+    if (what.find(row["error"].get<std::string>()) == std::string::npos)
+      return report.expect_equal(name, what, row["error"].get<std::string>());
     return report.pass();
   }
   if (row.contains("error")) return report.fail(name, "rendered, and should be refused: " + row["error"].get<std::string>());
@@ -61,7 +63,8 @@ void run_chat(const std::string& file, const OracleOptions& options, Report& rep
   std::map<std::string, text::ChatTemplate> read;
   int64_t number = 0;
   for (const Row& row : oracle_ordered_rows(file)) {
-    const std::string stem = row.at("template_file"), name = fs::path(file).filename().string() + ":" + std::to_string(++number) + " " + stem;
+    const std::string stem = row.at("template_file"),
+                      name = fs::path(file).filename().string() + ":" + std::to_string(++number) + " " + stem;
     report.run(name, [&] {
       const std::string path = (templates / stem).string();
       if (!read.contains(stem)) read.emplace(stem, text::ChatTemplate(text::read_file(path), path));

@@ -55,7 +55,8 @@ std::vector<int64_t> PromptStream::short_enough(const data::PromptSource& source
   }
   if (rows.empty()) throw UserError(source.name(), "has no prompt that is short enough", "a larger data.max_prompt_tokens");
   if (const int64_t dropped = source.size() - std::ssize(rows); dropped > 0)
-    log::warning(source.name(), ": dropped ", dropped, " of ", source.size(), " prompts longer than ", options_.max_prompt_tokens, " tokens");
+    log::warning(source.name(), ": dropped ", dropped, " of ", source.size(), " prompts longer than ", options_.max_prompt_tokens,
+                 " tokens");
   return rows;
 }
 
@@ -113,7 +114,8 @@ int64_t PromptStream::longest_prompt() const {
   for (const Part& part : parts_)
     for (int64_t index = 0; index < part.size(); ++index) {
       const data::Prompt one = prompt(part, index);
-      if (std::ssize(one.ids) > longest_prompt_) longest_prompt_ = std::ssize(one.ids), longest_row_ = one.row, longest_source_ = part.source->name();
+      if (std::ssize(one.ids) > longest_prompt_)
+        longest_prompt_ = std::ssize(one.ids), longest_row_ = one.row, longest_source_ = part.source->name();
     }
   return longest_prompt_;
 }

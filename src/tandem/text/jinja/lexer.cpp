@@ -57,7 +57,8 @@ class Lexer {
 
   // Everything up to `end` is read.
   void advance(size_t end) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<ptrdiff_t>(at_), source_.begin() + static_cast<ptrdiff_t>(end), '\n'));
+    line_ += static_cast<int>(
+        std::count(source_.begin() + static_cast<ptrdiff_t>(at_), source_.begin() + static_cast<ptrdiff_t>(end), '\n'));
     if (end > at_) at_line_start_ = source_[end - 1] == '\n';
     at_ = end;
   }
@@ -169,7 +170,8 @@ class Lexer {
     for (const std::string_view two : {"//", "**", "==", "!=", ">=", "<="})
       if (source_.compare(at_, 2, two) == 0) return add(TokenKind::kOperator, at_ + 2);
     if (std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos)
-      fail("`" + source_.substr(at_, utf8_step(std::string_view(source_).substr(at_)).length) + "` is not part of a template's language",
+      fail("`" + source_.substr(at_, utf8_step(std::string_view(source_).substr(at_)).length) +
+               "` is not part of a template's language",
            "expected an expression");
     balance(c, open);
     add(TokenKind::kOperator, at_ + 1);
@@ -181,7 +183,8 @@ class Lexer {
     const size_t closing = kClosing.find(c);
     if (closing == std::string_view::npos) return;
     if (open.empty() || open.back() != kOpening[closing])
-      fail(std::string("`") + c + "` closes nothing", open.empty() ? "expected no bracket" : std::string("expected the end of `") + open.back() + "`");
+      fail(std::string("`") + c + "` closes nothing",
+           open.empty() ? "expected no bracket" : std::string("expected the end of `") + open.back() + "`");
     open.pop_back();
   }
 
@@ -256,7 +259,8 @@ class Lexer {
     if (c >= '0' && c <= '7') {
       char32_t number = 0;
       size_t end = i;
-      for (; end < std::min(i + 3, text.size()) && text[end] >= '0' && text[end] <= '7'; ++end) number = number * 8 + static_cast<char32_t>(text[end] - '0');
+      for (; end < std::min(i + 3, text.size()) && text[end] >= '0' && text[end] <= '7'; ++end)
+        number = number * 8 + static_cast<char32_t>(text[end] - '0');
       append_utf8(out, number);
       return end - 1;
     }
@@ -266,10 +270,12 @@ class Lexer {
 
   size_t coded(std::string_view text, size_t begin, size_t length, std::string& out) const {
     const std::string_view digits = text.substr(std::min(begin, text.size()), length);
-    const bool hex = digits.size() == length && std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c); });
+    const bool hex =
+        digits.size() == length && std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c); });
     const unsigned long number = hex ? std::stoul(std::string(digits), nullptr, 16) : 0x110000;
     if (number > 0x10FFFF || (number >= 0xD800 && number <= 0xDFFF))
-      fail("`\\" + std::string(text.substr(begin - 1, length + 1)) + "` is no character", "expected the number of a Unicode character");
+      fail("`\\" + std::string(text.substr(begin - 1, length + 1)) + "` is no character",
+           "expected the number of a Unicode character");
     append_utf8(out, static_cast<char32_t>(number));
     return begin + length - 1;
   }

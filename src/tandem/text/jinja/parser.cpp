@@ -35,7 +35,9 @@ void ExpressionParser::fail(const std::string& what, const std::string& remedy) 
   throw UserError(where_ + ":" + std::to_string(token().line), what, remedy);
 }
 
-void ExpressionParser::fail_here(const std::string& expected) const { fail(described(token()) + " is not right here", "expected " + expected); }
+void ExpressionParser::fail_here(const std::string& expected) const {
+  fail(described(token()) + " is not right here", "expected " + expected);
+}
 
 bool ExpressionParser::take(std::string_view text) {
   if (!is_operator(text) && !is_name(text)) return false;
@@ -224,7 +226,8 @@ ExpressionPtr ExpressionParser::number() {
   const std::string_view digits = text.substr(based ? 2 : 0);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-  if (error != std::errc() || end != digits.data() + digits.size()) fail(described(number) + " is no number of 64 bits", "expected a smaller one");
+  if (error != std::errc() || end != digits.data() + digits.size())
+    fail(described(number) + " is no number of 64 bits", "expected a smaller one");
   skip();
   return constant(value);
 }
@@ -353,7 +356,8 @@ void ExpressionParser::arguments(Expression& call) {
   expect("(");
   while (!is_operator(")")) {
     if (is_operator("*") || is_operator("**")) fail("arguments with `*` are not supported", "expected each argument by itself");
-    const bool by_name = token().kind == TokenKind::kName && tokens_[at_ + 1].kind == TokenKind::kOperator && tokens_[at_ + 1].text == "=";
+    const bool by_name =
+        token().kind == TokenKind::kName && tokens_[at_ + 1].kind == TokenKind::kOperator && tokens_[at_ + 1].text == "=";
     if (by_name) {
       std::string word = name();
       skip();
@@ -376,7 +380,8 @@ std::vector<Parameter> ExpressionParser::signature() {
     Parameter one;
     one.name = name();
     if (take("=")) one.value = expression();
-    else if (!parameters.empty() && parameters.back().value) fail("a parameter without a default follows one with a default", "expected it before");
+    else if (!parameters.empty() && parameters.back().value)
+      fail("a parameter without a default follows one with a default", "expected it before");
     parameters.push_back(std::move(one));
     if (!is_operator(")")) expect(",");
   }

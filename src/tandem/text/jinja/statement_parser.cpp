@@ -19,7 +19,8 @@ class StatementParser {
 
   Block run() {
     Block all = block({});
-    if (in_.token().kind != TokenKind::kEnd) in_.fail("`" + in_.token().text + "` ends nothing", "expected a statement before it that it could end");
+    if (in_.token().kind != TokenKind::kEnd)
+      in_.fail("`" + in_.token().text + "` ends nothing", "expected a statement before it that it could end");
     return all;
   }
 
@@ -90,7 +91,8 @@ class StatementParser {
   void finish(std::string_view end) {
     if (!in_.is_name(end)) {
       const bool at_end = in_.token().kind == TokenKind::kEnd;
-      in_.fail(at_end ? "the template ends early" : "`" + in_.token().text + "` is not right here", "expected {% " + std::string(end) + " %}");
+      in_.fail(at_end ? "the template ends early" : "`" + in_.token().text + "` is not right here",
+               "expected {% " + std::string(end) + " %}");
     }
     in_.skip();
     in_.expect(TokenKind::kBlockEnd);

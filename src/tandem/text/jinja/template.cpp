@@ -19,7 +19,8 @@ std::string Template::render(const nlohmann::ordered_json& variables) const {
     throw UserError(where_ + ":" + std::to_string(renderer.line()), std::string("the template refuses the conversation: ") + e.what(),
                     "expected messages and variables that it takes");
   } catch (const RenderError& e) {
-    throw UserError(where_ + ":" + std::to_string(renderer.line()), e.what(), "expected messages and variables that the template can render");
+    throw UserError(where_ + ":" + std::to_string(renderer.line()), e.what(),
+                    "expected messages and variables that the template can render");
   }
 }
 

@@ -120,7 +120,8 @@ Value round_filter(Workspace&, const Value& value, const Arguments& arguments) {
   ArgumentReader in("round", arguments);
   const Value precision = in.next("precision", int64_t{0}), method = in.next("method", "common");
   in.finish();
-  if (!value.is_number()) throw RenderError(std::string("round wants a number, not a value of type '") + type_name(value.defined()) + "'");
+  if (!value.is_number())
+    throw RenderError(std::string("round wants a number, not a value of type '") + type_name(value.defined()) + "'");
   if (!precision.is_int() || std::abs(precision.integer()) > 20) throw RenderError("round wants a precision of -20 to 20");
   const auto digits = static_cast<int>(precision.integer());
   const std::string how = method.is_text() ? method.text() : "";
@@ -135,7 +136,8 @@ Value round_filter(Workspace&, const Value& value, const Arguments& arguments) {
 
 Value abs_filter(Workspace&, const Value& value, const Arguments& arguments) {
   ArgumentReader("abs", arguments).finish();
-  if (!value.is_number()) throw RenderError(std::string("abs wants a number, not a value of type '") + type_name(value.defined()) + "'");
+  if (!value.is_number())
+    throw RenderError(std::string("abs wants a number, not a value of type '") + type_name(value.defined()) + "'");
   if (value.is_float()) return std::abs(value.floating());
   return value.integer() < 0 ? negative(value) : Value(value.integer());
 }
@@ -223,7 +225,8 @@ Value url_encode_filter(Workspace& workspace, const Value& value, const Argument
   for (const char c : to_text(workspace, value)) {
     char code[4];
     std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned char>(c));
-    const bool plain = (static_cast<unsigned char>(c) < 128 && std::isalnum(static_cast<unsigned char>(c))) || std::string_view("_.-~/").find(c) != std::string_view::npos;
+    const bool plain = (static_cast<unsigned char>(c) < 128 && std::isalnum(static_cast<unsigned char>(c))) ||
+                       std::string_view("_.-~/").find(c) != std::string_view::npos;
     out += plain ? std::string(1, c) : code;
   }
   return workspace.text(std::move(out));

@@ -23,7 +23,8 @@ Value attribute_at(Workspace& workspace, Value value, const Value& path) {
   while (true) {
     const size_t dot = rest.find('.');
     const std::string part(rest.substr(0, dot));
-    const bool number = !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c); });
+    const bool number = !part.empty() && part.size() < 10 &&
+                        std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c); });
     value = item(workspace, value, number ? Value(int64_t{std::stol(part)}) : Value(part));
     if (dot == std::string_view::npos) return value;
     rest.remove_prefix(dot + 1);

@@ -55,19 +55,23 @@ Value numbers(const std::string& sign, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
+// Paid for before the memory is taken.
+void spend_product(Workspace& workspace, int64_t times, int64_t each) {
+  constexpr int64_t kMost = int64_t{1} << 50;  // beyond any budget
+  workspace.spend(each > 0 && times > kMost / each ? kMost : times * each);
+}
+
 Value repeated(Workspace& workspace, const Value& value, int64_t times) {
   times = std::max<int64_t>(times, 0);
   if (value.is_text()) {
-    workspace.spend(1);
-    const auto size = static_cast<int64_t>(value.text().size());
-    if (size > 0) workspace.spend(std::min(times, (int64_t{1} << 40)) * size);  // before the memory is taken
+    spend_product(workspace, times, static_cast<int64_t>(value.text().size()));
     std::string out;
-    for (int64_t i = 0; size > 0 && i < times; ++i) out += value.text();
+    for (int64_t i = 0; !value.text().empty() && i < times; ++i) out += value.text();
     return workspace.text(std::move(out));
   }
   std::vector<Value> items;
   const auto& once = value.list().items;
-  if (!once.empty()) workspace.spend(std::min(times, (int64_t{1} << 40)) * 32 * static_cast<int64_t>(std::min<size_t>(once.size(), 1 << 20)));
+  spend_product(workspace, times, 32 * static_cast<int64_t>(once.size()));
   for (int64_t i = 0; !once.empty() && i < times; ++i) items.insert(items.end(), once.begin(), once.end());
   return workspace.list(std::move(items), value.list().is_tuple);
 }
@@ -209,7 +213,8 @@ Value item(Workspace& workspace, const Value& value, const Value& key) {
 }
 
 Value slice(Workspace& workspace, const Value& value, const SliceBounds& bounds) {
-  if (!is_sequence(value)) throw RenderError(std::string("a value of type '") + type_name(value.defined()) + "' has no parts to slice");
+  if (!is_sequence(value))
+    throw RenderError(std::string("a value of type '") + type_name(value.defined()) + "' has no parts to slice");
   const ListPtr all = items_of(workspace, value);
   const auto size = static_cast<int64_t>(all->items.size());
   const int64_t step = bounds.step.value_or(1);
