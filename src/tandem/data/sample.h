@@ -25,11 +25,11 @@ struct Prompt {
   int64_t row = 0;              ///< row in its data set
   std::string text;             ///< as the model sees it
   std::vector<int32_t> ids;     ///< its tokens
-  std::string messages;         ///< in place of the text, until it is rendered: {"messages":[], "tools":[]} as JSON
   std::string answer;           ///< what the reward compares with
   std::string data_source;      ///< name of the data set it came from
   std::string columns;          ///< the other fields of its row, one JSON object; "" if none
   double rank = 0;              ///< its place in a curriculum
+  std::string messages;         ///< in place of the text, until it is rendered: {"messages":[], "tools":[]} as JSON
 };
 
 enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };
