@@ -16,6 +16,7 @@ struct Options {
   int64_t workers = 1;
   std::string method = "strict";
   std::string pattern;
+  std::string schema;
   bool strict_box = false;
   bool integer_gold = false;
   double cosine_min_wrong = -1.0;
@@ -48,6 +49,7 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", at_least(1));
   field("method", o.method, "gsm8k: strict wants `#### N`, flexible takes the last number.", one_of({"strict", "flexible"}));
   field("pattern", o.pattern, "regex: the pattern to find; empty takes the right answer as the pattern.");
+  field("schema", o.schema, "json: a JSON Schema the answer must keep, as a file or as text; empty: any JSON.");
   field("strict_box", o.strict_box, "dapo: the answer must stand in a box.");
   field("integer_gold", o.integer_gold, "dapo: compare with the right answer as an integer.");
   field("cosine_min_wrong", o.cosine_min_wrong, "cosine: score of a wrong answer of no length.");

@@ -6,6 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
+#include "tandem/reward/json_schema.h"
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/worker_rules.h"
@@ -68,7 +69,13 @@ Score grade_choice(const Answer& a) {
   return {choice_score(a.response, right_choice(a)), {}, letter ? std::string(1, *letter) : ""};
 }
 
-Score grade_json(const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); }
+Function json_rule(const Options& o) {
+  if (o.schema.empty()) return [](const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); };
+  return [schema = std::make_shared<JsonSchema>(o.schema)](const Answer& a) {  // shared: std::function must be copyable
+    const nlohmann::json value = nlohmann::json::parse(trimmed(a.response), nullptr, false);
+    return verdict(!value.is_discarded() && schema->accepts(value), "");
+  };
+}
 
 Function regex_rule(const Options& o) {
   if (o.pattern.empty())
@@ -115,7 +122,7 @@ const std::vector<Entry>& table() {
        }},
       {"regex", regex_rule},
       {"number", [](const Options&) -> Function { return grade_number; }},
-      {"json", [](const Options&) -> Function { return grade_json; }, false},
+      {"json", json_rule, false},
       {"gsm8k", gsm8k_rule},
       {"math", [](const Options&) -> Function { return grade_math; }},
       {"graded_math", [](const Options&) -> Function { return grade_graded_math; }},

@@ -286,5 +286,33 @@ TEST(PythonRule, RulesMayBeCombined) {
   EXPECT_EQ(scores[0].parts.size(), 2u);
 }
 
+std::unique_ptr<Rule> installed(const std::string& spec) {
+  try {
+    return make_rule(spec);
+  } catch (const UserError& e) {
+    if (std::string(e.what()).find("pip install math-verify") == std::string::npos) throw;
+    return nullptr;
+  }
+}
+
+TEST(MathVerifyRule, ThePackageDecides) {
+  const auto rule = installed("math_verify");
+  if (!rule) GTEST_SKIP() << "math-verify is not installed; scripts/setup does";
+  EXPECT_EQ(rule->score({"so $x = \\int_0^1 2t\\,dt = 1$, it is \\boxed{\\frac{2}{4}}", "\\frac12"}).score, 1);
+  EXPECT_EQ(rule->score({"\\boxed{2}", "3"}).score, 0);
+  EXPECT_EQ(rule->score({"", "3"}).score, 0);
+}
+
+TEST(MathVerifyRule, MathAsksItWhereItReadsNoAnswer) {
+  const auto rule = installed("math(fallback=math_verify)");
+  if (!rule) GTEST_SKIP() << "math-verify is not installed; scripts/setup does";
+  const std::string sum = "\\boxed{\\sum_{k=1}^{4} k}";
+  EXPECT_EQ(make_rule("math")->score({sum, "10"}).score, 0) << "ours knows no sums";
+  const Score score = rule->score({sum, "10"});
+  EXPECT_EQ(score.score, 1);
+  EXPECT_EQ(score.parts, (std::vector<std::pair<std::string, double>>{{"math", 1.0}}));
+  EXPECT_EQ(rule->score({"\\boxed{7}", "10"}).score, 0);
+}
+
 }  // namespace
 }  // namespace tandem::reward

@@ -77,6 +77,23 @@ TEST(Rule, LengthComparesTheAnswersOfAGroup) {
   EXPECT_EQ(rule->score(answers[0]).score, 0) << "alone it is neither short nor long";
 }
 
+TEST(Rule, JsonMayHaveToKeepASchema) {
+  const std::string schema = R"({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {)"
+                             R"("a": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},)"
+                             R"("b": {"enum": ["x", null]}, "c": {"type": "string", "maxLength": 2, "pattern": "^é"}}})";
+  const std::string spec = "json(schema='" + schema + "')";
+  for (const std::string right : {R"({"a": [1, 2.0]})", R"({"a": [0], "b": null, "c": "éa"})"})
+    EXPECT_EQ(grade(spec, right, ""), 1) << right;
+  for (const std::string wrong : {R"({})", R"([1])", R"({"a": []})", R"({"a": [-1]})", R"({"a": [1.5]})", R"({"a": ["1"]})",
+                                  R"({"a": [1], "d": 1})", R"({"a": [1], "b": "y"})", R"({"a": [1], "c": "éaa"})",
+                                  R"({"a": [1], "c": "aé"})", R"({"a": [1])"})
+    EXPECT_EQ(grade(spec, wrong, ""), 0) << wrong;
+  EXPECT_NE(error_of("json(schema={\"typ\": \"object\"})").find("the nearest is `type`"), std::string::npos);
+  EXPECT_NE(error_of("json(schema={\"type\": \"list\"})").find("no type `list`"), std::string::npos);
+  EXPECT_NE(error_of("json(schema=nowhere.json)").find("no file nowhere.json"), std::string::npos);
+  EXPECT_NE(error_of("json(schema={)").find("is no schema"), std::string::npos);
+}
+
 TEST(Rule, BothPublishedFormsOfDapoHaveAName) {
   EXPECT_EQ(grade("dapo", "Answer: 42", "42.0"), -1) << "verl, MindSpeed: the texts differ";
   EXPECT_EQ(grade("dapo_slime", "Answer: 42", "42.0"), 1) << "slime: the right answer as an integer";
