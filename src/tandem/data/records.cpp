@@ -27,6 +27,9 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
+// Parquet's texts may hold any bytes.
+std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 class RecordSource : public PromptSource {
  public:
   RecordSource(const std::string& path, const Options& options)
@@ -131,7 +134,7 @@ class RecordSource : public PromptSource {
   static std::string others(const json& record, const std::string& question) {
     json rest = record;
     rest.erase(question);
-    return rest.dump();
+    return json_text(rest);
   }
 
   // The field of that name, or the one its dots lead to; null if there is none.
@@ -163,7 +166,7 @@ class RecordSource : public PromptSource {
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
-    return UserError(where, "field `" + name + "` is " + value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 40),
+    return UserError(where, "field `" + name + "` is " + json_text(value).substr(0, 40),
                      "expected " + right);
   }
 
@@ -175,7 +178,7 @@ class RecordSource : public PromptSource {
 
   // Lists and objects go to the rule as JSON.
   static std::string answer_text(const json& value) {
-    return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
+    return value.is_string() ? value.get<std::string>() : json_text(value);
   }
 
   static bool has_role(const json& message) {
@@ -220,7 +223,7 @@ class RecordSource : public PromptSource {
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
     json conversation = {{"messages", std::move(messages)}};
     if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
-    row.messages = conversation.dump(-1, ' ', false, json::error_handler_t::replace);
+    row.messages = json_text(conversation);
   }
 
   std::string answer(const std::string& text, const std::string& where) const {

@@ -59,7 +59,12 @@ struct JsonSchema::Node {
     rules = schema;
     if (rules.contains("type")) has_any_type(json());  // names the wrong ones now
     if (rules.contains("pattern")) pattern.emplace(rules["pattern"].get<std::string>(), kWhere);
-    for (const auto& [name, one] : rules.value("properties", json::object()).items()) properties.emplace(name, std::make_unique<Node>(one));
+    within(0, "minimum", "maximum");  // and the ones that are no numbers
+    within(0, "minLength", "maxLength");
+    within(0, "minItems", "maxItems");
+    if (rules.contains("required")) required = rules["required"].get<std::vector<std::string>>();
+    if (rules.contains("properties"))
+      for (const auto& [name, one] : rules["properties"].items()) properties.emplace(name, std::make_unique<Node>(one));
     if (rules.contains("items")) items = std::make_unique<Node>(rules["items"]);
     if (rules.contains("additionalProperties")) others = std::make_unique<Node>(rules["additionalProperties"]);
   }
@@ -76,8 +81,8 @@ struct JsonSchema::Node {
   }
 
   bool accepts_object(const json& value) const {
-    for (const json& name : rules.value("required", json::array()))
-      if (!value.contains(name.get<std::string>())) return false;
+    for (const std::string& name : required)
+      if (!value.contains(name)) return false;
     for (const auto& [name, member] : value.items()) {
       const auto known = properties.find(name);
       const Node* node = known != properties.end() ? known->second.get() : others.get();
@@ -104,6 +109,7 @@ struct JsonSchema::Node {
 
   json rules = json::object();
   bool refuses_all = false;
+  std::vector<std::string> required;
   std::optional<text::Regex> pattern;
   std::map<std::string, std::unique_ptr<Node>> properties;
   std::unique_ptr<Node> items, others;

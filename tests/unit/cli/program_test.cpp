@@ -156,9 +156,9 @@ TEST_F(Program, AWrongLineIsNamedByItsNumber) {
   refuses(generate, {"stdin:2: ", "no token id"}, good + "{\"prompt_ids\": [-1]}\n");
   refuses(generate, {"stdin:1: ", "empty"}, "{\"prompt_ids\": []}\n");
   const std::string hello = "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}]}\n";
-  refuses(generate, {"stdin:1: ", "chat template", "ChatML"}, hello);
-  refuses(generate, {"stdin:1: ", "messages", "not a list"}, "{\"messages\": 5}\n");
-  refuses(generate, {"stdin:1: ", "a message is", "without tools"}, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": []}]}\n");
+  refuses(generate, {"stdin:1: ", "chat template", "a template of your own"}, hello);
+  refuses(generate, {"stdin:1: ", "messages", "expected a list"}, "{\"messages\": 5}\n");
+  refuses(generate, {"stdin:1: ", "messages", "role", "in each message"}, "{\"messages\": [{\"content\": \"1\"}]}\n");
   json ids = json::array();
   for (int i = 0; i < 40; ++i) ids.push_back(1);
   refuses(generate, {"stdin:1: ", "40 tokens", "context is 32", "at most 31"}, json{{"prompt_ids", ids}}.dump() + "\n");
@@ -217,7 +217,8 @@ TEST_F(Program, MessagesBecomeTheTextOfTheModelsTemplate) {
   const std::string config = path("chat/tokenizer_config.json");
   json tokenizer = json::parse(read(config));
   tokenizer["chat_template"] =
-      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
+      "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}";
   write("chat/tokenizer_config.json", tokenizer.dump());
   const Outcome o = run("generate --max-new-tokens 1 --model chat", "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1\"}]}\n");
   ASSERT_EQ(o.code, 0) << o.err;
