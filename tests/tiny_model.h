@@ -37,6 +37,36 @@ inline model::ModelConfig tiny_config() {
   return c;
 }
 
+/// The same for another family.
+inline model::ModelConfig config_of(const std::string& family, int64_t kv_heads) {
+  model::ModelConfig config = tiny_config();
+  config.family = family;
+  config.num_kv_heads = kv_heads;
+  config.qkv_bias = family == "qwen2";
+  config.head_norm = family == "qwen3" || family == "qwen3_moe";
+  return config;
+}
+
+/// A sparse one: qwen3_moe or deepseek_v3.
+inline model::ModelConfig experts_config(const std::string& family) {
+  model::ModelConfig config = config_of(family, 2);
+  config.moe.num_experts = 6;
+  config.moe.experts_per_token = 2;
+  config.moe.intermediate_size = 16;
+  config.moe.normalize = true;
+  if (family == "qwen3_moe") return config;
+  config.moe.num_shared_experts = 1;
+  config.moe.num_groups = 3;
+  config.moe.top_groups = 2;
+  config.moe.sigmoid = config.moe.correction_bias = true;
+  config.moe.scaling = 1.5;
+  config.moe.first_sparse_layer = 1;
+  config.mla = {12, 16, 8, 4, 6, true};
+  config.head_dim = 4;
+  config.num_kv_heads = config.num_heads;
+  return config;
+}
+
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
   device::Arena arena{"device"};

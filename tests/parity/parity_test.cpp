@@ -172,7 +172,7 @@ void check_chain(Open& open, double temperature) {
   train::Options options;
   options.micro_batch_tokens = 300;
   train::Trainer trainer(options, {open.model.table(), open.model.decoder(), open.model.values(), {open.alone.get(), open.alone.get(), open.alone.get()}, open.arena});
-  trainer.optimizer().adopt_values();
+  trainer.start();
   const train::StepReport report = trainer.policy_step(rows, {}, temperature, 0.0);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(num_different(rows[i].behavior, report.logprobs[i]), 0) << "row " << i;
   EXPECT_EQ(report.kl_rollout_train.value(), 0.0);

@@ -31,35 +31,7 @@ std::vector<std::vector<int32_t>> sequences(int64_t n) {
   return all;
 }
 
-model::ModelConfig config_of(const std::string& family, int64_t kv_heads) {
-  model::ModelConfig config = test::tiny_config();
-  config.family = family;
-  config.num_kv_heads = kv_heads;
-  config.qkv_bias = family == "qwen2";
-  config.head_norm = family == "qwen3" || family == "qwen3_moe";
-  return config;
-}
-
-model::ModelConfig experts_config(const std::string& family) {
-  model::ModelConfig config = config_of(family, 2);
-  config.moe.num_experts = 6;
-  config.moe.experts_per_token = 2;
-  config.moe.intermediate_size = 16;
-  config.moe.normalize = true;
-  if (family == "qwen3_moe") return config;
-  config.moe.num_shared_experts = 1;
-  config.moe.num_groups = 3;
-  config.moe.top_groups = 2;
-  config.moe.sigmoid = config.moe.correction_bias = true;
-  config.moe.scaling = 1.5;
-  config.moe.first_sparse_layer = 1;
-  config.mla = {12, 16, 8, 4, 6, true};
-  config.head_dim = 4;
-  config.num_kv_heads = config.num_heads;
-  return config;
-}
-
-Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows) {
+Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, int64_t lora_rank = 0) {
   const auto tokens = sequences(num_rows);
   Result result;
   result.logprobs.resize(tokens.size());
@@ -80,8 +52,8 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     Options options;
     options.micro_batch_tokens = 64;
     options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
-    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena});
-    trainer.optimizer().adopt_values();
+    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena, {lora_rank, 8}, 5});
+    trainer.start();
     std::vector<Row> mine;
     std::vector<size_t> indices;
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -94,7 +66,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     }
     StepReport report;
     for (int step = 0; step < 4; ++step) {
-      report = trainer.supervised_step(mine, 1e-3);
+      report = trainer.supervised_step(mine, lora_rank > 0 ? 1e-2 : 1e-3);
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
     }
     std::lock_guard lock(mutex);
@@ -130,7 +102,7 @@ void expect_same(const Result& got, const Result& want, const std::string& name)
 TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
   for (const char* family : {"qwen2", "qwen3"})
     for (int64_t kv_heads : {1, 2, 4}) {
-      const model::ModelConfig config = config_of(family, kv_heads);
+      const model::ModelConfig config = test::config_of(family, kv_heads);
       const Result want = train({1, 1}, config, 10);
       for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
         expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout), ", kv heads ", kv_heads));
@@ -139,15 +111,27 @@ TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
 
 TEST(TrainerLayout, ExpertsAndLatentsToo) {
   for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
-    const model::ModelConfig config = experts_config(family);
+    const model::ModelConfig config = test::experts_config(family);
     const Result want = train({1, 1}, config, 10);
     for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
       expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout)));
   }
 }
 
+TEST(TrainerLayout, AdaptersToo) {
+  std::vector<model::ModelConfig> configs = {test::experts_config("qwen3_moe"), test::experts_config("deepseek_v3")};
+  for (int64_t kv_heads : {1, 2, 4}) configs.push_back(test::config_of("qwen2", kv_heads));
+  for (const model::ModelConfig& config : configs) {
+    const Result want = train({1, 1}, config, 10, 3);
+    EXPECT_NE(want.norms.front(), want.norms.back());
+    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
+      expect_same(train(layout, config, 10, 3), want,
+                  join_text("adapters, ", config.family, ", ", model::to_string(layout), ", kv heads ", config.num_kv_heads));
+  }
+}
+
 TEST(TrainerLayout, ADataParallelRankMayHaveNoRow) {
-  expect_same(train({3, 1}, config_of("qwen2", 2), 2), train({1, 1}, config_of("qwen2", 2), 2), "dp3 with two rows");
+  expect_same(train({3, 1}, test::config_of("qwen2", 2), 2), train({1, 1}, test::config_of("qwen2", 2), 2), "dp3 with two rows");
 }
 
 }  // namespace

@@ -271,7 +271,7 @@ def main():
     parser.add_argument("--model", default="", help="start from this model instead of a random one")
     parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", default="", help="sync, ranks, evals, stale, early, damaged or warm")
+    parser.add_argument("--only", default="", help="sync, ranks, lora, evals, stale, early, damaged or warm")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", flush=True)
@@ -296,6 +296,8 @@ def main():
         if wanted("ranks"):
             check_sync(h, ranks_plan, ["--ranks", "2"], "dp2")
             check_sync(h, ranks_plan, ["--ranks", "2", "--train-layout", "tp2"], "tp2")
+        if wanted("lora"):
+            check_sync(h, ranks_plan, ["--set", "model.lora_rank=4", "--set", "model.dtype=bfloat16"], "lora")
         if wanted("evals"):
             check_stop_in_evaluation(h, [])
             check_stop_in_evaluation(h, ["--ranks", "2", "--train-layout", "tp2"])

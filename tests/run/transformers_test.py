@@ -174,6 +174,43 @@ def check_checkpoint(program, python):
              f"(smallest top-2 gap {min(told['gap']):.4f})")
 
 
+# Runs under a Python that has peft: the start with the run's adapter on it, against the merged model of the same checkpoint.
+PEFT = """
+import json, sys, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+job = json.load(sys.stdin)
+load = lambda path: AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+start, merged = load(job["start"]), load(job["merged"])
+x = torch.tensor([job["ids"]])
+with torch.no_grad():
+    before, wanted = start(x).logits, merged(x).logits
+    adapted = PeftModel.from_pretrained(start, job["adapter"]).eval()
+    got = adapted(x).logits
+unused = [n for n, p in adapted.named_parameters() if "lora_B" in n and not p.abs().max() > 0]
+json.dump({"moved": float((wanted - before).abs().max()), "error": float((got - wanted).abs().max()), "unused": unused,
+           "adapters": sum("lora_B" in n for n, _ in adapted.named_parameters())}, sys.stdout)
+"""
+
+
+def check_adapter(program, python):
+    """PEFT reads the adapter of a run with LoRA and gets the merged model."""
+    if subprocess.run([python, "-c", "import peft"], capture_output=True).returncode != 0:
+        print("not done: the Python with transformers has no peft")
+        return
+    with tempfile.TemporaryDirectory(prefix="tandem_peft_") as scratch:
+        recipe = rf.tiny_recipe(f"{scratch}/run.yaml", run__steps=6, train__lr=1e-2, model__lora_rank=4)
+        program.done(["run", recipe, "--run-dir", f"{scratch}/run", "--no-eval"])
+        latest = f"{scratch}/run/checkpoint/latest"
+        job = {"start": f"{scratch}/run/init/hf", "merged": f"{latest}/hf", "adapter": f"{latest}/adapter", "ids": [3, 5, 2, 9, 14, 4, 7]}
+        reference = subprocess.run([python, "-c", PEFT], input=json.dumps(job), capture_output=True, text=True, timeout=300)
+        assert reference.returncode == 0, reference.stderr[-3000:]
+        told = json.loads(reference.stdout)
+        assert told["moved"] > 100 * BOUND and told["error"] <= BOUND and not told["unused"] and told["adapters"] == 14, told
+        said(f"an adapter in peft: {told['adapters']} matrices, logits of the merged model within {told['error']:.1e} (they moved by "
+             f"{told['moved']:.2g})")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
@@ -186,6 +223,7 @@ def main():
         check_oracles(program)
     if python:
         check_checkpoint(program, python)
+        check_adapter(program, python)
     else:
         print("not done: no Python with transformers (TANDEM_PEERS_PYTHON names one)")
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/decoder.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -150,6 +151,7 @@ std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index,
 
 at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute) const {
   at::Tensor x = kernel::leave_tensor_parallel(kernel::embed(parameters.embedding, batch.ids_T, first_row_), tp_), delta;
+  if (parameters.adapted && at::GradMode::is_enabled()) x.requires_grad_(true);  // the graph starts behind the frozen embedding
   const Pass pass{parameters, batch, context};
   for (size_t i = 0; i < parameters.layers.size(); ++i) {
     const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, i, a, b); };

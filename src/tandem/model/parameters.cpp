@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 
-#include "tandem/base/rng.h"
 #include "tandem/model/kernel/packed.h"
 
 namespace tandem::model {
@@ -20,14 +19,6 @@ at::Tensor cut(at::Tensor whole, const Box& box) {
   for (size_t d = 0; d < box.begin.size(); ++d) whole = whole.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
   return whole;
 }
-
-uint64_t hash_name(const std::string& name) {  // FNV-1a
-  uint64_t h = 0xcbf29ce484222325ull;
-  for (unsigned char c : name) h = (h ^ c) * 0x100000001b3ull;
-  return h;
-}
-
-bool same_slot(const family::Parameter& a, const family::Parameter& b) { return a.slot == b.slot && a.layer == b.layer; }
 
 kernel::Parameter LayerParameters::*member_of(family::Slot slot) {
   using family::Slot;
@@ -50,14 +41,18 @@ at::Tensor ParameterTable::view(const at::Tensor& flat, const ParameterEntry& en
 }
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank) {
+  return parameter_table(config, layout, rank, family::parameters(config));
+}
+
+ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank, const std::vector<family::Parameter>& which) {
   ParameterTable table{config, layout, rank, {}, 0};
   int64_t offset = 0;
-  for (const family::Parameter& p : family::parameters(config)) {
+  for (const family::Parameter& p : which) {
     const Box box = box_of(p, config, layout.tp, layout.tp_rank(rank));
     int replicas = 1;
     if (p.split == family::Split::kNone || p.split == family::Split::kPartial) replicas = layout.tp;
     if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
-    if (table.entries.empty() || !same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
+    if (table.entries.empty() || !family::same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
     table.entries.push_back({p, box, offset, box.num_elements(), replicas});
     offset += box.num_elements();
   }
@@ -65,23 +60,24 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   return table;
 }
 
+kernel::Parameter& ModelParameters::slot_of(const family::Parameter& p) {
+  if (p.layer >= 0) return layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
+  if (p.slot == family::Slot::kEmbedding) return embedding;
+  return p.slot == family::Slot::kHead ? head : final_norm;
+}
+
 ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads) {
   ModelParameters model;
   model.layers.resize(static_cast<size_t>(table.config.num_layers));
-  const auto slot_of = [&](const family::Parameter& p) -> kernel::Parameter& {
-    if (p.layer >= 0) return model.layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
-    if (p.slot == family::Slot::kEmbedding) return model.embedding;
-    return p.slot == family::Slot::kHead ? model.head : model.final_norm;
-  };
   for (size_t i = 0; i < table.entries.size();) {
     size_t end = i;
     int64_t elements = 0;
-    for (; end < table.entries.size() && same_slot(table.entries[end].parameter, table.entries[i].parameter); ++end)
+    for (; end < table.entries.size() && family::same_slot(table.entries[end].parameter, table.entries[i].parameter); ++end)
       elements += table.entries[end].num_elements;
     const ParameterEntry& first = table.entries[i];
     std::vector<int64_t> shape = {-1};
     if (first.box.begin.size() == 2) shape.push_back(first.box.extent(1));
-    kernel::Parameter& slot = slot_of(first.parameter);
+    kernel::Parameter& slot = model.slot_of(first.parameter);
     slot.value = values.narrow(0, first.offset, elements).view(shape);
     if (grads.defined() && first.parameter.trained) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
     i = end;
@@ -108,6 +104,20 @@ void load_parameters(const ParameterTable& table, at::Tensor& values, const std:
   for (const ParameterEntry& e : table.entries) read({e.parameter.name, e.parameter.shape, e.box}, table.view(values, e));
 }
 
+// A rank's box of a random tensor: draw() in the order of the whole.
+void fill_box(const ParameterEntry& entry, at::Tensor to, const std::function<double()>& draw) {
+  at::Tensor whole = at::empty(entry.parameter.shape, at::kFloat);
+  float* out = whole.data_ptr<float>();
+  for (int64_t i = 0; i < whole.numel(); ++i) out[i] = static_cast<float>(draw());
+  to.copy_(cut(whole, entry.box));
+}
+
+RandomStream stream_of(const std::string& name, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  for (unsigned char c : name) hash = (hash ^ c) * 0x100000001b3ull;
+  return {seed, hash};
+}
+
 void initialize_parameters(const ParameterTable& table, at::Tensor& values, uint64_t seed, double deviation) {
   for (const ParameterEntry& e : table.entries) {
     at::Tensor view = table.view(values, e);
@@ -116,11 +126,8 @@ void initialize_parameters(const ParameterTable& table, at::Tensor& values, uint
       view.fill_(is_bias ? 0.0 : 1.0);
       continue;
     }
-    at::Tensor whole = at::empty(e.parameter.shape, at::kFloat);
-    RandomStream stream(seed, hash_name(e.parameter.name));
-    float* out = whole.data_ptr<float>();
-    for (int64_t i = 0; i < whole.numel(); ++i) out[i] = static_cast<float>(stream.normal() * deviation);
-    view.copy_(cut(whole, e.box));
+    RandomStream stream = stream_of(e.parameter.name, seed);
+    fill_box(e, view, [&] { return stream.normal() * deviation; });
   }
 }
 

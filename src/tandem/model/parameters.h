@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/base/rng.h"
 #include "tandem/model/kernel/function.h"
 #include "tandem/model/layout.h"
 
@@ -35,6 +36,8 @@ struct ParameterTable {
 };
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);
+/// Of these parameters alone.
+ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank, const std::vector<family::Parameter>& which);
 
 /// What a layer has not stays undefined.
 struct LayerParameters {
@@ -46,6 +49,9 @@ struct LayerParameters {
 struct ModelParameters {
   kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied
   std::vector<LayerParameters> layers;
+  bool adapted = false;                      ///< trained by adapters alone (lora.h)
+
+  kernel::Parameter& slot_of(const family::Parameter& parameter);
 };
 
 /// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
@@ -57,6 +63,11 @@ int64_t pack_parameters(ModelParameters& parameters);
 
 /// Fills the rank's boxes: `read` copies a box of a Hugging Face tensor into the view it is given.
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read);
+
+/// The random numbers of a tensor, by its name.
+RandomStream stream_of(const std::string& name, uint64_t seed);
+/// Fills `to` with the entry's box of a tensor whose elements are draws, in the order of the whole.
+void fill_box(const ParameterEntry& entry, at::Tensor to, const std::function<double()>& draw);
 
 /// Random values as Hugging Face initialises them: N(0, deviation) matrices, zero biases, unit norms. A tensor's values
 /// depend on its name and the seed alone, not on the layout.

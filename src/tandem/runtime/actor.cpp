@@ -25,8 +25,11 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
     : context_(context), train_(config, context.train_place(), context.gemm, context.device, "weights") {
   model::check_layout(context.train_layout, config, "parallel.train_layout");
   model::check_layout(context.rollout_layout, config, "parallel.rollout_layout");
+  const model::LoraOptions& lora = context.config.model.lora;
+  if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
-      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device});
+      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
+                                   static_cast<uint64_t>(context.config.run.seed)});
   if (context.train_layout == context.rollout_layout) return;
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
@@ -37,7 +40,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
 
 void Actor::load(const std::string& dir) {
   train_.load(dir);
-  trainer_->optimizer().adopt_values();
+  trainer_->start();
 }
 
 std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
@@ -54,8 +57,18 @@ void Actor::switch_to_rollout() {
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
-std::map<std::string, at::Tensor> Actor::gather(c10::ScalarType dtype) {
-  const at::Tensor mine = trainer_->optimizer().gathered_master();
+std::map<std::string, at::Tensor> Actor::gather() {
+  const at::Tensor mine = trainer_->lora() ? train_.values() : trainer_->optimizer().gathered_master();
+  return gather(train_.table(), mine, context_.gemm.dtype());
+}
+
+std::map<std::string, at::Tensor> Actor::gather_adapters() {
+  if (!trainer_->lora()) return {};
+  return gather(trainer_->lora()->table(), trainer_->optimizer().gathered_master(), at::kFloat);
+}
+
+// From the flat buffer of each TP rank.
+std::map<std::string, at::Tensor> Actor::gather(const model::ParameterTable& own, const at::Tensor& mine, c10::ScalarType dtype) {
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
   at::Tensor all = mine.unsqueeze(0);
   if (tp.size() > 1) {
@@ -64,8 +77,10 @@ std::map<std::string, at::Tensor> Actor::gather(c10::ScalarType dtype) {
   }
   std::map<std::string, at::Tensor> tensors;
   if (!context_.is_first()) return tensors;
+  std::vector<model::family::Parameter> parameters;
+  for (const model::ParameterEntry& e : own.entries) parameters.push_back(e.parameter);
   for (int r = 0; r < tp.size(); ++r) {
-    const model::ParameterTable table = model::parameter_table(train_.config(), context_.train_layout, r);
+    const model::ParameterTable table = model::parameter_table(own.config, own.layout, r, parameters);
     const at::Tensor flat = all.select(0, r);
     for (const model::ParameterEntry& e : table.entries) {
       at::Tensor& whole = tensors[e.parameter.name];

@@ -17,6 +17,7 @@ namespace tandem::runtime {
 /// Threads    one per rank; load, switch and gather are collective.
 class Actor {
  public:
+  /// Errors: UserError for a layout or adapters that the model cannot have.
   Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options);
 
   /// Weights of a Hugging Face directory.
@@ -27,12 +28,19 @@ class Actor {
   bool aliased() const { return !rollout_; }
 
   train::Trainer& trainer() { return *trainer_; }
+  /// Null where the whole model is trained.
+  const model::LoraOptions* lora() const { return trainer_->lora() ? &context_.config.model.lora : nullptr; }
+  /// The weights before any adapter; only where lora().
+  model::ModelParameters base_parameters() const { return trainer_->lora()->base(); }
   const ModelOnRank& train_model() const { return train_; }
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
-  /// Whole Hugging Face tensors in `dtype`, on rank 0 in host memory; empty elsewhere. Collective.
-  std::map<std::string, at::Tensor> gather(c10::ScalarType dtype);
+  /// Whole Hugging Face tensors in the compute dtype, on rank 0 in host memory; empty elsewhere. With adapters, merged. Collective.
+  std::map<std::string, at::Tensor> gather();
+  /// The adapters' whole tensors as PEFT names them, fp32; the rest as gather. Empty where the whole model is trained.
+  std::map<std::string, at::Tensor> gather_adapters();
 
  private:
+  std::map<std::string, at::Tensor> gather(const model::ParameterTable& table, const at::Tensor& mine, c10::ScalarType dtype);
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;

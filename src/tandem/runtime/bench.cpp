@@ -339,7 +339,7 @@ json bench_train_step(const BenchOptions& o) {
   if (o.micro_batch_tokens > 0) options.micro_batch_tokens = o.micro_batch_tokens;
   comm::Group* one = bench.alone.get();
   train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(), {one, one, one}, bench.arena});
-  trainer.optimizer().adopt_values();
+  trainer.start();
   const TrainWork work(bench);
   const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), work.rows, 1.0, 1);
   const double flops = flops_of(bench.model.config(), work);

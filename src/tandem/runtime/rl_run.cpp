@@ -51,9 +51,10 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   if (config_.schedule.routing_replay && actor_.train_model().decoder().route_width() == 0)
     throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
   actor_.load(model_dir);
-  if (recipe_.needs_reference()) {
+  const std::string& other = config_.model.ref_model_load_path;
+  if (recipe_.needs_reference() && !(actor_.lora() && other.empty())) {
     reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device, "reference_weights");
-    reference_->load(config_.model.ref_model_load_path.empty() ? model_dir : config_.model.ref_model_load_path);
+    reference_->load(other.empty() ? model_dir : other);
   }
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
@@ -218,7 +219,9 @@ std::vector<train::Row> rows_of(const StepData& step) {
 void RlRun::reference_logprobs(StepData& step) {
   std::vector<train::Row> rows = rows_of(step);
   for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
-  auto scored = train::score(reference_->decoder(), reference_->parameters(), rows, config_.rollout.sampling.temperature,
+  // Under adapters the start is still there.
+  const ModelOnRank& model = reference_ ? *reference_ : actor_.train_model();
+  auto scored = train::score(model.decoder(), reference_ ? model.parameters() : actor_.base_parameters(), rows, config_.rollout.sampling.temperature,
                              config_.train.reference_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
 }

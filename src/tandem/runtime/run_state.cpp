@@ -58,34 +58,27 @@ std::string first_fault(comm::Group& world, const std::string& mine) {
   return "";
 }
 
-std::string dtype_name(c10::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
-
 }  // namespace
 
-void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir) {
-  checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(tensors.begin()->second.scalar_type())), tensors, tokenizer_dir);
-}
-
-StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir)
+StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir)
     : context_(context),
       root_(run_dir + "/checkpoint"),
-      tokenizer_dir_(std::move(tokenizer_dir)),
+      model_dir_(std::move(model_dir)),
       writer_(root_, context.config.checkpoint.keep_last) {}
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights) {
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const Exported& exported) {
   // TP and DP ranks hold different slices, so every rank writes its own.
   std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
-  export_model(dir + "/hf", actor.train_model().config(), weights, tokenizer_dir_);
+  write_export(dir, actor, exported, model_dir_);
   checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
 void StateFiles::save(const RunState& state, Actor& actor) {
-  const std::map<std::string, at::Tensor> weights = actor.gather(context_.gemm.dtype());
+  const Exported exported = gather_export(actor);
   const auto attempt = [&](const auto& action) {
     // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
     std::string fault;
@@ -102,7 +95,7 @@ void StateFiles::save(const RunState& state, Actor& actor) {
   attempt([&] {
     if (context_.is_first()) writer_.begin(state.step);
   });
-  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor, weights); });
+  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor, exported); });
   attempt([&] {
     if (context_.is_first()) writer_.commit(state.step);
   });
@@ -118,11 +111,11 @@ std::optional<RunState> StateFiles::load(Actor& actor) {
     throw UserError(found->path, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
   RunState state = from_json(j);
   state.queue = read_bytes(found->path + "/queue.bin");
-  actor.load(found->path + "/hf");
+  actor.load(actor.lora() ? model_dir_ : found->path + "/hf");  // adapters go on the weights of the start
   const checkpoint::SafetensorsFile slice(rank_file(found->path, context_.world.rank()));
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, entry] : slice.tensors()) tensors[name] = slice.view(name);
-  actor.trainer().optimizer().restore(tensors, slice.path());
+  actor.trainer().restore(tensors, slice.path());
   last_saved_step_ = state.step;
   return state;
 }

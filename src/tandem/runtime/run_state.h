@@ -2,7 +2,7 @@
 #pragma once
 // What a checkpoint holds besides the weights, and how all ranks write and read it.
 //
-//   step_N/  hf/ (weights, config, tokenizer)   optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+//   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)   optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tandem/checkpoint/run_state.h"
-#include "tandem/runtime/actor.h"
+#include "tandem/runtime/export.h"
 #include "tandem/runtime/run.h"
 
 namespace tandem::runtime {
@@ -34,7 +34,8 @@ struct RunState {
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
 class StateFiles {
  public:
-  StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir);
+  /// `model_dir` is where the run started.
+  StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir);
 
   void save(const RunState& state, Actor& actor);
   /// The newest whole checkpoint; nullopt if there is none. Loads the actor and returns the state.
@@ -42,16 +43,12 @@ class StateFiles {
   int64_t last_saved_step() const { return last_saved_step_; }
 
  private:
-  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights);
+  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const Exported& exported);
 
   RankContext& context_;
-  std::string root_, tokenizer_dir_;
+  std::string root_, model_dir_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
 };
-
-/// A model directory with weights, config.json and the tokenizer's files.
-void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir);
 
 }  // namespace tandem::runtime

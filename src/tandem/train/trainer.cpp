@@ -78,9 +78,20 @@ struct Trainer::Totals {
 Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
       setup_(setup),
-      grads_(setup.arena.allocate("gradients", {setup.table.num_elements}, at::kFloat)),
-      parameters_(model::make_parameters(setup.table, setup.values, grads_)),
-      optimizer_(setup.table, setup.values, grads_, setup.ranks, setup.arena) {}
+      lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
+      grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
+      parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
+      optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {}
+
+void Trainer::start() {
+  if (lora_) lora_->start(setup_.seed);
+  optimizer_.adopt_values();
+}
+
+void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
+  optimizer_.restore(state, where);
+  if (lora_) lora_->merge();
+}
 
 StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
   Totals totals;
@@ -117,6 +128,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
     throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   report.grad_norm = optimizer_.step(options_, lr);
+  if (lora_) lora_->merge();
   report.lr = lr;
   report.loss = s[0];
   report.entropy = s[1] / totals.global_tokens;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "tandem/algo/policy_loss.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
+#include "tandem/model/lora.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/train/micro_batch.h"
 #include "tandem/train/optimizer.h"
@@ -42,6 +44,8 @@ struct TrainerSetup {
   at::Tensor values;                ///< flat, compute dtype
   Optimizer::Ranks ranks;
   device::Arena& arena;
+  model::LoraOptions lora;          ///< rank 0: the whole model is trained
+  uint64_t seed = 0;                ///< of fresh adapters
 };
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
@@ -52,12 +56,19 @@ class Trainer {
  public:
   Trainer(const Options& options, const TrainerSetup& setup);
 
+  /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
+  void start();
+  /// The state of a trainer with the same options, after start(). Errors: as Optimizer::restore.
+  void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
+
   /// One update by the recipe's loss.
   StepReport policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
   StepReport supervised_step(std::span<const Row> rows, double lr);
 
   Optimizer& optimizer() { return optimizer_; }
+  /// Null where the whole model is trained.
+  const model::Lora* lora() const { return lora_.get(); }
   const model::ModelParameters& parameters() const { return parameters_; }
   const at::Tensor& grads() const { return grads_; }
   const Options& options() const { return options_; }
@@ -69,7 +80,8 @@ class Trainer {
 
   Options options_;
   TrainerSetup setup_;
-  at::Tensor grads_;
+  std::unique_ptr<model::Lora> lora_;
+  at::Tensor grads_;               // of what is trained: the model or its adapters
   model::ModelParameters parameters_;
   Optimizer optimizer_;
 };

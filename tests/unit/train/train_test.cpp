@@ -48,7 +48,7 @@ struct Case {
   explicit Case(const Options& options, c10::ScalarType dtype = at::kFloat, bool parity = false)
       : model(test::tiny_config(), dtype, parity),
         trainer(options, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()}, model.arena}) {
-    trainer.optimizer().adopt_values();
+    trainer.start();
   }
 };
 

@@ -139,7 +139,7 @@ void check_training(Folder& f, bool recompute) {
   runtime::ModelOnRank model(f.model.config(), {}, f.gemm, f.arena, "weights");
   model.load(f.dir);
   train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), {f.alone.get(), f.alone.get(), f.alone.get()}, f.arena});
-  trainer.optimizer().adopt_values();
+  trainer.start();
   const BatchRows batch(f);
   const std::string suffix = recompute ? " (recompute)" : "";
   const json& losses = run.at("loss_before_step");

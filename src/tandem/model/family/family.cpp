@@ -16,6 +16,8 @@ Traits traits(const std::string& family, const std::string& where) {
   throw UserError(where, "model_type is \"" + family + "\"", "\"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\" or \"deepseek_v3\"");
 }
 
+bool same_slot(const Parameter& a, const Parameter& b) { return a.slot == b.slot && a.layer == b.layer; }
+
 std::string layer_name(int64_t layer, const std::string& inside) { return "model.layers." + std::to_string(layer) + "." + inside; }
 
 std::vector<Parameter> parameters(const ModelConfig& c) {

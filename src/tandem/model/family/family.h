@@ -25,6 +25,7 @@ enum class Slot {
   kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kHeadNorm, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead,
   kQDown, kQDownNorm, kQUp, kKvDown, kKvDownNorm, kKvUp,                                       // latent attention
   kRouter, kRouterBias, kExpertGateUp, kExpertDown, kSharedGateUp, kSharedDown,                // experts
+  kAdapter,                                                                                    // of low rank (lora.h)
 };
 
 struct Parameter {
@@ -35,6 +36,9 @@ struct Parameter {
   int64_t layer;                ///< -1 outside the layers
   bool trained = true;          ///< by gradient
 };
+
+/// Whether both are parts of one fused tensor.
+bool same_slot(const Parameter& a, const Parameter& b);
 
 struct Traits {
   const char* architecture;     ///< Hugging Face class

@@ -128,12 +128,12 @@ struct HeadNormStep final : Step {
 
 struct LinearStep final : Step {
   const Gemm* gemm = nullptr;
-  at::Tensor grad;
+  Parameter weight;
   variable_list apply(variable_list&& grads) override {
     const at::Tensor dy = grad_of(grads, 0);
-    if (grad.defined()) gemm->weight_grad(grad, dy, saved[0]);
-    at::Tensor dx = at::empty({dy.size(0), saved[1].size(1)}, dy.options());
-    gemm->input_grad(dx, dy, saved[1]);
+    add_weight_grad(*gemm, weight, 0, dy, saved[0]);
+    at::Tensor dx = at::empty({dy.size(0), weight.value.size(1)}, dy.options());
+    gemm->input_grad(dx, dy, weight.value);
     return {dx};
   }
 };
@@ -226,6 +226,25 @@ struct RecomputeStep final : Step {
 
 }  // namespace
 
+void add_weight_grad(const Gemm& gemm, const Parameter& w, int64_t first_row, const at::Tensor& dy, const at::Tensor& x) {
+  if (w.grad.defined()) {
+    at::Tensor grad = w.grad.narrow(0, first_row, dy.size(1));
+    gemm.weight_grad(grad, dy, x);
+  }
+  for (const Adapter& adapter : w.adapters) {
+    const int64_t begin = std::max(adapter.first_row, first_row);
+    const int64_t rows = std::min(adapter.first_row + adapter.b_Nr.size(0), first_row + dy.size(1)) - begin;
+    if (rows <= 0) continue;
+    const at::Tensor d = dy.narrow(1, begin - first_row, rows).contiguous();
+    const auto b_of = [&](const at::Tensor& b) { return b.narrow(0, begin - adapter.first_row, rows); };
+    at::Tensor low = at::empty({d.size(0), adapter.a_rK.size(0)}, d.options()), b_grad = b_of(adapter.b_grad), a_grad = adapter.a_grad;
+    gemm.input_grad(low, d, b_of(adapter.b_Nr).to(d.scalar_type()));
+    gemm.weight_grad(a_grad, low.mul_(adapter.scale), x);
+    gemm.forward(low, x, adapter.a_rK.to(x.scalar_type()));
+    gemm.weight_grad(b_grad, d, low.mul_(adapter.scale));
+  }
+}
+
 at::Tensor embed(const Parameter& table, const at::Tensor& ids, int64_t first_row) {
   const int64_t T = ids.size(0), H = table.value.size(1), rows = table.value.size(0);
   at::Tensor x = at::empty({T, H}, table.value.options());
@@ -280,8 +299,8 @@ at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight
   if (recording({x})) {
     auto step = make_step<LinearStep>({x});
     step->gemm = &gemm;
-    step->saved = {x.detach(), weight.value};
-    step->grad = weight.grad;
+    step->saved = {x.detach()};
+    step->weight = weight;
     attach(y, step);
   }
   return y;

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "tandem/comm/group.h"
 #include "tandem/model/kernel/attention.h"
@@ -17,13 +18,25 @@
 
 namespace tandem::model::kernel {
 
-/// A parameter in the compute dtype, where its gradient adds up (fp32; undefined when it is not trained), and a packed copy
-/// for decoding (see packed.h; undefined where there is none).
+/// Rows [first_row, first_row + N) of a matrix are W0 + scale b a, with a and b in fp32. The matrix itself holds the sum; its
+/// gradient goes into those of a and b (fp32).
+struct Adapter {
+  int64_t first_row;
+  at::Tensor a_rK, b_Nr, a_grad, b_grad;
+  double scale;
+};
+
+/// A parameter in the compute dtype, where its gradient adds up (fp32; undefined when it is not trained), its adapters, and a
+/// packed copy for decoding (see packed.h; undefined where there is none).
 struct Parameter {
   at::Tensor value;
   at::Tensor grad;
+  std::vector<Adapter> adapters;
   PackedWeight packed;
 };
+
+/// Adds dy^T x, the gradient of the rows of w from `first_row` on, to w's gradient and those of its adapters.
+void add_weight_grad(const Gemm& gemm, const Parameter& w, int64_t first_row, const at::Tensor& dy_TN, const at::Tensor& x_TK);
 
 /// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).
 at::Tensor embed(const Parameter& table_VH, const at::Tensor& ids_T, int64_t first_row);

@@ -18,19 +18,19 @@ at::Tensor matrix_of(const at::Tensor& w, const HeadSlice& s, int64_t head) { re
 
 struct HeadLinearStep final : Step {
   const Gemm* gemm = nullptr;
-  at::Tensor grad;
+  Parameter weight;
   HeadSlice slice{};
   variable_list apply(variable_list&& grads) override {
-    const at::Tensor d = grad_of(grads, 0), &x = saved[0], &w = saved[1];
+    const at::Tensor d = grad_of(grads, 0), &x = saved[0], &w = weight.value;
     at::Tensor dx = at::empty_like(x);
     for (int64_t h = 0; h < slice.heads; ++h) {
       const at::Tensor dy = columns_of(d, h, slice.heads).contiguous(), x_h = columns_of(x, h, slice.heads).contiguous();
-      at::Tensor dw = grad.defined() ? matrix_of(grad, slice, h) : at::Tensor(), dx_h = at::empty_like(x_h);
+      at::Tensor dx_h = at::empty_like(x_h);
       if (slice.transpose) {
-        if (dw.defined()) gemm->weight_grad(dw, dy, x_h);
+        add_weight_grad(*gemm, weight, h * slice.rows + slice.begin, dy, x_h);
         gemm->input_grad(dx_h, dy, matrix_of(w, slice, h));
       } else {
-        if (dw.defined()) gemm->weight_grad(dw, x_h, dy);
+        add_weight_grad(*gemm, weight, h * slice.rows + slice.begin, x_h, dy);
         gemm->forward(dx_h, dy, matrix_of(w, slice, h));
       }
       columns_of(dx, h, slice.heads).copy_(dx_h);
@@ -53,9 +53,9 @@ at::Tensor head_linear(const Gemm& gemm, const at::Tensor& x, const Parameter& w
   if (recording({x})) {
     auto step = make_step<HeadLinearStep>({x});
     step->gemm = &gemm;
-    step->grad = w.grad;
+    step->weight = w;
     step->slice = slice;
-    step->saved = {x.detach(), w.value};
+    step->saved = {x.detach()};
     attach(out, step);
   }
   return out;

@@ -48,6 +48,7 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("init_intermediate", o.init_intermediate, "Random model: width of the MLP.", at_least(1));
   field("init_max_positions", o.init_max_positions, "Random model: longest context.", at_least(8));
   field("init_deviation", o.init_deviation, "Random model: standard deviation of the matrices.", above(0));
+  describe(field, o.lora);
 }
 
 void describe(OptionVisitor& field, ScheduleOptions& o) {

@@ -9,6 +9,7 @@
 #include "tandem/algo/recipe.h"
 #include "tandem/base/options.h"
 #include "tandem/data/options.h"
+#include "tandem/model/lora.h"
 #include "tandem/queue/options.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
@@ -36,6 +37,7 @@ struct ModelOptions {
   int64_t init_intermediate = 352;
   int64_t init_max_positions = 256;
   double init_deviation = 0.02;
+  model::LoraOptions lora;
 };
 void describe(OptionVisitor& field, ModelOptions& o);
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Low-rank adapters: a chosen matrix is W = W0 + (alpha / rank) B A, and A and B alone are trained (Hu et al., "LoRA:
+// Low-Rank Adaptation of Large Language Models", 2021).
+//
+// The flat values of the model always hold W, in the compute dtype. So training and rollout run the same bits, forward passes
+// cost what they do without adapters, and the switch and the export see an ordinary model. W0 is kept beside, for the chosen
+// matrices alone.
+
+#include <string>
+#include <vector>
+
+#include "tandem/base/options.h"
+#include "tandem/device/arena.h"
+#include "tandem/model/parameters.h"
+
+namespace tandem::model {
+
+struct LoraOptions {
+  int64_t rank = 0;                                  ///< 0: no adapters, the whole model is trained
+  double alpha = 16;
+  std::vector<std::string> targets = {"all-linear"};  ///< the last parts of module names, such as q_proj
+
+  double scale() const { return alpha / static_cast<double>(rank); }
+};
+void describe(OptionVisitor& field, LoraOptions& o);
+
+/// The chosen matrices as PEFT calls them, such as "q_proj", in the model's order. all-linear: every linear of attention,
+/// MLPs and shared experts; routed experts, routers, embedding and head have no adapters.
+/// Errors: UserError naming `where` for a name that the model has not.
+std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptions& options, const std::string& where);
+
+/// The adapters of one rank's slice of a model.
+///
+/// Ownership  shares the model's values; owns the adapters (fp32) and W0 of the chosen matrices.
+/// Threads    one.
+class Lora {
+ public:
+  /// `base_values` are the flat values of `base`, which must outlive this.
+  Lora(const ParameterTable& base, const LoraOptions& options, const at::Tensor& base_values, device::Arena& arena);
+
+  /// To be called when the model's values are W0: keeps it. A becomes random and B zero, so that W is W0; the values depend on
+  /// names and seed alone, not on the layout.
+  void start(uint64_t seed);
+  /// Writes W into the model's values; to be called whenever A or B changed.
+  void merge();
+
+  /// A and B of every chosen matrix, named as in PEFT files. A is [rank, K], B is [N, rank].
+  const ParameterTable& table() const { return table_; }
+  const at::Tensor& values() const { return values_; }  ///< A and B, flat
+  /// The model as it is trained: frozen values, adapters with gradients in `grads` (fp32, flat, of table()).
+  ModelParameters adapted(const at::Tensor& grads) const;
+  /// The model without adapters. It shares all but the chosen matrices.
+  ModelParameters base() const;
+
+ private:
+  // One chosen matrix: where it lies in its slot, and where its A and B lie in the table.
+  struct Chosen {
+    family::Parameter parameter;
+    int64_t first_row, a_entry;
+  };
+  // One slot with a chosen matrix. All of it is kept, as kernels take it whole.
+  struct Kept {
+    at::Tensor value, base;  // [N, K]: in the model, and W0
+    std::vector<Chosen> chosen;
+  };
+  at::Tensor adapter(int64_t entry, const at::Tensor& flat) const;
+
+  ModelParameters frozen_;
+  ParameterTable table_;
+  at::Tensor values_;
+  double scale_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace tandem::model
