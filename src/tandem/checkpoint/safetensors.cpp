@@ -16,6 +16,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
 
@@ -55,6 +56,7 @@ constexpr DtypeName kDtypes[] = {{"BOOL", c10::kBool},
 // A JSON object with two equal keys would lose one of two tensors; the parser itself does not mind.
 json parse_header(std::string_view text, const std::string& path) {
   if (text.empty() || text[0] != '{') malformed(path, "the header is not a JSON object", "expected it to begin with `{`");
+  if (nests_too_deep(text)) malformed(path, "the header nests too deep", "expected {\"name\": {...}, ...}");
   std::vector<std::set<std::string>> keys;
   std::string repeated;
   auto watch = [&](int, json::parse_event_t event, json& value) {

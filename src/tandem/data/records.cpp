@@ -12,6 +12,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
@@ -25,6 +26,11 @@ namespace {
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+void refuse_deep(const std::string& text, const std::string& where) {
+  if (nests_too_deep(text))
+    throw UserError(where, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels", "expected records of texts, numbers and lists");
 }
 
 // Parquet's texts may hold any bytes.
@@ -106,6 +112,7 @@ class RecordSource : public PromptSource {
       const std::string text = bytes.substr(begin, end - begin), where = path_ + ":" + std::to_string(line);
       begin = end + 1;
       if (trimmed(text).empty()) continue;
+      refuse_deep(text, where);
       try {
         add(json::parse(text), where);
       } catch (const json::exception& e) {
@@ -115,6 +122,7 @@ class RecordSource : public PromptSource {
   }
 
   void read_array(const std::string& bytes, int64_t max_rows) {
+    refuse_deep(bytes, path_);
     try {
       const json records = json::parse(bytes);
       for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i)
@@ -189,7 +197,7 @@ class RecordSource : public PromptSource {
   json tools_of(const json& record, const std::string& where) const {
     const json* found = find(record, options_.tools_column);
     if (!found || found->is_null()) return nullptr;
-    json tools = found->is_string() ? json::parse(found->get<std::string>(), nullptr, false) : *found;
+    json tools = found->is_string() ? parse_or_discard<json>(found->get<std::string>()) : *found;
     if (!tools.is_array()) throw wrong_field(options_.tools_column, *found, where, "a list of tools");
     return tools;
   }

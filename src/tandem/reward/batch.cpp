@@ -2,6 +2,7 @@
 #include "tandem/reward/batch.h"
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
@@ -13,7 +14,7 @@ namespace {
 std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
 
 json columns_of(const Answer& answer) {
-  json columns = json::parse(answer.columns.empty() ? "{}" : answer.columns, nullptr, false);
+  json columns = parse_or_discard<json>(answer.columns.empty() ? "{}" : answer.columns);
   return columns.is_object() ? columns : json::object();
 }
 

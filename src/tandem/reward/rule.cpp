@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/json_schema.h"
 #include "tandem/reward/math/hendrycks.h"
@@ -72,7 +73,7 @@ Score grade_choice(const Answer& a) {
 Function json_rule(const Options& o) {
   if (o.schema.empty()) return [](const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); };
   return [schema = std::make_shared<JsonSchema>(o.schema)](const Answer& a) {  // shared: std::function must be copyable
-    const nlohmann::json value = nlohmann::json::parse(trimmed(a.response), nullptr, false);
+    const nlohmann::json value = parse_or_discard<nlohmann::json>(trimmed(a.response));
     return verdict(!value.is_discarded() && schema->accepts(value), "");
   };
 }

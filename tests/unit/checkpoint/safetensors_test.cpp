@@ -54,6 +54,13 @@ TEST(Safetensors, EveryTruncationIsRefused) {
   }
 }
 
+TEST(Safetensors, AHeaderThatNestsWithoutEndIsRefused) {
+  const std::string header = "{\"a\":{\"dtype\":" + std::string(100000, '[') + std::string(100000, ']') + ",\"shape\":[],\"data_offsets\":[0,0]}}";
+  const uint64_t size = header.size();
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&size), sizeof size) + header;
+  EXPECT_THROW(SafetensorsFile(std::as_bytes(std::span(bytes)), "deep"), UserError);
+}
+
 TEST(Safetensors, AMissingFileOrTensorIsNamed) {
   const TemporaryFolder folder("missing");
   EXPECT_THROW(SafetensorsFile(folder / "absent"), UserError);
