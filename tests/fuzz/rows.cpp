@@ -21,6 +21,7 @@ data::Options mapping(char digit) {
     case '3': o.answer_after = "####", o.as_chat = true, o.system_message = "Be brief."; break;
     case '4': o.curriculum_column = "extra_info.level", o.prompt_template = "Q: {prompt}\nA:"; break;
     case '5': o.prompt_column = "a.b", o.answer_column = "a.c", o.source_column = "a.b"; break;
+    case '6': o.answer_column = data::kNoAnswer, o.columns = {"extra_info.level", "answer"}; break;
     default: break;
   }
   return o;

@@ -69,17 +69,18 @@ class RecordSource : public PromptSource {
       throw UserError(where, "is not a JSON object",
                       "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
     // Published sets hold a few problems whose answer was lost; they cannot be graded.
-    const json* gold = options_.answer_column.empty() ? nullptr : find(record, options_.answer_column);
+    const bool in_column = !options_.answer_column.empty() && options_.answer_column != kNoAnswer;
+    const json* gold = in_column ? find(record, options_.answer_column) : nullptr;
     if (gold && gold->is_null()) {
       ++num_unanswered_;
       return;
     }
     Row row;
-    row.columns = others(record, options_.prompt_column);
+    row.columns = others(record);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
       row.answer = answer(last_answer(prompt, where), where);
-    else
+    else if (options_.answer_column != kNoAnswer)
       row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
     read_prompt(prompt, record, where, row);
     if (!options_.source_column.empty())
@@ -93,10 +94,12 @@ class RecordSource : public PromptSource {
   }
 
   void read_columns(int64_t max_rows) {
-    ParquetRequest request{path_, {}};
-    for (const std::string* name : {&options_.prompt_column, &options_.answer_column, &options_.source_column, &options_.tools_column,
-                                    &options_.curriculum_column})
-      for (const std::string& column : {*name, name->substr(0, name->find('.'))})
+    ParquetRequest request{path_, {}, keeps_all()};
+    std::vector<std::string> names = {options_.prompt_column, options_.answer_column, options_.source_column, options_.tools_column,
+                                      options_.curriculum_column};
+    names.insert(names.end(), options_.columns.begin(), options_.columns.end());
+    for (const std::string& name : names)
+      for (const std::string& column : {name, name.substr(0, name.find('.'))})
         if (!column.empty()) request.columns.push_back(column);
     read_parquet(request, [&](const json& record, int64_t row) {
       if (max_rows > 0 && size() >= max_rows) return false;
@@ -138,10 +141,15 @@ class RecordSource : public PromptSource {
     double rank = 0;
   };
 
-  // All but the question, for rewards that go by more than the answer.
-  static std::string others(const json& record, const std::string& question) {
-    json rest = record;
-    rest.erase(question);
+  bool keeps_all() const { return std::ranges::count(options_.columns, "*") > 0; }
+
+  // For rewards that go by more than question and answer.
+  std::string others(const json& record) const {
+    if (options_.columns.empty()) return "";
+    json rest = keeps_all() ? record : json::object();
+    rest.erase(options_.prompt_column);
+    for (const std::string& name : options_.columns)
+      if (const json* value = name == "*" ? nullptr : find(record, name)) rest[name] = *value;
     return json_text(rest);
   }
 
@@ -159,7 +167,7 @@ class RecordSource : public PromptSource {
     return at;
   }
 
-  static const json& field(const json& record, const std::string& name, const std::string& where) {
+  const json& field(const json& record, const std::string& name, const std::string& where) const {
     if (const json* found = find(record, name)) return *found;
     std::vector<std::string> names;
     for (const auto& [key, value] : record.items()) {
@@ -170,7 +178,11 @@ class RecordSource : public PromptSource {
     throw UserError(where, "has no field `" + name + "`",
                     names.empty()
                         ? "the record is empty"
-                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column" + no_answer_hint(name));
+  }
+
+  std::string no_answer_hint(const std::string& name) const {
+    return name == options_.answer_column ? ", the latter to none for rows without answers" : "";
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {

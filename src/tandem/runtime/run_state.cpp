@@ -9,6 +9,7 @@
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/model_dir.h"
 #include "tandem/checkpoint/safetensors.h"
+#include "tandem/text/json_file.h"
 
 namespace tandem::runtime {
 namespace {
@@ -58,19 +59,26 @@ std::string first_fault(comm::Group& world, const std::string& mine) {
   return "";
 }
 
+// Read before the first step, so that a file that goes meanwhile ends no run.
+std::string chat_template_of(const data::Options& options) {
+  return options.chat_template.empty() ? "" : text::read_file(options.chat_template);
+}
+
 std::string dtype_name(c10::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
 
 }  // namespace
 
 void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir) {
-  checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(tensors.begin()->second.scalar_type())), tensors, tokenizer_dir);
+                  const ModelTexts& texts) {
+  checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(tensors.begin()->second.scalar_type())), tensors,
+                              texts.tokenizer_dir);
+  if (!texts.chat_template.empty()) checkpoint::write_durable(dir + "/chat_template.jinja", texts.chat_template);
 }
 
 StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir)
     : context_(context),
       root_(run_dir + "/checkpoint"),
-      tokenizer_dir_(std::move(tokenizer_dir)),
+      texts_{std::move(tokenizer_dir), chat_template_of(context.config.data)},
       writer_(root_, context.config.checkpoint.keep_last) {}
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights) {
@@ -79,7 +87,7 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
-  export_model(dir + "/hf", actor.train_model().config(), weights, tokenizer_dir_);
+  export_model(dir + "/hf", actor.train_model().config(), weights, texts_);
   checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }

@@ -29,6 +29,12 @@ struct RunState {
   std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
 };
 
+/// What stands beside the weights in a model directory.
+struct ModelTexts {
+  std::string tokenizer_dir;   ///< whose tokenizer files are copied
+  std::string chat_template;   ///< that of the run's prompts; "" keeps that of tokenizer_dir
+};
+
 /// Ownership  uses the actor's tensors.
 /// Blocking   save and load are collective; save returns when the checkpoint is committed.
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
@@ -40,18 +46,20 @@ class StateFiles {
   /// The newest whole checkpoint; nullopt if there is none. Loads the actor and returns the state.
   std::optional<RunState> load(Actor& actor);
   int64_t last_saved_step() const { return last_saved_step_; }
+  const ModelTexts& texts() const { return texts_; }
 
  private:
   void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights);
 
   RankContext& context_;
-  std::string root_, tokenizer_dir_;
+  std::string root_;
+  ModelTexts texts_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
 };
 
-/// A model directory with weights, config.json and the tokenizer's files.
+/// A model directory with weights, config.json, the tokenizer's files and the chat template.
 void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir);
+                  const ModelTexts& texts);
 
 }  // namespace tandem::runtime
