@@ -30,7 +30,8 @@ std::string trimmed(const std::string& text) {
 
 void refuse_deep(const std::string& text, const std::string& where) {
   if (nests_too_deep(text))
-    throw UserError(where, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels", "expected records of texts, numbers and lists");
+    throw UserError(where, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels",
+                    "expected records of texts, numbers and lists");
 }
 
 // Parquet's texts may hold any bytes.
@@ -178,7 +179,8 @@ class RecordSource : public PromptSource {
     throw UserError(where, "has no field `" + name + "`",
                     names.empty()
                         ? "the record is empty"
-                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column" + no_answer_hint(name));
+                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column" +
+                              no_answer_hint(name));
   }
 
   std::string no_answer_hint(const std::string& name) const {

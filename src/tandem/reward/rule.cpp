@@ -66,7 +66,8 @@ std::vector<std::string> choices_of(const Answer& a, const std::string& column) 
   if (given.is_null()) return {};
   const auto is_text = [](const nlohmann::json& choice) { return choice.is_string(); };
   if (!given.is_array() || given.size() > 10 || !std::all_of(given.begin(), given.end(), is_text))
-    throw UserError("reward.choices_column", "`" + column + "` is " + given.dump().substr(0, 40), "expected at most 10 texts, those of A, B, ...");
+    throw UserError("reward.choices_column", "`" + column + "` is " + given.dump().substr(0, 40),
+                    "expected at most 10 texts, those of A, B, ...");
   return given.get<std::vector<std::string>>();
 }
 
@@ -315,7 +316,8 @@ std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
       return function(repaired);
     };
     const bool has_pattern = spec.name == "regex" && !options.pattern.empty();
-    return std::make_unique<FunctionRule>(entry.name, on_characters, FunctionRule::Needs{entry.needs_gold && !has_pattern, entry.reads_columns});
+    const FunctionRule::Needs needs{entry.needs_gold && !has_pattern, entry.reads_columns};
+    return std::make_unique<FunctionRule>(entry.name, on_characters, needs);
   }
   throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
 }
@@ -379,7 +381,8 @@ std::unique_ptr<Rule> make_reward(const Options& options) {
   for (const std::string& entry : options.by_source) {
     const size_t equals = entry.find('=');
     if (equals == std::string::npos || trimmed(entry.substr(0, equals)).empty())
-      throw UserError("reward.by_source", "`" + entry + "` names no data set with a rule", "expected SOURCE=RULE, such as openai/gsm8k=gsm8k");
+      throw UserError("reward.by_source", "`" + entry + "` names no data set with a rule",
+                      "expected SOURCE=RULE, such as openai/gsm8k=gsm8k");
     const std::string source = trimmed(entry.substr(0, equals)), spec = trimmed(entry.substr(equals + 1));
     const auto same = [&](const SourceRule& other) { return other.spec == spec; };
     const auto known = std::find_if(rules.begin(), rules.end(), same);  // its workers serve both

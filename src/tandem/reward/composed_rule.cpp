@@ -1,14 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rules that pass answers on to others: the length reward, and a rule for each data set.
 #include <algorithm>
 #include <iterator>
 #include <map>
 
 #include "tandem/base/error.h"
 #include "tandem/base/options.h"
+#include "tandem/reward/graders.h"
 #include "tandem/reward/worker_rules.h"
 
 namespace tandem::reward {
 namespace {
+
+class LengthRule : public Rule {
+ public:
+  explicit LengthRule(const Options& options) : math_(make_rule("math", options)) {}
+
+  const std::string& name() const override { return name_; }
+  void abandon() const noexcept override { math_->abandon(); }
+  Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+    std::vector<Score> scores = math_->score_batch(answers);
+    std::vector<bool> right;
+    std::vector<int64_t> tokens;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      right.push_back(scores[i].score > 0);
+      tokens.push_back(answers[i].response_tokens);
+    }
+    const std::vector<double> rewards = length_rewards(right, tokens);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = {rewards[i], {{name_, rewards[i]}}, std::move(scores[i].extracted)};
+    return scores;
+  }
+
+ private:
+  std::unique_ptr<Rule> math_;
+  std::string name_ = "length";
+};
 
 class BySource : public Rule {
  public:
@@ -49,7 +76,8 @@ class BySource : public Rule {
     std::vector<std::string> names;
     for (const auto& [name, rule] : rules_) names.push_back(name);
     throw UserError("reward.by_source", "has no rule for the data set `" + source + "`",
-                    "the nearest is `" + nearest_name(source, names) + "`; data.source_column names the data sets, reward.rule serves the others");
+                    "the nearest is `" + nearest_name(source, names) +
+                        "`; data.source_column names the data sets, reward.rule serves the others");
   }
 
   std::map<std::string, std::shared_ptr<Rule>> rules_;
@@ -58,6 +86,8 @@ class BySource : public Rule {
 };
 
 }  // namespace
+
+std::unique_ptr<Rule> length_rule(const Options& options) { return std::make_unique<LengthRule>(options); }
 
 std::unique_ptr<Rule> by_source(std::vector<SourceRule> rules, std::unique_ptr<Rule> others) {
   return std::make_unique<BySource>(std::move(rules), std::move(others));
