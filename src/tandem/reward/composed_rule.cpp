@@ -5,7 +5,6 @@
 #include <map>
 
 #include "tandem/base/error.h"
-#include "tandem/base/options.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/worker_rules.h"
 
@@ -73,11 +72,10 @@ class BySource : public Rule {
   const Rule& rule_for(const std::string& source) const {
     if (const auto found = rules_.find(source); found != rules_.end()) return *found->second;
     if (others_) return *others_;
-    std::vector<std::string> names;
-    for (const auto& [name, rule] : rules_) names.push_back(name);
+    std::string names;
+    for (const auto& [name, rule] : rules_) names += (names.empty() ? "" : ", ") + name;
     throw UserError("reward.by_source", "has no rule for the data set `" + source + "`",
-                    "the nearest is `" + nearest_name(source, names) +
-                        "`; data.source_column names the data sets, reward.rule serves the others");
+                    "it has some for " + names + "; data.source_column names the data sets, reward.rule serves the others");
   }
 
   std::map<std::string, std::shared_ptr<Rule>> rules_;
