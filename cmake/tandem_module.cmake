@@ -58,10 +58,10 @@ function(tandem_test label name)
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE")
 endfunction()
 
-# tandem_fuzz(name source... [DEPS module...])   one libFuzzer program, build/PRESET/fuzz/NAME; its seeds are tests/fuzz/corpus/NAME,
-# its words, if it has any, tests/fuzz/NAME.dict. The target `fuzz_programs` builds all of them.
+# tandem_fuzz(name source... [DEPS module...] [LIBS library...])   one libFuzzer program, build/PRESET/fuzz/NAME; its seeds are
+# tests/fuzz/corpus/NAME, its words, if it has any, tests/fuzz/NAME.dict. The target `fuzz_programs` builds all of them.
 function(tandem_fuzz name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
   if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
     message(FATAL_ERROR "fuzz target ${name}: no seeds in ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name}")
   endif()
@@ -72,6 +72,7 @@ function(tandem_fuzz name)
     string(REPLACE "/" "_" dep_target "tandem_${dep}")
     target_link_libraries(fuzz_${name} PRIVATE ${dep_target})
   endforeach()
+  target_link_libraries(fuzz_${name} PRIVATE ${ARG_LIBS})
   set_target_properties(fuzz_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
   if(NOT TARGET fuzz_programs)
     add_custom_target(fuzz_programs)

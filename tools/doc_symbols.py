@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Fails when docs name a file, or a `file:symbol`, that is not there. Files are paths from the root, from src/tandem, or below the
-README of a module. Places that a reader fills in (NAME, <file>) and what a run makes are left alone."""
+README of a module. Places that a reader fills in (NAME, <file>), what a run makes, and the files that a page itself gives (a line
+`NAME`: above a block) are left alone."""
 import re
 
 from source import ROOT, SRC, finish, line_of, name_of, repository_files
@@ -20,10 +21,11 @@ def files_named(text):
 
 
 def missing_files(page, text):
+    given = set(re.findall(r"^`([\w.]+)`:$", text, re.M))
     for path, offset in files_named(text):
         below = page.is_relative_to(SRC) and any(page.parent.rglob(path))
         foreign = page == ROOT / "README.md" and "/" not in path and path.endswith(".py")  # a script of ../shared/peers
-        if not (foreign or below or (ROOT / path).is_file() or (SRC / path).is_file()):
+        if not (path in given or foreign or below or (ROOT / path).is_file() or (SRC / path).is_file()):
             yield f"{name_of(page)}:{line_of(text, offset)}: no file {path}"
 
 

@@ -6,54 +6,23 @@ import argparse
 import json
 import os
 import pathlib
-import random
 import shutil
-import struct
 import tempfile
 
 import run_folder as rf
+import small_model
 from run_folder import said
 
 DATA = rf.ROOT.parent / "shared/data"
 VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, INNER = 151936, 64, 2, 4, 2, 128
 
 
-def random_floats(rng, count):
-    """Bytes of that many fp32 numbers of either sign between 2^-6 and 2^-5."""
-    word = lambda value: int.from_bytes(value.to_bytes(4, "little") * count, "little")  # noqa: E731
-    bits = int.from_bytes(rng.randbytes(4 * count), "little")
-    return (bits & word(0x807FFFFF) | word(0x3C800000)).to_bytes(4 * count, "little")
-
-
-def write_model(folder, max_positions=4096, seed=7):
-    """A Qwen2 model with the shape of the real vocabulary, as a Hugging Face directory."""
-    rng = random.Random(seed)
-    kv = HIDDEN // HEADS * KV_HEADS
-    shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN], "model.norm.weight": [HIDDEN]}
-    for i in range(LAYERS):
-        for name, shape in {"self_attn.q_proj.weight": [HIDDEN, HIDDEN], "self_attn.q_proj.bias": [HIDDEN],
-                            "self_attn.k_proj.weight": [kv, HIDDEN], "self_attn.k_proj.bias": [kv],
-                            "self_attn.v_proj.weight": [kv, HIDDEN], "self_attn.v_proj.bias": [kv],
-                            "self_attn.o_proj.weight": [HIDDEN, HIDDEN], "mlp.gate_proj.weight": [INNER, HIDDEN],
-                            "mlp.up_proj.weight": [INNER, HIDDEN], "mlp.down_proj.weight": [HIDDEN, INNER],
-                            "input_layernorm.weight": [HIDDEN], "post_attention_layernorm.weight": [HIDDEN]}.items():
-            shapes[f"model.layers.{i}.{name}"] = shape
-    header, blobs, at = {}, [], 0
-    for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        blob = struct.pack("<f", 1.0) * count if "norm" in name else random_floats(rng, count)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(blob)]}
-        at += len(blob)
-        blobs.append(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+def write_model(folder):
+    """A Qwen2 model with the shape of the real vocabulary, and its tokenizer."""
     config = json.loads((DATA / "qwen2.5-tokenizer/config.json").read_text())
     config.update(hidden_size=HIDDEN, intermediate_size=INNER, num_attention_heads=HEADS, num_hidden_layers=LAYERS,
-                  num_key_value_heads=KV_HEADS, max_window_layers=LAYERS, vocab_size=VOCAB, max_position_embeddings=max_positions,
-                  tie_word_embeddings=True, torch_dtype="float32")
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
+                  num_key_value_heads=KV_HEADS, max_window_layers=LAYERS, vocab_size=VOCAB, max_position_embeddings=4096)
+    small_model.write_model(folder, config)
     for name in ("vocab.json", "merges.txt", "tokenizer_config.json"):
         shutil.copy(DATA / "qwen2.5-tokenizer" / name, folder / name)
     return folder

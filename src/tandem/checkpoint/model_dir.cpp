@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
 
@@ -25,7 +26,7 @@ std::string read_whole(const std::string& path) {
 
 json read_json(const std::string& path) {
   if (!fs::is_regular_file(path)) throw UserError(path, "is missing", "expected a Hugging Face model directory");
-  json value = json::parse(read_whole(path), nullptr, false);
+  json value = parse_or_discard<json>(read_whole(path));
   if (!value.is_object()) throw UserError(path, "is not a JSON object", "expected an intact file");
   return value;
 }

@@ -16,6 +16,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
 
@@ -55,6 +56,7 @@ constexpr DtypeName kDtypes[] = {{"BOOL", c10::kBool},
 // A JSON object with two equal keys would lose one of two tensors; the parser itself does not mind.
 json parse_header(std::string_view text, const std::string& path) {
   if (text.empty() || text[0] != '{') malformed(path, "the header is not a JSON object", "expected it to begin with `{`");
+  if (nests_too_deep(text)) malformed(path, "the header nests too deep", "expected {\"name\": {...}, ...}");
   std::vector<std::set<std::string>> keys;
   std::string repeated;
   auto watch = [&](int, json::parse_event_t event, json& value) {
@@ -91,12 +93,13 @@ TensorEntry read_entry(const std::string& name, const json& value, const std::st
   if (known == std::end(kDtypes)) malformed(path, what + " has dtype " + dtype.dump(), "expected one such as F32, BF16, F16, I64");
   entry.dtype = known->type;
   if (!value["shape"].is_array()) malformed(path, what + " has no list as shape", "expected a list of sizes");
-  int64_t num_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  int64_t span_bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));  // strides pass over sizes of 0
   for (const json& size : value["shape"]) {
     entry.shape.push_back(read_count(size, path, what + ": a size"));
-    if (__builtin_mul_overflow(num_bytes, entry.shape.back(), &num_bytes))
+    if (__builtin_mul_overflow(span_bytes, std::max<int64_t>(entry.shape.back(), 1), &span_bytes))
       malformed(path, what + " is larger than 2^63 bytes", "expected a real shape");
   }
+  const int64_t num_bytes = std::ranges::count(entry.shape, 0) ? 0 : span_bytes;
   const json& offsets = value["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2) malformed(path, what + " has data_offsets " + offsets.dump(), "expected [begin, end]");
   entry.begin_bytes = read_count(offsets[0], path, what + ": begin");

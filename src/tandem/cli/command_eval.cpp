@@ -59,7 +59,7 @@ class Eval : public Command {
     if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `synthetic`, or a --config that has data.eval");
     if (config_.empty() && reward_->count() == 0) throw UserError("--reward", "no rule is named", "a rule, such as number, or a --config");
     if (config_.empty() && !set_.empty()) throw UserError("--set", "there is no recipe to set it in", "--config FILE beside it");
-    if (reward_->count() > 0) request_.reward.rules.clear();  // one rule instead of the recipe's sum
+    if (reward_->count() > 0) request_.reward.rules.clear(), request_.reward.by_source.clear();  // one rule instead of the recipe's
     if (data.eval == "synthetic" && data.eval_max_rows > 0)
       data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
     const runtime::EvalSummary summary = runtime::evaluate(request_, write);

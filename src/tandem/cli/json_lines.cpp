@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 
 namespace tandem::cli {
 
@@ -15,8 +16,8 @@ void each_object(std::istream& in, const std::string& name, const UseObject& use
   for (int64_t number = 1; std::getline(in, line); ++number) {
     const std::string where = name + ":" + std::to_string(number);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json row = json::parse(line, nullptr, false);
-    if (!row.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line");
+    const json row = parse_or_discard<json>(line);
+    if (!row.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line, of at most 500 levels");
     try {
       use(row, where);
     } catch (const UserError& e) {

@@ -18,6 +18,7 @@ struct Options {
   std::string answer_column = "answer";
   std::string prompt_template = "{prompt}";
   std::string answer_after;
+  std::vector<std::string> columns = {"*"};
   std::string source_column;
   std::string tools_column;
   bool as_chat = false;
@@ -46,10 +47,14 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("prompt_column", o.prompt_column,
         "Field of a record that holds the question, or messages for the chat template; dots go into it, as in extra_info.question.");
   field("answer_column", o.answer_column,
-        "Field that holds the right answer, such as reward_model.ground_truth; empty takes the last message, of the assistant.");
+        "Field that holds the right answer, such as reward_model.ground_truth; empty takes the last message, of the assistant; none: "
+        "rows have no answer, for rewards that need none.");
   field("prompt_template", o.prompt_template, "Text the model sees; {prompt} is the question. Messages are left as they are.");
   field("answer_after", o.answer_after,
         "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
+  field("columns", o.columns,
+        "Other fields that rewards see, dots go into them; [*]: all, but columns of bytes of a Parquet file, which must be named, and "
+        "those of types without a form in JSON. Nothing is kept for rewards that read none.");
   field("source_column", o.source_column,
         "Field that names the data set of a record, such as data_source; empty takes the name of the file.");
   field("tools_column", o.tools_column, "Field with the tools that the chat template tells the model of; empty for none.");

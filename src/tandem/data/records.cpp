@@ -12,6 +12,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
@@ -25,6 +26,12 @@ namespace {
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+void refuse_deep(const std::string& text, const std::string& where) {
+  if (nests_too_deep(text))
+    throw UserError(where, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels",
+                    "expected records of texts, numbers and lists");
 }
 
 // Parquet's texts may hold any bytes.
@@ -63,17 +70,18 @@ class RecordSource : public PromptSource {
       throw UserError(where, "is not a JSON object",
                       "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
     // Published sets hold a few problems whose answer was lost; they cannot be graded.
-    const json* gold = options_.answer_column.empty() ? nullptr : find(record, options_.answer_column);
+    const bool in_column = !options_.answer_column.empty() && options_.answer_column != kNoAnswer;
+    const json* gold = in_column ? find(record, options_.answer_column) : nullptr;
     if (gold && gold->is_null()) {
       ++num_unanswered_;
       return;
     }
     Row row;
-    row.columns = others(record, options_.prompt_column);
+    row.columns = others(record);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
       row.answer = answer(last_answer(prompt, where), where);
-    else
+    else if (options_.answer_column != kNoAnswer)
       row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
     read_prompt(prompt, record, where, row);
     if (!options_.source_column.empty())
@@ -87,10 +95,12 @@ class RecordSource : public PromptSource {
   }
 
   void read_columns(int64_t max_rows) {
-    ParquetRequest request{path_, {}};
-    for (const std::string* name : {&options_.prompt_column, &options_.answer_column, &options_.source_column, &options_.tools_column,
-                                    &options_.curriculum_column})
-      for (const std::string& column : {*name, name->substr(0, name->find('.'))})
+    ParquetRequest request{path_, {}, keeps_all()};
+    std::vector<std::string> names = {options_.prompt_column, options_.answer_column, options_.source_column, options_.tools_column,
+                                      options_.curriculum_column};
+    names.insert(names.end(), options_.columns.begin(), options_.columns.end());
+    for (const std::string& name : names)
+      for (const std::string& column : {name, name.substr(0, name.find('.'))})
         if (!column.empty()) request.columns.push_back(column);
     read_parquet(request, [&](const json& record, int64_t row) {
       if (max_rows > 0 && size() >= max_rows) return false;
@@ -106,6 +116,7 @@ class RecordSource : public PromptSource {
       const std::string text = bytes.substr(begin, end - begin), where = path_ + ":" + std::to_string(line);
       begin = end + 1;
       if (trimmed(text).empty()) continue;
+      refuse_deep(text, where);
       try {
         add(json::parse(text), where);
       } catch (const json::exception& e) {
@@ -115,6 +126,7 @@ class RecordSource : public PromptSource {
   }
 
   void read_array(const std::string& bytes, int64_t max_rows) {
+    refuse_deep(bytes, path_);
     try {
       const json records = json::parse(bytes);
       for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i)
@@ -130,10 +142,15 @@ class RecordSource : public PromptSource {
     double rank = 0;
   };
 
-  // All but the question, for rewards that go by more than the answer.
-  static std::string others(const json& record, const std::string& question) {
-    json rest = record;
-    rest.erase(question);
+  bool keeps_all() const { return std::ranges::count(options_.columns, "*") > 0; }
+
+  // For rewards that go by more than question and answer.
+  std::string others(const json& record) const {
+    if (options_.columns.empty()) return "";
+    json rest = keeps_all() ? record : json::object();
+    rest.erase(options_.prompt_column);
+    for (const std::string& name : options_.columns)
+      if (const json* value = name == "*" ? nullptr : find(record, name)) rest[name] = *value;
     return json_text(rest);
   }
 
@@ -151,7 +168,7 @@ class RecordSource : public PromptSource {
     return at;
   }
 
-  static const json& field(const json& record, const std::string& name, const std::string& where) {
+  const json& field(const json& record, const std::string& name, const std::string& where) const {
     if (const json* found = find(record, name)) return *found;
     std::vector<std::string> names;
     for (const auto& [key, value] : record.items()) {
@@ -162,7 +179,12 @@ class RecordSource : public PromptSource {
     throw UserError(where, "has no field `" + name + "`",
                     names.empty()
                         ? "the record is empty"
-                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column");
+                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column" +
+                              no_answer_hint(name));
+  }
+
+  std::string no_answer_hint(const std::string& name) const {
+    return name == options_.answer_column ? ", the latter to none for rows without answers" : "";
   }
 
   static UserError wrong_field(const std::string& name, const json& value, const std::string& where, const std::string& right) {
@@ -189,7 +211,7 @@ class RecordSource : public PromptSource {
   json tools_of(const json& record, const std::string& where) const {
     const json* found = find(record, options_.tools_column);
     if (!found || found->is_null()) return nullptr;
-    json tools = found->is_string() ? json::parse(found->get<std::string>(), nullptr, false) : *found;
+    json tools = found->is_string() ? parse_or_discard<json>(found->get<std::string>()) : *found;
     if (!tools.is_array()) throw wrong_field(options_.tools_column, *found, where, "a list of tools");
     return tools;
   }

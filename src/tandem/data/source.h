@@ -25,6 +25,9 @@ class PromptSource {
 
 enum class Split { kTrain, kHeldOut };
 
+/// As options.answer_column: the rows have no answer.
+constexpr const char* kNoAnswer = "none";
+
 /// A training set and how often it is drawn from, against the others.
 struct MixPart {
   std::string path;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/batch.h"
 
+#include <algorithm>
+
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::reward {
@@ -13,7 +16,7 @@ namespace {
 std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
 
 json columns_of(const Answer& answer) {
-  json columns = json::parse(answer.columns.empty() ? "{}" : answer.columns, nullptr, false);
+  json columns = parse_or_discard<json>(answer.columns.empty() ? "{}" : answer.columns);
   return columns.is_object() ? columns : json::object();
 }
 
@@ -43,6 +46,19 @@ json batch_json(std::span<const Answer> answers) {
     batch["columns"].push_back(columns_of(answer));
   }
   return batch;
+}
+
+json column_of(const Answer& answer, const std::string& name) {
+  json at = columns_of(answer);
+  if (at.contains(name)) return at[name];
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (!at.is_object() || !at.contains(part)) return nullptr;
+    at = json(std::move(at[part]));
+    begin = end + 1;
+  }
+  return at;
 }
 
 std::vector<Score> scores_of(const json& reply, size_t count, const std::string& name) {

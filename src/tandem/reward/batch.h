@@ -15,6 +15,9 @@ namespace tandem::reward {
 /// answer, and "seed"}. Ill-formed UTF-8 becomes U+FFFD.
 nlohmann::json batch_json(std::span<const Answer> answers);
 
+/// The column of that name, or the one its dots lead to; null if there is none.
+nlohmann::json column_of(const Answer& answer, const std::string& name);
+
 /// Scores from [[score or null, {part: number}, extracted], ...]. Parts are named `name` and `name/part`; null, "does not
 /// apply", scores 0 and has no part. Errors: UserError naming `name` for another form or another number of them.
 std::vector<Score> scores_of(const nlohmann::json& reply, size_t count, const std::string& name);

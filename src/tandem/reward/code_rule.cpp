@@ -3,6 +3,7 @@
 #include <random>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/reward/backend/sandbox.h"
 #include "tandem/reward/code_tests.h"
 #include "tandem/reward/worker_rules.h"
@@ -60,7 +61,7 @@ class CodeRule : public Rule {
     stopped = run.why.ends_with("limit");
     if (!run.finished) return false;
     if (program.question.empty()) return same_output(run.output, test.expected.get<std::string>());
-    const json answer = json::parse(run.answer, nullptr, false);
+    const json answer = parse_or_discard<json>(run.answer);
     if (!answer.is_object()) return false;
     if (test.function.empty()) return answer.value("token", json()) == token;
     return answer.contains("value") && same_result(answer["value"], test.expected);

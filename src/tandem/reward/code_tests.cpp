@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/reward/math/hendrycks.h"
 
 namespace tandem::reward {
@@ -35,7 +36,7 @@ json arguments_of(const json& input) {
   std::istringstream lines(input.get<std::string>());
   for (std::string line; std::getline(lines, line);) {
     if (trimmed(line).empty()) continue;
-    json value = json::parse(line, nullptr, false);
+    json value = parse_or_discard<json>(line);
     arguments.push_back(value.is_discarded() ? json(line) : std::move(value));
   }
   return arguments;
@@ -43,7 +44,7 @@ json arguments_of(const json& input) {
 
 json result_of(const json& output) {
   if (!output.is_string()) return output;
-  json value = json::parse(output.get<std::string>(), nullptr, false);
+  json value = parse_or_discard<json>(output.get<std::string>());
   return value.is_discarded() ? output : value;
 }
 
@@ -71,7 +72,7 @@ std::string function_of(const json& row) {
     if (row.contains(name) && row[name].is_string()) return row[name];
   if (!row.contains("metadata")) return "";
   const json& metadata = row["metadata"];
-  return function_of(metadata.is_string() ? json::parse(metadata.get<std::string>(), nullptr, false) : metadata);
+  return function_of(metadata.is_string() ? parse_or_discard<json>(metadata.get<std::string>()) : metadata);
 }
 
 void add_object(const json& gold, std::vector<CodeTest>& tests) {
@@ -145,7 +146,7 @@ bool same_value(const json& given, const json& expected) {
 
 std::vector<CodeTest> code_tests(const std::string& gold) {
   std::vector<CodeTest> tests;
-  const json parsed = json::parse(gold, nullptr, false);
+  const json parsed = parse_or_discard<json>(gold);
   try {
     if (parsed.is_object()) add_object(parsed, tests);
     else if (parsed.is_array()) for (const json& one : parsed) add_case(one, tests);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/batch.h"
 #include "tandem/reward/worker_rules.h"
@@ -64,10 +65,11 @@ class HttpRule : public Rule {
 
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return false; }  // what it needs is its own affair
+  bool reads_columns() const override { return true; }
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {
     if (answers.empty()) return {};
-    const json reply = json::parse(post(batch_json(answers).dump()), nullptr, false);
+    const json reply = parse_or_discard<json>(post(batch_json(answers).dump()));
     if (reply.is_discarded()) throw UserError("reward.url " + url_, "did not answer with JSON", "expected {\"scores\": [...]}");
     return scores_of(scores_in(reply, "reward.url " + url_), answers.size(), name_);
   }

@@ -13,9 +13,11 @@ namespace tandem::reward {
 struct Options {
   std::string rule;
   std::vector<std::string> rules;
+  std::vector<std::string> by_source;
   int64_t workers = 1;
   std::string method = "strict";
   std::string pattern;
+  std::string choices_column = "choices";
   std::string schema;
   bool strict_box = false;
   bool integer_gold = false;
@@ -46,9 +48,15 @@ inline void describe(OptionVisitor& field, Options& o) {
         "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`; empty: `python` or `http` if `python` or `url` is set, "
         "else `exact`.");
   field("rules", o.rules, "Several rules with weights, such as [number=1.0, think_format=0.2]; replaces `rule`.");
+  field("by_source", o.by_source,
+        "A rule for each data set, by the name that data.source_column gives: [openai/gsm8k=gsm8k, lighteval/MATH=math]; other sets "
+        "go by `rules` or `rule` if one is given, else they are an error.");
   field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", at_least(1));
   field("method", o.method, "gsm8k: strict wants `#### N`, flexible takes the last number.", one_of({"strict", "flexible"}));
   field("pattern", o.pattern, "regex: the pattern to find; empty takes the right answer as the pattern.");
+  field("choices_column", o.choices_column,
+        "choice: column with the texts of A, B, ... of a row that has them; dots go into it. The right answer may then be a text or an "
+        "index, too.");
   field("schema", o.schema, "json: a JSON Schema the answer must keep, as a file or as text; empty: any JSON.");
   field("strict_box", o.strict_box, "dapo: the answer must stand in a box.");
   field("integer_gold", o.integer_gold, "dapo: compare with the right answer as an integer.");

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
+#include "tandem/reward/batch.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/json_schema.h"
 #include "tandem/reward/math/hendrycks.h"
@@ -57,22 +59,36 @@ Score grade_deepscaler(const Answer& a) {
 }
 
 // A letter, the text of a choice, or, where the choices are given and none reads so, its index from 0.
-ChoiceGold right_choice(const Answer& a) {
-  const ChoiceGold named = choice_gold(a.gold, a.choices);
-  const std::string gold = trimmed(a.gold);
-  const bool is_index = gold.size() == 1 && gold[0] >= '0' && gold[0] <= '9' && !a.choices.empty();
-  return named.letter || !is_index ? named : choice_gold_at(gold[0] - '0', a.choices);
+// The texts of A, B, ...: given with the answer, or a column of its row.
+std::vector<std::string> choices_of(const Answer& a, const std::string& column) {
+  if (!a.choices.empty() || a.columns.empty()) return a.choices;
+  const nlohmann::json given = column_of(a, column);
+  if (given.is_null()) return {};
+  const auto is_text = [](const nlohmann::json& choice) { return choice.is_string(); };
+  if (!given.is_array() || given.size() > 10 || !std::all_of(given.begin(), given.end(), is_text))
+    throw UserError("reward.choices_column", "`" + column + "` is " + given.dump().substr(0, 40),
+                    "expected at most 10 texts, those of A, B, ...");
+  return given.get<std::vector<std::string>>();
 }
 
-Score grade_choice(const Answer& a) {
-  const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
-  return {choice_score(a.response, right_choice(a)), {}, letter ? std::string(1, *letter) : ""};
+ChoiceGold right_choice(const Answer& a, const std::vector<std::string>& choices) {
+  const ChoiceGold named = choice_gold(a.gold, choices);
+  const std::string gold = trimmed(a.gold);
+  const bool is_index = gold.size() == 1 && gold[0] >= '0' && gold[0] <= '9' && !choices.empty();
+  return named.letter || !is_index ? named : choice_gold_at(gold[0] - '0', choices);
+}
+
+Function choice_rule(const Options& o) {
+  return [column = o.choices_column](const Answer& a) {
+    const auto letter = choice_letter(a.response, "ABCDEFGHIJ");
+    return Score{choice_score(a.response, right_choice(a, choices_of(a, column))), {}, letter ? std::string(1, *letter) : ""};
+  };
 }
 
 Function json_rule(const Options& o) {
   if (o.schema.empty()) return [](const Answer& a) { return verdict(nlohmann::json::accept(trimmed(a.response)), ""); };
   return [schema = std::make_shared<JsonSchema>(o.schema)](const Answer& a) {  // shared: std::function must be copyable
-    const nlohmann::json value = nlohmann::json::parse(trimmed(a.response), nullptr, false);
+    const nlohmann::json value = parse_or_discard<nlohmann::json>(trimmed(a.response));
     return verdict(!value.is_discarded() && schema->accepts(value), "");
   };
 }
@@ -112,6 +128,7 @@ struct Entry {
   const char* name;
   std::function<Function(const Options&)> make;
   bool needs_gold = true;
+  bool reads_columns = false;
 };
 
 const std::vector<Entry>& table() {
@@ -135,7 +152,7 @@ const std::vector<Entry>& table() {
          return dapo_rule(slime);
        }},
       {"deepscaler", [](const Options&) -> Function { return grade_deepscaler; }},
-      {"choice", [](const Options&) -> Function { return grade_choice; }},
+      {"choice", choice_rule, true, true},
       {"f1",
        [](const Options&) -> Function {
          return [](const Answer& a) {
@@ -241,6 +258,9 @@ class WeightedSum : public Rule {
   bool needs_gold() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->needs_gold(); });
   }
+  bool reads_columns() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->reads_columns(); });
+  }
   void abandon() const noexcept override {
     for (const Part& part : parts_) part.rule->abandon();
   }
@@ -296,7 +316,8 @@ std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
       return function(repaired);
     };
     const bool has_pattern = spec.name == "regex" && !options.pattern.empty();
-    return std::make_unique<FunctionRule>(entry.name, on_characters, entry.needs_gold && !has_pattern);
+    const FunctionRule::Needs needs{entry.needs_gold && !has_pattern, entry.reads_columns};
+    return std::make_unique<FunctionRule>(entry.name, on_characters, needs);
   }
   throw UserError("reward.rule", "there is no rule `" + spec.name + "`", "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
 }
@@ -329,8 +350,9 @@ std::string rule_of(const Options& options) {
   return !options.python.empty() ? "python" : !options.url.empty() ? "http" : "exact";
 }
 
-std::unique_ptr<Rule> make_reward(const Options& options) {
-  if (options.rules.empty()) return make_rule(rule_of(options), options);
+namespace {
+
+std::unique_ptr<Rule> weighted_sum(const Options& options) {
   std::vector<WeightedSum::Part> parts;
   for (const std::string& item : options.rules) {
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);
@@ -345,6 +367,28 @@ std::unique_ptr<Rule> make_reward(const Options& options) {
     parts.push_back({make_rule(trimmed(item.substr(0, equals)), options), weight});
   }
   return std::make_unique<WeightedSum>(std::move(parts));
+}
+
+std::unique_ptr<Rule> one_reward(const Options& options) {
+  return options.rules.empty() ? make_rule(rule_of(options), options) : weighted_sum(options);
+}
+
+}  // namespace
+
+std::unique_ptr<Rule> make_reward(const Options& options) {
+  if (options.by_source.empty()) return one_reward(options);
+  std::vector<SourceRule> rules;
+  for (const std::string& entry : options.by_source) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || trimmed(entry.substr(0, equals)).empty())
+      throw UserError("reward.by_source", "`" + entry + "` names no data set with a rule",
+                      "expected SOURCE=RULE, such as openai/gsm8k=gsm8k");
+    const std::string source = trimmed(entry.substr(0, equals)), spec = trimmed(entry.substr(equals + 1));
+    const auto same = [&](const SourceRule& other) { return other.spec == spec; };
+    const auto known = std::find_if(rules.begin(), rules.end(), same);  // its workers serve both
+    rules.push_back({source, spec, known == rules.end() ? std::shared_ptr<Rule>(make_rule(spec, options)) : known->rule});
+  }
+  return by_source(std::move(rules), options.rule.empty() && options.rules.empty() ? nullptr : one_reward(options));
 }
 
 }  // namespace tandem::reward

@@ -43,6 +43,8 @@ class Rule {
   virtual const std::string& name() const = 0;
   /// False if it scores without a right answer.
   virtual bool needs_gold() const { return true; }
+  /// Whether it goes by Answer::columns, so that those must be kept.
+  virtual bool reads_columns() const { return false; }
   /// Makes the calls in progress end soon, by throwing; later ones work.
   virtual void abandon() const noexcept {}
 };
@@ -50,16 +52,20 @@ class Rule {
 /// A rule from a function; parts hold its score under its name unless it fills them.
 class FunctionRule : public Rule {
  public:
-  FunctionRule(std::string name, std::function<Score(const Answer&)> function, bool needs_gold = true)
-      : name_(std::move(name)), function_(std::move(function)), needs_gold_(needs_gold) {}
+  struct Needs {
+    bool gold = true, columns = false;
+  };
+  FunctionRule(std::string name, std::function<Score(const Answer&)> function, Needs needs)
+      : name_(std::move(name)), function_(std::move(function)), needs_(needs) {}
   Score score(const Answer& answer) const override;
   const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return needs_gold_; }
+  bool needs_gold() const override { return needs_.gold; }
+  bool reads_columns() const override { return needs_.columns; }
 
  private:
   std::string name_;
   std::function<Score(const Answer&)> function_;
-  bool needs_gold_;
+  Needs needs_;
 };
 
 std::vector<std::string> rule_names();
@@ -68,7 +74,7 @@ std::vector<std::string> rule_names();
 std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {});
 /// options.rule, or what stands for an empty one.
 std::string rule_of(const Options& options);
-/// The reward of a recipe: options.rules as a weighted sum, or rule_of(options).
+/// The reward of a recipe: options.by_source, or options.rules as a weighted sum, or rule_of(options).
 std::unique_ptr<Rule> make_reward(const Options& options);
 
 }  // namespace tandem::reward

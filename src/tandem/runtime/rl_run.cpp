@@ -33,8 +33,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       context_(context),
       folder_(folder),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      prompts_(config_.data, data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       reward_(reward::make_reward(config_.reward)),
+      prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       recipe_(algo::recipe_of(config_.algo)),
       schedule_(schedule_of(config_, recipe_)),
       actor_(context, model::read_config(model_dir), config_.train),
@@ -42,7 +42,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       files_(context, config_.run.dir, model_dir),
       progress_(config_.run.steps) {
   if (!config_.data.eval.empty())
-    eval_prompts_ = std::make_unique<PromptStream>(config_.data, data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
+    eval_prompts_ =
+        std::make_unique<PromptStream>(data_for(*reward_, config_.data), data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
   // Before any work: what could not be generated at the end must not start.
   const int64_t positions = actor_.train_model().config().max_positions;
   if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);

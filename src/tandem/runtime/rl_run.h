@@ -68,9 +68,9 @@ class RlRun {
   RankContext& context_;
   RunFolder* folder_;
   text::Tokenizer tokenizer_;
+  std::unique_ptr<reward::Rule> reward_;
   PromptStream prompts_;
   std::unique_ptr<PromptStream> eval_prompts_;
-  std::unique_ptr<reward::Rule> reward_;
   algo::Recipe recipe_;
   planner::Schedule schedule_;
   Actor actor_;

@@ -18,11 +18,13 @@ SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, Ru
       folder_(folder),
       model_dir_(model_dir),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      prompts_(config_.data, data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       reward_(reward::make_reward(config_.reward)),
+      prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       actor_(context, model::read_config(model_dir), config_.supervised.train),
       files_(context, config_.run.dir, model_dir),
       progress_(config_.supervised.steps) {
+  if (config_.data.answer_column == data::kNoAnswer)
+    throw UserError("data.answer_column", "is none, and supervised steps train on answers", "the field that holds them");
   actor_.load(model_dir);
 }
 
@@ -110,8 +112,8 @@ RunSummary SupervisedRun::run() {
     const int64_t every = config_.checkpoint.every_steps;
     if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps || reached) save();
   }
-  const Exported exported = gather_export(actor_);
-  if (context_.is_first()) write_export(config_.run.dir, actor_, exported, model_dir_);
+  const auto tensors = actor_.gather(context_.gemm.dtype());
+  if (context_.is_first()) export_model(folder_->path("hf"), actor_.train_model().config(), tensors, files_.texts());
   context_.world.barrier();
   return {{}, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
 }

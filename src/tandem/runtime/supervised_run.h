@@ -29,8 +29,8 @@ class SupervisedRun {
   RunFolder* folder_;
   std::string model_dir_;
   text::Tokenizer tokenizer_;
-  PromptStream prompts_;
   std::unique_ptr<reward::Rule> reward_;
+  PromptStream prompts_;
   Actor actor_;
   StateFiles files_;
   Progress progress_;

@@ -11,7 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kOtherWays = "give `prompt` or `prompt_ids`, or a template of your own";
+constexpr const char* kOtherWays =
+    "give `prompt` or `prompt_ids`, or a template of your own: --chat-template, or data.chat_template in a recipe";
 
 std::string source_in(const nlohmann::json& config, const std::string& path) {
   const auto found = config.find("chat_template");

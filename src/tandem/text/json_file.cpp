@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 
 namespace tandem::text {
 
@@ -21,6 +22,8 @@ std::string read_file(const std::string& path) {
 
 nlohmann::json read_json_object(const std::string& path) {
   const std::string bytes = read_file(path);
+  if (nests_too_deep(bytes))
+    throw UserError(path, "nests deeper than " + std::to_string(kMaxJsonDepth) + " levels", "expected an intact file");
   try {
     nlohmann::json json = nlohmann::json::parse(bytes);
     if (!json.is_object()) throw UserError(path, "holds no JSON object", "expected { ... }");

@@ -25,6 +25,12 @@ std::map<std::string, at::Tensor> some_tensors() {
           {"scalar", at::full({}, 2.5, at::kDouble)}};
 }
 
+SafetensorsFile file_with_header(const std::string& header) {
+  const uint64_t size = header.size();
+  const std::string bytes = std::string(reinterpret_cast<const char*>(&size), sizeof size) + header;
+  return SafetensorsFile(std::as_bytes(std::span(bytes)), "in memory");
+}
+
 TEST(Safetensors, WhatIsWrittenIsRead) {
   const TemporaryFolder folder("roundtrip");
   const auto tensors = some_tensors();
@@ -52,6 +58,16 @@ TEST(Safetensors, EveryTruncationIsRefused) {
     std::filesystem::resize_file(folder / "cut", left);
     EXPECT_THROW(SafetensorsFile(folder / "cut"), UserError) << left;
   }
+}
+
+TEST(Safetensors, AHeaderThatNestsWithoutEndIsRefused) {
+  const std::string brackets = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THROW(file_with_header(R"({"a":{"dtype":)" + brackets + R"(,"shape":[],"data_offsets":[0,0]}})"), UserError);
+}
+
+TEST(Safetensors, ATensorOfNoBytesMayNotHaveSizesThatNoStrideHolds) {
+  EXPECT_EQ(file_with_header(R"({"a":{"dtype":"F32","shape":[7,0,9],"data_offsets":[0,0]}})").view("a").numel(), 0);
+  EXPECT_THROW(file_with_header(R"({"a":{"dtype":"F32","shape":[0,4611686018427387904,4],"data_offsets":[0,0]}})"), UserError);
 }
 
 TEST(Safetensors, AMissingFileOrTensorIsNamed) {

@@ -70,12 +70,25 @@ TEST(Recipe, AValueOfTheWrongShapeNamesFileAndOption) {
   for (const auto& [yaml, name] : {std::pair{"rollout:\n  stop: [[a]]\n", "rollout.stop"}, {"rollout:\n  stop: [{a: b}]\n", "rollout.stop"},
                                    {"algo:\n  name: [grpo]\n", "algo.name"}, {"algo:\n  name: {a: b}\n", "algo.name"},
                                    {"run:\n  [steps]: 3\n", "option"}, {"algo: 5\n", "algo"},
+                                   {"run:\n  steps: 3\nrun:\n  steps: 4\n", "run.steps stands here a second time"},
                                    {"supervised:\n  logprob_micro_batch_tokens: 5\n", "supervised.logprob_micro_batch_tokens"}}) {
     std::ofstream(file) << yaml;
     const std::string message = refusal(file.string());
     EXPECT_TRUE(message.starts_with(file.string() + ":")) << yaml << message;
     EXPECT_NE(message.find(name), std::string::npos) << message;
   }
+  fs::remove(file);
+}
+
+TEST(Recipe, AListOfPairsMayBeAMapping) {
+  const fs::path file = fs::temp_directory_path() / "tandem_mapping.yaml";
+  std::ofstream(file) << "data:\n  mix: {a.jsonl: 2, b.parquet: 1}\n"
+                         "reward:\n  by_source:\n    openai/gsm8k: gsm8k(method=flexible)\n    lighteval/MATH: math\n";
+  const runtime::RunConfig config = parsed(file.string());
+  EXPECT_EQ(config.data.mix, (std::vector<std::string>{"a.jsonl=2", "b.parquet=1"}));
+  EXPECT_EQ(config.reward.by_source, (std::vector<std::string>{"openai/gsm8k=gsm8k(method=flexible)", "lighteval/MATH=math"}));
+  std::ofstream(file) << "reward:\n  by_source: {a: [math]}\n";
+  EXPECT_NE(refusal(file.string()).find("reward.by_source"), std::string::npos);
   fs::remove(file);
 }
 

@@ -80,10 +80,36 @@ TEST(Parquet, AnErrorNamesFileRowAndColumn) {
   EXPECT_TRUE(says(error(options), "the nearest is `reward_model.ground_truth`")) << error(options);
   options.prompt_column = "nothing";
   options.answer_column = options.source_column = options.curriculum_column = "";
+  EXPECT_TRUE(says(error(options), "row 0: has no field `nothing`")) << error(options);
+  options = verl();
+  options.columns = {"*", "day"};
   EXPECT_TRUE(says(error(options), "column `day` holds date32")) << error(options);
   options = verl();
   options.curriculum_column = "plain";
   EXPECT_TRUE(says(error(options), "row 0: field `plain` is \"1+1?\" (expected a number)")) << error(options);
+}
+
+TEST(Parquet, OtherColumnsAreKeptForRewardsAsTheOptionSays) {
+  Options options = verl();
+  const auto columns = [&] { return Json::parse(open_records(kRows, options, 0)->at(2).columns); };
+  EXPECT_EQ(columns()["extra_info"], Json::parse(R"({"index": 2, "split": "train", "tests": ["a", null]})"));
+  EXPECT_EQ(columns()["plain"], "third");
+  EXPECT_FALSE(columns().contains("prompt")) << "the question";
+  EXPECT_FALSE(columns().contains("day")) << "dates have no form in JSON, and nobody asked for it";
+  options.columns = {"extra_info.index", "small", "absent"};
+  EXPECT_EQ(columns(), Json::parse(R"({"extra_info.index": 2, "small": 3})"));
+  options.columns = {};
+  EXPECT_EQ(open_records(kRows, options, 0)->at(2).columns, "");
+}
+
+TEST(Records, RowsMayHaveNoAnswer) {
+  Options options;
+  options.answer_column = kNoAnswer;
+  const std::string path = file_with("bare.jsonl", R"({"question": "q", "words": ["a"]})");
+  EXPECT_EQ(open_records(path, options, 0)->at(0).answer, "");
+  EXPECT_EQ(open_records(path, options, 0)->at(0).columns, R"({"words":["a"]})");
+  options.answer_column = "answer";
+  EXPECT_TRUE(says(error_of([&] { open_records(path, options, 0); }), "the latter to none for rows without answers"));
 }
 
 TEST(Parquet, BrokenFilesAreRefused) {

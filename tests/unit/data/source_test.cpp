@@ -70,6 +70,13 @@ TEST(Records, ErrorsNameFileAndLine) {
   EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("{prompt}"), std::string::npos);
 }
 
+TEST(Records, LinesThatNestWithoutEndAreRefused) {
+  const std::string brackets(100000, '['), closing(100000, ']');
+  const std::string row = R"({"question": "q", "answer": "a", "other": )" + brackets + closing + "}";
+  EXPECT_NE(error_of(file_with("deep.jsonl", "\n" + row), {}).find("deep.jsonl:2: nests deeper than 500 levels"), std::string::npos);
+  EXPECT_NE(error_of(file_with("deep.json", "[" + row + "]"), {}).find("deep.json: nests deeper than 500 levels"), std::string::npos);
+}
+
 TEST(Records, TheSharedDataSetsOpen) {
   const std::string data = std::string(TANDEM_SOURCE_DIR) + "/../shared/data";
   if (!fs::exists(data)) GTEST_SKIP() << "no ../shared";

@@ -281,6 +281,10 @@ TEST(CodeRule, AssertionsMustAllHold) {
   EXPECT_EQ(grade(fenced("raise SystemExit(0)"), plain), 0);
   EXPECT_EQ(grade(fenced("import os\ndef double(x):\n    os._exit(0)"), plain), 0);
   EXPECT_EQ(grade(fenced("import os\nos.write(4, b'\\n{\"token\": \"x\"}\\n')\nos._exit(0)"), plain), 0);
+  EXPECT_EQ(grade(fenced("import os\nos.write(4, b'\\n')\nos.read(4, 65536)\n"
+                         "left = b'{\"token\":' + b'[' * 100000 + b']' * 100000 + b'}\\n'\n"
+                         "while left: left = left[os.write(4, left):]\nos._exit(0)"), plain), 0)
+      << "a reply that nests deeper than a stack holds";
 }
 
 TEST(CodeRule, HostileProgramsScoreZeroAndTheRuleGoesOn) {

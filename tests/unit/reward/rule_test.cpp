@@ -139,6 +139,62 @@ TEST(Rule, AChoiceMayBeGivenByItsLetterItsTextOrItsIndex) {
   EXPECT_EQ(grade("choice", "The answer is B.", "dark blue"), 0);
 }
 
+TEST(Rule, TheTextsOfChoicesMayBeAColumnOfTheRow) {
+  const auto score = [](const std::string& spec, const std::string& response, const std::string& gold, const std::string& columns) {
+    Answer answer{response, gold};
+    answer.columns = columns;
+    return make_rule(spec)->score(answer).score;
+  };
+  EXPECT_EQ(score("choice", "The answer is B.", "dark blue", R"({"choices": ["red", "dark blue"]})"), 1);
+  EXPECT_EQ(score("choice", "The answer is B.", "1", R"({"choices": ["red", "dark blue"]})"), 1);
+  EXPECT_EQ(score("choice(choices_column=c.text)", "The answer is A.", "red", R"({"c": {"text": ["red", "dark blue"]}})"), 1);
+  EXPECT_EQ(score("choice(choices_column=c.text)", "The answer is B.", "red", R"({"c": {"text": ["red", "dark blue"]}})"), 0);
+  EXPECT_EQ(score("choice", "The answer is B.", "B", R"({"other": 1})"), 1) << "rows without choices name the letter";
+  EXPECT_THROW(score("choice", "The answer is B.", "B", R"({"choices": "red"})"), UserError);
+  EXPECT_TRUE(make_rule("choice")->reads_columns());
+  EXPECT_FALSE(make_rule("math")->reads_columns()) << "then none are kept";
+}
+
+Answer from(const std::string& source, const std::string& response, const std::string& gold) {
+  Answer answer{response, gold};
+  answer.data_source = source;
+  return answer;
+}
+
+TEST(Reward, MayHaveARuleForEachDataSet) {
+  Options options;
+  options.by_source = {"openai/gsm8k=gsm8k(method=flexible)", "format=json"};
+  const auto reward = make_reward(options);
+  const std::vector<Answer> answers = {from("openai/gsm8k", "so 7", "7"), from("openai/gsm8k", "so 8", "7"), from("format", "[7]", "")};
+  const std::vector<Score> scores = reward->score_batch(answers);
+  ASSERT_EQ(scores.size(), 3u);
+  EXPECT_EQ(scores[0].score, 1);
+  EXPECT_EQ(scores[1].score, 0);
+  EXPECT_EQ(scores[2].score, 1);
+  EXPECT_EQ(scores[0].parts[0].first, "gsm8k");
+  EXPECT_EQ(scores[2].parts[0].first, "json");
+  try {
+    reward->score(from("gsm8k", "so 7", "7"));
+    FAIL() << "no rule";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("no rule for the data set `gsm8k` (it has some for format, openai/gsm8k; "), std::string::npos) << e.what();
+  }
+  options.rules = {"exact=2"};
+  EXPECT_EQ(make_reward(options)->score(from("gsm8k", "7", "7")).score, 2) << "the others";
+}
+
+TEST(Reward, AnEntryOfADataSetIsANameAndARule) {
+  const auto refused = [](std::vector<std::string> by_source) {
+    Options options;
+    options.by_source = std::move(by_source);
+    EXPECT_THROW(make_reward(options), UserError);
+  };
+  refused({"math"});
+  refused({"=math"});
+  refused({"a=mth"});
+  refused({"a=math", "a=exact"});
+}
+
 TEST(Rule, ASettingMayHoldCommasInBracketsOrQuotes) {
   EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "12", ""), 1);
   EXPECT_EQ(grade("regex(pattern=^\\d{1,3}$)", "1234", ""), 0);

@@ -92,6 +92,7 @@ class Gates(unittest.TestCase):
         gone = "one\n`rollout/gone.h` and\n```\nscripts/run configs/gone.yaml\n```\n"
         named = [fault.split(": no file ")[1] for fault in doc_symbols.missing_files(page, gone)]
         self.assertEqual(named, ["rollout/gone.h", "configs/gone.yaml"])
+        self.assertEqual(list(doc_symbols.missing_files(page, "`mine.py`:\n```\n```\nthen `mine.py`\n")), [], "given by the page")
         module = source.SRC / "comm/README.md"
         self.assertEqual(list(doc_symbols.missing_files(module, "`mpi.cpp` in `backend`")), [])
         self.assertEqual(len(list(doc_symbols.missing_files(module, "`engine.h`"))), 1)

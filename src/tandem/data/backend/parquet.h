@@ -12,6 +12,7 @@ namespace tandem::data {
 struct ParquetRequest {
   std::string path;
   std::vector<std::string> columns;  ///< top-level columns wanted; those the file lacks are passed over
+  bool others = false;               ///< also every other column whose type has a form in JSON
 };
 
 /// Calls `use` with each row, which holds the wanted columns (all where the file has none of them), until it returns false.

@@ -94,12 +94,33 @@ Json cell(const arrow::Array& array, int64_t row, const Place& place, int levels
   }
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Bytes, which are images as a rule, have none.
+bool has_json_form(const arrow::DataType& type) {
+  if (type.id() == Type::DICTIONARY) return has_json_form(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  constexpr Type::type kNested[] = {Type::LIST, Type::LARGE_LIST, Type::FIXED_SIZE_LIST, Type::STRUCT};
+  if (std::ranges::find(kNested, type.id()) != std::end(kNested))
+    return std::ranges::all_of(type.fields(), [](const auto& field) { return has_json_form(*field->type()); });
+  constexpr Type::type kPlain[] = {Type::NA, Type::BOOL, Type::STRING, Type::LARGE_STRING, Type::STRING_VIEW, Type::DOUBLE, Type::FLOAT};
+  return arrow::is_integer(type.id()) || std::ranges::find(kPlain, type.id()) != std::end(kPlain);
+}
+
+std::vector<std::string> wanted_columns(const ParquetRequest& request, const arrow::Schema& schema) {
+  std::vector<std::string> names = request.columns;
+  for (const auto& field : schema.fields())
+    if (request.others && has_json_form(*field->type())) names.push_back(field->name());
+  return names;
+}
+
 // The leaves of the wanted columns; all leaves where none is there, so that the error can name what is.
 std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const std::vector<std::string>& columns) {
   std::vector<int> wanted, all;
   for (int i = 0; i < schema.num_columns(); ++i) {
     all.push_back(i);
-    if (std::find(columns.begin(), columns.end(), schema.GetColumnRoot(i)->name()) != columns.end()) wanted.push_back(i);
+    if (contains(columns, schema.GetColumnRoot(i)->name())) wanted.push_back(i);
   }
   return wanted.empty() ? all : wanted;
 }
@@ -107,7 +128,9 @@ std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const std::v
 void read(const ParquetRequest& request, const std::function<bool(const Json&, int64_t)>& use) {
   const auto file = value_or_fail(request.path, arrow::io::ReadableFile::Open(request.path));
   const auto reader = value_or_fail(request.path, parquet::arrow::OpenFile(file, arrow::default_memory_pool()));
-  const auto leaves = leaves_of(*reader->parquet_reader()->metadata()->schema(), request.columns);
+  std::shared_ptr<arrow::Schema> schema;
+  if (const auto status = reader->GetSchema(&schema); !status.ok()) fail(request.path, status.ToString());
+  const auto leaves = leaves_of(*reader->parquet_reader()->metadata()->schema(), wanted_columns(request, *schema));
   std::vector<int> groups;
   for (int i = 0; i < reader->num_row_groups(); ++i) groups.push_back(i);
   const auto batches = value_or_fail(request.path, reader->GetRecordBatchReader(groups, leaves));

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/backend/scripts.h"
 
@@ -136,7 +137,7 @@ json PythonWorker::exchange(const json& message, double timeout_s) {
   const std::string head = receive(sizeof size, deadline);
   std::memcpy(&size, head.data(), sizeof size);
   if (size > kMaxReplyBytes) lose("its answer is no message");
-  json reply = json::parse(receive(size, deadline), nullptr, false);
+  json reply = parse_or_discard<json>(receive(size, deadline));
   if (!reply.is_object()) lose("its answer is no message");
   take_log();
   log_lines(true);

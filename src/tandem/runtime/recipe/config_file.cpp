@@ -3,8 +3,10 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "tandem/base/check.h"
@@ -46,29 +48,49 @@ std::vector<std::string> texts_of(const YAML::Node& node, const OptionEntry& ent
   return texts;
 }
 
+// {a: 1, b: 2} is [a=1, b=2].
+std::vector<std::string> pairs_of(const YAML::Node& node, const OptionEntry& entry, const std::string& path) {
+  std::vector<std::string> texts;
+  for (const auto& pair : node) {
+    if (!pair.first.IsScalar() || !pair.second.IsScalar())
+      throw UserError(place(path, pair.first), entry.path + " holds an item that is no text", "expected a list of texts, or `name: value`");
+    texts.push_back(pair.first.Scalar() + "=" + pair.second.Scalar());
+  }
+  return texts;
+}
+
 void apply_value(const YAML::Node& node, const OptionEntry& entry, const std::string& where, const std::string& path) {
   auto* texts = std::get_if<std::vector<std::string>*>(&entry.ref.value);
   if (node.IsSequence() && !texts) throw UserError(where, entry.path + " is a list", join_text("expected ", option_type(entry.ref.value)));
-  if (node.IsSequence()) {
-    **texts = texts_of(node, entry, path);
+  if (node.IsSequence() || node.IsMap()) {
+    **texts = node.IsMap() ? pairs_of(node, entry, path) : texts_of(node, entry, path);
     check_option(entry, where);
   } else {
     set_option(entry, node.IsScalar() ? node.Scalar() : "", where);
   }
 }
 
-void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path) {
+bool is_list_option(const OptionList& list, const std::string& name) {
+  return std::ranges::any_of(list.entries, [&](const OptionEntry& entry) {
+    return entry.path == name && std::holds_alternative<std::vector<std::string>*>(entry.ref.value);
+  });
+}
+
+// `given` are the options that the file has set so far.
+void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path,
+                std::set<std::string>& given) {
   for (const auto& pair : node) {
     const std::string name = name_of(pair.first, prefix, path), where = place(path, pair.first);
-    if (!pair.second.IsMap()) {
+    if (!pair.second.IsMap() || is_list_option(list, name)) {
       apply_value(pair.second, find_option(list, name, where), where, path);
+      if (!given.insert(name).second) throw UserError(where, name + " stands here a second time", "each option once");
       continue;
     }
     bool known = false;
     std::vector<std::string> names;
     for (const OptionSection& section : list.sections) known |= section.path == name, names.push_back(section.path);
     if (!known) throw UserError(where, "unknown section " + name, "the nearest is " + nearest_name(name, names));
-    apply_yaml(pair.second, name + ".", list, path);
+    apply_yaml(pair.second, name + ".", list, path, given);
   }
 }
 
@@ -100,7 +122,8 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
   const YAML::Node node = path.empty() ? YAML::Node() : read_yaml(path);
   config.algo = algo::named_recipe(algorithm_of(node, settings, config.algo.name));
   const OptionList list = list_options(config);
-  if (node.IsMap()) apply_yaml(node, "", list, path);
+  std::set<std::string> given;
+  if (node.IsMap()) apply_yaml(node, "", list, path, given);
   for (const Setting& s : settings) set_option(find_option(list, s.name, s.where), s.value, s.where);
   for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
   if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());

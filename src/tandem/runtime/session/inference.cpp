@@ -65,7 +65,8 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
   const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward);
   Inference inference(request.inference);
   if (!inference.tokenizer()) throw UserError(request.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
-  const PromptStream stream(request.data, data::Split::kHeldOut, PromptText{*inference.tokenizer(), request.inference.model});
+  const PromptStream stream(data_for(*rule, request.data), data::Split::kHeldOut,
+                            PromptText{*inference.tokenizer(), request.inference.model});
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
   std::vector<data::Group> groups;

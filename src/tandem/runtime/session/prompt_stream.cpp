@@ -19,6 +19,15 @@ std::vector<double> weights_of(const data::Options& options, data::Split split) 
 
 }  // namespace
 
+data::Options data_for(const reward::Rule& rule, const data::Options& options) {
+  if (options.answer_column == data::kNoAnswer && rule.needs_gold())
+    throw UserError("data.answer_column", join_text("is none, and the reward, ", rule.name(), ", compares with an answer"),
+                    "the field that holds it, or another reward");
+  data::Options kept = options;
+  if (!rule.reads_columns()) kept.columns.clear();
+  return kept;
+}
+
 PromptStream::PromptStream(const data::Options& options, data::Split split, PromptText text)
     : options_(options), text_(std::move(text)), mix_(weights_of(options, split)) {
   if (split == data::Split::kHeldOut) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tandem/data/source.h"
+#include "tandem/reward/rule.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
@@ -19,6 +20,10 @@ struct PromptText {
   const text::Tokenizer& tokenizer;
   std::string model;  ///< directory whose chat template renders messages, unless the data options name another
 };
+
+/// The options under which rows are opened for a reward: columns are kept only for one that reads them. Errors: UserError if it
+/// needs a right answer and the rows have none.
+data::Options data_for(const reward::Rule& rule, const data::Options& options);
 
 /// Ownership  uses the tokenizer.
 /// Threads    one.
