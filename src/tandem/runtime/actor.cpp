@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/actor.h"
 
-#include <ATen/ops/empty.h>
+#include <algorithm>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -54,28 +54,32 @@ void Actor::switch_to_rollout() {
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
-std::map<std::string, at::Tensor> Actor::gather(c10::ScalarType dtype) {
-  const at::Tensor mine = trainer_->optimizer().gathered_master();
+std::vector<checkpoint::TensorInfo> Actor::tensors() const {
+  std::vector<checkpoint::TensorInfo> all;
+  for (const model::ParameterEntry& e : train_.table().entries) all.push_back({e.parameter.name, context_.gemm.dtype(), e.parameter.shape});
+  return all;
+}
+
+at::Tensor Actor::gather(const std::string& name) {
+  const model::ParameterTable& table = train_.table();
+  const auto e = std::find_if(table.entries.begin(), table.entries.end(), [&](const auto& entry) { return entry.parameter.name == name; });
+  TANDEM_CHECK(e != table.entries.end(), "no tensor ", name);
+  // Data-parallel ranks hold the same values: the master weights, rounded.
+  if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
+  const at::Tensor mine = table.view(train_.values(), *e);
+  if (e->box == Box::whole(e->parameter.shape)) return context_.is_first() ? mine : at::Tensor();
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
-  at::Tensor all = mine.unsqueeze(0);
-  if (tp.size() > 1) {
-    all = at::empty({tp.size(), mine.numel()}, mine.options());
-    tp.all_gather(all, mine);
-  }
-  std::map<std::string, at::Tensor> tensors;
-  if (!context_.is_first()) return tensors;
+  at::Tensor all = context_.host.allocate("checkpoint", {tp.size(), mine.numel()}, mine.scalar_type());
+  tp.all_gather(all, mine.view(-1));
+  if (!context_.is_first()) return {};
+  const at::Tensor whole = context_.host.allocate("checkpoint", e->parameter.shape, mine.scalar_type());
   for (int r = 0; r < tp.size(); ++r) {
-    const model::ParameterTable table = model::parameter_table(train_.config(), context_.train_layout, r);
-    const at::Tensor flat = all.select(0, r);
-    for (const model::ParameterEntry& e : table.entries) {
-      at::Tensor& whole = tensors[e.parameter.name];
-      if (!whole.defined()) whole = context_.host.allocate("checkpoint", e.parameter.shape, dtype);
-      at::Tensor part = whole;
-      for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      part.copy_(table.view(flat, e));
-    }
+    const Box box = model::box_of(e->parameter, train_.config(), tp.size(), r);
+    at::Tensor part = whole;
+    for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
+    part.copy_(all.select(0, r).view(part.sizes()));
   }
-  return tensors;
+  return whole;
 }
 
 }  // namespace tandem::runtime

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/runtime/context.h"
 #include "tandem/train/trainer.h"
@@ -29,8 +30,11 @@ class Actor {
   train::Trainer& trainer() { return *trainer_; }
   const ModelOnRank& train_model() const { return train_; }
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
-  /// Whole Hugging Face tensors in `dtype`, on rank 0 in host memory; empty elsewhere. Collective.
-  std::map<std::string, at::Tensor> gather(c10::ScalarType dtype);
+  /// The Hugging Face tensors that gather() knows, in the compute dtype.
+  std::vector<checkpoint::TensorInfo> tensors() const;
+  /// One of them, whole, on rank 0: a view of the weights, or a copy in host memory where TP ranks hold slices of it. Undefined
+  /// elsewhere. Collective.
+  at::Tensor gather(const std::string& name);
 
  private:
   std::vector<reshard::Held> held(const ModelOnRank& model) const;

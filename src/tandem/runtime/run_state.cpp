@@ -7,7 +7,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "tandem/checkpoint/model_dir.h"
+#include "tandem/checkpoint/model_export.h"
 #include "tandem/checkpoint/safetensors.h"
 
 namespace tandem::runtime {
@@ -62,9 +62,27 @@ std::string dtype_name(c10::ScalarType dtype) { return dtype == at::kFloat ? "fl
 
 }  // namespace
 
-void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir) {
-  checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(tensors.begin()->second.scalar_type())), tensors, tokenizer_dir);
+void export_model(const std::string& dir, RankContext& context, Actor& actor, const std::string& tokenizer_dir) {
+  const checkpoint::ExportOptions options{*checkpoint::parse_bytes(context.config.checkpoint.max_shard_size), tokenizer_dir};
+  checkpoint::ModelSource source{actor.tensors(), {}};
+  std::vector<std::string> order;
+  for (const checkpoint::Shard& shard : checkpoint::plan_shards(source.tensors, options.max_shard_bytes))
+    for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
+  size_t next = 0;
+  source.values = [&](const std::string& name) {
+    TANDEM_CHECK(order[next] == name, name, " is asked for where ", order[next], " is due");
+    ++next;
+    return actor.gather(name);
+  };
+  std::exception_ptr fault;
+  try {
+    const model::ModelConfig& config = actor.train_model().config();
+    if (context.is_first()) checkpoint::write_model_dir(dir, model::to_json(config, dtype_name(context.gemm.dtype())), source, options);
+  } catch (...) {
+    fault = std::current_exception();  // the other ranks are in the middle of it
+  }
+  for (; next < order.size(); ++next) actor.gather(order[next]);
+  if (fault) std::rethrow_exception(fault);
 }
 
 StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string tokenizer_dir)
@@ -73,19 +91,17 @@ StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::st
       tokenizer_dir_(std::move(tokenizer_dir)),
       writer_(root_, context.config.checkpoint.keep_last) {}
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights) {
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
   std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
-  export_model(dir + "/hf", actor.train_model().config(), weights, tokenizer_dir_);
   checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
 void StateFiles::save(const RunState& state, Actor& actor) {
-  const std::map<std::string, at::Tensor> weights = actor.gather(context_.gemm.dtype());
   const auto attempt = [&](const auto& action) {
     // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
     std::string fault;
@@ -102,7 +118,8 @@ void StateFiles::save(const RunState& state, Actor& actor) {
   attempt([&] {
     if (context_.is_first()) writer_.begin(state.step);
   });
-  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor, weights); });
+  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor); });
+  attempt([&] { export_model(writer_.tmp_path(state.step) + "/hf", context_, actor, tokenizer_dir_); });
   attempt([&] {
     if (context_.is_first()) writer_.commit(state.step);
   });

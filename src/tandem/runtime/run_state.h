@@ -42,7 +42,7 @@ class StateFiles {
   int64_t last_saved_step() const { return last_saved_step_; }
 
  private:
-  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const std::map<std::string, at::Tensor>& weights);
+  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor);
 
   RankContext& context_;
   std::string root_, tokenizer_dir_;
@@ -50,8 +50,8 @@ class StateFiles {
   int64_t last_saved_step_ = -1;
 };
 
-/// A model directory with weights, config.json and the tokenizer's files.
-void export_model(const std::string& dir, const model::ModelConfig& config, const std::map<std::string, at::Tensor>& tensors,
-                  const std::string& tokenizer_dir);
+/// A model directory of the actor's weights, with config.json and the tokenizer's files; rank 0 writes it, tensor by tensor.
+/// Collective, to its end even where it fails. Errors: PeerError on rank 0 as write_model_dir.
+void export_model(const std::string& dir, RankContext& context, Actor& actor, const std::string& tokenizer_dir);
 
 }  // namespace tandem::runtime
