@@ -43,7 +43,7 @@ def qwen_shapes(c):
 
 
 def mlp_shapes(prefix, hidden, inner):
-    return {f"{prefix}gate_proj.weight": [inner, hidden], f"{prefix}up_proj.weight": [inner, hidden], f"{prefix}down_proj.weight": [hidden, inner]}
+    return {f"{prefix}{name}_proj.weight": [hidden, inner] if name == "down" else [inner, hidden] for name in ("gate", "up", "down")}
 
 
 def deepseek_shapes(c):

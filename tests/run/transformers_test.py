@@ -182,7 +182,8 @@ def check_checkpoint(program, python):
             assert c["ids"] == theirs, (texts[i], c["ids"], theirs, told["gap"][i])
             error = max(error, worst(c["logprobs"], told["logprobs"][i][len(prompts[i]) - 1:]))
         assert error <= BOUND, error
-        said(f"a trained checkpoint of {files} files in transformers: cut as it cuts, no missing tensor, tokens equal, logprobs within {error:.1e}, greedy tokens equal "
+        said(f"a trained checkpoint of {files} files in transformers: cut as there, no missing tensor, "
+             f"tokens equal, logprobs within {error:.1e}, greedy tokens equal "
              f"(smallest top-2 gap {min(told['gap']):.4f})")
 
 

@@ -106,8 +106,9 @@ void copy_tokenizer(const std::string& from, const std::string& directory) {
 }  // namespace
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
-  static const std::map<std::string, double> kUnits = {{"", 1},      {"B", 1},          {"KB", 1e3},         {"MB", 1e6},        {"GB", 1e9},
-                                                       {"TB", 1e12}, {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30}, {"TIB", 0x1p40}};
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},       {"KB", 1e3},    {"MB", 1e6},    {"GB", 1e9},
+      {"TB", 1e12}, {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30}, {"TIB", 0x1p40}};
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc()) return std::nullopt;
