@@ -44,7 +44,7 @@ model.save_pretrained(job["again"], max_shard_size=job["shard"])
 json.dump(out, sys.stdout)
 """
 
-SHARD = "300KB"
+SHARD = "40KB"
 
 
 def read_safetensors(path):

@@ -24,23 +24,19 @@ namespace {
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// The modules of a layer in the order transformers registers them; of what matches several, the first. The tensors of one
-// module keep their order.
-constexpr std::string_view kModules[] = {"self_attn.q_proj.",   "self_attn.q_a_",         "self_attn.q_b_",  "self_attn.k_proj.",
-                                         "self_attn.v_proj.",   "self_attn.kv_a_",        "self_attn.kv_b_", "self_attn.o_proj.",
-                                         "self_attn.",          "mlp.experts.",           "mlp.",            "input_layernorm.",
-                                         "post_attention_layernorm."};
-
-// {layer, module}: what stands before the layers has -1, what stands behind them the largest number.
-std::pair<int64_t, size_t> place_of(const std::string& name) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!name.starts_with(kLayers)) return {name.starts_with("model.embed") ? -1 : INT64_MAX, 0};
-  int64_t layer = 0;
-  const char *begin = name.data() + kLayers.size(), *end = name.data() + name.size();
-  const std::string_view rest(std::from_chars(begin, end, layer).ptr, end);
-  const auto* module = std::find_if(std::begin(kModules), std::end(kModules),
-                                    [&](std::string_view m) { return rest.substr(std::min<size_t>(1, rest.size())).starts_with(m); });
-  return {layer, static_cast<size_t>(module - kModules)};
+// Names part by part as transformers 5 sorts them: numbers by value and before texts, so that layer 2 precedes layer 10.
+bool comes_before(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    const std::string_view part = a.substr(0, a.find('.')), other = b.substr(0, b.find('.'));
+    const bool number = part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool other_number = other.find_first_not_of("0123456789") == std::string_view::npos;
+    if (number != other_number) return number;
+    if (number && part.size() != other.size()) return part.size() < other.size();
+    if (part != other) return part < other;
+    a.remove_prefix(std::min(a.size(), part.size() + 1));
+    b.remove_prefix(std::min(b.size(), other.size() + 1));
+  }
+  return a.empty() && !b.empty();
 }
 
 std::string shard_name(size_t index, size_t count) {
@@ -123,7 +119,7 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
 }
 
 std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return place_of(a.name) < place_of(b.name); });
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return comes_before(a.name, b.name); });
   std::vector<Shard> shards;
   Shard open;
   int64_t held = 0;

@@ -35,8 +35,8 @@ struct Shard {
   std::string file;
   std::vector<TensorInfo> tensors;
 };
-/// Cuts a model as transformers does: tensors in the order of its modules, as many to a file as fit. model.safetensors alone if
-/// all do, else model-00001-of-0000N.safetensors and so on.
+/// Cuts a model as transformers 5 does: tensors by name, numbers in it by value, as many to a file as fit. model.safetensors alone
+/// if all do, else model-00001-of-0000N.safetensors and so on.
 std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes);
 
 /// Writes config.json, the weights and, where they are several files, model.safetensors.index.json; removes the weights that an

@@ -282,16 +282,19 @@ void SafetensorsFile::read(const std::string& name, const Box& box, at::Tensor t
   const Runs runs(from.shape, box);
   const bool as_stored = to.scalar_type() == from.dtype;
   const at::Tensor flat = to.view(-1);
-  at::parallel_for(0, to.numel(), kPieceBytes / width, [&](int64_t begin, int64_t end) {
-    std::vector<std::byte> held(as_stored ? 0 : static_cast<size_t>(std::min(kPieceBytes, (end - begin) * width)));
-    for (int64_t at = begin, next = begin; at < end; at = next) {
-      next = std::min(end, at + kPieceBytes / width);
-      std::byte* out = as_stored ? static_cast<std::byte*>(to.data_ptr()) + at * width : held.data();
-      runs.each(at, next, [&](int64_t first, int64_t count) {
+  const int64_t piece = kPieceBytes / width, num_pieces = (to.numel() + piece - 1) / piece;
+  // Threads take the pieces in turn: two streams through one file would defeat the system's reading ahead.
+  std::atomic<int64_t> taken = 0;
+  at::parallel_for(0, std::min<int64_t>(num_pieces, at::get_num_threads()), 1, [&](int64_t, int64_t) {
+    std::vector<std::byte> held(as_stored ? 0 : static_cast<size_t>(std::min(piece, to.numel()) * width));
+    for (int64_t i = taken++; i < num_pieces; i = taken++) {
+      const int64_t begin = i * piece, end = std::min(begin + piece, to.numel());
+      std::byte* out = as_stored ? static_cast<std::byte*>(to.data_ptr()) + begin * width : held.data();
+      runs.each(begin, end, [&](int64_t first, int64_t count) {
         mapping_->read(data_begin_ + from.begin_bytes + first * width, {out, static_cast<size_t>(count * width)}, path_);
         out += count * width;
       });
-      if (!as_stored) flat.narrow(0, at, next - at).copy_(at::from_blob(held.data(), {next - at}, at::TensorOptions().dtype(from.dtype)));
+      if (!as_stored) flat.narrow(0, begin, end - begin).copy_(at::from_blob(held.data(), {end - begin}, at::TensorOptions().dtype(from.dtype)));
     }
   });
 }

@@ -48,8 +48,8 @@ void expect_holds(const std::string& directory, const std::map<std::string, at::
   for (const auto& [name, tensor] : tensors) EXPECT_TRUE(at::equal(model.tensor(name), tensor)) << name;
 }
 
-// By hand from the rule of huggingface_hub's split: in the order of modules, a tensor above the bound at once in a file of its
-// own, the others together until the next does not fit.
+// By hand from the rule of huggingface_hub's split: in order, a tensor above the bound at once in a file of its own, the others
+// together until the next does not fit. transformers_run_test compares with transformers itself.
 TEST(ModelExport, CutsWhereTransformersCuts) {
   const auto tensor = [](const char* name, int64_t elements) { return TensorInfo{name, at::kBFloat16, {elements}}; };
   const std::vector<TensorInfo> tensors = {tensor("model.embed_tokens.weight", 10),
@@ -68,9 +68,9 @@ TEST(ModelExport, CutsWhereTransformersCuts) {
   }
   const std::vector<std::vector<std::string>> wanted = {
       {"model.layers.0.mlp.down_proj.weight"},
-      {"model.embed_tokens.weight", "model.layers.0.input_layernorm.weight", "model.layers.0.self_attn.q_proj.weight"},
-      {"model.layers.10.mlp.down_proj.weight", "model.layers.2.mlp.down_proj.weight", "model.norm.weight"},
-      {"lm_head.weight"}};
+      {"lm_head.weight", "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight"},
+      {"model.layers.0.self_attn.q_proj.weight", "model.layers.2.mlp.down_proj.weight"},
+      {"model.layers.10.mlp.down_proj.weight", "model.norm.weight"}};
   EXPECT_EQ(cut, wanted);
   EXPECT_EQ(plan_shards(tensors, 340).size(), 1u);
   EXPECT_EQ(plan_shards(tensors, 340)[0].file, "model.safetensors");
