@@ -40,8 +40,11 @@ with torch.no_grad():
             gap.append(float(top[0] - top[1]))
             x = torch.cat([x, logits.argmax()[None, None]], 1)
         out["greedy"].append(x[0, len(ids):].tolist()), out["gap"].append(min(gap))
+model.save_pretrained(job["again"], max_shard_size=job["shard"])
 json.dump(out, sys.stdout)
 """
+
+SHARD = "40KB"
 
 
 def read_safetensors(path):
@@ -57,6 +60,11 @@ def read_safetensors(path):
         code = {"F32": "f", "I64": "q", "I32": "i"}[entry["dtype"]]
         tensors[name] = list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
     return tensors
+
+
+def weights_of(folder):
+    """The values of each tensor of a model directory, of one file or several."""
+    return {name: values for path in sorted(pathlib.Path(folder).glob("*.safetensors")) for name, values in read_safetensors(path).items()}
 
 
 def lines(objects):
@@ -148,10 +156,10 @@ def check_checkpoint(program, python):
     """A checkpoint that a run wrote is a model for transformers, and says the same there."""
     with tempfile.TemporaryDirectory(prefix="tandem_transformers_") as scratch:
         recipe = rf.tiny_recipe(f"{scratch}/run.yaml", run__steps=6, train__lr=1e-2)
-        program.done(["run", recipe, "--run-dir", f"{scratch}/run", "--no-eval"])
+        program.done(["run", recipe, "--run-dir", f"{scratch}/run", "--no-eval", "--max-shard-size", SHARD])
         model = f"{scratch}/run/checkpoint/latest/hf"
-        before, after = (pathlib.Path(p, "model.safetensors").read_bytes() for p in (f"{scratch}/run/init/hf", model))
-        assert before != after, "the run did not train"
+        before, after = weights_of(f"{scratch}/run/init/hf"), weights_of(model)
+        assert before.keys() == after.keys() and before != after, "the run did not train"
         texts = ["12+34=", "9*9-1 = 80, 7/7?", "0"]
         prompts = [row["ids"] for row in answers(program.done(["tokenize", "--model", model], stdin=lines({"text": t} for t in texts)))]
         generated = program.done(["generate", "--model", model, "--temperature", "0", "--max-new-tokens", "24", "--ignore-eos",
@@ -159,10 +167,14 @@ def check_checkpoint(program, python):
         completions = [row["completions"][0] for row in answers(generated)]
         ids = [p + c["ids"] for p, c in zip(prompts, completions)]
         logprobs = [row["logprobs"] for row in answers(program.done(["logprobs", "--model", model], stdin=lines({"ids": i} for i in ids)))]
-        job = {"model": model, "ids": ids, "prompts": prompts, "texts": texts, "new": 24}
+        job = {"model": model, "ids": ids, "prompts": prompts, "texts": texts, "new": 24, "again": f"{scratch}/again", "shard": SHARD}
         reference = subprocess.run([python, "-c", REFERENCE], input=json.dumps(job), capture_output=True, text=True, timeout=300)
         assert reference.returncode == 0, reference.stderr[-3000:]
         told = json.loads(reference.stdout)
+        ours, theirs = (json.loads(pathlib.Path(p, "model.safetensors.index.json").read_text()) for p in (model, f"{scratch}/again"))
+        assert ours["weight_map"] == theirs["weight_map"], (ours, theirs)
+        assert ours["metadata"]["total_size"] == theirs["metadata"]["total_size"], (ours["metadata"], theirs["metadata"])
+        files = len(set(ours["weight_map"].values()))
         assert told["texts"] == prompts, (told["texts"], prompts)
         error = max(worst(mine, theirs) for mine, theirs in zip(logprobs, told["logprobs"]))
         assert error <= BOUND, error
@@ -170,7 +182,8 @@ def check_checkpoint(program, python):
             assert c["ids"] == theirs, (texts[i], c["ids"], theirs, told["gap"][i])
             error = max(error, worst(c["logprobs"], told["logprobs"][i][len(prompts[i]) - 1:]))
         assert error <= BOUND, error
-        said(f"a trained checkpoint in transformers: no missing tensor, tokens equal, logprobs within {error:.1e}, greedy tokens equal "
+        said(f"a trained checkpoint of {files} files in transformers: cut as there, no missing tensor, "
+             f"tokens equal, logprobs within {error:.1e}, greedy tokens equal "
              f"(smallest top-2 gap {min(told['gap']):.4f})")
 
 

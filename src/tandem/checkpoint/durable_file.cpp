@@ -19,18 +19,17 @@ namespace {
   throw PeerError(path + ": " + operation + " failed: " + std::strerror(error));
 }
 
+std::string temporary_name(const std::string& path) { return path + ".tmp"; }
+
 class Descriptor {
  public:
   Descriptor(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {
     if (fd_ < 0) fail(path, "open", errno);
   }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
+  ~Descriptor() { ::close(fd_); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int fd() const { return fd_; }
-  int close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_;
@@ -54,23 +53,36 @@ void sync_path(const std::string& path, int flags) {
 
 }  // namespace
 
-void write_durable(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
-  const std::string partial = path + ".tmp";
-  try {
-    Descriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC);
-    for (std::span<const std::byte> piece : pieces) write_all(file.fd(), piece, path);
-    if (::fsync(file.fd()) != 0) fail(path, "fsync", errno);
-    if (file.close() != 0) fail(path, "close", errno);
-    if (::rename(partial.c_str(), path.c_str()) != 0) fail(path, "rename", errno);
-  } catch (...) {
-    ::unlink(partial.c_str());
-    throw;
-  }
+DurableFile::DurableFile(const std::string& path) : path_(path) {
+  fd_ = ::open(temporary_name(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(path, "open", errno);
+}
+
+DurableFile::DurableFile(DurableFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), partial_(std::exchange(other.partial_, false)) {}
+
+DurableFile::~DurableFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (partial_) ::unlink(temporary_name(path_).c_str());
+}
+
+void DurableFile::append(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
+
+void DurableFile::close() {
+  if (::fsync(fd_) != 0) fail(path_, "fsync", errno);
+  if (::close(std::exchange(fd_, -1)) != 0) fail(path_, "close", errno);
+}
+
+void DurableFile::commit() {
+  if (fd_ >= 0) close();
+  if (::rename(temporary_name(path_).c_str(), path_.c_str()) != 0) fail(path_, "rename", errno);
+  partial_ = false;
 }
 
 void write_durable(const std::string& path, const std::string& bytes) {
-  const std::span<const std::byte> piece = std::as_bytes(std::span(bytes));
-  write_durable(path, std::span(&piece, 1));
+  DurableFile file(path);
+  file.append(std::as_bytes(std::span(bytes)));
+  file.commit();
 }
 
 void sync_file(const std::string& path) { sync_path(path, O_RDONLY); }

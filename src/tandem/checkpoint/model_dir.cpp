@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/checkpoint/model_dir.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +13,6 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
-#include "tandem/checkpoint/durable_file.h"
 
 namespace tandem::checkpoint {
 
@@ -99,41 +101,61 @@ const TensorEntry& ModelDir::entry(const std::string& name) const { return file_
 at::Tensor ModelDir::tensor(const std::string& name) const { return file_with(name).view(name); }
 
 at::Tensor ModelDir::tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  return file_of_shape(name, shape).view(name);
+}
+
+const SafetensorsFile& ModelDir::file_of_shape(const std::string& name, const std::vector<int64_t>& shape) const {
   const SafetensorsFile& file = file_with(name);
   const std::vector<int64_t>& held = file.tensors().at(name).shape;
-  if (held != shape)
-    throw UserError(file.path(), "tensor `" + name + "` has shape " + shape_text(held),
-                    "expected " + shape_text(shape) + " by config.json");
-  return file.view(name);
+  if (held == shape) return file;
+  throw UserError(file.path(), "tensor `" + name + "` has shape " + shape_text(held), "expected " + shape_text(shape) + " by config.json");
 }
 
 void ModelDir::read(const TensorSpec& spec, at::Tensor to) const {
-  at::Tensor part = tensor(spec.name, spec.shape);
-  for (size_t d = 0; d < spec.shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), spec.box.begin[d], spec.box.extent(d));
-  if (part.scalar_type() == at::kFloat8_e4m3fn) return read_scaled(spec, part, std::move(to));
-  if (!at::isFloatingType(part.scalar_type()) || part.element_size() == 1)
-    throw UserError(file_with(spec.name).path(), "tensor `" + spec.name + "` has dtype " + c10::toString(part.scalar_type()),
+  const SafetensorsFile& file = file_of_shape(spec.name, spec.shape);
+  const c10::ScalarType stored = file.tensors().at(spec.name).dtype;
+  if (stored == at::kFloat8_e4m3fn) return read_scaled(spec, file, std::move(to));
+  if (!at::isFloatingType(stored) || c10::elementSize(stored) == 1)
+    throw UserError(file.path(), "tensor `" + spec.name + "` has dtype " + c10::toString(stored),
                     "expected F32, BF16, F16, or F8_E4M3 with scales");
-  to.copy_(part);
+  file.read(spec.name, spec.box, std::move(to));
 }
 
 // Block by block of rows, so that no fp32 copy of the whole is held.
-void ModelDir::read_scaled(const TensorSpec& spec, const at::Tensor& part, at::Tensor to) const {
+void ModelDir::read_scaled(const TensorSpec& spec, const SafetensorsFile& file, at::Tensor to) const {
   const auto [rows, columns] = block_of(config_, path_ + "/config.json");
   if (spec.shape.size() != 2)
-    throw UserError(file_with(spec.name).path(), "float8 tensor `" + spec.name + "` is no matrix", "block-scaled float8 matrices");
+    throw UserError(file.path(), "float8 tensor `" + spec.name + "` is no matrix", "block-scaled float8 matrices");
   const auto blocks = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
-  const at::Tensor scales = tensor(spec.name + "_scale_inv", {blocks(spec.shape[0], rows), blocks(spec.shape[1], columns)}).to(at::kFloat);
+  const std::vector<int64_t> scale_shape = {blocks(spec.shape[0], rows), blocks(spec.shape[1], columns)};
+  const std::string scale_name = spec.name + "_scale_inv";
+  at::Tensor scales = at::empty(scale_shape, at::kFloat);
+  file_of_shape(scale_name, scale_shape).read(scale_name, Box::whole(scale_shape), scales);
   const Box& box = spec.box;
-  for (int64_t r = box.begin[0], next = 0; r < box.end[0]; r = next) {
-    next = std::min((r / rows + 1) * rows, box.end[0]);
-    at::Tensor strip = part.narrow(0, r - box.begin[0], next - r).to(at::kFloat);
-    for (int64_t c = box.begin[1], end = 0; c < box.end[1]; c = end) {
-      end = std::min((c / columns + 1) * columns, box.end[1]);
-      strip.narrow(1, c - box.begin[1], end - c).mul_(scales.select(0, r / rows).select(0, c / columns));
+  at::parallel_for(box.begin[0] / rows, blocks(box.end[0], rows), 1, [&, rows = rows, columns = columns](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const Box strip{{std::max(block * rows, box.begin[0]), box.begin[1]}, {std::min((block + 1) * rows, box.end[0]), box.end[1]}};
+      at::Tensor values = at::empty(strip.shape(), at::kFloat);
+      file.read(spec.name, strip, values);
+      for (int64_t c = box.begin[1], end = 0; c < box.end[1]; c = end) {
+        end = std::min((c / columns + 1) * columns, box.end[1]);
+        values.narrow(1, c - box.begin[1], end - c).mul_(scales.select(0, block).select(0, c / columns));
+      }
+      to.narrow(0, strip.begin[0] - box.begin[0], strip.extent(0)).copy_(values);
     }
-    to.narrow(0, r - box.begin[0], next - r).copy_(strip);
-  }
+  });
+}
+
+int64_t ModelDir::bytes_read() const {
+  int64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->bytes_read();
+  return bytes;
+}
+
+int64_t ModelDir::file_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->file_bytes();
+  return bytes;
 }
 
 void ModelDir::require_exactly(const std::vector<std::string>& names, const std::function<bool(const std::string&)>& tolerates) const {
@@ -146,24 +168,6 @@ void ModelDir::require_exactly(const std::vector<std::string>& names, const std:
     if (!expected.count(name) && !(tolerates && tolerates(name)))
       throw UserError(file->path(), "holds tensor `" + name + "`, which this model does not have",
                       "the nearest name it has is `" + nearest_name(name, names) + "`");
-}
-
-void write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors,
-                     const std::string& tokenizer_from) {
-  std::error_code failed;
-  fs::create_directories(directory, failed);
-  if (failed) throw PeerError(directory + ": cannot be created: " + failed.message());
-  write_durable(directory + "/config.json", config.dump(2) + "\n");
-  if (!tokenizer_from.empty()) {
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json",
-                             "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
-      const fs::path source = fs::path(tokenizer_from) / name, target = fs::path(directory) / name;
-      if (fs::is_regular_file(source) && !(fs::exists(target) && fs::equivalent(source, target)))
-        write_durable(target.string(), read_whole(source.string()));
-    }
-  }
-  write_safetensors(directory + "/model.safetensors", tensors, {{"format", "pt"}});
-  sync_directory(directory);
 }
 
 }  // namespace tandem::checkpoint

@@ -19,7 +19,7 @@ namespace tandem::checkpoint {
 /// Ownership  tensors are read-only views of mapped files and keep them alive.
 /// Threads    const members from any thread.
 /// Errors     UserError naming the file: missing or malformed files, an index that names an absent shard or tensor.
-/// Read next  safetensors.h.
+/// Read next  safetensors.h; model_export.h writes such a directory.
 class ModelDir {
  public:
   explicit ModelDir(const std::string& directory);
@@ -34,28 +34,27 @@ class ModelDir {
   at::Tensor tensor(const std::string& name) const;
   /// Errors: also if the shape differs from `shape`.
   at::Tensor tensor(const std::string& name, const std::vector<int64_t>& shape) const;
-  /// Copies a box of a tensor into `to`, of any float dtype; reads the bytes of that box alone. Block-scaled float8 (as
+  /// Copies a box of a tensor into `to` (contiguous), of any float dtype; reads the bytes of that box alone. Block-scaled float8 (as
   /// DeepSeek-V3 is stored: NAME_scale_inv has a factor per block of quantization_config.weight_block_size) is multiplied out.
   /// Errors: as tensor(); UserError if a float8 tensor has no scales of the right shape.
   void read(const TensorSpec& spec, at::Tensor to) const;
+  /// What read() has read so far, and the size of all files of weights.
+  int64_t bytes_read() const;
+  int64_t file_bytes() const;
   /// Errors: UserError unless the directory holds exactly these tensors, and scales of theirs; those that `tolerates` says
   /// may be there and are not read.
   void require_exactly(const std::vector<std::string>& names, const std::function<bool(const std::string&)>& tolerates = {}) const;
 
  private:
-  void read_scaled(const TensorSpec& spec, const at::Tensor& part, at::Tensor to) const;
+  void read_scaled(const TensorSpec& spec, const SafetensorsFile& file, at::Tensor to) const;
   void open_shards(const std::string& index_path);
   const SafetensorsFile& file_with(const std::string& name) const;
+  const SafetensorsFile& file_of_shape(const std::string& name, const std::vector<int64_t>& shape) const;
 
   std::string path_;
   nlohmann::json config_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, const SafetensorsFile*> file_of_;
 };
-
-/// Writes config.json and model.safetensors, and copies the tokenizer and generation files of `tokenizer_from` ("" = none).
-/// Errors: PeerError naming the path if something cannot be written.
-void write_model_dir(const std::string& directory, const nlohmann::json& config, const std::map<std::string, at::Tensor>& tensors,
-                     const std::string& tokenizer_from = "");
 
 }  // namespace tandem::checkpoint

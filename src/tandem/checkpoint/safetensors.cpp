@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/checkpoint/safetensors.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -18,7 +20,6 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
-#include "tandem/checkpoint/durable_file.h"
 
 namespace tandem::checkpoint {
 
@@ -117,37 +118,93 @@ const char* dtype_name(c10::ScalarType type, const std::string& tensor) {
   return "";
 }
 
+constexpr int64_t kPieceBytes = 1 << 20;  // read at a time, so that what is converted is still in the cache
+
+// A box of a tensor as runs of elements that lie side by side in the file, all of one length.
+class Runs {
+ public:
+  Runs(const std::vector<int64_t>& shape, const Box& box) : shape_(shape), box_(box), outer_(shape.size()) {
+    int64_t inner = 1;  // elements of a step along the dimension
+    while (outer_ > 0) {
+      --outer_;
+      length_ *= box.extent(outer_);
+      first_ += box.begin[outer_] * inner;
+      inner *= shape[outer_];
+      if (box.extent(outer_) != shape[outer_]) break;
+    }
+    unit_ = inner;
+  }
+
+  /// Calls visit(first element in the tensor, count) for elements `begin` to `end` of the box.
+  template <class Visit>
+  void each(int64_t begin, int64_t end, const Visit& visit) const {
+    while (begin < end) {
+      const int64_t run = begin / length_, inside = begin % length_, count = std::min(length_ - inside, end - begin);
+      visit(start_of(run) + inside, count);
+      begin += count;
+    }
+  }
+
+ private:
+  int64_t start_of(int64_t run) const {
+    int64_t start = first_, unit = unit_;
+    for (size_t d = outer_; d-- > 0; unit *= shape_[d]) {
+      start += (box_.begin[d] + run % box_.extent(d)) * unit;
+      run /= box_.extent(d);
+    }
+    return start;
+  }
+
+  const std::vector<int64_t>& shape_;
+  const Box& box_;
+  size_t outer_;                          // dimensions before those of a run
+  int64_t length_ = 1, first_ = 0, unit_; // of a run; where it starts within its unit; elements of a step of the innermost outer one
+};
+
 }  // namespace
 
 // Either a mapping of the file or a copy of bytes given.
 struct SafetensorsFile::Mapping {
   const std::byte* bytes = nullptr;
   size_t size = 0;
-  bool mapped = false;
+  int fd = -1;  // of a mapped file
   std::vector<std::byte> owned;
+  std::atomic<int64_t> bytes_read = 0;
   ~Mapping() {
-    if (mapped) ::munmap(const_cast<std::byte*>(bytes), size);
+    if (fd < 0) return;
+    if (size > 0) ::munmap(const_cast<std::byte*>(bytes), size);
+    ::close(fd);
+  }
+  // Past the mapping, whose pages would count as memory of the process and cost a fault each.
+  void read(int64_t from, std::span<std::byte> to, const std::string& path) {
+    bytes_read += std::ssize(to);
+    if (fd < 0) {
+      std::memcpy(to.data(), bytes + from, to.size());
+      return;
+    }
+    while (!to.empty()) {
+      const ssize_t count = ::pread(fd, to.data(), to.size(), from);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) throw PeerError(path + ": read failed: " + std::strerror(errno));
+      if (count == 0) throw PeerError(path + ": ends earlier than when it was opened");
+      to = to.subspan(static_cast<size_t>(count));
+      from += count;
+    }
   }
 };
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  mapping_->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info {};
-  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = fd < 0 ? errno : EISDIR;
-    if (fd >= 0) ::close(fd);
+  if (mapping_->fd < 0 || ::fstat(mapping_->fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    const int error = mapping_->fd < 0 ? errno : EISDIR;
     throw UserError(path, std::string("cannot be read: ") + std::strerror(error), "expected a safetensors file");
   }
-  mapping_->size = static_cast<size_t>(info.st_size);
-  if (mapping_->size > 0) {
-    void* address = ::mmap(nullptr, mapping_->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error = errno;
-    ::close(fd);
-    if (address == MAP_FAILED) throw PeerError(path + ": mmap failed: " + std::strerror(error));
+  if (info.st_size > 0) {
+    void* address = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, mapping_->fd, 0);
+    if (address == MAP_FAILED) throw PeerError(path + ": mmap failed: " + std::strerror(errno));
     mapping_->bytes = static_cast<const std::byte*>(address);
-    mapping_->mapped = true;
-  } else {
-    ::close(fd);
+    mapping_->size = static_cast<size_t>(info.st_size);
   }
   parse();
 }
@@ -209,16 +266,44 @@ void SafetensorsFile::parse() {
               "expected a whole file; copy it again");
 }
 
-at::Tensor SafetensorsFile::view(const std::string& name) const {
+const TensorEntry& SafetensorsFile::entry(const std::string& name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    std::vector<std::string> names;
-    for (const auto& [known, entry] : tensors_) names.push_back(known);
-    const std::string nearest = nearest_name(name, names);
-    throw UserError(path_, "holds no tensor `" + name + "`",
-                    nearest.empty() ? "the file is empty" : "the nearest name is `" + nearest + "`");
-  }
-  const TensorEntry& entry = found->second;
+  if (found != tensors_.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, entry] : tensors_) names.push_back(known);
+  const std::string nearest = nearest_name(name, names);
+  throw UserError(path_, "holds no tensor `" + name + "`", nearest.empty() ? "the file is empty" : "the nearest name is `" + nearest + "`");
+}
+
+int64_t SafetensorsFile::bytes_read() const { return mapping_->bytes_read; }
+int64_t SafetensorsFile::file_bytes() const { return static_cast<int64_t>(mapping_->size); }
+
+void SafetensorsFile::read(const std::string& name, const Box& box, at::Tensor to) const {
+  const TensorEntry& from = entry(name);
+  TANDEM_CHECK(to.is_cpu() && to.is_contiguous() && to.sizes() == at::IntArrayRef(box.shape()), "where ", name, " is read to");
+  const auto width = static_cast<int64_t>(c10::elementSize(from.dtype));
+  const Runs runs(from.shape, box);
+  const bool as_stored = to.scalar_type() == from.dtype;
+  const at::Tensor flat = to.view(-1);
+  const int64_t piece = kPieceBytes / width, num_pieces = (to.numel() + piece - 1) / piece;
+  // Threads take the pieces in turn: two streams through one file would defeat the system's reading ahead.
+  std::atomic<int64_t> taken = 0;
+  at::parallel_for(0, std::min<int64_t>(num_pieces, at::get_num_threads()), 1, [&](int64_t, int64_t) {
+    std::vector<std::byte> held(as_stored ? 0 : static_cast<size_t>(std::min(piece, to.numel()) * width));
+    for (int64_t i = taken++; i < num_pieces; i = taken++) {
+      const int64_t begin = i * piece, end = std::min(begin + piece, to.numel());
+      std::byte* out = as_stored ? static_cast<std::byte*>(to.data_ptr()) + begin * width : held.data();
+      runs.each(begin, end, [&](int64_t first, int64_t count) {
+        mapping_->read(data_begin_ + from.begin_bytes + first * width, {out, static_cast<size_t>(count * width)}, path_);
+        out += count * width;
+      });
+      if (!as_stored) flat.narrow(0, begin, end - begin).copy_(at::from_blob(held.data(), {end - begin}, at::TensorOptions().dtype(from.dtype)));
+    }
+  });
+}
+
+at::Tensor SafetensorsFile::view(const std::string& name) const {
+  const TensorEntry& entry = this->entry(name);
   const std::byte* bytes = mapping_->bytes + data_begin_ + entry.begin_bytes;
   const auto options = at::TensorOptions().dtype(entry.dtype);
   // A header whose length is no multiple of 8 leaves the data unaligned, and kernels rely on alignment.
@@ -231,29 +316,48 @@ at::Tensor SafetensorsFile::view(const std::string& name) const {
   return at::from_blob(const_cast<std::byte*>(bytes), entry.shape, [mapping = mapping_](void*) {}, options);
 }
 
-void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+int64_t TensorInfo::num_bytes() const {
+  return Box::whole(shape).num_elements() * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+void sort_for_file(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    const size_t wide = c10::elementSize(a.dtype), other = c10::elementSize(b.dtype);
+    return wide != other ? wide > other : a.name < b.name;
+  });
+}
+
+void write_safetensors(DurableFile& file, std::vector<TensorInfo> tensors, const TensorSource& source,
                        const std::map<std::string, std::string>& metadata) {
-  std::vector<std::pair<const std::string*, const at::Tensor*>> order;
-  for (const auto& [name, tensor] : tensors) {
-    TANDEM_CHECK(tensor.is_cpu() && tensor.is_contiguous(), "tensor ", name, " of ", path, " must be contiguous on the CPU");
-    order.emplace_back(&name, &tensor);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.second->element_size() > b.second->element_size(); });
+  sort_for_file(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t end = 0;
-  for (const auto& [name, tensor] : order) {
+  for (const TensorInfo& t : tensors) {
     const int64_t begin = end;
-    end += static_cast<int64_t>(tensor->nbytes());
-    header[*name] = {{"dtype", dtype_name(tensor->scalar_type(), *name)}, {"shape", tensor->sizes().vec()}, {"data_offsets", {begin, end}}};
+    end += t.num_bytes();
+    header[t.name] = {{"dtype", dtype_name(t.dtype, t.name)}, {"shape", t.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t header_bytes = text.size();
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(&header_bytes, 1)), std::as_bytes(std::span(text))};
-  for (const auto& [name, tensor] : order) pieces.emplace_back(static_cast<const std::byte*>(tensor->data_ptr()), tensor->nbytes());
-  write_durable(path, pieces);
+  file.append(std::as_bytes(std::span(&header_bytes, 1)));
+  file.append(std::as_bytes(std::span(text)));
+  for (const TensorInfo& t : tensors) {
+    const at::Tensor values = source(t.name);
+    TANDEM_CHECK(values.is_cpu() && values.is_contiguous() && values.scalar_type() == t.dtype && values.sizes() == at::IntArrayRef(t.shape),
+                 "tensor ", t.name, " of ", file.path(), " must be contiguous on the CPU, as announced");
+    file.append(std::span(static_cast<const std::byte*>(values.data_ptr()), values.nbytes()));
+  }
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorInfo> infos;
+  for (const auto& [name, tensor] : tensors) infos.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  DurableFile file(path);
+  write_safetensors(file, std::move(infos), [&](const std::string& name) { return tensors.at(name); }, metadata);
+  file.commit();
 }
 
 }  // namespace tandem::checkpoint

@@ -19,11 +19,13 @@ struct ShortForm {
   const char* help;
 };
 
-constexpr std::array<ShortForm, 12> kShortForms = {{
+constexpr std::array<ShortForm, 13> kShortForms = {{
     {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Run folder; default runs/NAME_OF_THE_RECIPE"},
     {"--steps", "run.steps", "supervised.steps", "N", "The run", "Optimizer steps"},
     {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights"},
     {"--model", "model.path", "model.path", "DIR", "The run", "Hugging Face directory to start from"},
+    {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",
+     "Most bytes of one file of exported weights, such as 2GB; default 5GB"},
     {"--schedule", "schedule.kind", nullptr, "sync|stale", "Schedule", "sync, or stale: rollout may run ahead of training"},
     {"--staleness", "schedule.staleness", nullptr, "S", "Schedule", "Updates a group may lag behind; above 0 implies --schedule stale"},
     {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks as threads of this process"},

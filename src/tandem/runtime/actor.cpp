@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/actor.h"
 
-#include <ATen/ops/empty.h>
+#include <algorithm>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -57,40 +57,46 @@ void Actor::switch_to_rollout() {
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
-std::map<std::string, at::Tensor> Actor::gather() {
-  const at::Tensor mine = trainer_->lora() ? train_.values() : trainer_->optimizer().gathered_master();
-  return gather(train_.table(), mine, context_.gemm.dtype());
+std::vector<checkpoint::TensorInfo> Actor::tensors() const {
+  std::vector<checkpoint::TensorInfo> all;
+  for (const model::ParameterEntry& e : train_.table().entries) all.push_back({e.parameter.name, context_.gemm.dtype(), e.parameter.shape});
+  return all;
+}
+
+at::Tensor Actor::gather(const std::string& name) {
+  const model::ParameterTable& table = train_.table();
+  const auto e = std::find_if(table.entries.begin(), table.entries.end(), [&](const auto& entry) { return entry.parameter.name == name; });
+  TANDEM_CHECK(e != table.entries.end(), "no tensor ", name);
+  return gather(table, *e, train_.values());
 }
 
 std::map<std::string, at::Tensor> Actor::gather_adapters() {
-  if (!trainer_->lora()) return {};
-  return gather(trainer_->lora()->table(), trainer_->optimizer().gathered_master(), at::kFloat);
+  std::map<std::string, at::Tensor> all;
+  if (!trainer_->lora()) return all;
+  for (const model::ParameterEntry& e : trainer_->lora()->table().entries) {
+    const at::Tensor whole = gather(trainer_->lora()->table(), e, trainer_->lora()->values());
+    if (whole.defined()) all[e.parameter.name] = whole;
+  }
+  return all;
 }
 
-// From the flat buffer of each TP rank.
-std::map<std::string, at::Tensor> Actor::gather(const model::ParameterTable& own, const at::Tensor& mine, c10::ScalarType dtype) {
+at::Tensor Actor::gather(const model::ParameterTable& table, const model::ParameterEntry& e, const at::Tensor& values) {
+  // Data-parallel ranks hold the same values: the master weights, rounded.
+  if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
+  const at::Tensor mine = table.view(values, e);
+  if (e.box == Box::whole(e.parameter.shape)) return context_.is_first() ? mine : at::Tensor();
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
-  at::Tensor all = mine.unsqueeze(0);
-  if (tp.size() > 1) {
-    all = at::empty({tp.size(), mine.numel()}, mine.options());
-    tp.all_gather(all, mine);
-  }
-  std::map<std::string, at::Tensor> tensors;
-  if (!context_.is_first()) return tensors;
-  std::vector<model::family::Parameter> parameters;
-  for (const model::ParameterEntry& e : own.entries) parameters.push_back(e.parameter);
+  at::Tensor all = context_.host.allocate("checkpoint", {tp.size(), mine.numel()}, mine.scalar_type());
+  tp.all_gather(all, mine.view(-1));
+  if (!context_.is_first()) return {};
+  const at::Tensor whole = context_.host.allocate("checkpoint", e.parameter.shape, mine.scalar_type());
   for (int r = 0; r < tp.size(); ++r) {
-    const model::ParameterTable table = model::parameter_table(own.config, own.layout, r, parameters);
-    const at::Tensor flat = all.select(0, r);
-    for (const model::ParameterEntry& e : table.entries) {
-      at::Tensor& whole = tensors[e.parameter.name];
-      if (!whole.defined()) whole = context_.host.allocate("checkpoint", e.parameter.shape, dtype);
-      at::Tensor part = whole;
-      for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      part.copy_(table.view(flat, e));
-    }
+    const Box box = model::box_of(e.parameter, train_.config(), tp.size(), r);
+    at::Tensor part = whole;
+    for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
+    part.copy_(all.select(0, r).view(part.sizes()));
   }
-  return tensors;
+  return whole;
 }
 
 }  // namespace tandem::runtime

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/runtime/context.h"
 #include "tandem/train/trainer.h"
@@ -34,13 +35,16 @@ class Actor {
   model::ModelParameters base_parameters() const { return trainer_->lora()->base(); }
   const ModelOnRank& train_model() const { return train_; }
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
-  /// Whole Hugging Face tensors in the compute dtype, on rank 0 in host memory; empty elsewhere. With adapters, merged. Collective.
-  std::map<std::string, at::Tensor> gather();
-  /// The adapters' whole tensors as PEFT names them, fp32; the rest as gather. Empty where the whole model is trained.
+  /// The Hugging Face tensors that gather() knows, in the compute dtype.
+  std::vector<checkpoint::TensorInfo> tensors() const;
+  /// One of them, whole, on rank 0: a view of the weights, or a copy in host memory where TP ranks hold slices of it. Undefined
+  /// elsewhere. Collective.
+  at::Tensor gather(const std::string& name);
+  /// The adapters' whole tensors as PEFT names them, fp32, on rank 0; empty elsewhere and where the whole model is trained. Collective.
   std::map<std::string, at::Tensor> gather_adapters();
 
  private:
-  std::map<std::string, at::Tensor> gather(const model::ParameterTable& table, const at::Tensor& mine, c10::ScalarType dtype);
+  at::Tensor gather(const model::ParameterTable& table, const model::ParameterEntry& entry, const at::Tensor& values);
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;

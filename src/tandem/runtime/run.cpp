@@ -5,6 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/runtime/export.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 std::string start_model(const RunConfig& config, comm::Group& world) {
   if (!config.model.path.empty()) return config.model.path;
   const std::string dir = config.run.dir + "/init/hf";
-  if (world.rank() == 0 && !fs::exists(dir + "/model.safetensors")) write_random_model(dir, config.model, config.run.seed);
+  if (world.rank() == 0 && !holds_model(dir)) write_random_model(dir, config.model, config.run.seed);
   world.barrier();
   return dir;
 }
@@ -28,7 +29,7 @@ std::string start_model(const RunConfig& config, comm::Group& world) {
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
 std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
-  if (!fs::exists(dir + "/hf/model.safetensors")) {  // written last
+  if (!holds_model(dir + "/hf")) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
     RankContext context(supervised.config, world, request.stop);

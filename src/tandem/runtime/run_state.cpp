@@ -7,7 +7,6 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "tandem/checkpoint/model_dir.h"
 #include "tandem/checkpoint/safetensors.h"
 
 namespace tandem::runtime {
@@ -63,22 +62,20 @@ std::string first_fault(comm::Group& world, const std::string& mine) {
 StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir)
     : context_(context),
       root_(run_dir + "/checkpoint"),
-      model_dir_(std::move(model_dir)),
+      exporter_(context, std::move(model_dir)),
       writer_(root_, context.config.checkpoint.keep_last) {}
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const Exported& exported) {
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
   std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
-  write_export(dir, actor, exported, model_dir_);
   checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
 void StateFiles::save(const RunState& state, Actor& actor) {
-  const Exported exported = gather_export(actor);
   const auto attempt = [&](const auto& action) {
     // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
     std::string fault;
@@ -95,7 +92,8 @@ void StateFiles::save(const RunState& state, Actor& actor) {
   attempt([&] {
     if (context_.is_first()) writer_.begin(state.step);
   });
-  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor, exported); });
+  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor); });
+  attempt([&] { exporter_.write(writer_.tmp_path(state.step), actor); });
   attempt([&] {
     if (context_.is_first()) writer_.commit(state.step);
   });
@@ -111,7 +109,7 @@ std::optional<RunState> StateFiles::load(Actor& actor) {
     throw UserError(found->path, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
   RunState state = from_json(j);
   state.queue = read_bytes(found->path + "/queue.bin");
-  actor.load(actor.lora() ? model_dir_ : found->path + "/hf");  // adapters go on the weights of the start
+  actor.load(actor.lora() ? exporter_.model_dir() : found->path + "/hf");  // adapters go on the weights of the start
   const checkpoint::SafetensorsFile slice(rank_file(found->path, context_.world.rank()));
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, entry] : slice.tensors()) tensors[name] = slice.view(name);

@@ -41,12 +41,14 @@ class StateFiles {
   /// The newest whole checkpoint; nullopt if there is none. Loads the actor and returns the state.
   std::optional<RunState> load(Actor& actor);
   int64_t last_saved_step() const { return last_saved_step_; }
+  const Exporter& exporter() const { return exporter_; }
 
  private:
-  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor, const Exported& exported);
+  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor);
 
   RankContext& context_;
-  std::string root_, model_dir_;
+  std::string root_;
+  Exporter exporter_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
 };

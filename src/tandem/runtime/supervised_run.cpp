@@ -112,8 +112,7 @@ RunSummary SupervisedRun::run() {
     const int64_t every = config_.checkpoint.every_steps;
     if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps || reached) save();
   }
-  const auto tensors = actor_.gather(context_.gemm.dtype());
-  if (context_.is_first()) export_model(folder_->path("hf"), actor_.train_model().config(), tensors, files_.texts());
+  files_.exporter().write(config_.run.dir, actor_);
   context_.world.barrier();
   return {{}, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
 }

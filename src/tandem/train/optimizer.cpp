@@ -2,7 +2,6 @@
 #include "tandem/train/optimizer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -132,13 +131,6 @@ void Optimizer::restore(const std::map<std::string, at::Tensor>& state, const st
     const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
     ranks_.dp->all_gather(values_, mine);
   }
-}
-
-at::Tensor Optimizer::gathered_master() const {
-  if (ranks_.dp->size() == 1) return master_;
-  at::Tensor all = at::empty({table_.num_elements}, at::kFloat);
-  ranks_.dp->all_gather(all, master_);
-  return all;
 }
 
 }  // namespace tandem::train

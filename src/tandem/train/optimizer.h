@@ -37,8 +37,6 @@ class Optimizer {
   std::map<std::string, at::Tensor> state() const;
   /// Errors: UserError if the sizes are those of another layout.
   void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
-  /// fp32 values of the whole flat buffer of this TP rank. Collective over dp.
-  at::Tensor gathered_master() const;
   int64_t num_steps() const { return num_steps_; }
 
  private:

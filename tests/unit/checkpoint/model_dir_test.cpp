@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tandem/base/error.h"
+#include "tandem/checkpoint/model_export.h"
 #include "temporary_folder.h"
 
 namespace tandem::checkpoint {
@@ -17,7 +18,7 @@ namespace {
 TEST(ModelDir, WhatIsWrittenIsRead) {
   const TemporaryFolder folder("model");
   std::ofstream(folder / "tokenizer.json") << "{}";
-  write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a.weight", at::ones({2, 3})}}, folder.path());
+  write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a.weight", at::ones({2, 3})}}, {.tokenizer_from = folder.path()});
   const ModelDir model(folder / "hf");
   EXPECT_EQ(model.config()["model_type"], "qwen2");
   EXPECT_TRUE(std::filesystem::exists(folder / "hf/tokenizer.json"));
@@ -49,6 +50,18 @@ TEST(ModelDir, ReadsABoxOfAnyFloatDtype) {
   EXPECT_THROW(read_box(ModelDir(folder / "hf"), {"a", {8, 7}, box}, at::kFloat), UserError);
   write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a", whole.to(at::kInt)}});
   EXPECT_THROW(read_box(ModelDir(folder / "hf"), {"a", {8, 6}, box}, at::kFloat), UserError);
+}
+
+TEST(ModelDir, ReadsEachByteOnceAndOfABoxItsOwnAlone) {
+  const TemporaryFolder folder("bytes");
+  write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a", at::zeros({64, 96}, at::kBFloat16)}, {"b", at::zeros({5})}});
+  const ModelDir model(folder / "hf");
+  EXPECT_EQ(model.file_bytes(), static_cast<int64_t>(std::filesystem::file_size(folder / "hf/model.safetensors")));
+  read_box(model, {"b", {5}, Box::whole({5})}, at::kFloat);
+  read_box(model, {"a", {64, 96}, Box::whole({64, 96})}, at::kFloat);
+  EXPECT_EQ(model.bytes_read(), 5 * 4 + 64 * 96 * 2);
+  read_box(model, {"a", {64, 96}, Box{{8, 32}, {24, 80}}}, at::kBFloat16);
+  EXPECT_EQ(model.bytes_read(), 5 * 4 + 64 * 96 * 2 + 16 * 48 * 2);
 }
 
 TEST(ModelDir, MultipliesBlockScaledFloat8Out) {

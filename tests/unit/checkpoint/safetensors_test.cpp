@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/durable_file.h"
@@ -98,6 +99,56 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(SafetensorsFile(path).view("w").numel(), 4);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   EXPECT_THROW(write_durable("/nonexistent/x", "y"), PeerError);
+}
+
+TEST(Safetensors, AnyBoxOfAnyRankIsReadAsSlicingGivesIt) {
+  const TemporaryFolder folder("boxes");
+  std::mt19937 random(20261121);
+  SCOPED_TRACE("seed 20261121");
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int64_t> shape;
+    for (int64_t rank = 1 + below(4); rank > 0; --rank) shape.push_back(1 + below(6));
+    Box box = Box::whole(shape);
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (below(2) == 0) continue;
+      box.begin[d] = below(shape[d]);
+      box.end[d] = box.begin[d] + 1 + below(shape[d] - box.begin[d]);
+    }
+    const at::Tensor whole = at::arange(Box::whole(shape).num_elements(), at::kFloat).view(shape);
+    at::Tensor part = whole;
+    for (size_t d = 0; d < shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
+    write_safetensors(folder / "x", {{"before", at::ones({3})}, {"x", whole}});
+    for (c10::ScalarType wanted : {at::kFloat, at::kBFloat16}) {
+      at::Tensor got = at::full(box.shape(), -1, wanted);
+      SafetensorsFile(folder / "x").read("x", box, got);
+      ASSERT_TRUE(at::equal(got, part.to(wanted))) << at::IntArrayRef(shape) << at::IntArrayRef(box.begin) << at::IntArrayRef(box.end);
+    }
+  }
+}
+
+TEST(Safetensors, WhatIsLargerThanAPieceIsConvertedWhole) {
+  const TemporaryFolder folder("large");
+  const int64_t R = 1500, C = 1111;  // 3.3 MB of bf16, no multiple of a piece
+  const at::Tensor stored = at::arange(R * C, at::kFloat).remainder(509).to(at::kBFloat16).view({R, C});
+  write_safetensors(folder / "x", {{"x", stored}});
+  const SafetensorsFile file(folder / "x");
+  for (const Box& box : {Box::whole({R, C}), Box{{3, 10}, {1499, 1100}}})
+    for (c10::ScalarType wanted : {at::kFloat, at::kBFloat16}) {
+      at::Tensor got = at::full(box.shape(), -1, wanted);
+      file.read("x", box, got);
+      const at::Tensor part = stored.narrow(0, box.begin[0], box.extent(0)).narrow(1, box.begin[1], box.extent(1));
+      EXPECT_TRUE(at::equal(got, part.to(wanted))) << wanted;
+    }
+}
+
+TEST(Safetensors, AFileCutWhileItIsOpenIsAnError) {
+  const TemporaryFolder folder("cut");
+  write_safetensors(folder / "x", {{"x", at::ones({4000})}});
+  const SafetensorsFile file(folder / "x");
+  std::filesystem::resize_file(folder / "x", 8000);
+  at::Tensor to = at::empty({4000});
+  EXPECT_THROW(file.read("x", Box::whole({4000}), to), PeerError);
 }
 
 TEST(Checksum, DoesNotDependOnHowTheBytesArrive) {

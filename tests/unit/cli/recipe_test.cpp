@@ -92,6 +92,15 @@ TEST(Recipe, AListOfPairsMayBeAMapping) {
   fs::remove(file);
 }
 
+TEST(Recipe, ASizeThatIsNoneSaysWhatOneIs) {
+  EXPECT_EQ(parsed("--max-shard-size 2GB").checkpoint.max_shard_size, "2GB");
+  for (const char* wrong : {"5gigs", "0", "GB"}) {
+    const std::string message = refusal(std::string("--max-shard-size ") + wrong);
+    EXPECT_TRUE(message.starts_with("--max-shard-size")) << message;
+    EXPECT_NE(message.find("such as 5GB"), std::string::npos) << message;
+  }
+}
+
 TEST(Recipe, TheReferenceInDocsIsWhatConfigPrints) {
   std::ifstream in(fs::path(TANDEM_SOURCE_DIR) / "docs/config.md");
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

@@ -149,7 +149,9 @@ Fd Sandbox::rules_for(const std::string& folder) const {
   return rules;
 }
 
-ProgramRun Sandbox::run(const Program& program) const {
+ProgramRun Sandbox::run(const Program& program) const { return run(program, limits_); }
+
+ProgramRun Sandbox::run(const Program& program, const SandboxLimits& limits) const {
   const PrivateFolder folder;
   const Fd rules = has_private_folder() ? rules_for(folder.path()) : Fd();
   Confinement confinement = confinement_;
@@ -166,7 +168,7 @@ ProgramRun Sandbox::run(const Program& program) const {
   launch.confinement = &confinement;
   Process process(launch);
   for (Fd* fd : {&output_writer, &errors_writer, &theirs}) fd->close();
-  ProgramWatch watch({std::move(output_reader), std::move(errors_reader), std::move(ours)}, limits_, folder.path());
+  ProgramWatch watch({std::move(output_reader), std::move(errors_reader), std::move(ours)}, limits, folder.path());
   return watch.follow(std::move(process), program.question);
 }
 
@@ -175,7 +177,9 @@ void Sandbox::prove_walls() const {
   const std::string file = (fs::path(outside.path()) / "made").string();
   Program probe;
   probe.source = "OUTSIDE = " + nlohmann::json(file).dump() + kProbe;
-  const ProgramRun run = this->run(probe);
+  SandboxLimits patient = limits_;  // Python may start slowly on a busy machine; that says nothing about the walls
+  patient.wall_s = std::max(limits_.wall_s, 60.0);
+  const ProgramRun run = this->run(probe, patient);
   const std::string remedy = "expected a kernel that confines programs (seccomp, Landlock); or take another rule";
   if (!run.finished)
     throw UserError("reward.rule code", "the sandbox cannot run Python: " + run.why + " " + run.errors,

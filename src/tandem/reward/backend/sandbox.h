@@ -54,6 +54,7 @@ class Sandbox {
   bool has_private_folder() const { return landlock_ >= 3; }
 
  private:
+  ProgramRun run(const Program& program, const SandboxLimits& limits) const;
   void find_python(const std::string& python);
   void prove_walls() const;
   Fd rules_for(const std::string& folder) const;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/checkpoint/model_export.h"
 
 namespace tandem::runtime {
 namespace {
@@ -26,6 +27,12 @@ class Without : public OptionVisitor {
   OptionVisitor& field_;
   std::vector<std::string_view> names_;
 };
+
+OptionCheck number_of_bytes() {
+  return [](const OptionValue& v) {
+    return checkpoint::parse_bytes(**std::get_if<std::string*>(&v)) ? "" : "bytes, at least 1, such as 5GB, 500MB, 1.5GiB or 2000000";
+  };
+}
 
 }  // namespace
 
@@ -74,6 +81,9 @@ void describe(OptionVisitor& field, EvalOptions& o) {
 void describe(OptionVisitor& field, CheckpointOptions& o) {
   field("every_steps", o.every_steps, "Save every so many steps, and always after the last; 0 saves only then.", at_least(0));
   field("keep_last", o.keep_last, "Checkpoints to keep; 0 keeps all.", at_least(0));
+  field("max_shard_size", o.max_shard_size,
+        "Weights go to several files and an index where they are larger: bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB.",
+        number_of_bytes());
 }
 
 void describe(OptionVisitor& field, ParallelOptions& o) {

@@ -62,6 +62,7 @@ void describe(OptionVisitor& field, EvalOptions& o);
 struct CheckpointOptions {
   int64_t every_steps = 20;
   int64_t keep_last = 2;
+  std::string max_shard_size = "5GB";
 };
 void describe(OptionVisitor& field, CheckpointOptions& o);
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/session/model_on_rank.h"
 
+#include <iomanip>
+
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/checkpoint/model_dir.h"
 
 namespace tandem::runtime {
@@ -14,6 +18,7 @@ ModelOnRank::ModelOnRank(const model::ModelConfig& config, const RankPlace& plac
       parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
 
 void ModelOnRank::load(const std::string& dir) {
+  const double begin = now_s();
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
   for (const model::ParameterEntry& e : table_.entries) names.push_back(e.parameter.name);
@@ -23,6 +28,10 @@ void ModelOnRank::load(const std::string& dir) {
     return (config().tied_embeddings && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
   });
   model::load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
+  if (table_.rank > 0) return;
+  const double gb = static_cast<double>(files.bytes_read()) / 1e9, seconds = now_s() - begin;
+  log::info(std::fixed, std::setprecision(3), "loaded ", gb, " GB of the ", static_cast<double>(files.file_bytes()) / 1e9, " GB in ",
+            dir, std::setprecision(2), " in ", seconds, " s, ", gb / seconds, " GB/s");
 }
 
 c10::ScalarType dtype_of(const std::string& name, const std::string& where) {

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tandem/checkpoint/model_dir.h"
+#include "tandem/checkpoint/model_export.h"
 #include "tandem/model/parameters.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/text/tokenizer.h"
@@ -37,7 +37,7 @@ void write_random_model(const std::string& dir, const ModelOptions& o, int64_t s
   model::initialize_parameters(table, flat, static_cast<uint64_t>(seed), o.init_deviation);
   std::map<std::string, at::Tensor> tensors;
   for (const model::ParameterEntry& e : table.entries) tensors[e.parameter.name] = table.view(flat, e);
-  checkpoint::write_model_dir(dir, json, tensors, tokenizer_dir);
+  checkpoint::write_model_dir(dir, json, tensors, {.tokenizer_from = tokenizer_dir});
 }
 
 }  // namespace tandem::runtime

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/checkpoint/model_export.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tandem/base/error.h"
+#include "tandem/checkpoint/durable_file.h"
+
+namespace tandem::checkpoint {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// Names part by part as transformers 5 sorts them: numbers by value and before texts, so that layer 2 precedes layer 10.
+bool comes_before(std::string_view a, std::string_view b) {
+  while (!a.empty() && !b.empty()) {
+    const std::string_view part = a.substr(0, a.find('.')), other = b.substr(0, b.find('.'));
+    const bool number = part.find_first_not_of("0123456789") == std::string_view::npos;
+    const bool other_number = other.find_first_not_of("0123456789") == std::string_view::npos;
+    if (number != other_number) return number;
+    if (number && part.size() != other.size()) return part.size() < other.size();
+    if (part != other) return part < other;
+    a.remove_prefix(std::min(a.size(), part.size() + 1));
+    b.remove_prefix(std::min(b.size(), other.size() + 1));
+  }
+  return a.empty() && !b.empty();
+}
+
+std::string shard_name(size_t index, size_t count) {
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
+}
+
+bool is_weight_file(const std::string& name) {
+  return name == kSingleFile || name == kIndexFile || (name.starts_with("model-") && name.ends_with(".safetensors"));
+}
+
+std::string index_text(const std::vector<Shard>& shards) {
+  int64_t bytes = 0;
+  json places = json::object();
+  for (const Shard& shard : shards)
+    for (const TensorInfo& t : shard.tensors) {
+      bytes += t.num_bytes();
+      places[t.name] = shard.file;
+    }
+  return json({{"metadata", {{"total_size", bytes}}}, {"weight_map", places}}).dump(2) + "\n";
+}
+
+// All files are written before one takes its name. Between the renames no index names them: a crash there leaves the whole
+// earlier model.safetensors, or a directory that says it has no weights.
+void write_weights(const std::string& directory, const ModelSource& source, int64_t max_shard_bytes) {
+  const std::vector<Shard> shards = plan_shards(source.tensors, max_shard_bytes);
+  const bool single = shards.front().file == kSingleFile;
+  std::vector<DurableFile> files;
+  for (const Shard& shard : shards) {
+    files.emplace_back(directory + "/" + shard.file);
+    write_safetensors(files.back(), shard.tensors, source.values, {{"format", "pt"}});
+    files.back().close();
+  }
+  std::set<std::string> kept;
+  std::error_code failed;
+  if (!single) fs::remove(directory + "/" + kIndexFile, failed);
+  for (DurableFile& file : files) {
+    file.commit();
+    kept.insert(fs::path(file.path()).filename());
+  }
+  if (!single) {
+    write_durable(directory + "/" + kIndexFile, index_text(shards));
+    kept.insert(kIndexFile);
+  }
+  std::vector<fs::path> left;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, failed))
+    if (const std::string name = entry.path().filename(); is_weight_file(name) && !kept.count(name)) left.push_back(entry.path());
+  for (const fs::path& path : left)
+    if (!fs::remove(path, failed) || failed) throw PeerError(path.string() + ": cannot be removed: " + failed.message());
+}
+
+void copy_tokenizer(const std::string& from, const std::string& directory) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json",
+                           "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
+    const fs::path source = fs::path(from) / name, target = fs::path(directory) / name;
+    if (!fs::is_regular_file(source) || (fs::exists(target) && fs::equivalent(source, target))) continue;
+    std::ifstream in(source, std::ios::binary);
+    write_durable(target.string(), {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()});
+  }
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  static const std::map<std::string, double> kUnits = {
+      {"", 1},      {"B", 1},       {"KB", 1e3},    {"MB", 1e6},    {"GB", 1e9},
+      {"TB", 1e12}, {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30}, {"TIB", 0x1p40}};
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit;
+  for (const char c : std::string_view(rest, text.data() + text.size()))
+    if (c != ' ' || !unit.empty()) unit += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  const auto known = kUnits.find(unit);
+  if (known == kUnits.end()) return std::nullopt;
+  const double bytes = number * known->second;
+  if (!(bytes >= 1 && bytes < 0x1p62)) return std::nullopt;
+  return static_cast<int64_t>(bytes);
+}
+
+std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return comes_before(a.name, b.name); });
+  std::vector<Shard> shards;
+  Shard open;
+  int64_t held = 0;
+  for (TensorInfo& t : tensors) {
+    const int64_t bytes = t.num_bytes();
+    if (bytes > max_shard_bytes) {
+      shards.push_back({"", {std::move(t)}});
+      continue;
+    }
+    if (held + bytes > max_shard_bytes) {
+      shards.push_back(std::move(open));
+      open = {}, held = 0;
+    }
+    open.tensors.push_back(std::move(t));
+    held += bytes;
+  }
+  if (!open.tensors.empty() || shards.empty()) shards.push_back(std::move(open));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1 ? kSingleFile : shard_name(i, shards.size());
+    sort_for_file(shards[i].tensors);
+  }
+  return shards;
+}
+
+void write_model_dir(const std::string& directory, const json& config, const ModelSource& source, const ExportOptions& options) {
+  std::error_code failed;
+  fs::create_directories(directory, failed);
+  if (failed) throw PeerError(directory + ": cannot be created: " + failed.message());
+  write_durable(directory + "/config.json", config.dump(2) + "\n");
+  if (!options.tokenizer_from.empty()) copy_tokenizer(options.tokenizer_from, directory);
+  write_weights(directory, source, options.max_shard_bytes);
+  sync_directory(directory);
+}
+
+void write_model_dir(const std::string& directory, const json& config, const std::map<std::string, at::Tensor>& tensors,
+                     const ExportOptions& options) {
+  ModelSource source;
+  for (const auto& [name, tensor] : tensors) source.tensors.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  source.values = [&](const std::string& name) { return tensors.at(name); };
+  write_model_dir(directory, config, source, options);
+}
+
+}  // namespace tandem::checkpoint

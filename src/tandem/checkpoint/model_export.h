@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Writes a Hugging Face model directory, one tensor in memory at a time: one file of weights, or several with an index.
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tandem/checkpoint/safetensors.h"
+
+namespace tandem::checkpoint {
+
+/// Bytes of a text such as 5GB, 500 MB, 1.5GiB or 2000000: KB, MB, GB, TB count in thousands, KiB, MiB, GiB, TiB in 1024s.
+/// nullopt for anything else, and for less than a byte.
+std::optional<int64_t> parse_bytes(std::string_view text);
+
+/// What a directory of weights is written from.
+struct ModelSource {
+  std::vector<TensorInfo> tensors;
+  TensorSource values;  ///< asked for each tensor once, in the order of plan_shards()
+};
+
+struct ExportOptions {
+  int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has a file of its own
+  std::string tokenizer_from;               ///< directory whose tokenizer and generation files are copied; "" = none
+};
+
+/// One file of weights, and its tensors in the order they are written.
+struct Shard {
+  std::string file;
+  std::vector<TensorInfo> tensors;
+};
+/// Cuts a model as transformers 5 does: tensors by name, numbers in it by value, as many to a file as fit. model.safetensors alone
+/// if all do, else model-00001-of-0000N.safetensors and so on.
+std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes);
+
+/// Writes config.json, the weights and, where they are several files, model.safetensors.index.json; removes the weights that an
+/// earlier model left there. No file takes its name before all are written.
+/// Errors: PeerError naming the path if something cannot be written: the weights of an earlier model stay. What `source` throws.
+void write_model_dir(const std::string& directory, const nlohmann::json& config, const ModelSource& source,
+                     const ExportOptions& options = {});
+/// The same of tensors that are held (contiguous, on the CPU).
+void write_model_dir(const std::string& directory, const nlohmann::json& config, const std::map<std::string, at::Tensor>& tensors,
+                     const ExportOptions& options = {});
+
+}  // namespace tandem::checkpoint
