@@ -297,7 +297,9 @@ void SafetensorsFile::read(const std::string& name, const Box& box, at::Tensor t
         mapping_->read(data_begin_ + from.begin_bytes + first * width, {out, static_cast<size_t>(count * width)}, path_);
         out += count * width;
       });
-      if (!as_stored) flat.narrow(0, begin, end - begin).copy_(at::from_blob(held.data(), {end - begin}, at::TensorOptions().dtype(from.dtype)));
+      if (as_stored) continue;
+      const at::Tensor stored = at::from_blob(held.data(), {end - begin}, at::TensorOptions().dtype(from.dtype));
+      flat.narrow(0, begin, end - begin).copy_(stored);
     }
   });
 }

@@ -177,7 +177,8 @@ TEST(Reward, MayHaveARuleForEachDataSet) {
     reward->score(from("gsm8k", "so 7", "7"));
     FAIL() << "no rule";
   } catch (const UserError& e) {
-    EXPECT_NE(std::string(e.what()).find("no rule for the data set `gsm8k` (it has some for format, openai/gsm8k; "), std::string::npos) << e.what();
+    const std::string wanted = "no rule for the data set `gsm8k` (it has some for format, openai/gsm8k; ";
+    EXPECT_NE(std::string(e.what()).find(wanted), std::string::npos) << e.what();
   }
   options.rules = {"exact=2"};
   EXPECT_EQ(make_reward(options)->score(from("gsm8k", "7", "7")).score, 2) << "the others";
