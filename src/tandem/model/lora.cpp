@@ -107,7 +107,9 @@ Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& b
   TANDEM_CHECK(a_entry == std::ssize(table_.entries), "every adapter has its matrix");
 }
 
-at::Tensor Lora::adapter(int64_t entry, const at::Tensor& flat) const { return table_.view(flat, table_.entries[static_cast<size_t>(entry)]); }
+at::Tensor Lora::adapter(int64_t entry, const at::Tensor& flat) const {
+  return table_.view(flat, table_.entries[static_cast<size_t>(entry)]);
+}
 
 void Lora::start(uint64_t seed) {
   for (Kept& kept : kept_) {

@@ -55,6 +55,8 @@ class FunctionRule : public Rule {
   struct Needs {
     bool gold = true, columns = false;
   };
+  FunctionRule(std::string name, std::function<Score(const Answer&)> function)
+      : FunctionRule(std::move(name), std::move(function), Needs{true, false}) {}
   FunctionRule(std::string name, std::function<Score(const Answer&)> function, Needs needs)
       : name_(std::move(name)), function_(std::move(function)), needs_(needs) {}
   Score score(const Answer& answer) const override;

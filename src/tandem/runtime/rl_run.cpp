@@ -54,7 +54,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   actor_.load(model_dir);
   const std::string& other = config_.model.ref_model_load_path;
   if (recipe_.needs_reference() && !(actor_.lora() && other.empty())) {
-    reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device, "reference_weights");
+    reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device,
+                                               "reference_weights");
     reference_->load(other.empty() ? model_dir : other);
   }
   if (!request.replay.empty()) {

@@ -17,8 +17,8 @@
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"
-#include "tandem/runtime/run_folder.h"
-#include "tandem/runtime/run_state.h"
+#include "tandem/runtime/folder/run_folder.h"
+#include "tandem/runtime/folder/run_state.h"
 
 namespace tandem::runtime {
 

@@ -5,7 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
-#include "tandem/runtime/export.h"
+#include "tandem/runtime/folder/export.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"

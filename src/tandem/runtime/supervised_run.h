@@ -6,8 +6,8 @@
 #include "tandem/runtime/actor.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/session/prompt_stream.h"
-#include "tandem/runtime/run_folder.h"
-#include "tandem/runtime/run_state.h"
+#include "tandem/runtime/folder/run_folder.h"
+#include "tandem/runtime/folder/run_state.h"
 
 namespace tandem::runtime {
 

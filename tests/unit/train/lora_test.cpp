@@ -32,7 +32,8 @@ struct Case {
 
   Case(const model::ModelConfig& config, c10::ScalarType dtype, bool parity, const model::LoraOptions& lora)
       : model(config, dtype, parity, 0.3),
-        trainer({}, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()}, model.arena, lora, 5}) {
+        trainer({}, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()},
+                     model.arena, lora, 5}) {
     trainer.start();
   }
 
@@ -147,7 +148,8 @@ TEST(Lora, AnUnknownMatrixIsAnsweredWithTheKnownOnes) {
   EXPECT_NE(error_of(test::tiny_config(), {"lm_head"}).find("`lm_head`"), std::string::npos);
   EXPECT_NE(error_of(test::tiny_config(), {}).find("names no matrix"), std::string::npos);
   EXPECT_EQ(model::lora_targets(test::experts_config("deepseek_v3"), {4, 16}, ""),
-            (std::vector<std::string>{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}));
+            (std::vector<std::string>{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj",
+                                      "down_proj"}));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/run_state.h"
+#include "tandem/runtime/folder/run_state.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

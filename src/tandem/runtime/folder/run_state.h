@@ -2,7 +2,8 @@
 #pragma once
 // What a checkpoint holds besides the weights, and how all ranks write and read it.
 //
-//   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)   optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+//   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)
+//            optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
 
 #include <cstdint>
 #include <map>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "tandem/checkpoint/run_state.h"
-#include "tandem/runtime/export.h"
+#include "tandem/runtime/folder/export.h"
 #include "tandem/runtime/run.h"
 
 namespace tandem::runtime {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/run_folder.h"
+#include "tandem/runtime/folder/run_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

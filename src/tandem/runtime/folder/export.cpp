@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/export.h"
+#include "tandem/runtime/folder/export.h"
 
 #include <exception>
 #include <filesystem>
@@ -51,9 +51,15 @@ void Exporter::write_model(const std::string& dir, Actor& actor) const {
 void Exporter::write_adapter(const std::string& dir, const Actor& actor, const std::map<std::string, at::Tensor>& tensors) const {
   const model::LoraOptions& lora = *actor.lora();
   const nlohmann::json config = {
-      {"peft_type", "LORA"},     {"task_type", "CAUSAL_LM"}, {"base_model_name_or_path", fs::absolute(model_dir_).lexically_normal().string()},
-      {"r", lora.rank},          {"lora_alpha", lora.alpha}, {"lora_dropout", 0.0},
-      {"bias", "none"},          {"fan_in_fan_out", false},  {"inference_mode", true},
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", fs::absolute(model_dir_).lexically_normal().string()},
+      {"r", lora.rank},
+      {"lora_alpha", lora.alpha},
+      {"lora_dropout", 0.0},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
       {"target_modules", model::lora_targets(actor.train_model().config(), lora, "model.lora_targets")}};
   fs::create_directories(dir);
   checkpoint::write_safetensors(dir + "/adapter_model.safetensors", tensors, {{"format", "pt"}});
