@@ -20,7 +20,10 @@ add_library(tandem::torch INTERFACE IMPORTED)
 target_include_directories(tandem::torch SYSTEM INTERFACE ${TANDEM_TORCH_DIR}/include ${TANDEM_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_directories(tandem::torch INTERFACE ${TANDEM_TORCH_DIR}/lib)
 # at::parallel_for is a header whose threads exist only where the including file is compiled with OpenMP.
-target_compile_options(tandem::torch INTERFACE -fopenmp)
+# Fuzz targets have one thread: clang's omp.h is a package of its own.
+if(NOT TANDEM_FUZZ)
+  target_compile_options(tandem::torch INTERFACE -fopenmp)
+endif()
 file(GLOB torch_gomp ${TANDEM_TORCH_DIR}/lib/libgomp*.so*)  # the wheel's own, so that one process has one pool of threads
 if(NOT torch_gomp)
   set(torch_gomp gomp)

@@ -17,13 +17,19 @@ gate() {
   if "$@"; then echo "ok      $name ($((SECONDS - begin)) s)"; else echo "FAILED  $name"; failed="$failed $name"; fi
 }
 
+# quietly COMMAND...: its output is shown only if it fails.
+quietly() {
+  local output
+  output=$("$@" 2>&1) || { tail -n 40 <<<"$output"; return 1; }
+}
+
 # sanitized PRESET MODULE...: builds and runs the test programs of these modules.
 sanitized() {
   local preset=$1 programs
   shift
-  scripts/build "$preset" help >/dev/null || return 1
+  quietly scripts/build "$preset" help || return 1
   programs=$(.venv/bin/ninja -C "build/$preset" -t targets all | python3 tools/test_programs.py "$@") || return 1
-  scripts/build "$preset" $programs >/dev/null || return 1
+  quietly scripts/build "$preset" $programs || return 1
   OMP_NUM_THREADS=1 TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1" UBSAN_OPTIONS="print_stacktrace=1 halt_on_error=1" \
     ASAN_OPTIONS="detect_leaks=1" PATH="$PWD/.venv/bin:$PATH" \
     ctest --test-dir "build/$preset" -R "^($(tr '\n' '|' <<<"$programs" | sed 's/|$//'))\$" -j2 --output-on-failure
@@ -33,7 +39,7 @@ sanitized() {
 fuzzed() {
   local program name dict
   command -v clang++ >/dev/null || { echo "        no clang++: nothing is fuzzed (apt-get install clang libclang-rt-dev)"; return 0; }
-  scripts/build fuzz fuzz_programs >/dev/null || return 1
+  quietly scripts/build fuzz fuzz_programs || return 1
   for program in build/fuzz/fuzz/*; do
     name=${program##*/} dict=()
     [ -f "tests/fuzz/$name.dict" ] && dict=("-dict=tests/fuzz/$name.dict")

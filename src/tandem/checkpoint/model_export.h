@@ -6,18 +6,12 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tandem/checkpoint/safetensors.h"
 
 namespace tandem::checkpoint {
-
-/// Bytes of a text such as 5GB, 500 MB, 1.5GiB or 2000000: KB, MB, GB, TB count in thousands, KiB, MiB, GiB, TiB in 1024s.
-/// nullopt for anything else, and for less than a byte.
-std::optional<int64_t> parse_bytes(std::string_view text);
 
 /// What a directory of weights is written from.
 struct ModelSource {

@@ -60,13 +60,6 @@ std::vector<Parameter> adapters_of(const ModelConfig& config, const LoraOptions&
 
 }  // namespace
 
-void describe(OptionVisitor& field, LoraOptions& o) {
-  field("lora_rank", o.rank, "Rank of the adapters that are trained in place of the model (LoRA); 0 trains the model.", at_least(0));
-  field("lora_alpha", o.alpha, "Scale of the adapters, over their rank.", above(0));
-  field("lora_targets", o.targets,
-        "Matrices with an adapter, such as q_proj and v_proj. all-linear: those of attention, MLPs and shared experts.");
-}
-
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptions& o, const std::string& where) {
   std::vector<std::string> known, chosen;
   const auto add = [](std::vector<std::string>& names, const std::string& name) {

@@ -10,20 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "tandem/base/options.h"
 #include "tandem/device/arena.h"
+#include "tandem/model/options.h"
 #include "tandem/model/parameters.h"
 
 namespace tandem::model {
-
-struct LoraOptions {
-  int64_t rank = 0;                                  ///< 0: no adapters, the whole model is trained
-  double alpha = 16;
-  std::vector<std::string> targets = {"all-linear"};  ///< the last parts of module names, such as q_proj
-
-  double scale() const { return alpha / static_cast<double>(rank); }
-};
-void describe(OptionVisitor& field, LoraOptions& o);
 
 /// The chosen matrices as PEFT calls them, such as "q_proj", in the model's order. all-linear: every linear of attention,
 /// MLPs and shared experts; routed experts, routers, embedding and head have no adapters.

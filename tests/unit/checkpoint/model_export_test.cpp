@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tandem/base/bytes.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/model_dir.h"
 #include "temporary_folder.h"

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tandem/base/bytes.h"
 #include "tandem/base/check.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/model_export.h"
@@ -25,7 +26,7 @@ Exporter::Exporter(RankContext& context, std::string model_dir) : context_(conte
 }
 
 void Exporter::write_model(const std::string& dir, Actor& actor) const {
-  const checkpoint::ExportOptions options{*checkpoint::parse_bytes(context_.config.checkpoint.max_shard_size), model_dir_};
+  const checkpoint::ExportOptions options{*parse_bytes(context_.config.checkpoint.max_shard_size), model_dir_};
   checkpoint::ModelSource source{actor.tensors(), {}};
   std::vector<std::string> order;
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(source.tensors, options.max_shard_bytes))

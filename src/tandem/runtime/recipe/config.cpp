@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tandem/base/bytes.h"
 #include "tandem/base/check.h"
-#include "tandem/checkpoint/model_export.h"
 
 namespace tandem::runtime {
 namespace {
@@ -30,7 +30,7 @@ class Without : public OptionVisitor {
 
 OptionCheck number_of_bytes() {
   return [](const OptionValue& v) {
-    return checkpoint::parse_bytes(**std::get_if<std::string*>(&v)) ? "" : "bytes, at least 1, such as 5GB, 500MB, 1.5GiB or 2000000";
+    return parse_bytes(**std::get_if<std::string*>(&v)) ? "" : "bytes, at least 1, such as 5GB, 500MB, 1.5GiB or 2000000";
   };
 }
 

@@ -9,7 +9,7 @@
 #include "tandem/algo/recipe.h"
 #include "tandem/base/options.h"
 #include "tandem/data/options.h"
-#include "tandem/model/lora.h"
+#include "tandem/model/options.h"
 #include "tandem/queue/options.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
