@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Models of true size with random weights: Qwen2.5-0.5B, Qwen3-0.6B, and a DeepSeek-V3 slice (true hidden size, heads, ranks of
-the latents and vocabulary; one dense layer and one of 32 experts). Each is written as bf16, loaded, generates, and those of Qwen
-take an AdamW step in bf16 and fp32. Prints a row per run: seconds, peak resident memory, what the process read (rchar) against the
-bytes of the files, and what the program says of loading. Fails if a run fails, takes 20 GiB or more, or reads more than 1.1x.
+the latents and vocabulary; one dense layer and one of 32 experts). Each is written as bf16, loaded and generates; those of Qwen take
+an AdamW step in bf16 and fp32, the slice a step of LoRA. Prints a row per run: seconds, peak resident memory, what the process read
+(rchar) against the bytes of the files, and what the program says of loading. Fails if a run fails, takes 20 GiB or more, or reads
+more than 1.1x.
 
 One process runs at a time, but the largest takes more than half of a machine of 24 GiB, and a training step writes 7 GB and
 removes them. Needs `scripts/build release tandem`, numpy, and ../shared/data."""
@@ -138,10 +139,10 @@ def write_model(name, folder, data):
         index["weight_map"].update(dict.fromkeys(names, file))
     if len(files) > 1:
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
-    if name.startswith("qwen"):
-        for path in (data / "qwen2.5-tokenizer").iterdir():
-            if path.name != "config.json":
-                shutil.copyfile(path, folder / path.name)
+    tokenizer = "qwen2.5-tokenizer" if name.startswith("qwen") else "stories260k/hf"  # any whose ids the model has
+    for path in (data / tokenizer).iterdir():
+        if path.name in ("vocab.json", "merges.txt") or path.name.startswith("tokenizer"):
+            shutil.copyfile(path, folder / path.name)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
@@ -175,6 +176,10 @@ def commands(name, model, options, runs):
                     "eval.after=false"]
             yield (f"sft step {dtype}", [program, "sft", ROOT / "configs/gsm8k_grpo.yaml", "--model", model, "--steps", 1, "--dtype", dtype,
                                          "--run-dir", runs / dtype, *(part for row in rows for part in ("--set", row))], "")
+        else:
+            rows = ["data.train=synthetic", "supervised.batch_size=8", "model.lora_rank=16"]
+            yield ("LoRA step", [program, "sft", ROOT / "configs/quickstart.yaml", "--model", model, "--steps", 1, "--dtype", dtype,
+                                 "--run-dir", runs / "lora", *(part for row in rows for part in ("--set", row))], "")
 
 
 def main():
