@@ -12,6 +12,7 @@
 
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
+#include "tandem/comm/mesh.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/monitor/recorder.h"
@@ -67,6 +68,15 @@ inline model::ModelConfig experts_config(const std::string& family) {
   return config;
 }
 
+/// The place of a rank, with the groups that its layout needs.
+inline model::RankPlace place_in(const model::Layout& layout, comm::Mesh& mesh) {
+  model::RankPlace place{layout, mesh.world().rank(), nullptr, nullptr};
+  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
+  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
+  return place;
+}
+inline comm::MeshSizes sizes_of(const model::Layout& layout) { return {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()}; }
+
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
   device::Arena arena{"device"};
@@ -82,7 +92,7 @@ struct TinyModel {
                      double deviation = 0.3, uint64_t seed = 1)
       : gemm(dtype, parity),
         table(model::parameter_table(config, {}, 0)),
-        decoder(config, gemm, nullptr),
+        decoder(config, gemm, {}),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
         parameters(model::make_parameters(table, values, at::Tensor())) {
     model::initialize_parameters(table, values, seed, deviation);

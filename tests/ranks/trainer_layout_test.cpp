@@ -8,7 +8,6 @@
 
 #include "../tiny_model.h"
 #include "tandem/base/check.h"
-#include "tandem/comm/mesh.h"
 #include "tandem/device/process.h"
 #include "tandem/train/trainer.h"
 
@@ -38,15 +37,12 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
   std::mutex mutex;
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
-    comm::MeshSizes sizes;
-    sizes.dp = layout.dp;
-    sizes.tp = layout.tp;
-    comm::Mesh mesh(world, sizes);
+    comm::Mesh mesh(world, test::sizes_of(layout));
     comm::Group &dp = mesh.along(comm::Axis::kDp), &tp = mesh.along(comm::Axis::kTp);
     device::Arena arena("device");
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
-    const model::Decoder decoder(config, gemm, layout.tp > 1 ? &tp : nullptr);
+    const model::Decoder decoder(config, gemm, test::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
     model::initialize_parameters(table, values, 9, 0.3);
     Options options;
@@ -113,7 +109,7 @@ TEST(TrainerLayout, ExpertsAndLatentsToo) {
   for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
     const model::ModelConfig config = test::experts_config(family);
     const Result want = train({1, 1}, config, 10);
-    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
+    for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {1, 2, 2}, {1, 4, 4}, {1, 4, 2, 2}, {2, 2, 2}})
       expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout)));
   }
 }

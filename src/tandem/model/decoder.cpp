@@ -17,13 +17,29 @@ at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::A
   return kernel::attention(qkv, trees_, shape, parity_);
 }
 
-Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp)
-    : config_(config), gemm_(gemm), tp_(tp), cos_sin_PD_(rope_table(config)) {
+namespace {
+
+kernel::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& place) {
+  const Layout& layout = place.layout;
+  kernel::ExpertPlace out;
+  for (int i = 0; i <= layout.ep; ++i) out.bounds.push_back(first_expert(config.moe.num_experts, layout.ep, i));
+  out.index = layout.ep_rank(place.rank);
+  out.peers = config.moe.num_experts > 0 ? place.ep : nullptr;
+  if (!out.peers) return out;
+  out.num_slices = layout.tp / layout.expert_tp();
+  out.slice = layout.tp_rank(place.rank) / layout.expert_tp();
+  return out;
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place)
+    : config_(config), gemm_(gemm), tp_(place.tp), expert_place_(expert_place(config, place)), cos_sin_PD_(rope_table(config)) {
   const int64_t heads = config.num_heads / tp_size();
   shape_ = {heads, local_kv_heads(config, tp_size()), config.head_dim};
   // A latent is one key and value for all heads; see latent_attention.
   if (config.mla.kv_rank > 0) shape_ = {heads, 1, config.mla.kv_rank + config.mla.rope_dim, latent_softmax_scale(config)};
-  first_row_ = tp ? config.vocab_size / tp->size() * tp->rank() : 0;
+  first_row_ = tp_ ? config.vocab_size / tp_->size() * tp_->rank() : 0;
 }
 
 struct Decoder::Pass {
@@ -130,7 +146,7 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
     if (some_rows) to.index_copy_(0, batch.rows_R, taken);
     else to.copy_(taken);
   }
-  const at::Tensor out = kernel::experts(gemm_, x, routing, p.expert_gate_up, p.expert_down);
+  const at::Tensor out = kernel::experts(gemm_, x, routing, {p.expert_gate_up, p.expert_down, expert_place_});
   return m.num_shared_experts > 0 ? at::add(out, mlp(x, p.shared_gate_up, p.shared_down)) : out;
 }
 
@@ -158,6 +174,15 @@ at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch&
     std::tie(x, delta) = recompute ? kernel::recompute(run, x, delta) : run(x, delta);
   }
   return kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second;
+}
+
+void Decoder::serve_experts(const ModelParameters& parameters) const {
+  for (const LayerParameters& p : parameters.layers) {
+    if (!p.router.value.defined()) continue;
+    const at::Tensor none = at::empty({0, config_.hidden_size}, p.router.value.options());
+    const kernel::Routing routing{at::empty({0, config_.moe.experts_per_token}, at::kLong), at::empty({0, config_.moe.experts_per_token}, at::kFloat)};
+    kernel::experts(gemm_, none, routing, {p.expert_gate_up, p.expert_down, expert_place_});
+  }
 }
 
 kernel::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at::Tensor& hidden, const at::Tensor& targets,

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tandem/comm/group.h"
+#include "tandem/model/kernel/dispatch.h"
 #include "tandem/model/kernel/function.h"
 #include "tandem/model/parameters.h"
 
@@ -44,16 +45,19 @@ struct TokenBatch {
   at::Tensor recorded_routes_TX;
 };
 
-/// Ownership  uses the Gemm and the TP group, which must outlive it; holds no weights.
+/// Ownership  uses the Gemm and the groups of its place, which must outlive it; holds no weights.
+/// Blocking   where ranks share experts, each forward pass is collective over them (serve_experts).
 /// Threads    const; one thread per decoder when tp > 1.
 class Decoder {
  public:
-  /// `tp` may be null for one rank.
-  Decoder(const ModelConfig& config, const kernel::Gemm& gemm, comm::Group* tp);
+  Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place);
 
   /// Final, normed hidden states [R,H] of the wanted rows; after its attention the last layer computes no other. `recompute`
   /// keeps only the layers' inputs for the backward pass; then batch and context must outlive it.
   at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute = false) const;
+
+  /// Takes part in a forward pass of the peers that share experts with this rank, without a token of its own.
+  void serve_experts(const ModelParameters& parameters) const;
 
   /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
   kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
@@ -69,6 +73,8 @@ class Decoder {
   const kernel::Gemm& gemm() const { return gemm_; }
   const kernel::AttentionShape& attention_shape() const { return shape_; }
   comm::Group* tp() const { return tp_; }
+  /// Ranks that share experts and have other tokens; null if none.
+  comm::Group* ep() const { return expert_place_.peers; }
   int tp_size() const { return tp_ ? tp_->size() : 1; }
 
  private:
@@ -84,6 +90,7 @@ class Decoder {
   ModelConfig config_;
   const kernel::Gemm& gemm_;
   comm::Group* tp_;
+  kernel::ExpertPlace expert_place_;
   kernel::AttentionShape shape_;
   at::Tensor cos_sin_PD_;
   int64_t first_row_;

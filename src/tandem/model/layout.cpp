@@ -10,6 +10,18 @@
 
 namespace tandem::model {
 
+namespace {
+
+void check_expert_axes(const Layout& layout, const std::string& text, const std::string& where) {
+  const int expert_ranks = layout.ep * layout.expert_tp();
+  const bool fits = layout.tp % layout.expert_tp() == 0 && expert_ranks % layout.tp == 0 && layout.world() % expert_ranks == 0;
+  if (fits) return;
+  throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
+                  join_text("etp divides tp, ", layout.tp, "; ep*etp is a multiple of tp and divides dp*tp, ", layout.world()));
+}
+
+}  // namespace
+
 Layout parse_layout(const std::string& text, const std::string& where) {
   Layout layout;
   std::istringstream parts(text);
@@ -22,32 +34,57 @@ Layout parse_layout(const std::string& text, const std::string& where) {
     if (!number || degree < 1) throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
     if (axis == "dp") layout.dp = degree;
     else if (axis == "tp") layout.tp = degree;
-    else if (axis == "cp" || axis == "pp" || axis == "vpp" || axis == "ep" || axis == "etp") {
-      if (degree > 1) throw UserError(where, "axis '" + part + "' cannot be run in this version", "dp and tp");
+    else if (axis == "ep") layout.ep = degree;
+    else if (axis == "etp") layout.etp = degree;
+    else if (axis == "cp" || axis == "pp" || axis == "vpp") {
+      if (degree > 1) throw UserError(where, "axis '" + part + "' cannot be run in this version", "dp, tp, ep and etp");
     } else {
-      throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp or tp");
+      throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, tp, ep or etp");
     }
   }
+  check_expert_axes(layout, text, where);
+  if (layout.etp == Layout{layout.dp, layout.tp, layout.ep}.expert_tp()) layout.etp = 0;
   return layout;
 }
 
-std::string to_string(const Layout& layout) { return join_text("dp", layout.dp, ",tp", layout.tp); }
+std::string to_string(const Layout& layout) {
+  std::string text = join_text("dp", layout.dp, ",tp", layout.tp);
+  if (layout.ep > 1) text += join_text(",ep", layout.ep);
+  if (layout.etp > 0) text += join_text(",etp", layout.etp);
+  return text;
+}
 
-void check_layout(const Layout& layout, const ModelConfig& c, const std::string& where) {
-  const auto divides = [&](int64_t n, const char* what) {
-    if (n % layout.tp != 0) throw UserError(where, join_text("tp", layout.tp, " does not divide ", n, " ", what), "a divisor");
+void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std::string& where) {
+  const auto divides = [&](const char* axis, int degree, int64_t n, const char* what) {
+    if (n % degree != 0) throw UserError(where, join_text(axis, degree, " does not divide ", n, " ", what), "a divisor");
   };
-  divides(c.num_heads, "attention heads");
-  divides(c.intermediate_size, "columns of the MLP");
-  if (c.moe.num_experts > 0) divides(c.moe.intermediate_size, "columns of an expert");
-  divides(c.vocab_size, "rows of the vocabulary");
+  divides("tp", layout.tp, c.num_heads, "attention heads");
+  divides("tp", layout.tp, c.intermediate_size, "columns of the MLP");
+  divides("tp", layout.tp, c.vocab_size, "rows of the vocabulary");
+  if (c.moe.num_experts > 0) {
+    divides("etp", layout.expert_tp(), c.moe.intermediate_size, "columns of an expert");
+    divides("tp", layout.tp, c.moe.num_shared_experts * c.moe.intermediate_size, "columns of the shared experts");
+  }
+  if (layout.ep > std::max<int64_t>(1, c.moe.num_experts))
+    throw UserError(where, join_text("ep", layout.ep, " over ", c.moe.num_experts, " experts"), "at most one rank per expert");
+  if (use == Use::kTraining && layout.shares_experts())
+    throw UserError(where, join_text(to_string(layout), ": experts across data-parallel replicas cannot be trained in this version"),
+                    join_text("ep*etp equal to tp, ", layout.tp));
   if (c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
     throw UserError(where, join_text("tp", layout.tp, " against ", c.num_kv_heads, " kv heads"), "one must divide the other");
 }
 
 int64_t local_kv_heads(const ModelConfig& config, int tp) { return std::max<int64_t>(1, config.num_kv_heads / tp); }
 
-Box box_of(const family::Parameter& parameter, const ModelConfig& config, int tp, int tp_rank) {
+int64_t first_expert(int64_t num_experts, int ep, int index) { return (index * num_experts + ep - 1) / ep; }
+
+bool holds(const Layout& layout, int rank, const family::Parameter& parameter, const ModelConfig& config) {
+  return parameter.expert < 0 || parameter.expert * layout.ep / config.moe.num_experts == layout.ep_rank(rank);
+}
+
+Box box_of(const family::Parameter& parameter, const ModelConfig& config, const Layout& layout, int rank) {
+  const bool expert = parameter.expert >= 0;
+  const int tp = expert ? layout.expert_tp() : layout.tp, tp_rank = expert ? layout.etp_rank(rank) : layout.tp_rank(rank);
   Box box = Box::whole(parameter.shape);
   const auto cut = [&](size_t dim, int64_t parts, int64_t index) {
     const int64_t size = parameter.shape[dim] / parts;
@@ -71,7 +108,7 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, int tp
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank) {
   std::vector<TensorSpec> specs;
   for (const family::Parameter& p : family::parameters(config))
-    specs.push_back({p.name, p.shape, box_of(p, config, layout.tp, layout.tp_rank(rank))});
+    if (holds(layout, rank, p, config)) specs.push_back({p.name, p.shape, box_of(p, config, layout, rank)});
   return specs;
 }
 

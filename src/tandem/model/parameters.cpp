@@ -48,7 +48,8 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   ParameterTable table{config, layout, rank, {}, 0};
   int64_t offset = 0;
   for (const family::Parameter& p : which) {
-    const Box box = box_of(p, config, layout.tp, layout.tp_rank(rank));
+    if (!holds(layout, rank, p, config)) continue;
+    const Box box = box_of(p, config, layout, rank);
     int replicas = 1;
     if (p.split == family::Split::kNone || p.split == family::Split::kPartial) replicas = layout.tp;
     if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));

@@ -237,12 +237,23 @@ Engine::Plan Engine::plan_step() {
   return plan;
 }
 
+bool Engine::must_step() const {
+  comm::Group* peers = setup_.decoder.ep();
+  if (!peers) return running();
+  at::Tensor any = at::full({1}, running() ? 1 : 0, at::kLong);
+  peers->all_reduce(any, comm::ReduceOp::kMax);
+  return any.item<int64_t>() != 0;
+}
+
 void Engine::step() {
   TANDEM_CHECK(parameters_, "the engine has no weights");
   at::NoGradGuard no_grad;
   start_waiting();
   const Plan plan = plan_step();
-  if (plan.ids.empty()) return;
+  if (plan.ids.empty()) {
+    if (setup_.decoder.ep()) setup_.decoder.serve_experts(*parameters_);
+    return;
+  }
   const auto T = static_cast<int64_t>(plan.ids.size());
   at::Tensor ids = at::empty({T}, at::kLong), positions = at::empty({T}, at::kLong), rows = at::empty({std::ssize(plan.rows)}, at::kLong);
   std::copy(plan.ids.begin(), plan.ids.end(), ids.data_ptr<int64_t>());

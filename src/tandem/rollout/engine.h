@@ -32,7 +32,7 @@ struct EngineSetup {
 /// Ownership  uses the decoder, the arena and the weights; owns the KV cache.
 /// Threads    one per engine. Under tensor parallelism all ranks admit the same requests in the same order and draw the same
 ///            tokens, each from the gathered logits.
-/// Blocking   step() computes; it waits for TP peers alone.
+/// Blocking   step() computes; it waits for TP peers, and for the ranks that share experts.
 /// Errors     UserError in admit for a prompt that cannot fit; InternalError when asked to generate without weights.
 /// Read next  sampler.h (one draw), block_pool.h (memory), docs/design/rollout.md
 class Engine {
@@ -49,8 +49,11 @@ class Engine {
   void admit(Request request);
   /// True while a sequence runs or waits.
   bool running() const { return !running_.empty() || !waiting_.empty() || !preempted_.empty() || !forking_.empty(); }
-  /// One token for every running sequence.
+  /// One token for every running sequence; without any it computes what peers need of the experts held here.
   void step();
+  /// True while a sequence runs or waits here or on a rank that shares experts with this one: then each of them must step().
+  /// Collective over those ranks, if there are any.
+  bool must_step() const;
   /// Groups that ended since the last call, in the order they ended.
   std::vector<data::Group> finished();
   /// Forgets a group that is waiting or running; what it holds is freed.

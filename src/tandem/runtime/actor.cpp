@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/actor.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "tandem/base/check.h"
@@ -23,9 +25,10 @@ reshard::RankBoxes boxes_of_all(const model::ModelConfig& config, const model::L
 
 Actor::Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options)
     : context_(context), train_(config, context.train_place(), context.gemm, context.device, "weights") {
-  model::check_layout(context.train_layout, config, "parallel.train_layout");
-  model::check_layout(context.rollout_layout, config, "parallel.rollout_layout");
+  model::check_layout(context.train_layout, config, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(context.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
   const model::LoraOptions& lora = context.config.model.lora;
+  for (const model::family::Parameter& p : model::family::parameters(config)) parameters_.emplace(p.name, p);
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
@@ -59,42 +62,62 @@ void Actor::switch_to_rollout() {
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
-  for (const model::ParameterEntry& e : train_.table().entries) all.push_back({e.parameter.name, context_.gemm.dtype(), e.parameter.shape});
+  for (const model::family::Parameter& p : model::family::parameters(train_.config())) all.push_back({p.name, context_.gemm.dtype(), p.shape});
   return all;
 }
 
 at::Tensor Actor::gather(const std::string& name) {
-  const model::ParameterTable& table = train_.table();
-  const auto e = std::find_if(table.entries.begin(), table.entries.end(), [&](const auto& entry) { return entry.parameter.name == name; });
-  TANDEM_CHECK(e != table.entries.end(), "no tensor ", name);
-  return gather(table, *e, train_.values());
+  return gather(parameters_.at(name), train_.table(), train_.values());
 }
 
 std::map<std::string, at::Tensor> Actor::gather_adapters() {
   std::map<std::string, at::Tensor> all;
   if (!trainer_->lora()) return all;
   for (const model::ParameterEntry& e : trainer_->lora()->table().entries) {
-    const at::Tensor whole = gather(trainer_->lora()->table(), e, trainer_->lora()->values());
+    const at::Tensor whole = gather(e.parameter, trainer_->lora()->table(), trainer_->lora()->values());
     if (whole.defined()) all[e.parameter.name] = whole;
   }
   return all;
 }
 
-at::Tensor Actor::gather(const model::ParameterTable& table, const model::ParameterEntry& e, const at::Tensor& values) {
+// The boxes that make up a parameter and the TP ranks they come from: of equal ones the first.
+std::vector<std::pair<int, Box>> Actor::sources(const model::family::Parameter& p) const {
+  const model::Layout& layout = context_.train_layout;
+  std::vector<std::pair<int, Box>> all;
+  for (int rank = 0; rank < layout.tp; ++rank) {
+    if (!model::holds(layout, rank, p, train_.config())) continue;
+    Box box = model::box_of(p, train_.config(), layout, rank);
+    if (std::ranges::none_of(all, [&](const auto& other) { return other.second == box; })) all.emplace_back(rank, std::move(box));
+  }
+  return all;
+}
+
+at::Tensor Actor::gather(const model::family::Parameter& p, const model::ParameterTable& table, const at::Tensor& values) {
   // Data-parallel ranks hold the same values: the master weights, rounded.
   if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
-  const at::Tensor mine = table.view(values, e);
-  if (e.box == Box::whole(e.parameter.shape)) return context_.is_first() ? mine : at::Tensor();
+  const auto e = std::ranges::find_if(table.entries, [&](const auto& entry) { return entry.parameter.name == p.name; });
+  const at::Tensor mine = e == table.entries.end() ? at::empty({0}, values.options()) : table.view(values, *e);
+  const auto parts = sources(p);
+  if (parts.front() == std::pair(0, Box::whole(p.shape))) return context_.is_first() ? mine : at::Tensor();
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
-  at::Tensor all = context_.host.allocate("checkpoint", {tp.size(), mine.numel()}, mine.scalar_type());
-  tp.all_gather(all, mine.view(-1));
+  const auto width = static_cast<int64_t>(mine.element_size());
+  std::vector<int64_t> send(static_cast<size_t>(tp.size())), receive(send.size());
+  int64_t num_elements = 0;
+  for (const auto& [rank, box] : parts) {
+    if (rank == tp.rank()) send[0] = mine.numel() * width;
+    if (tp.rank() == 0) receive[static_cast<size_t>(rank)] = box.num_elements() * width, num_elements += box.num_elements();
+  }
+  const at::Tensor all = context_.host.allocate("checkpoint", {num_elements}, mine.scalar_type());
+  const auto bytes = [](const at::Tensor& t, int64_t count) { return std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(count)); };
+  tp.all_to_all_v(bytes(mine, send[0]), send, bytes(all, num_elements * width), receive);
   if (!context_.is_first()) return {};
-  const at::Tensor whole = context_.host.allocate("checkpoint", e.parameter.shape, mine.scalar_type());
-  for (int r = 0; r < tp.size(); ++r) {
-    const Box box = model::box_of(e.parameter, train_.config(), tp.size(), r);
+  const at::Tensor whole = context_.host.allocate("checkpoint", p.shape, mine.scalar_type());
+  int64_t begin = 0;
+  for (const auto& [rank, box] : parts) {
     at::Tensor part = whole;
     for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
-    part.copy_(all.select(0, r).view(part.sizes()));
+    part.copy_(all.narrow(0, begin, box.num_elements()).view(part.sizes()));
+    begin += box.num_elements();
   }
   return whole;
 }

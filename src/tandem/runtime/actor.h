@@ -44,11 +44,13 @@ class Actor {
   std::map<std::string, at::Tensor> gather_adapters();
 
  private:
-  at::Tensor gather(const model::ParameterTable& table, const model::ParameterEntry& entry, const at::Tensor& values);
+  std::vector<std::pair<int, Box>> sources(const model::family::Parameter& parameter) const;
+  at::Tensor gather(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values);
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;
   ModelOnRank train_;
+  std::map<std::string, model::family::Parameter> parameters_;  // by name, also those of which this rank holds nothing
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
   std::optional<reshard::Plan> plan_;

@@ -21,6 +21,8 @@ comm::MeshSizes sizes_of(const model::Layout& layout) {
   comm::MeshSizes sizes;
   sizes.dp = layout.dp;
   sizes.tp = layout.tp;
+  sizes.ep = layout.ep;
+  sizes.etp = layout.expert_tp();
   return sizes;
 }
 
@@ -38,17 +40,32 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       host("host", c.memory.host_mib << 20),
       gemm(dtype_of(c.model.dtype, "model.dtype"), c.run.parity),
       stop_requested(std::move(stop)) {
-  if (c.run.parity && train_layout.tp != rollout_layout.tp)
-    throw UserError("run.parity", join_text("training has tp", train_layout.tp, ", rollout tp", rollout_layout.tp),
-                    "one tensor-parallel degree for both");
+  // Sums over the ranks of a tensor-parallel group, and over the experts it deals, have the order of that group.
+  const bool same = train_layout.tp == rollout_layout.tp && (train_layout.tp == 1 || (train_layout.ep == rollout_layout.ep &&
+                                                                                      train_layout.etp == rollout_layout.etp));
+  if (c.run.parity && !same)
+    throw UserError("run.parity", join_text("training has ", to_string(train_layout), ", rollout ", to_string(rollout_layout)),
+                    "one tensor-parallel degree for both, with the same ep and etp where it is above 1");
+}
+
+model::RankPlace RankContext::place_in(const model::Layout& layout, comm::Mesh& mesh) const {
+  model::RankPlace place{layout, world.rank(), nullptr, nullptr};
+  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
+  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
+  return place;
 }
 
 StopRequested RankContext::stop_between_tokens() {
-  if (rollout_layout.tp == 1) return stop_requested;
+  if (rollout_layout.tp == 1 && !rollout_layout.shares_experts()) return stop_requested;
   // Peers must leave at the same token; asking costs a message, so not at each.
   constexpr int64_t kTokens = 16;
   comm::Group& tp = rollout_mesh.along(comm::Axis::kTp);
-  return [this, &tp, asked = int64_t{0}]() mutable { return ++asked % kTokens == 0 && any_of(tp, stop_requested && stop_requested()); };
+  comm::Group* ep = rollout_place().ep;
+  return [this, &tp, ep, asked = int64_t{0}]() mutable {
+    if (++asked % kTokens != 0) return false;
+    const bool mine = stop_requested && stop_requested();
+    return any_of(tp, ep ? any_of(*ep, mine) : mine);
+  };
 }
 
 bool any_of(comm::Group& group, bool mine) {

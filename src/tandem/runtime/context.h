@@ -24,14 +24,14 @@ bool any_of(comm::Group& group, bool mine);
 struct RankContext {
   RankContext(const RunConfig& config, comm::Group& world, StopRequested stop);
 
-  RankPlace train_place() { return {train_layout, world.rank(), train_layout.tp > 1 ? &train_mesh.along(comm::Axis::kTp) : nullptr}; }
-  RankPlace rollout_place() { return {rollout_layout, world.rank(), rollout_layout.tp > 1 ? &rollout_mesh.along(comm::Axis::kTp) : nullptr}; }
+  model::RankPlace train_place() { return place_in(train_layout, train_mesh); }
+  model::RankPlace rollout_place() { return place_in(rollout_layout, rollout_mesh); }
   bool is_first() const { return world.rank() == 0; }
   /// Whether it is true on any rank; the same answer on all. Collective.
   bool any(bool mine) { return any_of(world, mine); }
   /// Whether any rank was asked to stop. Collective.
   bool stop_agreed() { return any(stop_requested && stop_requested()); }
-  /// To be asked at every token of a generation that only the rollout's TP peers share; they get the same answer.
+  /// To be asked at every token of a generation that only the rollout's TP or EP peers share; they get the same answer.
   StopRequested stop_between_tokens();
   /// A rank of its TP group that speaks for it.
   bool speaks_for_rollout() const { return rollout_layout.tp_rank(world.rank()) == 0; }
@@ -45,6 +45,9 @@ struct RankContext {
   monitor::Recorder recorder;
   model::kernel::Gemm gemm;
   StopRequested stop_requested;
+
+ private:
+  model::RankPlace place_in(const model::Layout& layout, comm::Mesh& mesh) const;
 };
 
 /// Bytes of memory by owner, as metrics.

@@ -58,7 +58,7 @@ void RolloutRole::start_groups() {
 void RolloutRole::generate() {
   const bool alone = context_.world.size() == 1;  // else all ranks stop between rounds
   const int64_t steps = context_.config.parallel.exchange_steps * (context_.config.staleness() == 0 ? kSyncRounds : 1);
-  for (int64_t i = 0; i < steps && engine_.running(); ++i) {
+  for (int64_t i = 0; i < steps && engine_.must_step(); ++i) {
     if (alone && context_.stop_requested && context_.stop_requested()) break;
     engine_.step();
     for (data::Group& group : engine_.finished()) {

@@ -29,7 +29,12 @@ TEST(Layout, IsWrittenAsAxesAndDegrees) {
   EXPECT_EQ(parse_layout("tp4,dp2", "here"), (Layout{2, 4}));
   EXPECT_EQ(parse_layout(to_string({3, 2}), "here"), (Layout{3, 2}));
   EXPECT_EQ(parse_layout("dp2,pp1", "here"), (Layout{2, 1}));
-  for (const char* wrong : {"dp", "2", "dp0", "dp-1", "xp2", "dp2;tp2", "pp2", "ep2", "dp2x"}) EXPECT_THROW(parse_layout(wrong, "here"), UserError) << wrong;
+  EXPECT_EQ(parse_layout("dp2,ep2", "here"), (Layout{2, 1, 2}));
+  EXPECT_EQ(parse_layout("dp2,tp2,ep2,etp2", "here"), (Layout{2, 2, 2, 2}));
+  EXPECT_EQ(parse_layout("tp2,etp2", "here"), (Layout{1, 2}));
+  EXPECT_EQ(parse_layout("dp2,ep2,etp1", "here"), (Layout{2, 1, 2}));
+  EXPECT_EQ(to_string(parse_layout("tp4,ep2,etp2", "here")), "dp1,tp4,ep2,etp2");
+  for (const char* wrong : {"dp", "2", "dp0", "dp-1", "xp2", "dp2;tp2", "pp2", "ep2", "dp2,ep4", "dp4,tp4,ep2", "tp2,etp3,ep2", "tp2,etp1", "dp2x"}) EXPECT_THROW(parse_layout(wrong, "here"), UserError) << wrong;
 }
 
 TEST(Layout, TensorParallelRanksAreTheFastest) {
@@ -40,14 +45,14 @@ TEST(Layout, TensorParallelRanksAreTheFastest) {
 }
 
 TEST(Layout, ADegreeThatCannotCutTheModelIsAUserError) {
-  EXPECT_NO_THROW(check_layout({1, 2}, config_of(4, 2), "here"));
-  EXPECT_NO_THROW(check_layout({1, 4}, config_of(4, 2), "here"));
-  EXPECT_THROW(check_layout({1, 3}, config_of(4, 2), "here"), UserError);
-  EXPECT_THROW(check_layout({1, 8}, config_of(4, 2), "here"), UserError);
-  EXPECT_THROW(check_layout({1, 4}, config_of(12, 3), "here"), UserError);
+  EXPECT_NO_THROW(check_layout({1, 2}, config_of(4, 2), Use::kTraining, "here"));
+  EXPECT_NO_THROW(check_layout({1, 4}, config_of(4, 2), Use::kTraining, "here"));
+  EXPECT_THROW(check_layout({1, 3}, config_of(4, 2), Use::kTraining, "here"), UserError);
+  EXPECT_THROW(check_layout({1, 8}, config_of(4, 2), Use::kTraining, "here"), UserError);
+  EXPECT_THROW(check_layout({1, 4}, config_of(12, 3), Use::kTraining, "here"), UserError);
   ModelConfig odd = config_of(4, 2);
   odd.vocab_size = 63;
-  EXPECT_THROW(check_layout({1, 2}, odd, "here"), UserError);
+  EXPECT_THROW(check_layout({1, 2}, odd, Use::kTraining, "here"), UserError);
 }
 
 TEST(Layout, FewerKvHeadsThanRanksAreReplicatedInGroups) {

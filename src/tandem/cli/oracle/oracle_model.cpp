@@ -7,11 +7,14 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/comm/launch.h"
+#include "tandem/comm/mesh.h"
+#include "tandem/device/process.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/train/trainer.h"
@@ -92,22 +95,58 @@ void check_forward(Folder& f, int index) {
   f.check(p + "entropy_t1.0", head.entropy_R, f.value(p + "entropy_t1.0"), 1e-4);
 }
 
-void check_greedy(Folder& f) {
-  monitor::Recorder recorder;
-  const std::vector<int32_t> prompt = ids_of(f.value("greedy.prompt_ids")), want = ids_of(f.value("greedy.new_ids"));
-  const auto new_tokens = static_cast<int64_t>(want.size()), total = new_tokens + static_cast<int64_t>(prompt.size());
-  rollout::Engine engine({}, {f.model.decoder(), f.arena, recorder, f.model.config().vocab_size, total});
-  engine.switch_weights(f.model.parameters(), data::PolicyVersion{0});
+// What one rank draws from `prompt` at temperature 0.
+data::Sample draw_greedily(const rollout::EngineSetup& setup, const model::ModelParameters& parameters, const rollout::Options& options,
+                           const std::vector<int32_t>& prompt, int64_t new_tokens) {
+  rollout::Engine engine(options, setup);
+  engine.switch_weights(parameters, data::PolicyVersion{0});
   rollout::Request request;
   request.group.prompt.ids = prompt;
   request.sampling.temperature = 0;
   request.sampling.max_new_tokens = new_tokens;
   engine.admit(std::move(request));
-  while (engine.running()) engine.step();
-  const data::Sample sample = engine.finished().at(0).samples.at(0);
-  if (sample.ids == want) f.report.pass();
-  else f.report.fail(f.name("greedy.new_ids"), "other tokens");
-  f.check("greedy.logprobs_t1.0", tensor_of(sample.logprobs), f.value("greedy.logprobs_t1.0"), 1e-4);
+  while (engine.must_step()) engine.step();
+  return engine.finished().at(0).samples.at(0);
+}
+
+// Greedy tokens of the engine: on one rank, with the prompt in chunks, and under the layouts of two ranks. There a second replica
+// answers a shorter prompt meanwhile, so that ranks with other tokens meet at the experts.
+void check_greedy(Folder& f) {
+  const std::vector<int32_t> prompt = ids_of(f.value("greedy.prompt_ids")), want = ids_of(f.value("greedy.new_ids"));
+  const auto new_tokens = std::ssize(want), total = new_tokens + std::ssize(prompt);
+  rollout::Options whole, chunked;
+  chunked.prefill_tokens = 3;
+  chunked.kv_block_tokens = 16;
+  const auto check = [&](const std::string& how, const data::Sample& sample) {
+    if (sample.ids == want) f.report.pass();
+    else f.report.fail(f.name("greedy.new_ids" + how), "other tokens");
+    f.check("greedy.logprobs_t1.0" + how, tensor_of(sample.logprobs), f.value("greedy.logprobs_t1.0"), 1e-4);
+  };
+  std::vector<std::string> layouts = {"dp1", "tp2"};
+  if (f.model.config().moe.num_experts > 0) layouts.insert(layouts.end(), {"dp2,ep2", "tp2,ep2"});
+  for (const std::string& text : layouts) {
+    const model::Layout layout = model::parse_layout(text, "layout");
+    std::map<std::string, data::Sample> drawn;  // by rank 0
+    comm::run_local(layout.world(), 60, [&](comm::Group& world) {
+      device::set_compute_threads(1);
+      comm::Mesh mesh(world, {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()});
+      model::RankPlace place{layout, world.rank(), nullptr, nullptr};
+      if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
+      if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
+      device::Arena arena("device");
+      monitor::Recorder recorder;
+      runtime::ModelOnRank model(f.model.config(), place, f.gemm, arena, "weights");
+      model.load(f.dir);
+      const rollout::EngineSetup setup{model.decoder(), arena, recorder, model.config().vocab_size, total};
+      const bool other = layout.dp_rank(world.rank()) > 0;
+      const std::vector<int32_t> mine(prompt.begin() + (other ? 2 : 0), prompt.end());
+      for (const auto& [how, options] : {std::pair{"", whole}, std::pair{" (in chunks)", chunked}}) {
+        data::Sample sample = draw_greedily(setup, model.parameters(), options, mine, new_tokens - other);
+        if (world.rank() == 0) drawn.emplace(how, std::move(sample));
+      }
+    });
+    for (const auto& [how, sample] : drawn) check((text == "dp1" ? "" : " " + text) + how, sample);
+  }
 }
 
 // The rows of the batch: every token but the first is a response.

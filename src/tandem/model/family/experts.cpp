@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sparse MLP: Qwen3-MoE, DeepSeek-V3. Tensor parallelism cuts every expert's columns.
+// A sparse MLP: Qwen3-MoE, DeepSeek-V3. Expert parallelism deals the experts, expert tensor parallelism cuts their columns.
 #include "tandem/model/family/parts.h"
 
 namespace tandem::model::family {
@@ -13,9 +13,9 @@ void add_experts(Parameters& to, const ModelConfig& c, int64_t layer) {
   const auto expert = [&](int64_t i) { return m + "experts." + std::to_string(i) + "."; };
   for (int64_t i = 0; i < e.num_experts; ++i)
     for (const char* name : {"gate_proj.weight", "up_proj.weight"})
-      to.push_back({expert(i) + name, {e.intermediate_size, h}, Split::kRows, Slot::kExpertGateUp, layer});
+      to.push_back({expert(i) + name, {e.intermediate_size, h}, Split::kRows, Slot::kExpertGateUp, layer, true, i});
   for (int64_t i = 0; i < e.num_experts; ++i)
-    to.push_back({expert(i) + "down_proj.weight", {h, e.intermediate_size}, Split::kColumns, Slot::kExpertDown, layer});
+    to.push_back({expert(i) + "down_proj.weight", {h, e.intermediate_size}, Split::kColumns, Slot::kExpertDown, layer, true, i});
   if (e.num_shared_experts == 0) return;
   const int64_t shared = e.num_shared_experts * e.intermediate_size;
   for (const char* name : {"gate_proj.weight", "up_proj.weight"})

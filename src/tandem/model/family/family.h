@@ -35,6 +35,7 @@ struct Parameter {
   Slot slot;
   int64_t layer;                ///< -1 outside the layers
   bool trained = true;          ///< by gradient
+  int64_t expert = -1;          ///< the routed expert it belongs to; -1 for all else
 };
 
 /// Whether both are parts of one fused tensor.

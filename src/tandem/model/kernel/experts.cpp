@@ -115,82 +115,6 @@ struct RouteStep final : Step {
 
 // ---- experts
 
-// Rows sorted by expert: row r is copy `r % k` of no token in particular, but of token token[r].
-struct Sorted {
-  std::vector<int64_t> offsets;  // [E + 1]
-  std::vector<int64_t> token;    // [S]
-  std::vector<int64_t> row;      // [T * k]: where (token, choice) stands
-
-  Sorted(const at::Tensor& experts, int64_t num_experts) : offsets(static_cast<size_t>(num_experts) + 1) {
-    const int64_t S = experts.numel(), k = experts.size(1);
-    const int64_t* chosen = experts.data_ptr<int64_t>();
-    for (int64_t i = 0; i < S; ++i) ++offsets[static_cast<size_t>(chosen[i]) + 1];
-    std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
-    std::vector<int64_t> next(offsets.begin(), offsets.end() - 1);
-    token.resize(static_cast<size_t>(S));
-    row.resize(static_cast<size_t>(S));
-    for (int64_t i = 0; i < S; ++i) {
-      const int64_t r = next[static_cast<size_t>(chosen[i])]++;
-      token[static_cast<size_t>(r)] = i / k;
-      row[static_cast<size_t>(i)] = r;
-    }
-  }
-  int64_t rows() const { return std::ssize(token); }
-
-  // run(expert, first row, rows) for experts that have any.
-  void for_experts(bool side_by_side, const std::function<void(int64_t, int64_t, int64_t)>& run) const {
-    const auto some = [&](int64_t begin, int64_t end) {
-      for (int64_t e = begin; e < end; ++e) {
-        const int64_t first = offsets[static_cast<size_t>(e)], count = offsets[static_cast<size_t>(e) + 1] - first;
-        if (count > 0) run(e, first, count);
-      }
-    };
-    if (side_by_side) at::parallel_for(0, std::ssize(offsets) - 1, 1, some);
-    else some(0, std::ssize(offsets) - 1);
-  }
-
-  // Each row a copy of its token's row of x.
-  at::Tensor gather(const at::Tensor& x) const {
-    const int64_t H = x.size(1);
-    at::Tensor out = at::empty({rows(), H}, x.options());
-    const size_t bytes = static_cast<size_t>(H) * x.element_size();
-    const char* from = static_cast<const char*>(x.data_ptr());
-    char* to = static_cast<char*>(out.data_ptr());
-    for_rows(rows(), H, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        std::memcpy(to + static_cast<size_t>(r) * bytes, from + static_cast<size_t>(token[static_cast<size_t>(r)]) * bytes, bytes);
-    });
-    return out;
-  }
-
-  // Each token the sum of its rows, in the order of its choice.
-  at::Tensor combine(const at::Tensor& y, int64_t tokens) const {
-    const int64_t H = y.size(1), k = rows() / std::max<int64_t>(tokens, 1);
-    at::Tensor out = at::empty({tokens, H}, y.options());
-    for_rows(tokens, H * k, [&](int64_t begin, int64_t end) {
-      std::vector<float> sums(static_cast<size_t>(H));
-      by_dtype(y, [&]<class E>(E) {
-        for (int64_t t = begin; t < end; ++t) {
-          std::fill(sums.begin(), sums.end(), 0.0f);
-          for (int64_t i = 0; i < k; ++i)
-            row_table<E>().add_columns(pointer<E>(y) + row[static_cast<size_t>(t * k + i)] * H, H, sums.data());
-          row_table<E>().from_float(sums.data(), H, pointer<E>(out) + t * H);
-        }
-      });
-    });
-    return out;
-  }
-
-  // run(row, weight of the row)
-  template <class Run>
-  void for_weights(const at::Tensor& weights, int64_t width, const Run& run) const {
-    const float* w = weights.data_ptr<float>();
-    for_rows(rows(), width, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) run(i, row[static_cast<size_t>(i)], w[i]);
-    });
-  }
-};
-
 template <class E>
 void scale_row(const E* in, int64_t n, float factor, E* out) {
   thread_local std::vector<float> buffer;
@@ -206,18 +130,19 @@ at::Tensor part_of(const at::Tensor& all, int64_t expert, int64_t num_experts) {
   return all.narrow(0, expert * rows, rows);
 }
 
-struct ExpertsPass {
+// The products of the experts held here with their rows.
+struct Products {
   const Gemm& gemm;
-  Sorted sorted;
+  const Dispatch& rows;
   int64_t num_experts;
   bool side_by_side;
 
-  ExpertsPass(const Gemm& g, const at::Tensor& experts, int64_t count)
-      : gemm(g), sorted(experts, count), num_experts(count), side_by_side(!g.parity() && sorted.rows() < kFewRows * count) {}
+  Products(const Gemm& g, const Dispatch& dispatch, int64_t count)
+      : gemm(g), rows(dispatch), num_experts(count), side_by_side(!g.parity() && dispatch.num_rows() < kFewRows * count) {}
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weights) const {
     at::Tensor y = at::empty({x.size(0), weights.size(0) / num_experts}, x.options());
-    sorted.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
+    rows.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
       at::Tensor out = y.narrow(0, first, count);
       gemm.forward(out, x.narrow(0, first, count), part_of(weights, e, num_experts));
     });
@@ -225,7 +150,7 @@ struct ExpertsPass {
   }
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weights, const at::Tensor& grad) const {
     at::Tensor dx = at::empty_like(x);
-    sorted.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
+    rows.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
       const at::Tensor d = dy.narrow(0, first, count);
       if (grad.defined()) {
         at::Tensor dw = part_of(grad, e, num_experts);
@@ -250,13 +175,15 @@ at::Tensor activate(const at::Tensor& gate_up) {
   return out;
 }
 
-at::Tensor scaled(const at::Tensor& rows, const Sorted& sorted, const at::Tensor& weights) {
+// Each row times its weight.
+at::Tensor scaled(const at::Tensor& rows, const at::Tensor& weights_S) {
   const int64_t F = rows.size(1);
+  const float* w = weights_S.data_ptr<float>();
   at::Tensor out = at::empty_like(rows);
-  by_dtype(rows, [&]<class E>(E) {
-    const E* from = pointer<E>(rows);
-    E* to = pointer<E>(out);
-    sorted.for_weights(weights, F, [&](int64_t, int64_t r, float w) { scale_row(from + r * F, F, w, to + r * F); });
+  for_rows(rows.size(0), F, [&](int64_t begin, int64_t end) {
+    by_dtype(rows, [&]<class E>(E) {
+      for (int64_t r = begin; r < end; ++r) scale_row(pointer<E>(rows) + r * F, F, w[r], pointer<E>(out) + r * F);
+    });
   });
   return out;
 }
@@ -264,27 +191,30 @@ at::Tensor scaled(const at::Tensor& rows, const Sorted& sorted, const at::Tensor
 // The weights multiply the activations, so that their gradient needs no output of an expert.
 struct ExpertsStep final : Step {
   const Gemm* gemm = nullptr;
+  std::shared_ptr<const Dispatch> dispatch;
   int64_t num_experts = 0;
   Parameter gate_up, down;
   variable_list apply(variable_list&& grads) override {
     const at::Tensor d_out = grad_of(grads, 0);
-    const at::Tensor &x = saved[0], &experts = saved[1], &weights = saved[2], &gate_up_S = saved[3];
-    const ExpertsPass pass(*gemm, experts, num_experts);
-    const Sorted& sorted = pass.sorted;
+    const at::Tensor &x = saved[0], &weights = saved[1], &gate_up_S = saved[2];
+    const Products products(*gemm, *dispatch, num_experts);
     const int64_t F = gate_up_S.size(1) / 2;
     const at::Tensor active = activate(gate_up_S);
-    at::Tensor d_active = pass.backward(sorted.gather(d_out), scaled(active, sorted, weights), down.value, down.grad);
+    at::Tensor d_active = products.backward(dispatch->gather(d_out), scaled(active, weights), down.value, down.grad);
     at::Tensor d_weights = at::empty_like(weights), d_gate_up = at::empty_like(gate_up_S);
-    by_dtype(x, [&]<class E>(E) {
-      sorted.for_weights(weights, F, [&](int64_t i, int64_t r, float w) {
-        E* d = pointer<E>(d_active) + r * F;
-        d_weights.data_ptr<float>()[i] = row_table<E>().dot(d, pointer<E>(active) + r * F, F);
-        scale_row(d, F, w, d);
-        row_table<E>().swiglu_backward(pointer<E>(gate_up_S) + 2 * r * F, d, F, pointer<E>(d_gate_up) + 2 * r * F);
+    const float* w = weights.data_ptr<float>();
+    for_rows(gate_up_S.size(0), F, [&](int64_t begin, int64_t end) {
+      by_dtype(x, [&]<class E>(E) {
+        for (int64_t r = begin; r < end; ++r) {
+          E* d = pointer<E>(d_active) + r * F;
+          d_weights.data_ptr<float>()[r] = row_table<E>().dot(d, pointer<E>(active) + r * F, F);
+          scale_row(d, F, w[r], d);
+          row_table<E>().swiglu_backward(pointer<E>(gate_up_S) + 2 * r * F, d, F, pointer<E>(d_gate_up) + 2 * r * F);
+        }
       });
     });
-    const at::Tensor dx = pass.backward(d_gate_up, sorted.gather(x), gate_up.value, gate_up.grad);
-    return {sorted.combine(dx, x.size(0)), d_weights};
+    const at::Tensor dx = products.backward(d_gate_up, dispatch->gather(x), gate_up.value, gate_up.grad);
+    return {dispatch->combine(dx), dispatch->to_tokens(d_weights)};
   }
 };
 
@@ -320,19 +250,21 @@ Routing route(const Gemm& gemm, const at::Tensor& x, const Router& router, const
   return routing;
 }
 
-at::Tensor experts(const Gemm& gemm, const at::Tensor& x, const Routing& routing, const Parameter& gate_up, const Parameter& down) {
-  const int64_t E = down.value.size(0) / x.size(1);
-  const ExpertsPass pass(gemm, routing.experts_Tk, E);
-  const at::Tensor gate_up_S = pass.forward(pass.sorted.gather(x), gate_up.value);
-  const at::Tensor weights = routing.weights_Tk.detach();
-  at::Tensor out = pass.sorted.combine(pass.forward(scaled(activate(gate_up_S), pass.sorted, weights), down.value), x.size(0));
+at::Tensor experts(const Gemm& gemm, const at::Tensor& x, const Routing& routing, const ExpertWeights& experts) {
+  const auto dispatch = std::make_shared<const Dispatch>(routing.experts_Tk, experts.place);
+  const int64_t E = experts.place.num_held();
+  const Products products(gemm, *dispatch, E);
+  const at::Tensor gate_up_S = products.forward(dispatch->gather(x.detach()), experts.gate_up.value);
+  const at::Tensor weights = dispatch->to_rows(routing.weights_Tk.detach());
+  at::Tensor out = dispatch->combine(products.forward(scaled(activate(gate_up_S), weights), experts.down.value));
   if (recording({x, routing.weights_Tk})) {
     auto step = make_step<ExpertsStep>({x, routing.weights_Tk});
     step->gemm = &gemm;
+    step->dispatch = dispatch;
     step->num_experts = E;
-    step->gate_up = gate_up;
-    step->down = down;
-    step->saved = {x.detach(), routing.experts_Tk, weights, gate_up_S};
+    step->gate_up = experts.gate_up;
+    step->down = experts.down;
+    step->saved = {x.detach(), weights, gate_up_S};
     attach(out, step);
   }
   return out;

@@ -36,7 +36,7 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   }
   int64_t tokens = 0, next = r.first_group;
   std::map<int64_t, data::Group> done;
-  while (engine.running()) {
+  while (engine.must_step()) {
     if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
     engine.step();
     for (data::Group& group : engine.finished()) {

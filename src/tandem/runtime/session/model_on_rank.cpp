@@ -10,10 +10,10 @@
 
 namespace tandem::runtime {
 
-ModelOnRank::ModelOnRank(const model::ModelConfig& config, const RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
+ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
                          const device::Owner& owner)
     : table_(model::parameter_table(config, place.layout, place.rank)),
-      decoder_(config, gemm, place.tp),
+      decoder_(config, gemm, place),
       values_(arena.allocate(owner, {table_.num_elements}, gemm.dtype())),
       parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
 
@@ -21,7 +21,7 @@ void ModelOnRank::load(const std::string& dir) {
   const double begin = now_s();
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
-  for (const model::ParameterEntry& e : table_.entries) names.push_back(e.parameter.name);
+  for (const model::family::Parameter& p : model::family::parameters(config())) names.push_back(p.name);
   // A tied head may be stored all the same; the embedding is used. So may DeepSeek's layer that predicts a further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
   files.require_exactly(names, [&](const std::string& name) {

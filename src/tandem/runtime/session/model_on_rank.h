@@ -5,23 +5,16 @@
 #include <memory>
 #include <string>
 
-#include "tandem/comm/group.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 
 namespace tandem::runtime {
 
-struct RankPlace {
-  model::Layout layout;
-  int rank = 0;              ///< in the layout
-  comm::Group* tp = nullptr; ///< null for one rank
-};
-
 /// Ownership  owns the flat values; uses the Gemm and the group.
 class ModelOnRank {
  public:
   /// Zeroed weights, counted under `owner`.
-  ModelOnRank(const model::ModelConfig& config, const RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
+  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
               const device::Owner& owner);
 
   /// Reads the rank's boxes of a Hugging Face directory. Errors: UserError for missing, unexpected or ill-shaped tensors.
