@@ -30,7 +30,12 @@ std::vector<std::vector<int32_t>> sequences(int64_t n) {
   return all;
 }
 
-Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, int64_t lora_rank = 0) {
+struct Extra {
+  int64_t lora_rank = 0;
+  double balance = 0, z = 0, bias_rate = 0;
+};
+
+Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, const Extra& extra = {}) {
   const auto tokens = sequences(num_rows);
   Result result;
   result.logprobs.resize(tokens.size());
@@ -47,8 +52,11 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     model::initialize_parameters(table, values, 9, 0.3);
     Options options;
     options.micro_batch_tokens = 64;
+    options.router_balance_coef = extra.balance;
+    options.router_z_coef = extra.z;
+    options.router_bias_rate = extra.bias_rate;
     options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
-    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena, {lora_rank, 8}, 5});
+    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena, {extra.lora_rank, 8}, 5});
     trainer.start();
     std::vector<Row> mine;
     std::vector<size_t> indices;
@@ -62,7 +70,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     }
     StepReport report;
     for (int step = 0; step < 4; ++step) {
-      report = trainer.supervised_step(mine, lora_rank > 0 ? 1e-2 : 1e-3);
+      report = trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
     }
     std::lock_guard lock(mutex);
@@ -114,14 +122,25 @@ TEST(TrainerLayout, ExpertsAndLatentsToo) {
   }
 }
 
+TEST(TrainerLayout, RouterLossesAndBiasesToo) {
+  for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
+    const model::ModelConfig config = test::experts_config(family);
+    const Extra extra{0, 0.3, 0.1, config.moe.correction_bias ? 0.01 : 0.0};
+    const Result want = train({1, 1}, config, 10, extra), without = train({1, 1}, config, 10);
+    EXPECT_GT(std::abs(want.norms[0] / without.norms[0] - 1), 1e-3) << "the losses are in the gradient";
+    for (const model::Layout& layout : {model::Layout{1, 2}, {2, 1}, {2, 2}, {1, 2, 2}, {2, 2, 2}})
+      expect_same(train(layout, config, 10, extra), want, join_text("router losses, ", family, ", ", model::to_string(layout)));
+  }
+}
+
 TEST(TrainerLayout, AdaptersToo) {
   std::vector<model::ModelConfig> configs = {test::experts_config("qwen3_moe"), test::experts_config("deepseek_v3")};
   for (int64_t kv_heads : {1, 2, 4}) configs.push_back(test::config_of("qwen2", kv_heads));
   for (const model::ModelConfig& config : configs) {
-    const Result want = train({1, 1}, config, 10, 3);
+    const Result want = train({1, 1}, config, 10, {3});
     EXPECT_NE(want.norms.front(), want.norms.back());
     for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
-      expect_same(train(layout, config, 10, 3), want,
+      expect_same(train(layout, config, 10, {3}), want,
                   join_text("adapters, ", config.family, ", ", model::to_string(layout), ", kv heads ", config.num_kv_heads));
   }
 }

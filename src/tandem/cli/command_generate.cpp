@@ -14,7 +14,7 @@
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
 #include "tandem/cli/json_lines.h"
-#include "tandem/text/chat.h"
+#include "tandem/text/turns.h"
 
 namespace tandem::cli {
 
@@ -75,7 +75,8 @@ class Generate : public Command {
     app.add_flag("--logprobs", logprobs_, "Log-probability of each token");
     app.footer(
         "Reads {\"prompt\":}, {\"prompt_ids\":[]} or {\"messages\":[{\"role\":, \"content\":}]} lines, the last with the other\n"
-        "fields of `tandem chat`, such as \"tools\"; writes, in the same order, lines of the form\n"
+        "fields of `tandem chat`, such as \"tools\". In a conversation of several turns an answer may come back as it was sampled:\n"
+        "{\"role\": \"assistant\", \"ids\": []} with the ids of a completion. Writes, in the same order, lines of the form\n"
         "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
         "Examples:\n"
         "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
@@ -138,8 +139,12 @@ class Generate : public Command {
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
         const bool messages = row.contains("messages");
-        prompt.text = messages ? conversation(row, where, chat) : text_field(row, "prompt", where);
-        prompt.ids = messages ? text::encode_rendered(*tokenizer, prompt.text) : tokenizer->encode(prompt.text);
+        if (messages) {
+          if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
+          prompt.ids = text::encode_conversation(*tokenizer, *chat, text::Conversation::from_json(row, where), where).ids;
+        } else {
+          prompt.ids = tokenizer->encode(text_field(row, "prompt", where));
+        }
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
       bounds.check_ids(prompt.ids, where);
@@ -147,13 +152,6 @@ class Generate : public Command {
       prompts.push_back(std::move(prompt));
     });
     return prompts;
-  }
-
-  // The messages of a row as the template writes them; it is read for the first row that needs it.
-  std::string conversation(const json& row, const std::string& where, std::optional<text::ChatTemplate>& chat) const {
-    const auto messages = text::Conversation::from_json(row, where);
-    if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
-    return chat->render(messages);
   }
 
   void write(const data::Group& group) const {

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "tandem/model/kernel/experts.h"
 #include "tandem/model/kernel/heads.h"
 #include "tandem/model/kernel/packed.h"
 #include "tandem/model/rope.h"
@@ -116,11 +115,30 @@ int64_t Decoder::route_width() const {
   return layers * config_.moe.experts_per_token;
 }
 
-// A layer's columns, as a view.
-at::Tensor Decoder::layer_routes(const at::Tensor& routes, size_t index) const {
+// Sparse layers before this one.
+int64_t Decoder::sparse_before(size_t index) const {
   int64_t before = 0;
   for (size_t i = 0; i < index; ++i) before += config_.is_sparse(static_cast<int64_t>(i));
-  return routes.narrow(1, before * config_.moe.experts_per_token, config_.moe.experts_per_token);
+  return before;
+}
+
+// A layer's columns, as a view.
+at::Tensor Decoder::layer_routes(const at::Tensor& routes, size_t index) const {
+  return routes.narrow(1, sparse_before(index) * config_.moe.experts_per_token, config_.moe.experts_per_token);
+}
+
+// TP ranks run the same router on the same tokens and their gradients add up, so each takes its share.
+kernel::RouterLoss Decoder::router_loss(const TokenBatch& batch, size_t index, bool some_rows) const {
+  if (!batch.router_losses) return {};
+  RouterLosses& losses = *batch.router_losses;
+  kernel::RouterLoss loss;
+  loss.z = static_cast<float>(losses.z / tp_size());
+  loss.balance = static_cast<float>(losses.balance / tp_size());
+  if (losses.balance > 0) loss.load_E = losses.load_LE[sparse_before(index)];
+  if (!some_rows) loss.counted_T = losses.counted_T;
+  loss.z_sum = &losses.z_sum;
+  loss.balance_sum = &losses.balance_sum;
+  return loss;
 }
 
 at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const {
@@ -130,10 +148,12 @@ at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, c
 at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x) const {
   const LayerParameters& p = pass.parameters.layers[index];
   const MoeConfig& m = config_.moe;
-  const kernel::Router router{p.router, p.router_bias.value, {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid,
-                                                              m.normalize, static_cast<float>(m.scaling)}};
   const TokenBatch& batch = pass.batch;
   const bool some_rows = x.size(0) != batch.ids_T.size(0);  // of the last layer
+  const kernel::Router router{p.router,
+                              p.router_bias.value,
+                              {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid, m.normalize, static_cast<float>(m.scaling)},
+                              router_loss(batch, index, some_rows)};
   at::Tensor chosen;
   if (batch.replayed_routes_TX.defined()) {
     chosen = layer_routes(batch.replayed_routes_TX, index);

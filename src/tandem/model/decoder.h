@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tandem/comm/group.h"
-#include "tandem/model/kernel/dispatch.h"
+#include "tandem/model/kernel/experts.h"
 #include "tandem/model/kernel/function.h"
 #include "tandem/model/parameters.h"
 
@@ -35,6 +35,14 @@ class PackedContext final : public AttentionContext {
   bool parity_;
 };
 
+/// What the routers add to the backward pass, over the wanted rows; its members must outlive that pass.
+struct RouterLosses {
+  double z = 0, balance = 0;   ///< as kernel::RouterLoss, for one row
+  at::Tensor load_LE;          ///< fp32, by sparse layer; for balance
+  at::Tensor counted_T;        ///< bool: the wanted rows
+  double z_sum = 0, balance_sum = 0;
+};
+
 /// What goes through the model in one pass.
 struct TokenBatch {
   at::Tensor ids_T, positions_T;   ///< int64; ids lie in the vocabulary, positions below max_positions (callers check user input)
@@ -43,6 +51,7 @@ struct TokenBatch {
   at::Tensor replayed_routes_TX;
   /// The same, filled with the experts that were taken; -1 where the last layer does not compute a token. May be undefined.
   at::Tensor recorded_routes_TX;
+  RouterLosses* router_losses = nullptr;  ///< null: none
 };
 
 /// Ownership  uses the Gemm and the groups of its place, which must outlive it; holds no weights.
@@ -85,6 +94,8 @@ class Decoder {
   at::Tensor mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const;
   at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
   at::Tensor layer_routes(const at::Tensor& routes_TX, size_t index) const;
+  int64_t sparse_before(size_t index) const;
+  kernel::RouterLoss router_loss(const TokenBatch& batch, size_t index, bool some_rows) const;
   std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;

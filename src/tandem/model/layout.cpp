@@ -107,8 +107,11 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, const 
 
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank) {
   std::vector<TensorSpec> specs;
-  for (const family::Parameter& p : family::parameters(config))
-    if (holds(layout, rank, p, config)) specs.push_back({p.name, p.shape, box_of(p, config, layout, rank)});
+  for (const family::Parameter& p : family::parameters(config)) {
+    if (!holds(layout, rank, p, config)) continue;
+    if (p.in_float()) specs.push_back({p.name, {p.words(p.shape[0])}, Box::whole({p.words(p.shape[0])})});
+    else specs.push_back({p.name, p.shape, box_of(p, config, layout, rank)});
+  }
   return specs;
 }
 

@@ -55,7 +55,7 @@ int64_t first_expert(int64_t num_experts, int ep, int index);
 bool holds(const Layout& layout, int rank, const family::Parameter& parameter, const ModelConfig& config);
 /// The box of `parameter` that a rank which holds it has.
 Box box_of(const family::Parameter& parameter, const ModelConfig& config, const Layout& layout, int rank);
-/// Every box that a rank of the layout holds, in the order of the forward pass.
+/// Every box that a rank of the layout holds, in the order of the forward pass; what is kept in fp32 as its words.
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank);
 /// kv heads that one TP rank holds, at least 1.
 int64_t local_kv_heads(const ModelConfig& config, int tp);

@@ -37,7 +37,13 @@ kernel::Parameter LayerParameters::*member_of(family::Slot slot) {
 }  // namespace
 
 at::Tensor ParameterTable::view(const at::Tensor& flat, const ParameterEntry& entry) const {
-  return flat.narrow(0, entry.offset, entry.num_elements).view(entry.box.shape());
+  const int64_t n = entry.box.num_elements();
+  if (!entry.parameter.in_float() || flat.scalar_type() == at::kFloat) return flat.narrow(0, entry.offset, n).view(entry.box.shape());
+  return flat.narrow(0, entry.offset, entry.num_elements).view(at::kFloat).narrow(0, 0, n);
+}
+
+at::Tensor ParameterTable::words(const at::Tensor& flat, const ParameterEntry& entry) const {
+  return entry.parameter.in_float() ? flat.narrow(0, entry.offset, entry.num_elements) : view(flat, entry);
 }
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank) {
@@ -54,8 +60,8 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
     if (p.split == family::Split::kNone || p.split == family::Split::kPartial) replicas = layout.tp;
     if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
     if (table.entries.empty() || !family::same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
-    table.entries.push_back({p, box, offset, box.num_elements(), replicas});
-    offset += box.num_elements();
+    table.entries.push_back({p, box, offset, p.words(box.num_elements()), replicas});
+    offset += table.entries.back().num_elements;
   }
   table.num_elements = round_up(offset, kAlignElements * layout.dp);
   return table;
@@ -79,7 +85,7 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
     std::vector<int64_t> shape = {-1};
     if (first.box.begin.size() == 2) shape.push_back(first.box.extent(1));
     kernel::Parameter& slot = model.slot_of(first.parameter);
-    slot.value = values.narrow(0, first.offset, elements).view(shape);
+    slot.value = first.parameter.in_float() ? table.view(values, first) : values.narrow(0, first.offset, elements).view(shape);
     if (grads.defined() && first.parameter.trained) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
     i = end;
   }

@@ -20,7 +20,7 @@ struct ParameterEntry {
   family::Parameter parameter;
   Box box;
   int64_t offset;        ///< elements from the start of the flat buffer
-  int64_t num_elements;
+  int64_t num_elements;  ///< that it takes there, of any dtype
   int replicas;          ///< TP ranks that hold the same box
 };
 
@@ -32,7 +32,10 @@ struct ParameterTable {
   std::vector<ParameterEntry> entries;
   int64_t num_elements = 0;  ///< a multiple of 16 * layout.dp
 
+  /// Shaped as the box; fp32 where the parameter is kept so.
   at::Tensor view(const at::Tensor& flat, const ParameterEntry& entry) const;
+  /// What travels between ranks, in the dtype of the buffer: shaped as layout.h:boxes_of has it.
+  at::Tensor words(const at::Tensor& flat, const ParameterEntry& entry) const;
 };
 
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank);

@@ -49,7 +49,9 @@ void Actor::load(const std::string& dir) {
 std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
   std::vector<reshard::Held> all;
   for (const model::ParameterEntry& e : model.table().entries)
-    all.push_back({{e.parameter.name, e.parameter.shape, e.box}, model.table().view(model.values(), e)});
+    if (const at::Tensor words = model.table().words(model.values(), e); e.parameter.in_float())
+      all.push_back({{e.parameter.name, words.sizes().vec(), Box::whole(words.sizes().vec())}, words});
+    else all.push_back({{e.parameter.name, e.parameter.shape, e.box}, words});
   return all;
 }
 
@@ -62,7 +64,7 @@ void Actor::switch_to_rollout() {
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
-  for (const model::family::Parameter& p : model::family::parameters(train_.config())) all.push_back({p.name, context_.gemm.dtype(), p.shape});
+  for (const model::family::Parameter& p : model::family::parameters(train_.config())) all.push_back({p.name, p.in_float() ? at::kFloat : context_.gemm.dtype(), p.shape});
   return all;
 }
 

@@ -61,6 +61,9 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool
   recorder.set("actor/lr", r.lr);
   recorder.set("actor/entropy", r.entropy);
   recorder.set("actor/clip_fraction", r.clip_fraction);
+  if (r.router_load_max) recorder.set("actor/router_load_max", *r.router_load_max);
+  if (r.router_balance) recorder.set("actor/router_balance_loss", *r.router_balance);
+  if (r.router_z) recorder.set("actor/router_z_loss", *r.router_z);
   if (has_reference) recorder.set("actor/kl_ref", r.kl_ref);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
   recorder.set("actor/ratio_max", r.ratio_max);

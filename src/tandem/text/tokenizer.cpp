@@ -88,18 +88,28 @@ bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < vocab_size
 bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab_size() && kind_[static_cast<size_t>(id)] & kByte; }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, Special special) const {
-  std::string repaired;
-  if (!is_utf8(text)) text = repaired = repair_utf8(text);
   std::vector<int32_t> ids = spec_.prefix_ids;
-  ids.reserve(ids.size() + text.size() / 3 + 1);
-  for (const AddedPiece& piece : raw_tokens_.split(text, special == Special::kPlain)) {
-    if (piece.id >= 0)
-      ids.push_back(piece.id);
-    else
-      encode_stretch(piece.text, piece.text.data() == text.data(), special, ids);
-  }
+  encode_text(text, true, special, ids);
   ids.insert(ids.end(), spec_.suffix_ids.begin(), spec_.suffix_ids.end());
   return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode_part(std::string_view text) const {
+  std::vector<int32_t> ids;
+  encode_text(text, false, Special::kRecognise, ids);
+  return ids;
+}
+
+void Tokenizer::encode_text(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const {
+  std::string repaired;
+  if (!is_utf8(text)) text = repaired = repair_utf8(text);
+  out.reserve(out.size() + text.size() / 3 + 1);
+  for (const AddedPiece& piece : raw_tokens_.split(text, special == Special::kPlain)) {
+    if (piece.id >= 0)
+      out.push_back(piece.id);
+    else
+      encode_stretch(piece.text, first && piece.text.data() == text.data(), special, out);
+  }
 }
 
 void Tokenizer::encode_stretch(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const {

@@ -52,6 +52,8 @@ class Tokenizer {
   Tokenizer(TokenizerSpec spec, std::string where);
 
   std::vector<int32_t> encode(std::string_view text, Special special = Special::kRecognise) const;
+  /// A text that stands behind others: nothing is put around it.
+  std::vector<int32_t> encode_part(std::string_view text) const;
   /// Bytes of any kind, as they are: no added tokens, no normaliser, nothing repaired or put around them.
   /// Errors: UserError unless the tokenizer is byte-level.
   std::vector<int32_t> encode_bytes(std::string_view bytes) const;
@@ -77,6 +79,7 @@ class Tokenizer {
   const std::string& first_token_bytes(int32_t id) const;
 
  private:
+  void encode_text(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const;
   void encode_stretch(std::string_view text, bool first, Special special, std::vector<int32_t>& out) const;
   void encode_pieces(std::string_view text, bool first, std::vector<int32_t>& out) const;
   void require_byte_level() const;

@@ -126,7 +126,8 @@ void Optimizer::restore(const std::map<std::string, at::Tensor>& state, const st
   copy("m", m_);
   copy("v", v_);
   num_steps_ = state.at("num_steps").data_ptr<int64_t>()[0];
-  if (values_.scalar_type() != at::kFloat) values_.narrow(0, begin_, size_).copy_(master_);
+  if (values_.scalar_type() != at::kFloat)
+    for (const auto& [from, to] : trained_) values_.narrow(0, begin_ + from, to - from).copy_(master_.narrow(0, from, to - from));
   if (ranks_.dp->size() > 1) {
     const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
     ranks_.dp->all_gather(values_, mine);

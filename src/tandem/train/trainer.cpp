@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
@@ -31,6 +32,8 @@ model::kernel::HeadOutput run_model(const Pass& pass, const MicroBatch& batch, m
   const at::Tensor hidden_RH = pass.decoder.forward(pass.parameters, batch.tokens, context, pass.recompute);
   return pass.decoder.logprobs(pass.parameters, hidden_RH, batch.targets_R, pass.temperature);
 }
+
+std::string bias_name(size_t layer) { return join_text("router_bias.", layer); }
 
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
@@ -81,21 +84,58 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
       parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
-      optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {}
+      optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {
+  const model::ModelConfig& config = setup.table.config;
+  if (config.moe.num_experts == 0 && (options.router_balance_coef > 0 || options.router_z_coef > 0))
+    throw UserError("router_balance_coef, router_z_coef", "a " + config.family + " has no experts", "0");
+  if (!config.moe.correction_bias && options.router_bias_rate > 0)
+    throw UserError("router_bias_rate", "a " + config.family + " has no correction bias", "0");
+}
 
 void Trainer::start() {
   if (lora_) lora_->start(setup_.seed);
   optimizer_.adopt_values();
 }
 
+std::map<std::string, at::Tensor> Trainer::state() const {
+  std::map<std::string, at::Tensor> all = optimizer_.state();
+  if (!lora_) return all;
+  for (size_t i = 0; i < parameters_.layers.size(); ++i)
+    if (const at::Tensor& bias = parameters_.layers[i].router_bias.value; bias.defined()) all[bias_name(i)] = bias;
+  return all;
+}
+
 void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
   optimizer_.restore(state, where);
-  if (lora_) lora_->merge();
+  if (!lora_) return;
+  lora_->merge();
+  for (size_t i = 0; i < parameters_.layers.size(); ++i) {
+    at::Tensor bias = parameters_.layers[i].router_bias.value;
+    if (!bias.defined()) continue;
+    const auto saved = state.find(bias_name(i));
+    if (saved == state.end() || saved->second.sizes() != bias.sizes()) throw UserError(where, "no tensor " + bias_name(i), "the state of this model");
+    bias.copy_(saved->second);
+  }
+}
+
+// The load of the step's tokens under the weights before the update: as replayed, else from a forward pass.
+RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
+  at::NoGradGuard no_grad;
+  RouterLoad load(setup_.table.config);
+  for (MicroBatch& batch : batches) {
+    if (!batch.tokens.replayed_routes_TX.defined()) {
+      model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
+      setup_.decoder.forward(parameters_, batch.tokens, context);
+    }
+    load.count(batch.tokens.replayed_routes_TX.defined() ? batch.tokens.replayed_routes_TX : batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
+  }
+  load.sum_over(*setup_.ranks.dp);
+  return load;
 }
 
 StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
   Totals totals;
-  const auto batches = pack(rows, options_.micro_batch_tokens);
+  std::vector<MicroBatch> batches = pack(rows, options_.micro_batch_tokens);
   comm::Group& dp = *setup_.ranks.dp;
   at::Tensor counts = at::zeros({4}, at::kDouble);
   double* count = counts.data_ptr<double>();
@@ -106,10 +146,21 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   totals.global_tokens = count[0], totals.global_sequences = count[1];
   TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
 
+  const bool sparse = setup_.decoder.route_width() > 0;
+  model::RouterLosses routers{options_.router_z_coef / totals.global_tokens, options_.router_balance_coef / totals.global_tokens, {}, {}};
+  RouterLoad load(setup_.table.config);
+  for (MicroBatch& batch : batches)
+    if (sparse) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), setup_.decoder.route_width()}, -1, at::kShort);
+  if (sparse && routers.balance > 0) routers.load_LE = load_before(batches).relative_LE();
+
   grads_.zero_();
   StepReport report;
   report.logprobs.resize(rows.size());
-  for (const MicroBatch& batch : batches) {
+  for (MicroBatch& batch : batches) {
+    if (sparse && (routers.z > 0 || routers.balance > 0)) {
+      routers.counted_T = at::zeros({batch.tokens.ids_T.numel()}, at::kBool).index_fill_(0, batch.tokens.rows_R, true);
+      batch.tokens.router_losses = &routers;
+    }
     model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
     const model::kernel::HeadOutput head = run_model({setup_.decoder, parameters_, temperature, options_.recompute}, batch, context);
     split_rows(batch, head.logprobs_R.detach(), report.logprobs);
@@ -117,10 +168,12 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
     const at::Tensor share = loss(batch, head.logprobs_R, totals);
     totals.loss += share.item<double>();
     share.backward();
+    if (sparse) load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
   }
-  at::Tensor sums = at::zeros({6}, at::kDouble), most = at::zeros({1}, at::kDouble);
+  at::Tensor sums = at::zeros({8}, at::kDouble), most = at::zeros({1}, at::kDouble);
   double* s = sums.data_ptr<double>();
   s[0] = totals.loss, s[1] = totals.entropy, s[2] = totals.kl_ref, s[3] = totals.sums.clipped, s[4] = totals.kl_rollout_train, s[5] = totals.fresh_tokens;
+  s[6] = routers.z_sum, s[7] = routers.balance_sum;
   most.data_ptr<double>()[0] = totals.sums.ratio_max;
   dp.all_reduce(sums, comm::ReduceOp::kSum);
   dp.all_reduce(most, comm::ReduceOp::kMax);
@@ -129,6 +182,14 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   report.grad_norm = optimizer_.step(options_, lr);
   if (lora_) lora_->merge();
+  if (sparse) {
+    load.sum_over(dp);
+    if (options_.router_bias_rate > 0) update_bias(parameters_, load, options_.router_bias_rate);
+    const double router_rows = totals.global_tokens * static_cast<double>(load.relative_LE().size(0));
+    report.router_load_max = load.most();
+    if (routers.z > 0 || routers.balance > 0) report.router_z = s[6] / router_rows;
+    if (routers.balance > 0) report.router_balance = s[7] / router_rows;
+  }
   report.lr = lr;
   report.loss = s[0];
   report.entropy = s[1] / totals.global_tokens;

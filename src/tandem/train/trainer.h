@@ -18,6 +18,7 @@
 #include "tandem/train/micro_batch.h"
 #include "tandem/train/optimizer.h"
 #include "tandem/train/options.h"
+#include "tandem/train/router_load.h"
 
 namespace tandem::train {
 
@@ -34,6 +35,8 @@ struct StepReport {
   double clip_fraction = 0, ratio_max = 0;
   double trained_tokens = 0;        ///< response tokens
   double sequence_tokens = 0;       ///< prompt and response of every row
+  std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
+  std::optional<double> router_balance, router_z;  ///< mean over sparse layers and trained tokens of what the coefficients multiply
   double computed_tokens = 0;       ///< what went through the model: a shared prompt counts once, a row's last token not at all
   std::vector<std::vector<float>> logprobs;  ///< of this rank's rows, under the weights before the update
 };
@@ -54,10 +57,13 @@ struct TrainerSetup {
 /// Read next  micro_batch.h (packing), optimizer.h (the update), algo/policy_loss.h
 class Trainer {
  public:
+  /// Errors: UserError for options that only experts have and a model without them.
   Trainer(const Options& options, const TrainerSetup& setup);
 
   /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
   void start();
+  /// What restore() wants back: the optimizer's state, and the correction biases of adapted models, whose weights start anew.
+  std::map<std::string, at::Tensor> state() const;
   /// The state of a trainer with the same options, after start(). Errors: as Optimizer::restore.
   void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
 
@@ -77,6 +83,7 @@ class Trainer {
   struct Totals;
   using Loss = std::function<at::Tensor(const MicroBatch&, const at::Tensor& logprobs_R, Totals&)>;
   StepReport step(std::span<const Row> rows, const Loss& loss, double temperature, double lr);
+  RouterLoad load_before(std::span<MicroBatch> batches) const;
 
   Options options_;
   TrainerSetup setup_;

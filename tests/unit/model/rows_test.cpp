@@ -77,6 +77,36 @@ template <>
 const RowTable<Half>& table_of<Half>(const Rows& rows) { return rows.bf16; }
 
 template <class T>
+void check_dot_tile(const RowTable<T>& k, int64_t n) {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {1, 6}, {3, 4}, {5, 9}, {8, 5}}) {
+    const auto x = random_row<float>(rows * n, 31);
+    const auto w = random_row<T>(columns * n, 32);
+    const int64_t stride = columns + 2;
+    Guarded<T> out(rows * stride);
+    k.dot_tile({x.data(), w.data(), n, rows, columns, out.data(), stride});
+    const auto got = out.row();
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < stride; ++c) {
+        double dot = 0, size = 0;
+        for (int64_t i = 0; i < n && c < columns; ++i) {
+          const double product = static_cast<double>(x[static_cast<size_t>(r * n + i)]) * value_of(w[static_cast<size_t>(c * n + i)]);
+          dot += product;
+          size += std::abs(product);
+        }
+        const float value = value_of(got[static_cast<size_t>(r * stride + c)]);
+        const double rounding = sizeof(T) == 2 ? kTolerance<T> * std::abs(dot) : 0.0;
+        if (c < columns) ASSERT_NEAR(value, dot, rounding + 3e-6 * size + 1e-6) << "row " << r << ", column " << c;
+        else ASSERT_EQ(value, 77.0f) << "written between the rows";
+      }
+    // A row has the same bits alone.
+    Guarded<T> alone(columns);
+    k.dot_tile({x.data() + (rows - 1) * n, w.data(), n, 1, columns, alone.data(), columns});
+    for (int64_t c = 0; c < columns; ++c)
+      ASSERT_EQ(value_of(alone.cells[static_cast<size_t>(c)]), value_of(got[static_cast<size_t>((rows - 1) * stride + c)]));
+  }
+}
+
+template <class T>
 void check_norm(const RowTable<T>& k, int64_t n) {
   const auto x = random_row<T>(n, 1), delta = random_row<T>(n, 2), w = random_row<T>(n, 3), d = random_row<T>(n, 4), residual = random_row<T>(n, 6);
   Guarded<T> total(n), normed(n), dx(n);
@@ -256,6 +286,7 @@ void check_all(const Rows& rows) {
     check_rope(table_of<T>(rows), n);
     check_softmax(table_of<T>(rows), n);
     check_sums(table_of<T>(rows), n);
+    check_dot_tile(table_of<T>(rows), n);
     check_logits<T>(rows, n);
   }
 }

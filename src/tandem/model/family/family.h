@@ -36,6 +36,11 @@ struct Parameter {
   int64_t layer;                ///< -1 outside the layers
   bool trained = true;          ///< by gradient
   int64_t expert = -1;          ///< the routed expert it belongs to; -1 for all else
+
+  /// Kept in fp32 whatever the compute dtype: a correction bias moves by less than bfloat16 can tell.
+  bool in_float() const { return slot == Slot::kRouterBias; }
+  /// Elements of the compute dtype that `n` of its own take in flat buffers and on the way between ranks.
+  int64_t words(int64_t n) const { return in_float() ? 2 * n : n; }
 };
 
 /// Whether both are parts of one fused tensor.

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,6 +17,8 @@ namespace tandem::model::kernel {
 namespace {
 
 constexpr int64_t kFewRows = 32;  // per expert: then experts run side by side, each on one thread
+constexpr int64_t kDotRows = 24;  // up to here dot products with the weights as they lie are faster than a library that repacks them
+constexpr int64_t kColumns = 64;  // of one task
 
 // ---- router
 
@@ -92,10 +95,44 @@ void score_backward(const float* scores, const int64_t* chosen, const float* d_w
   for (int64_t e = 0; e < E; ++e) d_logits[e] = scores[e] * (d_logits[e] - dot);
 }
 
+// Adds the losses' part to a token's d_logits. `logits` and `scores` are of its E experts.
+void loss_backward(const RouterLoss& loss, const float* logits, const float* scores, const RouterShape& shape, float* d_logits, double* sums) {
+  const int64_t E = shape.num_experts;
+  const float top = *std::max_element(logits, logits + E);
+  float total = 0;
+  for (int64_t e = 0; e < E; ++e) total += std::exp(logits[e] - top);
+  const float log_sum = top + std::log(total);
+  sums[0] += static_cast<double>(log_sum) * log_sum;
+  for (int64_t e = 0; e < E; ++e) d_logits[e] += 2 * loss.z * log_sum * std::exp(logits[e] - log_sum);
+  if (loss.balance == 0) return;
+  const float* load = loss.load_E.data_ptr<float>();
+  const float sum = shape.sigmoid ? std::accumulate(scores, scores + E, 1e-20f) : 1.0f;
+  float mean = 0;  // load of a token's experts, weighted by its shares
+  for (int64_t e = 0; e < E; ++e) mean += load[e] * scores[e] / sum;
+  sums[1] += static_cast<double>(mean);
+  for (int64_t e = 0; e < E; ++e) {
+    const float slope = shape.sigmoid ? scores[e] * (1.0f - scores[e]) / sum : scores[e];
+    d_logits[e] += loss.balance * (load[e] - mean) * slope;
+  }
+}
+
 struct RouteStep final : Step {
   const Gemm* gemm = nullptr;
   at::Tensor grad;
   RouterShape shape{};
+  RouterLoss loss;
+  void add_losses(const at::Tensor& logits, const at::Tensor& scores, at::Tensor& d_logits) const {
+    const int64_t T = logits.size(0), E = shape.num_experts;
+    const bool* counted = pointer<bool>(loss.counted_T);
+    std::vector<std::array<double, 2>> sums(static_cast<size_t>(T));  // one for each token, so that their order is fixed
+    for_rows(T, E, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t)
+        if (!counted || counted[t])
+          loss_backward(loss, logits.data_ptr<float>() + t * E, scores.data_ptr<float>() + t * E, shape, d_logits.data_ptr<float>() + t * E,
+                        sums[static_cast<size_t>(t)].data());
+    });
+    for (const auto& [z, balance] : sums) *loss.z_sum += z, *loss.balance_sum += balance;
+  }
   variable_list apply(variable_list&& grads) override {
     const at::Tensor d = grad_of(grads, 0);
     const at::Tensor &x = saved[0], &weight = saved[1], &scores = saved[2], &chosen = saved[3];
@@ -106,6 +143,7 @@ struct RouteStep final : Step {
         score_backward(scores.data_ptr<float>() + t * E, chosen.data_ptr<int64_t>() + t * k, d.data_ptr<float>() + t * k, shape,
                        d_logits.data_ptr<float>() + t * E);
     });
+    if (loss.any()) add_losses(saved[4], scores, d_logits);
     d_logits = d_logits.to(x.scalar_type());
     if (grad.defined()) gemm->weight_grad(grad, d_logits, x);
     gemm->input_grad(dx, d_logits, weight);
@@ -140,9 +178,41 @@ struct Products {
   Products(const Gemm& g, const Dispatch& dispatch, int64_t count)
       : gemm(g), rows(dispatch), num_experts(count), side_by_side(!g.parity() && dispatch.num_rows() < kFewRows * count) {}
 
+  // Experts with few rows are cut into tasks of some columns, so that threads share the reading of the weights evenly.
+  template <class E>
+  void dot_products(const at::Tensor& x, const at::Tensor& weights, at::Tensor& y) const {
+    struct Task {
+      int64_t expert, first, count, column;
+    };
+    std::vector<Task> tasks;
+    const int64_t N = y.size(1), K = x.size(1);
+    rows.for_experts(false, [&](int64_t e, int64_t first, int64_t count) {
+      for (int64_t column = 0; column < N && count <= kDotRows; column += kColumns) tasks.push_back({e, first, count, column});
+      if (count > kDotRows) tasks.push_back({e, first, count, 0});
+    });
+    const at::Tensor x_float = x.to(at::kFloat);
+    at::parallel_for(0, std::ssize(tasks), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const auto [e, first, count, column] = tasks[static_cast<size_t>(i)];
+        if (count > kDotRows) {
+          at::Tensor out = y.narrow(0, first, count);
+          gemm.forward(out, x.narrow(0, first, count), part_of(weights, e, num_experts));
+          continue;
+        }
+        const int64_t columns = std::min(kColumns, N - column);
+        row_table<E>().dot_tile({x_float.data_ptr<float>() + first * K, pointer<E>(weights) + (e * N + column) * K, K, count, columns,
+                                 pointer<E>(y) + first * N + column, N});
+      }
+    });
+  }
+
   at::Tensor forward(const at::Tensor& x, const at::Tensor& weights) const {
     at::Tensor y = at::empty({x.size(0), weights.size(0) / num_experts}, x.options());
-    rows.for_experts(side_by_side, [&](int64_t e, int64_t first, int64_t count) {
+    if (side_by_side) {
+      by_dtype(x, [&]<class E>(E) { dot_products<E>(x, weights, y); });
+      return y;
+    }
+    rows.for_experts(false, [&](int64_t e, int64_t first, int64_t count) {
       at::Tensor out = y.narrow(0, first, count);
       gemm.forward(out, x.narrow(0, first, count), part_of(weights, e, num_experts));
     });
@@ -227,6 +297,8 @@ Routing route(const Gemm& gemm, const at::Tensor& x, const Router& router, const
   gemm.forward_float(logits, x.detach(), router.weight_EH.value);
   const at::Tensor bias = router.bias_E.defined() ? router.bias_E.to(at::kFloat) : at::Tensor();
   Routing routing{chosen.defined() ? chosen : at::empty({T, k}, at::kLong), at::empty({T, k}, at::kFloat)};
+  const bool differentiable = recording({x});
+  const at::Tensor kept = differentiable && router.loss.any() ? logits.clone() : at::Tensor();
   float* scores = logits.data_ptr<float>();
   for_rows(T, E, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -239,12 +311,14 @@ Routing route(const Gemm& gemm, const at::Tensor& x, const Router& router, const
       for (int64_t i = 0; i < k; ++i) routing.weights_Tk.data_ptr<float>()[t * k + i] = row[best[i]] / total * shape.scaling;
     }
   });
-  if (recording({x})) {
+  if (differentiable) {
     auto step = make_step<RouteStep>({x});
     step->gemm = &gemm;
     step->grad = router.weight_EH.grad;
     step->shape = shape;
+    step->loss = router.loss;
     step->saved = {x.detach(), router.weight_EH.value, logits, routing.experts_Tk};
+    if (kept.defined()) step->saved.push_back(kept);
     attach(routing.weights_Tk, step);
   }
   return routing;

@@ -20,10 +20,23 @@ struct RouterShape {
   float scaling = 1;                       ///< of the weights, after that
 };
 
+/// Losses that a router adds to the backward pass, over the tokens that count. Gradients alone: the forward pass is unchanged.
+struct RouterLoss {
+  float z = 0;            ///< times the square of log sum exp(logits): Zoph et al., ST-MoE, eq. 5
+  float balance = 0;      ///< times sum over e of load[e] * p[e], p the scores as shares: DeepSeek-AI, DeepSeek-V3, eq. 17-20
+  at::Tensor load_E;      ///< fp32; for balance
+  at::Tensor counted_T;   ///< bool; undefined: every token counts
+  double* z_sum = nullptr;        ///< += what z multiplies
+  double* balance_sum = nullptr;  ///< += what balance multiplies
+
+  bool any() const { return z > 0 || balance > 0; }
+};
+
 struct Router {
   Parameter weight_EH;
   at::Tensor bias_E;  ///< added to the scores for the choice alone; may be undefined
   RouterShape shape;
+  RouterLoss loss = {};
 };
 
 struct Routing {

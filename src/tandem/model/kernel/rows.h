@@ -47,6 +47,16 @@ struct AdamArgs {
   float bias1, bias2;   ///< 1 - beta^step
 };
 
+/// A few rows of x times a few rows of an unpacked weight: out[r][c] = x[r] . w[c]. A row's values do not depend on the others.
+template <class T>
+struct DotTile {
+  const float* x;          ///< [rows] of K
+  const T* w;              ///< [columns] of K
+  int64_t K, rows, columns;  ///< any rows and columns: they are taken dot_rows and dot_columns at a time
+  T* out;                  ///< [rows] of `columns`, out_stride apart
+  int64_t out_stride;
+};
+
 template <class T>
 struct RowTable {
   /// x_out = x (+ delta), normed = x_out * rstd * weight.   delta may be null; x_out may be x.
@@ -68,6 +78,7 @@ struct RowTable {
   void (*softmax_backward_row)(const float* scores, const float* d_p, float scale, float lse_delta[2], int64_t n_valid[2],
                                T* probabilities, T* d_scores);
   float (*dot)(const T* a, const T* b, int64_t n);
+  void (*dot_tile)(const DotTile<T>& tile);
   void (*to_float)(const T* in, int64_t n, float* out);
   void (*from_float)(const float* in, int64_t n, T* out);
   void (*add_columns)(const T* row, int64_t n, float* sums);   ///< sums += row

@@ -67,7 +67,7 @@ StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::st
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
-  std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
+  std::map<std::string, at::Tensor> slice = actor.trainer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;

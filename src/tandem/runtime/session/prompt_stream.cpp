@@ -103,17 +103,20 @@ data::Prompt PromptStream::prompt(const Part& part, int64_t index) const {
 
 data::Prompt PromptStream::tokenized(data::Prompt prompt, const std::string& source) const {
   const std::string where = join_text(source, " row ", prompt.row);
-  const bool chat = !prompt.messages.empty();
-  if (chat) {
+  if (!prompt.messages.empty()) {
     if (!chat_) chat_ = text::ChatTemplate::load(text_.model, options_.chat_template);
     try {
-      prompt.text = chat_->render(text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), where));
+      const auto conversation = text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), where);
+      text::EncodedConversation encoded = text::encode_conversation(text_.tokenizer, *chat_, conversation, where);
+      prompt.text = std::move(encoded.text);
+      prompt.ids = std::move(encoded.ids);
     } catch (const UserError& e) {
       throw UserError(where, e.what(), "messages that the chat template takes");
     }
     prompt.messages.clear();
+  } else {
+    prompt.ids = text_.tokenizer.encode(prompt.text);
   }
-  prompt.ids = chat ? text::encode_rendered(text_.tokenizer, prompt.text) : text_.tokenizer.encode(prompt.text);
   if (prompt.ids.empty()) throw UserError(where, "the prompt has no token", "a prompt with some text");
   return prompt;
 }

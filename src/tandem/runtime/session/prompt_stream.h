@@ -10,7 +10,7 @@
 
 #include "tandem/data/source.h"
 #include "tandem/reward/rule.h"
-#include "tandem/text/chat.h"
+#include "tandem/text/turns.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::runtime {
