@@ -14,6 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
+#include "tandem/base/strings.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
 
@@ -22,11 +23,6 @@ namespace tandem::data {
 using json = nlohmann::ordered_json;  // templates print messages as they are
 
 namespace {
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
 
 void refuse_deep(const std::string& text, const std::string& where) {
   if (nests_too_deep(text))

@@ -5,6 +5,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
 namespace {
@@ -57,44 +58,75 @@ void Actor::switch_to_rollout() {
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
-std::vector<checkpoint::TensorInfo> Actor::tensors() const {
+namespace {
+
+std::vector<checkpoint::TensorInfo> infos_of(const model::ParameterTable& table, c10::ScalarType dtype) {
   std::vector<checkpoint::TensorInfo> all;
-  for (const model::ParameterEntry& e : train_.table().entries) all.push_back({e.parameter.name, context_.gemm.dtype(), e.parameter.shape});
+  for (const model::ParameterEntry& e : table.entries) all.push_back({e.parameter.name, dtype, e.parameter.shape});
   return all;
 }
 
-at::Tensor Actor::gather(const std::string& name) {
-  const model::ParameterTable& table = train_.table();
-  const auto e = std::find_if(table.entries.begin(), table.entries.end(), [&](const auto& entry) { return entry.parameter.name == name; });
-  TANDEM_CHECK(e != table.entries.end(), "no tensor ", name);
-  return gather(table, *e, train_.values());
+bool is_cut(const model::ParameterEntry& e) { return e.box != Box::whole(e.parameter.shape); }
+
+}  // namespace
+
+std::vector<Actor::Flat> Actor::flats() const {
+  std::vector<Flat> all = {{train_.table(), train_.values()}};
+  if (trainer_->lora()) all.push_back({trainer_->lora()->table(), trainer_->lora()->values()});
+  return all;
 }
 
-std::map<std::string, at::Tensor> Actor::gather_adapters() {
-  std::map<std::string, at::Tensor> all;
-  if (!trainer_->lora()) return all;
-  for (const model::ParameterEntry& e : trainer_->lora()->table().entries) {
-    const at::Tensor whole = gather(trainer_->lora()->table(), e, trainer_->lora()->values());
-    if (whole.defined()) all[e.parameter.name] = whole;
+std::vector<checkpoint::TensorInfo> Actor::tensors() const { return infos_of(train_.table(), context_.gemm.dtype()); }
+
+std::vector<checkpoint::TensorInfo> Actor::adapters() const {
+  return trainer_->lora() ? infos_of(trainer_->lora()->table(), at::kFloat) : std::vector<checkpoint::TensorInfo>();
+}
+
+Actor::Staging Actor::stage() {
+  int64_t slices = 0, whole = 0;
+  for (const Flat& flat : flats())
+    for (const model::ParameterEntry& e : flat.table.entries) {
+      if (!is_cut(e)) continue;
+      const checkpoint::TensorInfo info{e.parameter.name, flat.values.scalar_type(), e.parameter.shape};
+      slices = std::max(slices, context_.train_layout.tp * e.num_elements * flat.values.element_size());
+      whole = std::max(whole, info.num_bytes());
+    }
+  Staging staging;
+  run_alike(context_.world, [&] {
+    if (slices == 0 || context_.train_layout.dp_rank(context_.world.rank()) != 0) return;
+    staging.slices = context_.host.allocate("checkpoint", {slices}, at::kByte);
+    if (context_.is_first()) staging.whole = context_.host.allocate("checkpoint", {whole}, at::kByte);
+  });
+  return staging;
+}
+
+at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
+  for (const Flat& flat : flats()) {
+    const auto& entries = flat.table.entries;
+    const auto e = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.parameter.name == name; });
+    if (e != entries.end()) return gather(flat, *e, staging);
   }
-  return all;
+  TANDEM_CHECK(false, "no tensor ", name);
 }
 
-at::Tensor Actor::gather(const model::ParameterTable& table, const model::ParameterEntry& e, const at::Tensor& values) {
+at::Tensor Actor::gather(const Flat& flat, const model::ParameterEntry& e, const Staging& staging) {
   // Data-parallel ranks hold the same values: the master weights, rounded.
   if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
-  const at::Tensor mine = table.view(values, e);
-  if (e.box == Box::whole(e.parameter.shape)) return context_.is_first() ? mine : at::Tensor();
+  const at::Tensor mine = flat.table.view(flat.values, e);
+  if (!is_cut(e)) return context_.is_first() ? mine : at::Tensor();
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
-  at::Tensor all = context_.host.allocate("checkpoint", {tp.size(), mine.numel()}, mine.scalar_type());
-  tp.all_gather(all, mine.view(-1));
+  const auto room = [&](const at::Tensor& bytes, int64_t elements) {
+    return bytes.narrow(0, 0, elements * mine.element_size()).view(mine.scalar_type());
+  };
+  at::Tensor slices = room(staging.slices, tp.size() * mine.numel());
+  tp.all_gather(slices, mine.view(-1));
   if (!context_.is_first()) return {};
-  const at::Tensor whole = context_.host.allocate("checkpoint", e.parameter.shape, mine.scalar_type());
+  const at::Tensor whole = room(staging.whole, Box::whole(e.parameter.shape).num_elements()).view(e.parameter.shape);
   for (int r = 0; r < tp.size(); ++r) {
     const Box box = model::box_of(e.parameter, train_.config(), tp.size(), r);
     at::Tensor part = whole;
     for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
-    part.copy_(all.select(0, r).view(part.sizes()));
+    part.copy_(slices.narrow(0, r * mine.numel(), mine.numel()).view(part.sizes()));
   }
   return whole;
 }

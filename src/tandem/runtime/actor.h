@@ -37,14 +37,27 @@ class Actor {
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
   /// The Hugging Face tensors that gather() knows, in the compute dtype.
   std::vector<checkpoint::TensorInfo> tensors() const;
-  /// One of them, whole, on rank 0: a view of the weights, or a copy in host memory where TP ranks hold slices of it. Undefined
+  /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
+  std::vector<checkpoint::TensorInfo> adapters() const;
+
+  /// Host memory for the largest of them that TP ranks hold in slices: bytes of all slices, and, on rank 0, of the whole.
+  struct Staging {
+    at::Tensor slices, whole;
+  };
+  /// Collective. Errors: PeerError, on every rank alike, if there is no room on one: gather() then cannot fail for want of it.
+  Staging stage();
+  /// One of tensors() or adapters(), whole, on rank 0: a view of the weights, or of `staging` until the next call. Undefined
   /// elsewhere. Collective.
-  at::Tensor gather(const std::string& name);
-  /// The adapters' whole tensors as PEFT names them, fp32, on rank 0; empty elsewhere and where the whole model is trained. Collective.
-  std::map<std::string, at::Tensor> gather_adapters();
+  at::Tensor gather(const std::string& name, const Staging& staging);
 
  private:
-  at::Tensor gather(const model::ParameterTable& table, const model::ParameterEntry& entry, const at::Tensor& values);
+  // What is trained and what it is merged into.
+  struct Flat {
+    const model::ParameterTable& table;
+    const at::Tensor& values;
+  };
+  std::vector<Flat> flats() const;
+  at::Tensor gather(const Flat& flat, const model::ParameterEntry& entry, const Staging& staging);
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;

@@ -12,10 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "../../error_text.h"
 #include "tandem/data/source.h"
 
 namespace tandem::data {
 namespace {
+
+using test::error_of;
 
 using Json = nlohmann::ordered_json;
 
@@ -25,15 +28,6 @@ std::string file_with(const std::string& name, const std::string& content) {
   const auto path = std::filesystem::temp_directory_path() / ("tandem_columns_" + std::to_string(::getpid()) + name);
   std::ofstream(path, std::ios::binary) << content;
   return path.string();
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
