@@ -257,12 +257,13 @@ def check_stop_in_evaluation(h, extra):
 def check_warm_start(h):
     """Kills in the supervised warm start: the whole ends as if there had been none."""
     recipe = rf.tiny_recipe(h.scratch / "warm.yaml", supervised__steps=10, supervised__batch_size=8)
-    whole = h.uninterrupted(recipe, "warm")
-    for _ in range(2):
-        folder, happened = h.killed(recipe, "warm", 2)
-        rf.check_equal(folder, whole, "warm start")
-        assert (folder / "warm_start/hf/model.safetensors").read_bytes() == (whole / "warm_start/hf/model.safetensors").read_bytes()
-        said(f"with a warm start: {'; '.join(happened)}: equal bit for bit")
+    for name, extra, times in (("warm", [], 2), ("warm_dp2", ["--ranks", "2"], 1)):
+        whole = h.uninterrupted(recipe, name, extra)
+        for _ in range(times):
+            folder, happened = h.killed(recipe, name, 2, extra)
+            rf.check_equal(folder, whole, name)
+            assert (folder / "warm_start/hf/model.safetensors").read_bytes() == (whole / "warm_start/hf/model.safetensors").read_bytes()
+            said(f"{name}: {'; '.join(happened)}: equal bit for bit")
 
 
 def check_other_start(h):
