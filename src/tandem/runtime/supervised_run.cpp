@@ -37,12 +37,13 @@ void SupervisedRun::step() {
   const std::vector<int32_t> ends = stop_ids(actor_.train_model().config().eos_ids, &tokenizer_);
   const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
   for (int64_t i = me; i < o.batch_size; i += dp) {
-    prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
+    const int64_t position = state_.step * o.batch_size + i;
+    prompts.push_back(prompts_.at_position(position));
     answers.push_back(tokenizer_.encode(prompts.back().answer));
     if (!ends.empty()) answers.back().push_back(ends.front());
     const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
     if (total > actor_.train_model().config().max_positions)
-      throw UserError(join_text("row ", prompts.back().row), join_text("prompt and answer have ", total, " tokens"),
+      throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),
                       join_text("at most the model's context of ", actor_.train_model().config().max_positions));
   }
   std::vector<train::Row> rows(prompts.size());

@@ -70,17 +70,17 @@ TEST(Parquet, AnErrorNamesFileRowAndColumn) {
   const auto error = [](const Options& options) { return error_of([&] { open_records(kRows, options, 0); }); };
   Options options = verl();
   options.answer_column = "reward_model.groundtruth";
-  EXPECT_TRUE(says(error(options), "rows.parquet row 0: has no field `reward_model.groundtruth`")) << error(options);
+  EXPECT_TRUE(says(error(options), "rows.parquet row 1: has no field `reward_model.groundtruth`")) << error(options);
   EXPECT_TRUE(says(error(options), "the nearest is `reward_model.ground_truth`")) << error(options);
   options.prompt_column = "nothing";
   options.answer_column = options.source_column = options.curriculum_column = "";
-  EXPECT_TRUE(says(error(options), "row 0: has no field `nothing`")) << error(options);
+  EXPECT_TRUE(says(error(options), "row 1: has no field `nothing`")) << error(options);
   options = verl();
   options.columns = {"*", "day"};
   EXPECT_TRUE(says(error(options), "column `day` holds date32")) << error(options);
   options = verl();
   options.curriculum_column = "plain";
-  EXPECT_TRUE(says(error(options), "row 0: field `plain` is \"1+1?\" (expected a number)")) << error(options);
+  EXPECT_TRUE(says(error(options), "row 1: field `plain` is \"1+1?\" (expected a number)")) << error(options);
 }
 
 TEST(Parquet, OtherColumnsAreKeptForRewardsAsTheOptionSays) {
