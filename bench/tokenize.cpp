@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/tokenizer.h"
 
 namespace {
@@ -43,7 +43,7 @@ Encoded encode_all(const Tokenizer& tokenizer, const std::vector<std::string_vie
 
 nlohmann::json measure(const std::string& model, const std::string& path, int repeats) {
   const Tokenizer tokenizer = Tokenizer::load(model);
-  const std::string text = read_file(path);
+  const std::string text = tandem::read_file(path);
   const std::vector<std::string_view> lines = lines_of(text);
   Encoded encoded = encode_all(tokenizer, lines);
   std::vector<double> seconds;

@@ -123,6 +123,31 @@ def check_python_reward(f):
     said("a run that is killed takes its Python workers with it")
 
 
+FICKLE_REWARD = """
+import os
+try:
+    os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "first"), os.O_CREAT | os.O_EXCL))
+    RIGHT = 1.0
+except FileExistsError:
+    RIGHT = 0.0
+def score(prompts, completions, answers):
+    return [RIGHT] * len(completions)
+"""
+
+
+def check_fickle_reward(f):
+    """Only the first worker process calls answers right: ranks that judged by themselves would part."""
+    folder = f.scratch / "fickle_reward"
+    folder.mkdir()
+    (folder / "rewards.py").write_text(FICKLE_REWARD)
+    recipe = rf.tiny_recipe(f.scratch / "fickle.yaml", reward__rule="", reward__python=f"{folder}/rewards.py:score", supervised__steps=8,
+                            supervised__batch_size=8, supervised__stop_at_accuracy=0.01, supervised__accuracy_every_steps=2,
+                            supervised__accuracy_problems=8, parallel__deadline_s=10, data__eval="")
+    f.program.done(["sft", recipe, "--run-dir", str(f.scratch / "fickle"), "--ranks", "2"])
+    assert rf.committed_steps(f.scratch / "fickle") == [2], rf.committed_steps(f.scratch / "fickle")
+    said("two ranks whose rewards disagree stop the supervised steps together")
+
+
 def check_not_finite(f):
     recipe = rf.tiny_recipe(f.scratch / "nan.yaml", run__steps=8)
     f.program.done(f.run(recipe, "nan_whole"))
@@ -207,7 +232,7 @@ def check_refusals(f):
     f.program.refused(f.run(recipe, "taken", "--resume", "--ranks", "2", "--steps", "4"), 2, "checkpoint/step_2", "saved under", "layout")
     short = rf.tiny_recipe(f.scratch / "short.yaml", model__init_max_positions=16, run__steps=2, data__train=str(f.scratch / "long.jsonl"))
     (f.scratch / "long.jsonl").write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in ("1+1=", "1" * 40 + "=")))
-    f.program.refused(f.run(short, "short"), 2, "long.jsonl row 1", "41 tokens", "context of 16")
+    f.program.refused(f.run(short, "short"), 2, "long.jsonl:2", "41 tokens", "context of 16")
     said("unwritable and taken folders, an empty data set, a prompt beyond the context, another layout: refused by name")
     if not shutil.which("mpirun"):
         return
@@ -310,8 +335,9 @@ def check_stopped_job(f):
     said("a job of two processes that is told to end saves and exits with 130; killed, it leaves no rank behind")
 
 
-CHECKS = {"reward": check_reward, "python": check_python_reward, "nan": check_not_finite, "disk": check_full_disk,
-          "refusals": check_refusals, "dead": check_dead_rank, "stopped": check_stopped_job}
+CHECKS = {"reward": check_reward, "python": check_python_reward, "fickle": check_fickle_reward,
+          "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank,
+          "stopped": check_stopped_job}
 
 
 def main():

@@ -257,12 +257,27 @@ def check_stop_in_evaluation(h, extra):
 def check_warm_start(h):
     """Kills in the supervised warm start: the whole ends as if there had been none."""
     recipe = rf.tiny_recipe(h.scratch / "warm.yaml", supervised__steps=10, supervised__batch_size=8)
-    whole = h.uninterrupted(recipe, "warm")
-    for _ in range(2):
-        folder, happened = h.killed(recipe, "warm", 2)
-        rf.check_equal(folder, whole, "warm start")
-        assert (folder / "warm_start/hf/model.safetensors").read_bytes() == (whole / "warm_start/hf/model.safetensors").read_bytes()
-        said(f"with a warm start: {'; '.join(happened)}: equal bit for bit")
+    for name, extra, times in (("warm", [], 2), ("warm_dp2", ["--ranks", "2"], 1)):
+        whole = h.uninterrupted(recipe, name, extra)
+        for _ in range(times):
+            folder, happened = h.killed(recipe, name, 2, extra)
+            rf.check_equal(folder, whole, name)
+            assert (folder / "warm_start/hf/model.safetensors").read_bytes() == (whole / "warm_start/hf/model.safetensors").read_bytes()
+            said(f"{name}: {'; '.join(happened)}: equal bit for bit")
+
+
+def check_other_start(h):
+    """Adapters go on the weights they were trained on, wherever these lie now, and on no others."""
+    recipe = rf.tiny_recipe(h.scratch / "start.yaml", model__lora_rank=4, run__steps=4, supervised__steps=4, supervised__batch_size=8)
+    folder = h.scratch / "start"
+    h.program.done(h.arguments(recipe, "start", []))
+    again = h.arguments(recipe, "start", ["--resume", "--steps", "6"])
+    line = h.program.refused([*again, "--model", str(folder / "init/hf")], 2, "checkpoint/step_4", "warm_start/hf", "init/hf has others",
+                             "--model ")
+    shutil.copytree(folder / "warm_start/hf", h.scratch / "start_moved")
+    h.program.done([*again, "--model", str(h.scratch / "start_moved")])
+    rf.check_whole(folder, 6)
+    said(f"a LoRA run resumed on another start: `{line}`; on its own, moved, it goes on")
 
 
 def main():
@@ -298,6 +313,8 @@ def main():
             check_sync(h, ranks_plan, ["--ranks", "2", "--train-layout", "tp2"], "tp2")
         if wanted("lora"):
             check_sync(h, ranks_plan, ["--set", "model.lora_rank=4", "--set", "model.dtype=bfloat16"], "lora")
+            if not options.model:
+                check_other_start(h)
         if wanted("evals"):
             check_stop_in_evaluation(h, [])
             check_stop_in_evaluation(h, ["--ranks", "2", "--train-layout", "tp2"])

@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "tandem/base/error.h"
-#include "tandem/base/json_depth.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/options.h"
 
 namespace tandem::checkpoint {
@@ -20,18 +18,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
-
-std::string read_whole(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-json read_json(const std::string& path) {
-  if (!fs::is_regular_file(path)) throw UserError(path, "is missing", "expected a Hugging Face model directory");
-  json value = parse_or_discard<json>(read_whole(path));
-  if (!value.is_object()) throw UserError(path, "is not a JSON object", "expected an intact file");
-  return value;
-}
 
 std::string shape_text(const std::vector<int64_t>& shape) { return json(shape).dump(); }
 
@@ -48,7 +34,7 @@ std::pair<int64_t, int64_t> block_of(const json& config, const std::string& wher
 
 ModelDir::ModelDir(const std::string& directory) : path_(directory) {
   if (!fs::is_directory(directory)) throw UserError(directory, "there is no such directory", "expected a Hugging Face model directory");
-  config_ = read_json(directory + "/config.json");
+  config_ = read_json_object(directory + "/config.json");
   const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
   if (fs::exists(single)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
@@ -61,7 +47,7 @@ ModelDir::ModelDir(const std::string& directory) : path_(directory) {
 }
 
 void ModelDir::open_shards(const std::string& index_path) {
-  const json index = read_json(index_path);
+  const json index = read_json_object(index_path);
   if (!index.contains("weight_map") || !index["weight_map"].is_object())
     throw UserError(index_path, "has no weight_map", "expected {\"weight_map\": {tensor: file}}");
   std::map<std::string, const SafetensorsFile*> by_file;

@@ -5,12 +5,11 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/checkpoint/durable_file.h"
 
 namespace tandem::checkpoint {
@@ -88,17 +87,17 @@ void write_weights(const std::string& directory, const ModelSource& source, int6
     if (!fs::remove(path, failed) || failed) throw PeerError(path.string() + ": cannot be removed: " + failed.message());
 }
 
-void copy_tokenizer(const std::string& from, const std::string& directory) {
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_files(const std::string& directory) {
+  std::map<std::string, std::string> files;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json",
                            "added_tokens.json", "generation_config.json", "chat_template.jinja"}) {
-    const fs::path source = fs::path(from) / name, target = fs::path(directory) / name;
-    if (!fs::is_regular_file(source) || (fs::exists(target) && fs::equivalent(source, target))) continue;
-    std::ifstream in(source, std::ios::binary);
-    write_durable(target.string(), {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()});
+    const fs::path path = fs::path(directory) / name;
+    if (fs::symlink_status(path).type() != fs::file_type::not_found) files[name] = read_file(path.string());
   }
+  return files;
 }
-
-}  // namespace
 
 std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return comes_before(a.name, b.name); });
@@ -131,7 +130,7 @@ void write_model_dir(const std::string& directory, const json& config, const Mod
   fs::create_directories(directory, failed);
   if (failed) throw PeerError(directory + ": cannot be created: " + failed.message());
   write_durable(directory + "/config.json", config.dump(2) + "\n");
-  if (!options.tokenizer_from.empty()) copy_tokenizer(options.tokenizer_from, directory);
+  for (const auto& [name, bytes] : options.files) write_durable(directory + "/" + name, bytes);
   write_weights(directory, source, options.max_shard_bytes);
   sync_directory(directory);
 }

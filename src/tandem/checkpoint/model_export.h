@@ -21,8 +21,12 @@ struct ModelSource {
 
 struct ExportOptions {
   int64_t max_shard_bytes = 5'000'000'000;  ///< of the tensors of one file; a larger tensor has a file of its own
-  std::string tokenizer_from;               ///< directory whose tokenizer and generation files are copied; "" = none
+  std::map<std::string, std::string> files;  ///< what stands beside the weights, by name; tokenizer_files() of another model
 };
+
+/// The files of a model directory that go into one made from it, by name: tokenizer, chat template, generation defaults. Those it
+/// has not are left out. Errors: UserError naming one that cannot be read.
+std::map<std::string, std::string> tokenizer_files(const std::string& directory);
 
 /// One file of weights, and its tensors in the order they are written.
 struct Shard {
@@ -33,8 +37,8 @@ struct Shard {
 /// if all do, else model-00001-of-0000N.safetensors and so on.
 std::vector<Shard> plan_shards(std::vector<TensorInfo> tensors, int64_t max_shard_bytes);
 
-/// Writes config.json, the weights and, where they are several files, model.safetensors.index.json; removes the weights that an
-/// earlier model left there. No file takes its name before all are written.
+/// Writes config.json, the files beside, and last the weights and, where they are several files, model.safetensors.index.json;
+/// removes the weights that an earlier model left there. No file of weights takes its name before all are written.
 /// Errors: PeerError naming the path if something cannot be written: the weights of an earlier model stay. What `source` throws.
 void write_model_dir(const std::string& directory, const nlohmann::json& config, const ModelSource& source,
                      const ExportOptions& options = {});

@@ -5,12 +5,14 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command.h"
 #include "tandem/cli/json_lines.h"
@@ -30,7 +32,7 @@ struct InputBounds {
 
   explicit InputBounds(const std::string& model) {
     std::ifstream in(model + "/config.json");
-    const json config = json::parse(in, nullptr, false);
+    const json config = parse_or_discard<json>(std::string(std::istreambuf_iterator<char>(in), {}));
     if (!config.is_object()) return;
     vocab_size = number(config, "vocab_size");
     context = number(config, "max_position_embeddings");

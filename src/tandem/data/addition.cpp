@@ -22,6 +22,7 @@ class AdditionSource : public PromptSource {
   }
 
   int64_t size() const override { return split_ == Split::kTrain ? options_.synthetic_rows : options_.synthetic_eval_rows; }
+  std::string where(int64_t row) const override { return join_text(name_, " row ", row + 1); }
   const std::string& name() const override { return name_; }
 
   Prompt at(int64_t row) const override {

@@ -14,6 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
+#include "tandem/base/strings.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
 
@@ -22,11 +23,6 @@ namespace tandem::data {
 using json = nlohmann::ordered_json;  // templates print messages as they are
 
 namespace {
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
 
 void refuse_deep(const std::string& text, const std::string& where) {
   if (nests_too_deep(text))
@@ -47,6 +43,7 @@ class RecordSource : public PromptSource {
   }
 
   int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
+  std::string where(int64_t row) const override { return place(rows_[static_cast<size_t>(row)].number); }
   const std::string& name() const override { return name_; }
 
   Prompt at(int64_t row) const override {
@@ -65,7 +62,9 @@ class RecordSource : public PromptSource {
 
   int64_t num_unanswered() const { return num_unanswered_; }
 
-  void add(const json& record, const std::string& where) {
+  /// `number` counts the records or lines of the file from 1.
+  void add(const json& record, int64_t number) {
+    const std::string where = place(number);
     if (!record.is_object())
       throw UserError(where, "is not a JSON object",
                       "expected {\"" + options_.prompt_column + "\": ..., \"" + options_.answer_column + "\": ...}");
@@ -77,6 +76,7 @@ class RecordSource : public PromptSource {
       return;
     }
     Row row;
+    row.number = number;
     row.columns = others(record);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
@@ -104,21 +104,22 @@ class RecordSource : public PromptSource {
         if (!column.empty()) request.columns.push_back(column);
     read_parquet(request, [&](const json& record, int64_t row) {
       if (max_rows > 0 && size() >= max_rows) return false;
-      add(record, path_ + " row " + std::to_string(row));
+      add(record, row + 1);
       return true;
     });
   }
 
   void read_lines(const std::string& bytes, int64_t max_rows) {
+    lines_ = true;
     size_t begin = 0;
     for (int64_t line = 1; begin < bytes.size() && (max_rows == 0 || size() < max_rows); ++line) {
       const size_t end = std::min(bytes.find('\n', begin), bytes.size());
-      const std::string text = bytes.substr(begin, end - begin), where = path_ + ":" + std::to_string(line);
+      const std::string text = bytes.substr(begin, end - begin), where = place(line);
       begin = end + 1;
       if (trimmed(text).empty()) continue;
       refuse_deep(text, where);
       try {
-        add(json::parse(text), where);
+        add(json::parse(text), line);
       } catch (const json::exception& e) {
         throw UserError(where, std::string("is not JSON: ") + e.what(), "expected one JSON object per line");
       }
@@ -130,7 +131,7 @@ class RecordSource : public PromptSource {
     try {
       const json records = json::parse(bytes);
       for (size_t i = 0; i < records.size() && (max_rows == 0 || size() < max_rows); ++i)
-        add(records[i], path_ + " element " + std::to_string(i));
+        add(records[i], static_cast<int64_t>(i) + 1);
     } catch (const json::exception& e) {
       throw UserError(path_, std::string("is not JSON: ") + e.what(), "expected an array of objects");
     }
@@ -140,7 +141,10 @@ class RecordSource : public PromptSource {
   struct Row {
     std::string question, messages, answer, source, columns;
     double rank = 0;
+    int64_t number = 0;
   };
+
+  std::string place(int64_t number) const { return join_text(path_, lines_ ? ":" : " row ", number); }
 
   bool keeps_all() const { return std::ranges::count(options_.columns, "*") > 0; }
 
@@ -261,6 +265,7 @@ class RecordSource : public PromptSource {
   }
 
   std::string path_;
+  bool lines_ = false;
   Options options_;
   std::string name_;
   std::vector<Row> rows_;

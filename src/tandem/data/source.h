@@ -20,6 +20,9 @@ class PromptSource {
   virtual int64_t size() const = 0;
   /// The prompt without its ids. The same row gives the same prompt, always.
   virtual Prompt at(int64_t row) const = 0;
+  /// Where a row stands, as every error names it: FILE:LINE, or FILE row N where there are no lines. Both count from 1, what was
+  /// passed over included; `row` itself counts from 0.
+  virtual std::string where(int64_t row) const = 0;
   virtual const std::string& name() const = 0;
 };
 

@@ -2,11 +2,12 @@
 #include "tandem/model/config.h"
 
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/model/config_keys.h"
 #include "tandem/model/family/family.h"
 
@@ -113,14 +114,6 @@ void read_deepseek_experts(const ConfigKeys& keys, MoeConfig& e) {
     keys.refuse("topk_group", join_text("at most ", e.num_groups, ", and room for ", e.experts_per_token, " experts"));
 }
 
-json read_json(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) throw UserError(path, "cannot be read", "a Hugging Face model directory");
-  json parsed = json::parse(in, nullptr, false);
-  if (!parsed.is_object()) throw UserError(path, "is not a JSON object", "a Hugging Face config.json");
-  return parsed;
-}
-
 json rope_json(const RopeScaling& s) {
   json out = {{"rope_type", s.type}, {"factor", s.factor}, {"original_max_position_embeddings", s.original_max_positions}};
   if (s.type == "llama3") {
@@ -210,10 +203,10 @@ ModelConfig parse_config(const json& config, const std::string& where) {
 
 ModelConfig read_config(const std::string& dir) {
   const std::string path = dir + "/config.json";
-  ModelConfig config = parse_config(read_json(path), path);
+  ModelConfig config = parse_config(read_json_object(path), path);
   const std::string generation = dir + "/generation_config.json";
-  if (std::ifstream(generation)) {
-    const json said = read_json(generation);
+  if (std::filesystem::exists(generation)) {
+    const json said = read_json_object(generation);
     read_eos({said, generation}, config.eos_ids);
   }
   return config;

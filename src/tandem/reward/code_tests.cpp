@@ -8,7 +8,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
-#include "tandem/reward/math/hendrycks.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::reward {
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_expr.h"
 #include "tandem/text/regex.h"

@@ -6,6 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/base/strings.h"
 #include "tandem/reward/batch.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/json_schema.h"

@@ -7,6 +7,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
 namespace {
@@ -28,11 +29,14 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   model::check_layout(context.train_layout, config, model::Use::kTraining, "parallel.train_layout");
   model::check_layout(context.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
   const model::LoraOptions& lora = context.config.model.lora;
-  for (const model::family::Parameter& p : model::family::parameters(config)) parameters_.emplace(p.name, p);
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
                                    static_cast<uint64_t>(context.config.run.seed)});
+  for (const model::family::Parameter& p : model::family::parameters(config)) origins_.emplace(p.name, Origin{p, train_.table(), train_.values()});
+  if (const model::Lora* adapters = trainer_->lora())
+    for (const model::ParameterEntry& e : adapters->table().entries)
+      origins_.emplace(e.parameter.name, Origin{e.parameter, adapters->table(), adapters->values()});
   if (context.train_layout == context.rollout_layout) return;
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
@@ -64,26 +68,20 @@ void Actor::switch_to_rollout() {
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
-  for (const model::family::Parameter& p : model::family::parameters(train_.config())) all.push_back({p.name, p.in_float() ? at::kFloat : context_.gemm.dtype(), p.shape});
+  for (const model::family::Parameter& p : model::family::parameters(train_.config()))
+    all.push_back({p.name, p.in_float() ? at::kFloat : context_.gemm.dtype(), p.shape});
   return all;
 }
 
-at::Tensor Actor::gather(const std::string& name) {
-  return gather(parameters_.at(name), train_.table(), train_.values());
-}
-
-std::map<std::string, at::Tensor> Actor::gather_adapters() {
-  std::map<std::string, at::Tensor> all;
+std::vector<checkpoint::TensorInfo> Actor::adapters() const {
+  std::vector<checkpoint::TensorInfo> all;
   if (!trainer_->lora()) return all;
-  for (const model::ParameterEntry& e : trainer_->lora()->table().entries) {
-    const at::Tensor whole = gather(e.parameter, trainer_->lora()->table(), trainer_->lora()->values());
-    if (whole.defined()) all[e.parameter.name] = whole;
-  }
+  for (const model::ParameterEntry& e : trainer_->lora()->table().entries) all.push_back({e.parameter.name, at::kFloat, e.parameter.shape});
   return all;
 }
 
 // The boxes that make up a parameter and the TP ranks they come from: of equal ones the first.
-std::vector<std::pair<int, Box>> Actor::sources(const model::family::Parameter& p) const {
+std::vector<std::pair<int, Box>> Actor::parts_of(const model::family::Parameter& p) const {
   const model::Layout& layout = context_.train_layout;
   std::vector<std::pair<int, Box>> all;
   for (int rank = 0; rank < layout.tp; ++rank) {
@@ -94,32 +92,59 @@ std::vector<std::pair<int, Box>> Actor::sources(const model::family::Parameter& 
   return all;
 }
 
-at::Tensor Actor::gather(const model::family::Parameter& p, const model::ParameterTable& table, const at::Tensor& values) {
+namespace {
+
+bool first_has_all(const std::vector<std::pair<int, Box>>& parts, const model::family::Parameter& p) {
+  return parts.front() == std::pair(0, Box::whole(p.shape));
+}
+
+}  // namespace
+
+Actor::Staging Actor::stage() {
+  int64_t most = 0;
+  for (const auto& [name, origin] : origins_)
+    if (!first_has_all(parts_of(origin.parameter), origin.parameter))
+      most = std::max(most, checkpoint::TensorInfo{name, origin.values.scalar_type(), origin.parameter.shape}.num_bytes());
+  Staging staging;
+  run_alike(context_.world, [&] {
+    if (most == 0 || !context_.is_first()) return;
+    for (at::Tensor* bytes : {&staging.parts, &staging.whole}) *bytes = context_.host.allocate("checkpoint", {most}, at::kByte);
+  });
+  return staging;
+}
+
+at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
   // Data-parallel ranks hold the same values: the master weights, rounded.
   if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
-  const auto e = std::ranges::find_if(table.entries, [&](const auto& entry) { return entry.parameter.name == p.name; });
+  const auto& [parameter, table, values] = origins_.at(name);
+  const auto e = std::ranges::find_if(table.entries, [&](const auto& entry) { return entry.parameter.name == name; });
   const at::Tensor mine = e == table.entries.end() ? at::empty({0}, values.options()) : table.view(values, *e);
-  const auto parts = sources(p);
-  if (parts.front() == std::pair(0, Box::whole(p.shape))) return context_.is_first() ? mine : at::Tensor();
+  const auto parts = parts_of(parameter);
+  if (first_has_all(parts, parameter)) return context_.is_first() ? mine : at::Tensor();
   comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
   const auto width = static_cast<int64_t>(mine.element_size());
   std::vector<int64_t> send(static_cast<size_t>(tp.size())), receive(send.size());
-  int64_t num_elements = 0;
+  int64_t receive_bytes = 0;
   for (const auto& [rank, box] : parts) {
-    if (rank == tp.rank()) send[0] = mine.numel() * width;
-    if (tp.rank() == 0) receive[static_cast<size_t>(rank)] = box.num_elements() * width, num_elements += box.num_elements();
+    const int64_t bytes = box.num_elements() * width;
+    if (rank == tp.rank()) send[0] = bytes;
+    if (context_.is_first()) receive[static_cast<size_t>(rank)] = bytes, receive_bytes += bytes;
   }
-  const at::Tensor all = context_.host.allocate("checkpoint", {num_elements}, mine.scalar_type());
-  const auto bytes = [](const at::Tensor& t, int64_t count) { return std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(count)); };
-  tp.all_to_all_v(bytes(mine, send[0]), send, bytes(all, num_elements * width), receive);
+  const auto bytes = [](const at::Tensor& t, int64_t count) {
+    return count == 0 ? std::span<std::byte>() : std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(count));
+  };
+  tp.all_to_all_v(bytes(mine, send[0]), send, bytes(staging.parts, receive_bytes), receive);
   if (!context_.is_first()) return {};
-  const at::Tensor whole = context_.host.allocate("checkpoint", p.shape, mine.scalar_type());
+  const auto shaped = [&](const at::Tensor& room, int64_t begin, const std::vector<int64_t>& shape) {
+    return room.narrow(0, begin, Box::whole(shape).num_elements() * width).view(mine.scalar_type()).view(shape);
+  };
+  const at::Tensor whole = shaped(staging.whole, 0, parameter.shape);
   int64_t begin = 0;
   for (const auto& [rank, box] : parts) {
     at::Tensor part = whole;
     for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d], box.extent(d));
-    part.copy_(all.narrow(0, begin, box.num_elements()).view(part.sizes()));
-    begin += box.num_elements();
+    part.copy_(shaped(staging.parts, begin, box.shape()));
+    begin += box.num_elements() * width;
   }
   return whole;
 }

@@ -35,24 +35,36 @@ class Actor {
   model::ModelParameters base_parameters() const { return trainer_->lora()->base(); }
   const ModelOnRank& train_model() const { return train_; }
   const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
-  /// The Hugging Face tensors that gather() knows, in the compute dtype.
+  /// The Hugging Face tensors that gather() knows, in the dtype they are kept in.
   std::vector<checkpoint::TensorInfo> tensors() const;
-  /// One of them, whole, on rank 0: a view of the weights, or a copy in host memory where TP ranks hold slices of it. Undefined
+  /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
+  std::vector<checkpoint::TensorInfo> adapters() const;
+
+  /// Host memory of rank 0 for the largest of them that TP ranks hold parts of: bytes of the parts, and of the whole.
+  struct Staging {
+    at::Tensor parts, whole;
+  };
+  /// Collective. Errors: PeerError, on every rank alike, if there is no room on one: gather() then cannot fail for want of it.
+  Staging stage();
+  /// One of tensors() or adapters(), whole, on rank 0: a view of the weights, or of `staging` until the next call. Undefined
   /// elsewhere. Collective.
-  at::Tensor gather(const std::string& name);
-  /// The adapters' whole tensors as PEFT names them, fp32, on rank 0; empty elsewhere and where the whole model is trained. Collective.
-  std::map<std::string, at::Tensor> gather_adapters();
+  at::Tensor gather(const std::string& name, const Staging& staging);
 
  private:
-  std::vector<std::pair<int, Box>> sources(const model::family::Parameter& parameter) const;
-  at::Tensor gather(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values);
+  // A tensor that gather() knows, whoever holds it, and where this rank's part lies, if it has one.
+  struct Origin {
+    model::family::Parameter parameter;
+    const model::ParameterTable& table;
+    const at::Tensor& values;
+  };
+  std::vector<std::pair<int, Box>> parts_of(const model::family::Parameter& parameter) const;
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;
   ModelOnRank train_;
-  std::map<std::string, model::family::Parameter> parameters_;  // by name, also those of which this rank holds nothing
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
+  std::map<std::string, Origin> origins_;  // by name
   std::optional<reshard::Plan> plan_;
 };
 

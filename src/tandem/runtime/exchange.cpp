@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::runtime {
@@ -33,6 +34,36 @@ std::vector<data::GroupId> exchange_ids(comm::Group& world, const std::vector<da
     std::memcpy(all.data() + before, part.data(), part.size());
   }
   return all;
+}
+
+namespace {
+
+std::vector<std::string> texts_of_all(comm::Group& world, const std::string& mine) {
+  std::vector<std::string> all;
+  for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(mine))))
+    all.emplace_back(reinterpret_cast<const char*>(part.data()), part.size());
+  return all;
+}
+
+}  // namespace
+
+std::string text_of_first(comm::Group& world, const std::string& mine) {
+  return world.size() == 1 ? mine : texts_of_all(world, world.rank() == 0 ? mine : "").front();
+}
+
+void run_alike(comm::Group& world, const std::function<void()>& work) {
+  if (world.size() == 1) return work();
+  std::string fault;
+  try {
+    work();
+  } catch (const std::exception& e) {
+    fault = e.what();
+  }
+  const std::vector<std::string> faults = texts_of_all(world, fault);
+  const auto first = std::find_if(faults.begin(), faults.end(), [](const std::string& text) { return !text.empty(); });
+  if (first == faults.end()) return;
+  const bool agreed = std::count(faults.begin(), faults.end(), *first) == world.size();  // by such a call within `work`
+  throw PeerError(agreed ? *first : join_text("rank ", first - faults.begin(), ": ", *first));
 }
 
 double sum_over(comm::Group& world, double mine) {

@@ -2,6 +2,8 @@
 #pragma once
 // Host data between ranks: groups and rows of floats travel packed, without padding.
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "tandem/comm/group.h"
@@ -12,8 +14,16 @@ namespace tandem::runtime {
 /// Every rank's groups, ordered by group id. `speaks` is false on ranks whose groups another rank sends, too. Collective.
 std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::Group> mine, bool speaks);
 
+/// The text of rank 0. Collective.
+std::string text_of_first(comm::Group& world, const std::string& mine);
+
 /// Every rank's ids, in order of ranks. Collective.
 std::vector<data::GroupId> exchange_ids(comm::Group& world, const std::vector<data::GroupId>& mine);
+
+/// Runs `work` on every rank; where it is collective, it must end alike by itself. Collective.
+/// Errors  what `work` throws, with one rank; with several, where it fails on some, one PeerError on all: the fault of the first of
+///         them, with its rank.
+void run_alike(comm::Group& world, const std::function<void()>& work);
 
 /// Collective.
 double sum_over(comm::Group& world, double mine);

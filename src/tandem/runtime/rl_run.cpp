@@ -51,7 +51,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
     eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, "eval.max_new_tokens", positions);
   if (config_.schedule.routing_replay && actor_.train_model().decoder().route_width() == 0)
     throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
-  actor_.load(model_dir);
+  files_.load_start(actor_);
   const std::string& other = config_.model.ref_model_load_path;
   if (recipe_.needs_reference() && !(actor_.lora() && other.empty())) {
     reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device,
@@ -76,7 +76,8 @@ int64_t RlRun::longest_context() const {
 
 void RlRun::restore_or_start() {
   if (request_.resume) {
-    if (std::optional<RunState> found = files_.load(actor_)) {
+    const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
+    if (std::optional<RunState> found = files_.load(actor_, needs_start)) {
       state_ = std::move(*found);
       std::vector<data::GroupId> again;
       if (!state_.queue.empty() && !is_replay()) again = queue_.restore(state_.queue);

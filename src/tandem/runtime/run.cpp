@@ -29,15 +29,14 @@ std::string start_model(const RunConfig& config, comm::Group& world) {
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
 std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
-  if (!holds_model(dir + "/hf")) {  // written last
+  if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
     RankContext context(supervised.config, world, request.stop);
     std::unique_ptr<RunFolder> folder;
     if (context.is_first()) {
       log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
-      supervised.resume = fs::exists(dir);
-      folder = std::make_unique<RunFolder>(dir, supervised.config, supervised.resume);
+      folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir));
     }
     world.barrier();
     SupervisedRun(supervised, context, folder.get(), model_dir).run();

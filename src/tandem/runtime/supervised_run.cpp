@@ -6,6 +6,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/scorer.h"
+#include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/response_text.h"
 
@@ -25,7 +26,7 @@ SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, Ru
       progress_(config_.supervised.steps) {
   if (config_.data.answer_column == data::kNoAnswer)
     throw UserError("data.answer_column", "is none, and supervised steps train on answers", "the field that holds them");
-  actor_.load(model_dir);
+  files_.load_start(actor_);
 }
 
 void SupervisedRun::step() {
@@ -36,12 +37,13 @@ void SupervisedRun::step() {
   const std::vector<int32_t> ends = stop_ids(actor_.train_model().config().eos_ids, &tokenizer_);
   const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
   for (int64_t i = me; i < o.batch_size; i += dp) {
-    prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
+    const int64_t position = state_.step * o.batch_size + i;
+    prompts.push_back(prompts_.at_position(position));
     answers.push_back(tokenizer_.encode(prompts.back().answer));
     if (!ends.empty()) answers.back().push_back(ends.front());
     const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
     if (total > actor_.train_model().config().max_positions)
-      throw UserError(join_text("row ", prompts.back().row), join_text("prompt and answer have ", total, " tokens"),
+      throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),
                       join_text("at most the model's context of ", actor_.train_model().config().max_positions));
   }
   std::vector<train::Row> rows(prompts.size());
@@ -65,20 +67,23 @@ void SupervisedRun::step() {
   if (context_.is_first() && (state_.step % every == 0 || state_.step == o.steps)) progress_.step(state_.step, metrics);
 }
 
-// Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out.
+// Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out. Each
+// data-parallel rank answers some; one rank scores each answer and all count the same scores, so all stop or none.
 bool SupervisedRun::reached_accuracy() {
   const SupervisedOptions& o = config_.supervised;
   if (o.stop_at_accuracy == 0 || state_.step % o.accuracy_every_steps != 0) return false;
+  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
   std::vector<data::Prompt> prompts;
-  for (int64_t i = 0; i < o.accuracy_problems; ++i) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
+  for (int64_t i = me; i < o.accuracy_problems; i += dp) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
   const ModelOnRank& model = actor_.train_model();
   const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
-                              config_.rollout.stop, 1, 0, 0, 1, {}};  // short: a stop waits for the next step
-  std::vector<data::Group> groups;
+                              config_.rollout.stop, 1, 0, me, dp, {}};  // short: a stop waits for the next step
+  std::vector<data::Group> mine;
   answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
-    reward::score_group(*reward_, group);
-    groups.push_back(std::move(group));
+    if (context_.speaks_for_train()) reward::score_group(*reward_, group);
+    mine.push_back(std::move(group));
   });
+  const auto groups = exchange_groups(context_.world, std::move(mine), context_.speaks_for_train());
   const double accuracy = summarize(groups, config_.eval.right_at).accuracy;
   if (context_.is_first()) log::info("step ", state_.step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on the training problems that come next",
                                     prompts_.epochs(state_.step * o.batch_size + o.accuracy_problems) <= 1 ? ", not seen yet" : "");
@@ -98,7 +103,7 @@ RunSummary SupervisedRun::run() {
   started_s_ = now_s();
   if (config_.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
   if (request_.resume)
-    if (std::optional<RunState> found = files_.load(actor_)) state_ = std::move(*found);
+    if (std::optional<RunState> found = files_.load(actor_, actor_.lora() != nullptr)) state_ = std::move(*found);
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
   bool reached = state_.step > 0 && reached_accuracy();

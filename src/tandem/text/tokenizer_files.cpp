@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tandem/base/error.h"
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/pipeline/step_reader.h"
 
 namespace tandem::text {

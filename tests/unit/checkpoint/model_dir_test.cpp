@@ -8,17 +8,19 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/model_export.h"
-#include "temporary_folder.h"
 
 namespace tandem::checkpoint {
 namespace {
 
+using test::TemporaryFolder;
+
 TEST(ModelDir, WhatIsWrittenIsRead) {
   const TemporaryFolder folder("model");
   std::ofstream(folder / "tokenizer.json") << "{}";
-  write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a.weight", at::ones({2, 3})}}, {.tokenizer_from = folder.path()});
+  write_model_dir(folder / "hf", {{"model_type", "qwen2"}}, {{"a.weight", at::ones({2, 3})}}, {.files = tokenizer_files(folder.path())});
   const ModelDir model(folder / "hf");
   EXPECT_EQ(model.config()["model_type"], "qwen2");
   EXPECT_TRUE(std::filesystem::exists(folder / "hf/tokenizer.json"));

@@ -3,22 +3,21 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tandem/base/bytes.h"
+#include "../../small_files.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/model_dir.h"
-#include "temporary_folder.h"
 
 namespace tandem::checkpoint {
 namespace {
 
+using test::TemporaryFolder;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -133,25 +132,12 @@ TEST(ModelExport, AFullDiskLeavesTheEarlierModel) {
   write_model_dir(folder / "hf", kConfig, tensors, {.max_shard_bytes = 200});
   auto larger = tensors;
   larger["model.norm.weight"] = at::ones({100000});
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  rlimit small = before;
-  small.rlim_cur = 4096;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  EXPECT_THROW(write_model_dir(folder / "hf", kConfig, larger, {.max_shard_bytes = 200}), PeerError);
-  ::setrlimit(RLIMIT_FSIZE, &before);
+  {
+    const test::SmallFiles limit(4096);
+    EXPECT_THROW(write_model_dir(folder / "hf", kConfig, larger, {.max_shard_bytes = 200}), PeerError);
+  }
   expect_holds(folder / "hf", tensors);
   for (const std::string& name : files_in(folder / "hf")) EXPECT_FALSE(name.ends_with(".tmp")) << name;
-}
-
-TEST(ModelExport, SizesAreReadAsPeopleWriteThem) {
-  const std::pair<const char*, int64_t> sizes[] = {{"1", 1},           {"2000000", 2000000}, {"5GB", 5000000000},  {"5 GB", 5000000000},
-                                                   {"1.5KiB", 1536},   {"2gib", 2147483648}, {"10MB", 10000000},   {"1TB", 1000000000000},
-                                                   {"0.5kb", 500},     {"7B", 7}};
-  for (const auto& [text, bytes] : sizes) EXPECT_EQ(parse_bytes(text), bytes) << text;
-  for (const char* wrong : {"", "GB", "0", "-1", "5G", "5 gigs", "1e9", "nan", "inf", "0.5", "9999999999TB", "5GB x", "5,5GB"})
-    EXPECT_FALSE(parse_bytes(wrong)) << wrong;
 }
 
 }  // namespace

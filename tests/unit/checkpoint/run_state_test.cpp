@@ -2,20 +2,20 @@
 #include "tandem/checkpoint/run_state.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
+#include "../../small_files.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "temporary_folder.h"
 
 namespace tandem::checkpoint {
 namespace {
 
+using test::TemporaryFolder;
 namespace fs = std::filesystem;
 
 void save(CheckpointWriter& writer, int64_t step, const std::string& content = "state") {
@@ -87,14 +87,10 @@ TEST(RunState, AFullDiskLeavesThePreviousCheckpoint) {
   CheckpointWriter writer(folder.path(), 0);
   save(writer, 1);
   const std::string tmp = writer.begin(2);
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  rlimit small = before;
-  small.rlim_cur = 1024;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  EXPECT_THROW(write_durable(tmp + "/state", std::string(100000, 'x')), PeerError);
-  ::setrlimit(RLIMIT_FSIZE, &before);
+  {
+    const test::SmallFiles limit(1024);
+    EXPECT_THROW(write_durable(tmp + "/state", std::string(100000, 'x')), PeerError);
+  }
   EXPECT_EQ(find_latest(folder.path())->step, 1);
 }
 

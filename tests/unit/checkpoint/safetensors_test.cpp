@@ -3,19 +3,20 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "../../small_files.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "temporary_folder.h"
 
 namespace tandem::checkpoint {
 namespace {
+
+using test::TemporaryFolder;
 
 std::map<std::string, at::Tensor> some_tensors() {
   return {{"w", at::arange(6, at::kFloat).reshape({2, 3})},
@@ -88,14 +89,10 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
   const TemporaryFolder folder("full");
   const std::string path = folder / "x.safetensors";
   write_safetensors(path, {{"w", at::ones({4})}});
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  rlimit small = before;
-  small.rlim_cur = 4096;
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  EXPECT_THROW(write_safetensors(path, {{"w", at::ones({100000})}}), PeerError);
-  ::setrlimit(RLIMIT_FSIZE, &before);
+  {
+    const test::SmallFiles limit(4096);
+    EXPECT_THROW(write_safetensors(path, {{"w", at::ones({100000})}}), PeerError);
+  }
   EXPECT_EQ(SafetensorsFile(path).view("w").numel(), 4);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   EXPECT_THROW(write_durable("/nonexistent/x", "y"), PeerError);

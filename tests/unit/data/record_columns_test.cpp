@@ -12,10 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
+#include "../../error_text.h"
 #include "tandem/data/source.h"
 
 namespace tandem::data {
 namespace {
+
+using test::error_of;
 
 using Json = nlohmann::ordered_json;
 
@@ -25,15 +28,6 @@ std::string file_with(const std::string& name, const std::string& content) {
   const auto path = std::filesystem::temp_directory_path() / ("tandem_columns_" + std::to_string(::getpid()) + name);
   std::ofstream(path, std::ios::binary) << content;
   return path.string();
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -76,17 +70,17 @@ TEST(Parquet, AnErrorNamesFileRowAndColumn) {
   const auto error = [](const Options& options) { return error_of([&] { open_records(kRows, options, 0); }); };
   Options options = verl();
   options.answer_column = "reward_model.groundtruth";
-  EXPECT_TRUE(says(error(options), "rows.parquet row 0: has no field `reward_model.groundtruth`")) << error(options);
+  EXPECT_TRUE(says(error(options), "rows.parquet row 1: has no field `reward_model.groundtruth`")) << error(options);
   EXPECT_TRUE(says(error(options), "the nearest is `reward_model.ground_truth`")) << error(options);
   options.prompt_column = "nothing";
   options.answer_column = options.source_column = options.curriculum_column = "";
-  EXPECT_TRUE(says(error(options), "row 0: has no field `nothing`")) << error(options);
+  EXPECT_TRUE(says(error(options), "row 1: has no field `nothing`")) << error(options);
   options = verl();
   options.columns = {"*", "day"};
   EXPECT_TRUE(says(error(options), "column `day` holds date32")) << error(options);
   options = verl();
   options.curriculum_column = "plain";
-  EXPECT_TRUE(says(error(options), "row 0: field `plain` is \"1+1?\" (expected a number)")) << error(options);
+  EXPECT_TRUE(says(error(options), "row 1: field `plain` is \"1+1?\" (expected a number)")) << error(options);
 }
 
 TEST(Parquet, OtherColumnsAreKeptForRewardsAsTheOptionSays) {

@@ -77,6 +77,16 @@ TEST(Records, LinesThatNestWithoutEndAreRefused) {
   EXPECT_NE(error_of(file_with("deep.json", "[" + row + "]"), {}).find("deep.json: nests deeper than 500 levels"), std::string::npos);
 }
 
+TEST(Records, APlaceIsThatInTheFileWhateverWasPassedOver) {
+  const std::string lost = R"({"question": "p", "answer": null})", good = R"({"question": "q", "answer": "a"})";
+  const auto lines = open_records(file_with("p.jsonl", "\n" + lost + "\n" + good + "\n"), {}, 0);
+  ASSERT_EQ(lines->size(), 1);
+  EXPECT_TRUE(lines->where(0).ends_with("p.jsonl:3")) << lines->where(0);
+  const auto array = open_records(file_with("p.json", "[" + lost + "," + good + "]"), {}, 0);
+  EXPECT_TRUE(array->where(0).ends_with("p.json row 2")) << array->where(0);
+  EXPECT_NE(error_of(file_with("q.json", "[" + good + ", 7]"), {}).find("q.json row 2: is not a JSON object"), std::string::npos);
+}
+
 TEST(Records, TheSharedDataSetsOpen) {
   const std::string data = std::string(TANDEM_SOURCE_DIR) + "/../shared/data";
   if (!fs::exists(data)) GTEST_SKIP() << "no ../shared";

@@ -6,8 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "../../error_text.h"
+#include "../../temporary_folder.h"
 #include "../../tiny_model.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 
 namespace tandem::model {
 namespace {
@@ -53,6 +56,18 @@ TEST(ModelConfig, AValueOfTheWrongKindNamesFileAndKey) {
     EXPECT_TRUE(message.starts_with("dir/config.json")) << key << ": " << message;
     EXPECT_NE(message.find(key), std::string::npos) << message;
   }
+}
+
+TEST(ModelConfig, FilesThatNestTooDeepAreRefused) {
+  const test::TemporaryFolder folder("config");
+  const std::string deep = "{\"a\": " + std::string(100000, '[') + std::string(100000, ']') + "}";
+  const auto error = [&] { return test::error_of([&] { (void)read_config(folder.path()); }); };
+  write_file(folder / "config.json", deep);
+  EXPECT_NE(error().find("/config.json: nests deeper than 500 levels"), std::string::npos) << error();
+  write_file(folder / "config.json", to_json(test::tiny_config(), "float32").dump());
+  EXPECT_EQ(error(), "");
+  write_file(folder / "generation_config.json", deep);
+  EXPECT_NE(error().find("generation_config.json: nests deeper than 500 levels"), std::string::npos) << error();
 }
 
 TEST(ModelConfig, LlamaStretchesItsRopeAndReadsBack) {

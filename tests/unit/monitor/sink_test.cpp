@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
+#include "../../small_files.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/monitor/jsonl_sink.h"
@@ -122,27 +122,21 @@ TEST_F(SinkTest, AFileShorterThanTheCheckpointSaysIsContinuedNotPadded) {
 }
 
 TEST_F(SinkTest, AFullDiskWarnsOnceAndLeavesWholeLines) {
-  struct rlimit before {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   {
     JsonlSink metrics(path("metrics.jsonl"));
     TraceSink trace(path("trace.json"));
-    struct rlimit small = before;
-    small.rlim_cur = 600;
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+    auto limit = std::make_optional<test::SmallFiles>(600);
     testing::internal::CaptureStderr();
     for (int step = 0; step < 100; ++step) {
       metrics.write_step(step, {{"reward/mean", 0.5}});
       trace.write_spans({{"train", "trainer", 0, 1}});
     }
     const std::string warnings = testing::internal::GetCapturedStderr();
-    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    limit.reset();
     EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 2) << warnings;
     EXPECT_NE(warnings.find("metrics.jsonl"), std::string::npos);
     metrics.write_step(100, {});
   }
-  std::signal(SIGXFSZ, handler);
   EXPECT_TRUE(nlohmann::json::accept(content(path("trace.json"))));
   std::ifstream lines(path("metrics.jsonl"));
   std::string line, last;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "python_file.h"
+#include "../../error_text.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/rule.h"
@@ -17,19 +18,11 @@ namespace tandem::reward {
 namespace {
 
 namespace fs = std::filesystem;
+using test::error_of;
 
 std::unique_ptr<Rule> rule_of(const PythonFile& file, Options options = {}) {
   options.python = file.path() + ":score";
   return make_reward(options);
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UserError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 std::vector<Answer> answers_of(std::vector<std::string> responses) {

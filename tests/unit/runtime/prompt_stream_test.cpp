@@ -64,17 +64,17 @@ TEST_F(Prompts, MessagesAreRenderedByTheTemplateOfTheModelOrOfTheRecipe) {
   EXPECT_EQ(stream().at_row(1).text, "a!");
 }
 
-TEST_F(Prompts, MessagesTheTemplateRefusesNameTheRow) {
+TEST_F(Prompts, MessagesTheTemplateRefusesNameTheLine) {
   options_.as_chat = true;
   file("own.jinja", "{{ raise_exception('no') if messages[0].content == 'bb' }}x");
   options_.chat_template = folder_ + "/own.jinja";
-  EXPECT_TRUE(error().starts_with("a.jsonl row 2: ")) << error();
+  EXPECT_TRUE(error().starts_with(folder_ + "/a.jsonl:3: ")) << error();
   EXPECT_NE(error().find("own.jinja:1: the template refuses the conversation: no"), std::string::npos) << error();
 }
 
 TEST_F(Prompts, LongOnesAreDroppedOrAnError) {
   options_.max_prompt_tokens = 2;
-  EXPECT_TRUE(error().starts_with("a.jsonl row 0: the prompt has 3 tokens (at most data.max_prompt_tokens, 2")) << error();
+  EXPECT_TRUE(error().starts_with(folder_ + "/a.jsonl:1: the prompt has 3 tokens (at most data.max_prompt_tokens, 2")) << error();
   options_.too_long = "drop";
   EXPECT_EQ(stream().size(), 2);
   EXPECT_EQ(texts(4), "a bb a bb ");

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "tandem/base/error.h"
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 
 namespace tandem::text {
 namespace {

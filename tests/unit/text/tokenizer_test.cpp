@@ -12,7 +12,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::text {

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/cli/oracle/suites.h"
 #include "tandem/text/chat.h"
-#include "tandem/text/json_file.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::cli {
@@ -67,7 +67,7 @@ void run_chat(const std::string& file, const OracleOptions& options, Report& rep
                       name = fs::path(file).filename().string() + ":" + std::to_string(++number) + " " + stem;
     report.run(name, [&] {
       const std::string path = (templates / stem).string();
-      if (!read.contains(stem)) read.emplace(stem, text::ChatTemplate(text::read_file(path), path));
+      if (!read.contains(stem)) read.emplace(stem, text::ChatTemplate(read_file(path), path));
       run_case(read.at(stem), row, tokenizer ? &*tokenizer : nullptr, report, name);
     });
   }

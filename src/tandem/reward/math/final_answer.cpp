@@ -4,6 +4,7 @@
 #include <cctype>
 #include <vector>
 
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/text/regex.h"

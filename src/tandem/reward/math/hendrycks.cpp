@@ -5,6 +5,7 @@
 #include <cctype>
 #include <vector>
 
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {
@@ -118,19 +119,6 @@ bool is_plain_fraction(const std::string& text) {
 }
 
 }  // namespace
-
-std::string trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n\f\v");
-  return begin == std::string_view::npos ? "" : std::string(text.substr(begin, text.find_last_not_of(" \t\r\n\f\v") - begin + 1));
-}
-
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t begin = 0;
-  for (size_t at; (at = text.find(from, begin)) != std::string_view::npos; begin = at + from.size())
-    out.append(text.substr(begin, at - begin)).append(to);
-  return out.append(text.substr(begin));
-}
 
 std::optional<std::string> last_boxed(std::string_view text) {
   size_t at = text.rfind("\\boxed");

@@ -25,7 +25,4 @@ std::string mathd_normal(std::string_view text);
 bool mathd_or_symbolic_equal(std::string_view given, std::string_view gold);
 bool symbolic_equal(std::string_view given, std::string_view gold);
 
-std::string trimmed(std::string_view text);
-std::string replaced(std::string_view text, std::string_view from, std::string_view to);
-
 }  // namespace tandem::reward

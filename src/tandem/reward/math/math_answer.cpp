@@ -5,6 +5,7 @@
 #include <cctype>
 #include <vector>
 
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_expr.h"
 #include "tandem/reward/math/notation.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "tandem/reward/math/hendrycks.h"
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/relation.h"
 #include "tandem/text/regex.h"
 #include "tandem/text/unicode.h"

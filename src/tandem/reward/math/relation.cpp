@@ -5,7 +5,7 @@
 #include <cctype>
 #include <utility>
 
-#include "tandem/reward/math/hendrycks.h"
+#include "tandem/base/strings.h"
 #include "tandem/reward/math/math_expr.h"
 
 namespace tandem::reward {

@@ -5,72 +5,100 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "tandem/base/bytes.h"
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/model_export.h"
-#include "tandem/text/json_file.h"
+#include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
-namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTemplate = "/chat_template.jinja";
+// The actor's tensors as files ask for them, one after the other, on every rank in the same order.
+struct Exporter::Stream {
+  const RankContext& context;
+  Actor& actor;
+  Actor::Staging staging;
 
-}  // namespace
+  // `write` runs on rank 0 and asks for each of `order` once. Where it fails, the rest is gathered all the same, as the other ranks
+  // are in the middle of it, and then all fail alike.
+  void run(const std::vector<std::string>& order, const std::function<void(const checkpoint::TensorSource&)>& write) const {
+    size_t next = 0;
+    const auto values = [&](const std::string& name) {
+      TANDEM_CHECK(order[next] == name, name, " is asked for where ", order[next], " is due");
+      ++next;
+      return actor.gather(name, staging);
+    };
+    std::exception_ptr fault;
+    try {
+      if (context.is_first()) write(values);
+    } catch (...) {
+      fault = std::current_exception();
+    }
+    for (; next < order.size(); ++next) actor.gather(order[next], staging);
+    run_alike(context.world, [&] {
+      if (fault) std::rethrow_exception(fault);
+    });
+  }
+};
 
 Exporter::Exporter(RankContext& context, std::string model_dir) : context_(context), model_dir_(std::move(model_dir)) {
+  std::error_code failed;
+  const fs::path resolved = fs::canonical(model_dir_, failed);
+  if (failed) throw UserError(model_dir_, "cannot be resolved: " + failed.message(), "a Hugging Face model directory");
+  model_dir_ = resolved.string();
+  if (!context.is_first()) return;
+  files_ = checkpoint::tokenizer_files(model_dir_);
   const std::string& file = context.config.data.chat_template;
-  if (!file.empty()) chat_template_ = text::read_file(file);
+  if (!file.empty()) files_["chat_template.jinja"] = read_file(file);
 }
 
-void Exporter::write_model(const std::string& dir, Actor& actor) const {
-  const checkpoint::ExportOptions options{*parse_bytes(context_.config.checkpoint.max_shard_size), model_dir_};
-  checkpoint::ModelSource source{actor.tensors(), {}};
+void Exporter::write_model(const std::string& dir, const Stream& stream) const {
+  const checkpoint::ExportOptions options{*parse_bytes(context_.config.checkpoint.max_shard_size), files_};
+  const std::vector<checkpoint::TensorInfo> tensors = stream.actor.tensors();
   std::vector<std::string> order;
-  for (const checkpoint::Shard& shard : checkpoint::plan_shards(source.tensors, options.max_shard_bytes))
+  for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
-  size_t next = 0;
-  source.values = [&](const std::string& name) {
-    TANDEM_CHECK(order[next] == name, name, " is asked for where ", order[next], " is due");
-    ++next;
-    return actor.gather(name);
-  };
-  std::exception_ptr fault;
-  try {
-    const char* dtype = context_.gemm.dtype() == at::kFloat ? "float32" : "bfloat16";
-    if (context_.is_first()) checkpoint::write_model_dir(dir, model::to_json(actor.train_model().config(), dtype), source, options);
-    if (context_.is_first() && !chat_template_.empty()) checkpoint::write_durable(dir + kTemplate, chat_template_);
-  } catch (...) {
-    fault = std::current_exception();  // the other ranks are in the middle of it
-  }
-  for (; next < order.size(); ++next) actor.gather(order[next]);
-  if (fault) std::rethrow_exception(fault);
+  const char* dtype = context_.gemm.dtype() == at::kFloat ? "float32" : "bfloat16";
+  const nlohmann::json config = model::to_json(stream.actor.train_model().config(), dtype);
+  stream.run(order, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
 }
 
-void Exporter::write_adapter(const std::string& dir, const Actor& actor, const std::map<std::string, at::Tensor>& tensors) const {
-  const model::LoraOptions& lora = *actor.lora();
+void Exporter::write_adapter(const std::string& dir, const Stream& stream) const {
+  const model::LoraOptions& lora = *stream.actor.lora();
   const nlohmann::json config = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
-      {"base_model_name_or_path", fs::absolute(model_dir_).lexically_normal().string()},
+      {"base_model_name_or_path", model_dir_},
       {"r", lora.rank},
       {"lora_alpha", lora.alpha},
       {"lora_dropout", 0.0},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
-      {"target_modules", model::lora_targets(actor.train_model().config(), lora, "model.lora_targets")}};
-  fs::create_directories(dir);
-  checkpoint::write_safetensors(dir + "/adapter_model.safetensors", tensors, {{"format", "pt"}});
-  checkpoint::write_durable(dir + "/adapter_config.json", config.dump(2));
+      {"target_modules", model::lora_targets(stream.actor.train_model().config(), lora, "model.lora_targets")}};
+  std::vector<checkpoint::TensorInfo> tensors = stream.actor.adapters();
+  checkpoint::sort_for_file(tensors);
+  std::vector<std::string> order;
+  for (const checkpoint::TensorInfo& t : tensors) order.push_back(t.name);
+  stream.run(order, [&](const checkpoint::TensorSource& values) {
+    std::error_code failed;
+    fs::create_directories(dir, failed);
+    if (failed) throw PeerError(dir + ": cannot be created: " + failed.message());
+    checkpoint::write_durable(dir + "/adapter_config.json", config.dump(2));
+    checkpoint::DurableFile file(dir + "/adapter_model.safetensors");
+    checkpoint::write_safetensors(file, tensors, values, {{"format", "pt"}});
+    file.commit();
+  });
 }
 
 void Exporter::write(const std::string& dir, Actor& actor) const {
-  const std::map<std::string, at::Tensor> adapters = actor.gather_adapters();
-  write_model(dir + "/hf", actor);
-  if (!adapters.empty()) write_adapter(dir + "/adapter", actor, adapters);
+  const Stream stream{context_, actor, actor.stage()};
+  if (actor.lora()) write_adapter(dir + "/adapter", stream);
+  write_model(dir + "/hf", stream);
 }
 
 bool holds_model(const std::string& dir) {

@@ -2,7 +2,10 @@
 #pragma once
 // The actor in the formats of others: a Hugging Face directory, and with LoRA a PEFT adapter.
 
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "tandem/runtime/actor.h"
 
@@ -11,25 +14,29 @@ namespace tandem::runtime {
 /// Threads    one per rank.
 class Exporter {
  public:
-  /// `model_dir` is where the run started: its tokenizer's files are copied. The chat template of the recipe is read now, so that a
-  /// file that goes meanwhile ends no run.
+  /// `model_dir` is where the run started; its links are resolved now. Rank 0 reads now what goes into every export, the tokenizer's
+  /// files and the chat template of the recipe: what changes or goes meanwhile changes no export and ends no run.
+  /// Errors: UserError naming what cannot be read.
   Exporter(RankContext& context, std::string model_dir);
 
-  /// Writes `dir`/hf, with LoRA merged, and then `dir`/adapter, which PEFT loads on top of the start. Rank 0 writes, tensor by
-  /// tensor. Collective, to its end even where it fails. Errors: PeerError on rank 0 naming the path.
+  /// Writes with LoRA `dir`/adapter, which PEFT loads on top of the start, and then `dir`/hf, LoRA merged, its weights last. Rank 0
+  /// writes, tensor by tensor. Collective. Errors: PeerError, on all ranks alike, naming the path, or a rank that has no memory for it.
   void write(const std::string& dir, Actor& actor) const;
 
+  /// Without links.
   const std::string& model_dir() const { return model_dir_; }
 
  private:
-  void write_model(const std::string& dir, Actor& actor) const;
-  void write_adapter(const std::string& dir, const Actor& actor, const std::map<std::string, at::Tensor>& tensors) const;
+  struct Stream;
+  void write_model(const std::string& dir, const Stream& stream) const;
+  void write_adapter(const std::string& dir, const Stream& stream) const;
 
   RankContext& context_;
-  std::string model_dir_, chat_template_;
+  std::string model_dir_;
+  std::map<std::string, std::string> files_;
 };
 
-/// Whether `dir` holds a whole model that write() has left there.
+/// Whether `dir` holds a whole model that write() has left there: a model has its weights last.
 bool holds_model(const std::string& dir);
 
 }  // namespace tandem::runtime

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_state.h"
 
-#include <fstream>
+#include <cmath>
+#include <cstdlib>
+#include <iomanip>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
+#include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/safetensors.h"
+#include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
 namespace {
@@ -16,10 +22,14 @@ using nlohmann::json;
 
 std::string rank_file(const std::string& dir, int rank) { return join_text(dir, "/optimizer_rank", rank, ".safetensors"); }
 
-json to_json(const RunState& s, const RankContext& context) {
+// JSON has no infinity and no NaN, and a metric may be one.
+json number_json(double value) { return std::isfinite(value) ? json(value) : json(option_text(&value)); }
+double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<const std::string&>().c_str(), nullptr) : j.get<double>(); }
+
+json to_json(const RunState& s, const StartModel& start, const std::string& train_layout) {
   json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
-              {"sink_bytes", s.sink_bytes}, {"train_layout", model::to_string(context.train_layout)}};
-  if (!s.unconcluded.empty()) out["unconcluded"] = s.unconcluded;
+              {"sink_bytes", s.sink_bytes}, {"train_layout", train_layout}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
+  for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
   return out;
 }
@@ -32,7 +42,8 @@ RunState from_json(const json& j) {
   s.tokens = j.at("tokens");
   s.seconds = j.at("seconds");
   s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
-  if (j.contains("unconcluded")) s.unconcluded = j["unconcluded"].get<std::map<std::string, double>>();
+  if (j.contains("unconcluded"))
+    for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
     s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0};
@@ -40,21 +51,15 @@ RunState from_json(const json& j) {
   return s;
 }
 
-std::vector<std::byte> read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<std::byte> bytes;
-  for (char c; in.get(c);) bytes.push_back(static_cast<std::byte>(c));
-  return bytes;
-}
-
-// The fault of the first rank that has one, named on every rank; "" if none has. Collective.
-std::string first_fault(comm::Group& world, const std::string& mine) {
-  if (world.size() == 1) return mine;
-  const auto faults = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
-  for (size_t rank = 0; rank < faults.size(); ++rank)
-    if (!faults[rank].empty())
-      return join_text("rank ", rank, ": ", std::string(reinterpret_cast<const char*>(faults[rank].data()), faults[rank].size()));
-  return "";
+// Of the flat values of all ranks, so that ranks that hold the same slices give the same text, and others another.
+std::string checksum_of(RankContext& context, const at::Tensor& values) {
+  checkpoint::Checksum mine, all;
+  mine.update(std::span(static_cast<const std::byte*>(values.data_ptr()), values.nbytes()));
+  const uint64_t value = mine.value();
+  for (const std::vector<std::byte>& part : comm::all_gather_bytes(context.world, std::as_bytes(std::span(&value, 1)))) all.update(part);
+  std::ostringstream text;
+  text << std::hex << std::setfill('0') << std::setw(16) << all.value();
+  return text.str();
 }
 
 }  // namespace
@@ -65,52 +70,70 @@ StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::st
       exporter_(context, std::move(model_dir)),
       writer_(root_, context.config.checkpoint.keep_last) {}
 
+void StateFiles::load_start(Actor& actor) {
+  actor.load(exporter_.model_dir());
+  start_ = {exporter_.model_dir(), checksum_of(context_, actor.train_model().values())};
+}
+
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
   std::map<std::string, at::Tensor> slice = actor.trainer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
-  checkpoint::write_durable(dir + "/state.json", to_json(state, context_).dump(1));
+  checkpoint::write_durable(dir + "/state.json", to_json(state, start_, model::to_string(context_.train_layout)).dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
 void StateFiles::save(const RunState& state, Actor& actor) {
-  const auto attempt = [&](const auto& action) {
-    // A rank that cannot write must not leave the others waiting: all agree on the outcome of each part.
-    std::string fault;
-    try {
-      action();
-    } catch (const std::exception& e) {
-      fault = e.what();
-    }
-    fault = first_fault(context_.world, fault);
-    if (fault.empty()) return;
+  const std::string tmp = writer_.tmp_path(state.step);
+  try {
+    run_alike(context_.world, [&] {
+      if (context_.is_first()) writer_.begin(state.step);
+    });
+    run_alike(context_.world, [&] { write_rank_files(tmp, state, actor); });
+    exporter_.write(tmp, actor);
+    run_alike(context_.world, [&] {
+      if (context_.is_first()) writer_.commit(state.step);
+    });
+  } catch (const std::exception& e) {
     if (context_.is_first()) writer_.abandon(state.step);
-    throw PeerError(join_text("checkpoint of step ", state.step, ": ", fault));
-  };
-  attempt([&] {
-    if (context_.is_first()) writer_.begin(state.step);
-  });
-  attempt([&] { write_rank_files(writer_.tmp_path(state.step), state, actor); });
-  attempt([&] { exporter_.write(writer_.tmp_path(state.step), actor); });
-  attempt([&] {
-    if (context_.is_first()) writer_.commit(state.step);
-  });
+    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what()));
+  }
   last_saved_step_ = state.step;
 }
 
-std::optional<RunState> StateFiles::load(Actor& actor) {
-  const auto found = checkpoint::find_latest(root_);
-  if (!found) return std::nullopt;
-  const json j = json::parse(std::ifstream(found->path + "/state.json"));
-  const std::string layout = model::to_string(context_.train_layout);
-  if (j.at("train_layout") != layout)
-    throw UserError(found->path, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
-  RunState state = from_json(j);
-  state.queue = read_bytes(found->path + "/queue.bin");
-  actor.load(actor.lora() ? exporter_.model_dir() : found->path + "/hf");  // adapters go on the weights of the start
-  const checkpoint::SafetensorsFile slice(rank_file(found->path, context_.world.rank()));
+void StateFiles::check_start(const StartModel& before, const std::string& where) const {
+  if (before.checksum == start_.checksum) return;
+  const bool same_path = before.path == start_.path;
+  throw UserError(where, join_text("goes on from the weights of ", before.path, " (checksum ", before.checksum, "), and ",
+                                   same_path ? "they have changed since" : start_.path + " has others", " (", start_.checksum, ")"),
+                  join_text(same_path ? "the weights as they were" : "--model " + before.path,
+                            ", or another --run-dir: adapters and a reference belong to one start"));
+}
+
+std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
+  std::string dir;
+  if (context_.is_first())
+    if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
+  dir = text_of_first(context_.world, dir);
+  if (dir.empty()) return std::nullopt;
+  const std::string layout = model::to_string(context_.train_layout), file = dir + "/state.json";
+  const json j = read_json_object(file);
+  RunState state;
+  try {
+    if (j.at("train_layout") != layout)
+      throw UserError(dir, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
+    if (needs_start) check_start({j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()}, dir);
+    state = from_json(j);
+  } catch (const json::exception& e) {
+    throw UserError(file, std::string("is not as this version writes it: ") + e.what(), "the version of Tandem that wrote it");
+  }
+  const std::string queue = read_file(dir + "/queue.bin");
+  const auto bytes = std::as_bytes(std::span(queue));
+  state.queue.assign(bytes.begin(), bytes.end());
+  if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
+  const checkpoint::SafetensorsFile slice(rank_file(dir, context_.world.rank()));
   std::map<std::string, at::Tensor> tensors;
   for (const auto& [name, entry] : slice.tensors()) tensors[name] = slice.view(name);
   actor.trainer().restore(tensors, slice.path());

@@ -30,6 +30,12 @@ struct RunState {
   std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
 };
 
+/// The weights a run starts from: what adapters are added to, and the reference of a KL penalty.
+struct StartModel {
+  std::string path;
+  std::string checksum;  ///< of the values of all ranks under one layout and dtype
+};
+
 /// Ownership  uses the actor's tensors.
 /// Blocking   save and load are collective; save returns when the checkpoint is committed.
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
@@ -38,18 +44,24 @@ class StateFiles {
   /// `model_dir` is where the run started.
   StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir);
 
+  /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
+  void load_start(Actor& actor);
   void save(const RunState& state, Actor& actor);
-  /// The newest whole checkpoint; nullopt if there is none. Loads the actor and returns the state.
-  std::optional<RunState> load(Actor& actor);
+  /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the actor and returns the state.
+  /// `needs_start`: the run still uses its start, for adapters or as reference.
+  /// Errors: UserError if then the checkpoint has another start; if it is of another layout, or cannot be read.
+  std::optional<RunState> load(Actor& actor, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
   const Exporter& exporter() const { return exporter_; }
 
  private:
+  void check_start(const StartModel& before, const std::string& where) const;
   void write_rank_files(const std::string& dir, const RunState& state, Actor& actor);
 
   RankContext& context_;
   std::string root_;
   Exporter exporter_;
+  StartModel start_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
 };

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tandem/base/bytes.h"
 #include "tandem/base/check.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::runtime {
 namespace {

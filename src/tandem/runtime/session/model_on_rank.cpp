@@ -6,6 +6,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/base/strings.h"
 #include "tandem/checkpoint/model_dir.h"
 
 namespace tandem::runtime {
@@ -29,9 +30,9 @@ void ModelOnRank::load(const std::string& dir) {
   });
   model::load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
   if (table_.rank > 0) return;
-  const double gb = static_cast<double>(files.bytes_read()) / 1e9, seconds = now_s() - begin;
-  log::info(std::fixed, std::setprecision(3), "loaded ", gb, " GB of the ", static_cast<double>(files.file_bytes()) / 1e9, " GB in ",
-            dir, std::setprecision(2), " in ", seconds, " s, ", gb / seconds, " GB/s");
+  const double seconds = now_s() - begin;
+  log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir, std::fixed,
+            std::setprecision(2), " in ", seconds, " s, ", static_cast<double>(files.bytes_read()) / 1e9 / seconds, " GB/s");
 }
 
 c10::ScalarType dtype_of(const std::string& name, const std::string& where) {

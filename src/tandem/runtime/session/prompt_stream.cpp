@@ -55,11 +55,11 @@ PromptStream::Part PromptStream::open(std::unique_ptr<data::PromptSource> source
 std::vector<int64_t> PromptStream::short_enough(const data::PromptSource& source) const {
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < source.size(); ++row) {
-    const int64_t tokens = std::ssize(tokenized(source.at(row), source.name()).ids);
+    const int64_t tokens = std::ssize(tokenized(source, row).ids);
     if (tokens <= options_.max_prompt_tokens)
       rows.push_back(row);
     else if (options_.too_long == "error")
-      throw UserError(join_text(source.name(), " row ", row), join_text("the prompt has ", tokens, " tokens"),
+      throw UserError(source.where(row), join_text("the prompt has ", tokens, " tokens"),
                       join_text("at most data.max_prompt_tokens, ", options_.max_prompt_tokens, ", or data.too_long: drop"));
   }
   if (rows.empty()) throw UserError(source.name(), "has no prompt that is short enough", "a larger data.max_prompt_tokens");
@@ -97,12 +97,17 @@ data::Prompt PromptStream::at_row(int64_t row) const {
   TANDEM_CHECK(false, "row ", row, " behind the last");
 }
 
-data::Prompt PromptStream::prompt(const Part& part, int64_t index) const {
-  return tokenized(part.source->at(part.rows.empty() ? index : part.rows[static_cast<size_t>(index)]), part.source->name());
+std::string PromptStream::where(int64_t position) const {
+  const data::MixOrder::Draw draw = mix_.at(position);
+  const Part& part = parts_[draw.part];
+  return part.source->where(part.row(part.order.row(draw.position)));
 }
 
-data::Prompt PromptStream::tokenized(data::Prompt prompt, const std::string& source) const {
-  const std::string where = join_text(source, " row ", prompt.row);
+data::Prompt PromptStream::prompt(const Part& part, int64_t index) const { return tokenized(*part.source, part.row(index)); }
+
+data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t row) const {
+  const std::string where = source.where(row);
+  data::Prompt prompt = source.at(row);
   if (!prompt.messages.empty()) {
     if (!chat_) chat_ = text::ChatTemplate::load(text_.model, options_.chat_template);
     try {
@@ -127,14 +132,14 @@ int64_t PromptStream::longest_prompt() const {
     for (int64_t index = 0; index < part.size(); ++index) {
       const data::Prompt one = prompt(part, index);
       if (std::ssize(one.ids) > longest_prompt_)
-        longest_prompt_ = std::ssize(one.ids), longest_row_ = one.row, longest_source_ = part.source->name();
+        longest_prompt_ = std::ssize(one.ids), longest_place_ = part.source->where(one.row);
     }
   return longest_prompt_;
 }
 
 void PromptStream::require_context(int64_t new_tokens, const char* option, int64_t context) const {
   if (longest_prompt() + new_tokens <= context) return;
-  throw UserError(join_text(longest_source_, " row ", longest_row_),
+  throw UserError(longest_place_,
                   join_text("a prompt of ", longest_prompt_, " tokens and ", new_tokens, " new ones (", option, ")"),
                   join_text("at most the model's context of ", context, ": a smaller ", option, " or shorter prompts"));
 }

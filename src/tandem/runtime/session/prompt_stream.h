@@ -34,12 +34,14 @@ class PromptStream {
 
   /// The prompt of a position, in training order.
   data::Prompt at_position(int64_t position) const;
+  /// Where it stands in its file, for errors.
+  std::string where(int64_t position) const;
   /// `row` counts the rows of all sets that were not dropped.
   data::Prompt at_row(int64_t row) const;
   int64_t size() const { return size_; }
   /// Tokens of the longest prompt; looks at every row the first time.
   int64_t longest_prompt() const;
-  /// Errors: UserError naming the row and the option if a prompt and `new_tokens` more do not fit into `context` tokens.
+  /// Errors: UserError naming the place and the option if a prompt and `new_tokens` more do not fit into `context` tokens.
   void require_context(int64_t new_tokens, const char* option, int64_t context) const;
   double epochs(int64_t position) const { return static_cast<double>(position) / static_cast<double>(size()); }
 
@@ -49,13 +51,14 @@ class PromptStream {
     std::vector<int64_t> rows;   ///< that are left, in the order of a curriculum if there is one; empty for all as they are
     data::DataOrder order;
     int64_t size() const { return rows.empty() ? source->size() : std::ssize(rows); }
+    int64_t row(int64_t index) const { return rows.empty() ? index : rows[static_cast<size_t>(index)]; }  ///< of the source
   };
 
   Part open(std::unique_ptr<data::PromptSource> source) const;
   std::vector<int64_t> short_enough(const data::PromptSource& source) const;
   void sort_by_rank(const data::PromptSource& source, std::vector<int64_t>& rows) const;
   data::Prompt prompt(const Part& part, int64_t index) const;
-  data::Prompt tokenized(data::Prompt prompt, const std::string& source) const;
+  data::Prompt tokenized(const data::PromptSource& source, int64_t row) const;
 
   data::Options options_;
   PromptText text_;
@@ -63,8 +66,8 @@ class PromptStream {
   std::vector<Part> parts_;
   data::MixOrder mix_;
   int64_t size_ = 0;
-  mutable int64_t longest_prompt_ = 0, longest_row_ = 0;
-  mutable std::string longest_source_;
+  mutable int64_t longest_prompt_ = 0;
+  mutable std::string longest_place_;
 };
 
 }  // namespace tandem::runtime

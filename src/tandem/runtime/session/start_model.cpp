@@ -37,7 +37,7 @@ void write_random_model(const std::string& dir, const ModelOptions& o, int64_t s
   model::initialize_parameters(table, flat, static_cast<uint64_t>(seed), o.init_deviation);
   std::map<std::string, at::Tensor> tensors;
   for (const model::ParameterEntry& e : table.entries) tensors[e.parameter.name] = table.view(flat, e);
-  checkpoint::write_model_dir(dir, json, tensors, {.tokenizer_from = tokenizer_dir});
+  checkpoint::write_model_dir(dir, json, tensors, {.files = checkpoint::tokenizer_files(tokenizer_dir)});
 }
 
 }  // namespace tandem::runtime

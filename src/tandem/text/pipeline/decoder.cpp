@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "tandem/base/strings.h"
 #include "tandem/text/bpe.h"
 #include "tandem/text/unicode.h"
 
@@ -10,14 +11,6 @@ namespace tandem::text {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t begin = 0;
-  for (size_t at; (at = text.find(from, begin)) != std::string_view::npos; begin = at + from.size())
-    out.append(text.substr(begin, at - begin)).append(to);
-  return out.append(text.substr(begin));
-}
 
 bool is_byte_name(const std::string& name, char& byte) {
   unsigned int code = 0;
@@ -36,7 +29,7 @@ TokenPart part_of(const std::string& name, const DecodeSpec& spec) {
     return part;
   }
   part.text = name;
-  for (const auto& [from, to] : spec.replaces) part.text = replace_all(part.text, from, to);
+  for (const auto& [from, to] : spec.replaces) part.text = replaced(part.text, from, to);
   char byte;
   if (spec.byte_fallback && is_byte_name(part.text, byte)) part = {std::string(1, byte), true};
   return part;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Small files of a Hugging Face directory, read whole.
+// Small files read and written whole, with errors that name them.
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace tandem::text {
+namespace tandem {
 
-/// Errors: UserError naming the path if it is missing or unreadable.
+/// The bytes of a file. Errors: UserError naming the path if it is missing or unreadable.
 std::string read_file(const std::string& path);
-/// Errors: as read_file, and UserError if it is not a JSON object.
+/// A file of others. Errors: as read_file, and UserError if it is not a JSON object, or nests deeper than kMaxJsonDepth.
 nlohmann::json read_json_object(const std::string& path);
 /// Errors: PeerError naming the path if it cannot be written.
 void write_file(const std::string& path, const std::string& bytes);
 
-}  // namespace tandem::text
+}  // namespace tandem

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <string>
 
-namespace tandem::checkpoint {
+namespace tandem::test {
 
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() / ("tandem_ckpt_" + name + std::to_string(::getpid()))) {
+      : path_(std::filesystem::temp_directory_path() / ("tandem_test_" + name + std::to_string(::getpid()))) {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
@@ -29,4 +29,4 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace tandem::checkpoint
+}  // namespace tandem::test

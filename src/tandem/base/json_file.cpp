@@ -1,23 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 
-namespace tandem::text {
+namespace tandem {
 
 std::string read_file(const std::string& path) {
   std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
   if (!in || std::filesystem::is_directory(path, ignored))
     throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR), "expected an existing, readable file");
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::string bytes;
+  std::vector<char> buffer(size_t{1} << 16);
+  do {
+    in.read(buffer.data(), std::ssize(buffer));
+    bytes.append(buffer.data(), static_cast<size_t>(in.gcount()));
+  } while (in);
+  if (in.bad()) throw UserError(path, std::string("cannot be read to its end: ") + std::strerror(errno), "expected an intact file");
+  return bytes;
 }
 
 nlohmann::json read_json_object(const std::string& path) {
@@ -40,4 +48,4 @@ void write_file(const std::string& path, const std::string& bytes) {
   if (!out) throw PeerError(path + ": cannot be written: " + std::strerror(errno));
 }
 
-}  // namespace tandem::text
+}  // namespace tandem

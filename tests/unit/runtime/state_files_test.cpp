@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/folder/run_state.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "../../error_text.h"
+#include "../../temporary_folder.h"
+#include "tandem/base/json_file.h"
+#include "tandem/checkpoint/model_export.h"
+#include "tandem/comm/launch.h"
+#include "tandem/runtime/session/start_model.h"
+
+namespace tandem::runtime {
+namespace {
+
+using test::error_of;
+namespace fs = std::filesystem;
+
+constexpr double kDeadline_s = 20;
+
+// A rank of a run as far as its files are concerned.
+struct Rank {
+  RankContext context;
+  Actor actor;
+  StateFiles files;
+
+  Rank(const RunConfig& config, comm::Group& world, const std::string& run_dir, const std::string& model_dir)
+      : context(config, world, {}), actor(context, model::read_config(model_dir), config.train), files(context, run_dir, model_dir) {
+    files.load_start(actor);
+  }
+};
+
+class StateFilesTest : public ::testing::Test {
+ protected:
+  StateFilesTest() {
+    config_.model.init_hidden = 32;
+    config_.model.init_intermediate = 64;
+    config_.model.init_layers = 1;
+    config_.model.lora.rank = 2;
+  }
+
+  std::string model(const std::string& name, int64_t seed) const {
+    write_random_model(folder_ / name, config_.model, seed);
+    return folder_ / name;
+  }
+  std::string run_dir() const { return folder_ / "run"; }
+  void save(const std::string& model_dir, const RunState& state) {
+    Rank rank(config_, *alone_, run_dir(), model_dir);
+    rank.files.save(state, rank.actor);
+  }
+  RunState load(const std::string& model_dir, bool needs_start = true) {
+    Rank rank(config_, *alone_, run_dir(), model_dir);
+    return rank.files.load(rank.actor, needs_start).value();
+  }
+
+  const test::TemporaryFolder folder_{"state_files"};
+  RunConfig config_;
+  std::unique_ptr<comm::Group> alone_ = comm::single();
+};
+
+RunState at_step(int64_t step) {
+  RunState state;
+  state.step = step;
+  return state;
+}
+
+TEST_F(StateFilesTest, AdaptersGoOnNoStartButTheirOwn) {
+  const std::string first = model("first", 1), other = model("other", 2), link = folder_ / "latest";
+  fs::create_directory_symlink("first", link);
+  save(link, at_step(3));
+  EXPECT_EQ(load(link).step, 3);
+  fs::copy(first, folder_ / "moved", fs::copy_options::recursive);
+  EXPECT_EQ(load(folder_ / "moved").step, 3) << "the same weights elsewhere";
+  const std::string error = error_of([&] { load(other); });
+  EXPECT_NE(error.find("checkpoint/step_3"), std::string::npos) << error;
+  EXPECT_NE(error.find(first), std::string::npos) << error;
+  EXPECT_NE(error.find(other + " has others"), std::string::npos) << error;
+  EXPECT_NE(error.find("--model " + first), std::string::npos) << error;
+  fs::remove(link);
+  fs::create_directory_symlink("other", link);
+  EXPECT_NE(error_of([&] { load(link); }).find(other + " has others"), std::string::npos) << "a link that moved";
+  write_random_model(first, config_.model, 5);
+  EXPECT_NE(error_of([&] { load(first); }).find("they have changed since"), std::string::npos);
+}
+
+TEST_F(StateFilesTest, AWholeModelNeedsItsStartOnlyAsReference) {
+  config_.model.lora.rank = 0;
+  const std::string first = model("first", 1), other = model("other", 2);
+  save(first, at_step(1));
+  EXPECT_EQ(load(other, false).step, 1);
+  EXPECT_NE(error_of([&] { load(other); }).find("a reference belong to one start"), std::string::npos);
+}
+
+TEST_F(StateFilesTest, TheStartOfTwoRanksIsThatOfBoth) {
+  config_.model.init_heads = 4;
+  const std::string first = model("first", 1), other = model("other", 2);
+  config_.parallel.train_layout = "tp2";
+  std::string errors[2];
+  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+    Rank rank(config_, world, run_dir(), first);
+    rank.files.save(at_step(1), rank.actor);
+    EXPECT_EQ(rank.files.load(rank.actor, true)->step, 1);
+    Rank stranger(config_, world, run_dir(), other);
+    errors[world.rank()] = error_of([&] { stranger.files.load(stranger.actor, true); });
+  });
+  EXPECT_NE(errors[0].find(other + " has others"), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
+TEST_F(StateFilesTest, MetricsThatAreNoNumbersComeBack) {
+  const std::string first = model("first", 1);
+  const double infinite = std::numeric_limits<double>::infinity();
+  RunState state = at_step(2);
+  state.unconcluded = {{"actor/ratio_max", infinite}, {"a", -infinite}, {"b", std::nan("")}, {"c", 0.1}};
+  save(first, state);
+  RunState found = load(first);
+  EXPECT_TRUE(std::isnan(found.unconcluded.at("b")));
+  found.unconcluded.erase("b"), state.unconcluded.erase("b");
+  EXPECT_EQ(found.unconcluded, state.unconcluded);
+}
+
+TEST_F(StateFilesTest, RankZeroChoosesTheCheckpoint) {
+  const std::string first = model("first", 1);
+  std::optional<RunState> found[2];
+  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+    Rank writer(config_, world, run_dir(), first);
+    writer.files.save(at_step(4), writer.actor);
+    // To rank 1 the folder looks empty, as a slow network file system may show it.
+    Rank reader(config_, world, world.rank() == 0 ? run_dir() : folder_ / "elsewhere", first);
+    found[world.rank()] = reader.files.load(reader.actor, true);
+  });
+  for (const auto& state : found) {
+    ASSERT_TRUE(state);
+    EXPECT_EQ(state->step, 4);
+  }
+}
+
+TEST_F(StateFilesTest, AnExportIsMadeOfWhatStoodThereAtTheStart) {
+  const std::string first = model("first", 1), own = folder_ / "own.jinja", link = folder_ / "latest";
+  write_file(own, "{{ messages }}");
+  config_.data.chat_template = own;
+  fs::create_directory_symlink("first", link);
+  const std::string tokenizer = read_file(first + "/tokenizer.json");
+  Rank rank(config_, *alone_, run_dir(), link);
+  fs::remove(first + "/tokenizer.json");
+  fs::remove(own);
+  fs::remove(link);
+  rank.files.exporter().write(folder_ / "out", rank.actor);
+  EXPECT_EQ(read_file(folder_ / "out/hf/tokenizer.json"), tokenizer);
+  EXPECT_EQ(read_file(folder_ / "out/hf/chat_template.jinja"), "{{ messages }}");
+  EXPECT_EQ(read_json_object(folder_ / "out/adapter/adapter_config.json")["base_model_name_or_path"], fs::canonical(first).string());
+}
+
+TEST_F(StateFilesTest, ATokenizerFileThatCannotBeReadIsNamed) {
+  const std::string first = model("first", 1);
+  fs::create_symlink("nowhere", first + "/generation_config.json");
+  EXPECT_NE(error_of([&] { checkpoint::tokenizer_files(first); }).find("generation_config.json: cannot be read"), std::string::npos);
+}
+
+TEST_F(StateFilesTest, AnExportHasItsWeightsLast) {
+  const std::string first = model("first", 1);
+  write_file(folder_ / "own.jinja", "{{ messages }}");
+  config_.data.chat_template = folder_ / "own.jinja";
+  Rank rank(config_, *alone_, run_dir(), first);
+  const auto fails = [&](const std::string& out, const std::string& in_the_way) {
+    fs::create_directories(folder_ / (out + in_the_way));
+    EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor), PeerError) << in_the_way;
+    EXPECT_FALSE(holds_model(folder_ / (out + "/hf"))) << in_the_way;
+  };
+  fails("a", "/hf/chat_template.jinja");
+  fails("b", "/adapter/adapter_model.safetensors");
+  rank.files.exporter().write(folder_ / "c", rank.actor);
+  EXPECT_TRUE(holds_model(folder_ / "c/hf"));
+}
+
+// Half of a matrix of 720,896 bytes on each rank: 1 MiB holds the halves, but not the whole that rank 0 makes of them, too.
+TEST_F(StateFilesTest, WithoutRoomToGatherAllRanksSaySo) {
+  config_.model.init_hidden = 256;
+  config_.model.init_intermediate = 704;
+  config_.model.init_heads = 4;
+  const std::string first = model("first", 1);
+  config_.parallel.train_layout = "tp2";
+  config_.memory.host_mib = 1;
+  std::string errors[2];
+  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+    Rank rank(config_, world, run_dir(), first);
+    errors[world.rank()] = error_of<PeerError>([&] { rank.files.save(at_step(1), rank.actor); });
+  });
+  EXPECT_NE(errors[0].find("checkpoint of step 1: rank 0: memory.host_mib"), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[0], errors[1]);
+  EXPECT_TRUE(fs::is_empty(run_dir() + "/checkpoint"));
+}
+
+}  // namespace
+}  // namespace tandem::runtime
