@@ -111,7 +111,6 @@ data::Prompt PromptStream::tokenized(data::Prompt prompt, const std::string& sou
     } catch (const UserError& e) {
       throw UserError(where, e.what(), "messages that the chat template takes");
     }
-    prompt.messages.clear();
   }
   prompt.ids = chat ? text::encode_rendered(text_.tokenizer, prompt.text) : text_.tokenizer.encode(prompt.text);
   if (prompt.ids.empty()) throw UserError(where, "the prompt has no token", "a prompt with some text");
