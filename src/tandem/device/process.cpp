@@ -12,7 +12,7 @@
 extern "C" {
 void omp_set_num_threads(int threads) __attribute__((weak));
 int omp_get_max_threads() __attribute__((weak));
-int mkl_set_num_threads_local(int threads) __attribute__((weak));
+int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
 }
 
 namespace tandem::device {
@@ -34,13 +34,13 @@ ThreadLimit::ThreadLimit(int threads) {
   if (threads == 0 || threads >= own || !omp_set_num_threads || !omp_get_max_threads) return;
   outer_ = omp_get_max_threads();
   omp_set_num_threads(threads);
-  if (mkl_set_num_threads_local) outer_blas_ = mkl_set_num_threads_local(threads);
+  if (MKL_Set_Num_Threads_Local) outer_blas_ = MKL_Set_Num_Threads_Local(threads);
 }
 
 ThreadLimit::~ThreadLimit() {
   if (outer_ == 0) return;
   omp_set_num_threads(outer_);
-  if (mkl_set_num_threads_local) mkl_set_num_threads_local(outer_blas_);
+  if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(outer_blas_);
 }
 
 int num_cores() {
