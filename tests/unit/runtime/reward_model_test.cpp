@@ -108,10 +108,41 @@ TEST(RewardModel, AGroupOfManyTokensIsCutIntoPassesOfTheSameScores) {
   for (size_t i = 0; i < group.size(); ++i) EXPECT_NEAR(together[i].score, rule->score(group[i]).score, 1e-5) << i;
 }
 
-TEST(RewardModel, ScoresAreTheSameBitsInAnyThreadAndWithAnyNumber) {
-  const auto rule = rule_of(kFixtures + "qwen2_score1"), beside = rule_of(kFixtures + "qwen2_score1", device::Arena("device"), kBesideGeneration);
+TEST(RewardModel, EqualAnswersOfAGroupHaveEqualScores) {
+  const auto rule = rule_of(kFixtures + "qwen2_score1");
   std::vector<reward::Answer> group;
-  for (const Case& one : cases(kFixtures + "qwen2_score1"))
+  for (const char* response : {"4", "42", "4", "forty-two", "42", "4"}) {
+    group.push_back({response, ""});
+    group.back().prompt = "6*7=";
+  }
+  const std::vector<reward::Score> scores = rule->score_batch(group);
+  ASSERT_EQ(scores.size(), 6u);
+  for (const auto& [a, b] : {std::pair{0, 2}, {2, 5}, {1, 4}})
+    EXPECT_EQ(scores[static_cast<size_t>(a)].score, scores[static_cast<size_t>(b)].score);
+  for (const auto& [a, b] : {std::pair{0, 1}, {1, 3}})
+    EXPECT_NE(scores[static_cast<size_t>(a)].score, scores[static_cast<size_t>(b)].score);
+  const std::vector<reward::Answer> same(3, group[1]);
+  for (const reward::Score& score : rule->score_batch(same)) EXPECT_NEAR(score.score, scores[1].score, 1e-5);
+}
+
+TEST(RewardModel, InBfloat16AScoreIsOffByItsRounding) {
+  reward::Options options;
+  options.model = kFixtures + "qwen2_score1";
+  options.model_dtype = "bfloat16";
+  const device::Arena arena("device");
+  const auto rule = reward::make_rule("model", options, reward_models(arena, kAlone));
+  double worst = 0;
+  for (const Case& one : cases(options.model)) worst = std::max(worst, std::abs(rule->score(one.answer).score - one.score));
+  EXPECT_LE(worst, 0.1) << "2^-8 of a number, some dozen times over";
+  EXPECT_GT(worst, 1e-4) << "or it did not round";
+  EXPECT_LE(arena.bytes("reward_model"), 50'000) << "two bytes a weight";
+}
+
+TEST(RewardModel, ScoresAreTheSameBitsInAnyThreadAndWithAnyNumber) {
+  const std::string dir = kFixtures + "qwen2_score1";
+  const auto rule = rule_of(dir), beside = rule_of(dir, device::Arena("device"), kBesideGeneration);
+  std::vector<reward::Answer> group;
+  for (const Case& one : cases(dir))
     if (one.prompt == "6*7=") group.push_back(one.answer);
   ASSERT_EQ(group.size(), 4u);
   const auto bits = [&](const reward::Rule& by) {
@@ -203,7 +234,8 @@ TEST(RewardModel, AWorkersThreadGetsItsThreadsBack) {
 std::string python_with_transformers() {
   const char* named = std::getenv("TANDEM_PEERS_PYTHON");
   for (const std::string& python : {std::string(named ? named : ""), std::string(TANDEM_SOURCE_DIR) + "/../peers-venv/bin/python"})
-    if (!python.empty() && fs::exists(python) && std::system((python + " -c 'import torch, transformers' 2>/dev/null").c_str()) == 0) return python;
+    if (!python.empty() && fs::exists(python) && std::system((python + " -c 'import torch, transformers' 2>/dev/null").c_str()) == 0)
+      return python;
   return "";
 }
 

@@ -172,7 +172,8 @@ void check_scores(Folder& f) {
     const std::string p = join_text("seq", i, ".");
     const at::Tensor ids = f.value(p + "input_ids");
     model::PackedContext context({{0, ids.numel(), {}}}, false);
-    const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), {ids, at::arange(ids.numel(), at::kLong), {}, {}, {}}, context);
+    const model::TokenBatch batch{ids, at::arange(ids.numel(), at::kLong), {}, {}, {}};
+    const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
     f.check(p + "scores", f.model.decoder().scores(f.model.parameters(), hidden), f.value(p + "scores"), 1e-5);
   }
 }

@@ -22,7 +22,8 @@ void ModelOnRank::load(const std::string& dir) {
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
   for (const model::ParameterEntry& e : table_.entries) names.push_back(e.parameter.name);
-  // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a further token.
+  // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
+  // further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
   const bool has_own_head = !config().tied_embeddings && config().num_labels == 0;
   files.require_exactly(names, [&](const std::string& name) {

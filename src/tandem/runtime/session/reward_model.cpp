@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -23,7 +25,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-constexpr int64_t kPassTokens = 16384;  // at most, unless one sequence has more: bounds the activations
+constexpr int64_t kPassTokens = 8192;  // at most, unless one sequence has more: bounds the activations
 
 // Nothing is measured: what a group is scored must not depend on what else ran when the program started.
 model::kernel::Gemm fixed_products(c10::ScalarType dtype) {
@@ -120,23 +122,37 @@ class ModelRule final : public reward::Rule {
   reward::Score score(const reward::Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override {
     if (answers.empty()) return {};
-    std::vector<Tokens> sequences;
-    for (const reward::Answer& answer : answers) sequences.push_back(scored_tokens(answer));
+    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
+    std::vector<size_t> sequence_of;
+    std::map<Tokens, size_t> known;
+    for (const reward::Answer& answer : answers) {
+      Tokens tokens = scored_tokens(answer);
+      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
+      if (fresh) sequences.push_back(std::move(tokens));
+      sequence_of.push_back(place->second);
+    }
+    const std::vector<double> values = run_in_passes(sequences);
+    std::vector<reward::Score> scores;
+    for (const size_t i : sequence_of) scores.push_back({values[i], {{name_, values[i]}}, ""});
+    return scores;
+  }
+
+ private:
+  std::vector<double> run_in_passes(std::span<const Tokens> sequences) const {
     const device::ThreadLimit limit(threads_);
     const size_t stem = shared_tokens(sequences);
-    std::vector<reward::Score> scores;
+    std::vector<double> scores;
     for (size_t begin = 0, end = 0; begin < sequences.size(); begin = end) {
       auto tokens = static_cast<int64_t>(stem);
       for (; end < sequences.size(); ++end) {
         tokens += static_cast<int64_t>(sequences[end].size() - stem);
         if (tokens > kPassTokens && end > begin) break;
       }
-      for (const double score : run(std::span(sequences).subspan(begin, end - begin), stem)) scores.push_back({score, {{name_, score}}, ""});
+      std::ranges::copy(run(sequences.subspan(begin, end - begin), stem), std::back_inserter(scores));
     }
     return scores;
   }
 
- private:
   std::vector<double> run(std::span<const Tokens> sequences, size_t stem) const {
     at::NoGradGuard off;
     const ScorePass pass = pack(sequences, stem);
@@ -153,7 +169,8 @@ class ModelRule final : public reward::Rule {
     if (ids.empty()) throw UserError("reward.model " + dir_, "is asked about a text without a token", "a prompt or a response");
     const int64_t vocabulary = model_.config().vocab_size;
     if (const int32_t top = *std::ranges::max_element(ids); top >= vocabulary)
-      throw UserError("reward.model " + dir_, join_text("its tokenizer gives token ", top), join_text("ids below its vocab_size, ", vocabulary));
+      throw UserError("reward.model " + dir_, join_text("its tokenizer gives token ", top),
+                      join_text("ids below its vocab_size, ", vocabulary));
     while (ids.size() > 1 && ids.back() == model_.config().pad_id) ids.pop_back();
     const int64_t context = model_.config().max_positions, cut = std::ssize(ids) - context;
     if (cut <= 0) return ids;
