@@ -241,7 +241,8 @@ def check_score_models(program, python):
             output = answers(program.done(["grade", "--rule", f"model(model={folder})"], stdin=lines(rows)))
             error = max(error, worst([o["score"] for o in output], [row["score"] for row in rows]))
         assert error <= SCORE_BOUND, error
-        said(f"reward models of {', '.join(families)}: {checked.stdout.split()[-4]} values of scores and gradients; answers within {error:.1e}")
+        said(f"reward models of {', '.join(families)}: {checked.stdout.split()[-4]} values of scores and gradients; answers within "
+             f"{error:.1e}")
 
 
 def main():
