@@ -163,8 +163,12 @@ TEST(RewardModel, ALongConversationLosesItsBeginning) {
   const std::string tail(60, 'b');
   reward::Answer much{std::string(68, 'a') + tail, ""}, more = much;
   more.prompt = "what is cut off";
+  testing::internal::CaptureStderr();
   const double want = rule->score(much).score;
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
   EXPECT_NEAR(rule->score(more).score, want, 1e-6);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("1 conversations so far"), std::string::npos);
   much.response = std::string(67, 'a') + tail;
   EXPECT_NE(rule->score(much).score, want) << "128 tokens, not 127";
 }
@@ -174,6 +178,13 @@ TEST(RewardModel, ItsWeightsAreCounted) {
   const auto rule = rule_of(kFixtures + "qwen2_score1", arena);
   EXPECT_GE(arena.bytes("reward_model"), 90'000);
   EXPECT_FALSE(rule->needs_gold());
+  const device::Arena other("device");
+  reward::Options options;
+  options.model = kFixtures + "qwen2_score1";
+  options.rules = {"number=1", "model=0.5"};
+  options.by_source = {"a=model", "b=model(model=" + options.model + ")"};
+  const auto several = reward::make_reward(options, reward_models(other, kAlone));
+  EXPECT_EQ(other.bytes("reward_model"), arena.bytes("reward_model")) << "three rules, one copy";
 }
 
 TEST(RewardModel, WhatIsNoRewardModelIsRefusedBeforeItIsAsked) {

@@ -205,10 +205,31 @@ class ModelRule final : public reward::Rule {
   mutable std::atomic<int64_t> num_abandoned_ = 0, num_cut_ = 0;
 };
 
+// One of several rules over one model.
+class SharedRule final : public reward::Rule {
+ public:
+  explicit SharedRule(std::shared_ptr<const ModelRule> model) : model_(std::move(model)) {}
+  const std::string& name() const override { return model_->name(); }
+  bool needs_gold() const override { return model_->needs_gold(); }
+  void abandon() const noexcept override { model_->abandon(); }
+  reward::Score score(const reward::Answer& answer) const override { return model_->score(answer); }
+  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override { return model_->score_batch(answers); }
+
+ private:
+  std::shared_ptr<const ModelRule> model_;
+};
+
 }  // namespace
 
 reward::ModelRuleMaker reward_models(const device::Arena& arena, int threads) {
-  return [arena, threads](const reward::Options& options) { return std::make_unique<ModelRule>(options, arena, threads); };
+  using Name = std::pair<std::string, std::string>;
+  const auto loaded = std::make_shared<std::map<Name, std::weak_ptr<const ModelRule>>>();
+  return [=](const reward::Options& options) -> std::unique_ptr<reward::Rule> {
+    std::weak_ptr<const ModelRule>& known = (*loaded)[{options.model, options.model_dtype}];
+    std::shared_ptr<const ModelRule> model = known.lock();
+    if (!model) known = model = std::make_shared<const ModelRule>(options, arena, threads);
+    return std::make_unique<SharedRule>(std::move(model));
+  };
 }
 
 std::unique_ptr<reward::Rule> grading_rule(const std::string& spec) {
