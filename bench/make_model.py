@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""make_model.py tiny|small FOLDER: a Qwen2 model with random weights and no tokenizer, of the shapes the benchmarks are quoted
-for. Times do not depend on the values; those of ../shared/peers/make_model.py have the same shapes. Needs numpy."""
+"""make_model.py tiny|small FOLDER [--labels N]: a Qwen2 model with random weights and no tokenizer, of the shapes the benchmarks are
+quoted for; with labels, a reward model (one) or classifier. Times do not depend on the values; those of ../shared/peers/make_model.py
+have the same shapes. Needs numpy."""
 import argparse
 import json
 import pathlib
@@ -35,11 +36,16 @@ def shapes_of(c):
     return shapes
 
 
-def write_model(shape, folder, seed=0):
+def write_model(shape, folder, labels=0, seed=0):
     config = {**COMMON, **SHAPES[shape], "max_window_layers": SHAPES[shape]["num_hidden_layers"]}
+    shapes = shapes_of(config)
+    if labels:
+        config["architectures"] = ["Qwen2ForSequenceClassification"]
+        config["id2label"] = {i: f"LABEL_{i}" for i in range(labels)}
+        shapes["score.weight"] = [labels, config["hidden_size"]]
     random = numpy.random.default_rng(seed)
     header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
-    for name, dims in shapes_of(config).items():
+    for name, dims in shapes.items():
         values = random.standard_normal(dims, dtype=numpy.float32) * numpy.float32(0.02)
         blobs.append((values + ("norm" in name)).astype("<f4").tobytes())
         header[name] = {"dtype": "F32", "shape": dims, "data_offsets": [at, at + len(blobs[-1])]}
@@ -55,8 +61,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--labels", type=int, default=0, help="scores a token gets in place of logits")
     options = parser.parse_args()
-    write_model(options.shape, options.folder)
+    write_model(options.shape, options.folder, options.labels)
 
 
 if __name__ == "__main__":

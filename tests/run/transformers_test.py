@@ -16,6 +16,7 @@ from run_folder import said
 
 SHARED = rf.ROOT.parent / "shared"
 BOUND = 1e-4
+SCORE_BOUND = 1e-5
 
 # Runs under a Python that has transformers: logprobs and greedy continuations of the model of a checkpoint.
 REFERENCE = """
@@ -224,6 +225,26 @@ def check_adapter(program, python):
              f"{told['moved']:.2g})")
 
 
+def check_score_models(program, python):
+    """Reward models of every family, made there: scores, gradients and rewards of answers."""
+    families = ("qwen2", "llama", "qwen3", "qwen3_moe", "deepseek_v3")
+    with tempfile.TemporaryDirectory(prefix="tandem_score_models_") as scratch:
+        made = subprocess.run([python, rf.ROOT / "tests/fixtures/make_score_models.py", scratch, "--families", ",".join(families), "--seed",
+                               "11"], capture_output=True, text=True, timeout=300)
+        assert made.returncode == 0, made.stderr[-3000:]
+        folders = [pathlib.Path(scratch, f"{family}_score1") for family in families]
+        checked = subprocess.run([program.oracle, "model", *folders], capture_output=True, text=True, timeout=300)
+        assert checked.returncode == 0 and ", 0 failed" in checked.stdout, checked.stdout + checked.stderr[-3000:]
+        error = 0
+        for folder in folders:
+            rows = read_jsonl(folder / "answers.jsonl")
+            output = answers(program.done(["grade", "--rule", f"model(model={folder})"], stdin=lines(rows)))
+            error = max(error, worst([o["score"] for o in output], [row["score"] for row in rows]))
+        assert error <= SCORE_BOUND, error
+        said(f"reward models of {', '.join(families)}: {checked.stdout.split()[-4]} values of scores and gradients; answers within "
+             f"{error:.1e}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
@@ -237,6 +258,7 @@ def main():
     if python:
         check_checkpoint(program, python)
         check_adapter(program, python)
+        check_score_models(program, python)
     else:
         print("not done: no Python with transformers (TANDEM_PEERS_PYTHON names one)")
 

@@ -12,6 +12,7 @@
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
+#include "tandem/runtime/session/reward_model.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
@@ -46,6 +47,15 @@ std::vector<std::string> choices_field(const json& row, const std::string& where
   return choices;
 }
 
+// What the prompt was rendered from, if the line has messages, in `messages` or in place of a prompt's text.
+std::string messages_field(const json& row) {
+  const char* name = row.contains("messages") ? "messages" : "prompt";
+  if (!row.contains(name) || !row[name].is_array()) return "";
+  json whole = {{"messages", row[name]}};
+  if (row.contains("tools")) whole["tools"] = row["tools"];
+  return whole.dump();
+}
+
 }  // namespace
 
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out) {
@@ -71,7 +81,7 @@ void chat(const std::string& model, const std::string& template_file, std::istre
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
-  const auto rule = reward::make_rule(spec);
+  const auto rule = runtime::grading_rule(spec);
   each_line(in, out, [&](const json& row, const std::string& where) {
     reward::Answer answer;
     answer.response = text_field(row,
@@ -83,6 +93,7 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
     answer.choices = choices_field(row, where);
     answer.columns = row.dump();
     if (row.contains("prompt") && row["prompt"].is_string()) answer.prompt = row["prompt"].get<std::string>();
+    answer.messages = messages_field(row);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()
                                  ? row["response_tokens"].get<int64_t>()
@@ -152,7 +163,7 @@ class Grade : public Command {
     app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
     app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
                "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"
-               "index from 0.\nRules: " + names +
+               "index from 0. The rule model(model=DIR) reads \"prompt\", a text or messages, or \"messages\".\nRules: " + names +
                "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
   }
   void run() override { grade(rule_, std::cin, std::cout); }

@@ -15,7 +15,8 @@ void detokenize(const std::string& model, std::istream& in, std::ostream& out);
 /// {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}} -> {"text":}, by the model's chat template or that of a
 /// file, if it is not empty. Errors: as above.
 void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out);
-/// {"response" or "prediction":, "gold":, "response_tokens":, "choices":[]} -> {"score":, "parts":{}, "extracted":}. Errors: as above.
+/// {"response" or "prediction":, "gold":, "response_tokens":, "choices":[], "prompt":, "messages":[]} -> {"score":, "parts":{},
+/// "extracted":}. Errors: as above.
 void grade(const std::string& rule, std::istream& in, std::ostream& out);
 
 }  // namespace tandem::cli

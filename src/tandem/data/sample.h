@@ -29,7 +29,7 @@ struct Prompt {
   std::string data_source;      ///< name of the data set it came from
   std::string columns;          ///< the other fields of its row, one JSON object; "" if none
   double rank = 0;              ///< its place in a curriculum
-  std::string messages;         ///< in place of the text, until it is rendered: {"messages":[], "tools":[]} as JSON
+  std::string messages;         ///< what the text is rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
 };
 
 enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };

@@ -8,6 +8,13 @@
 
 #include <filesystem>
 
+// Settings of one thread; libtorch has them, but for one build or another. at::set_num_threads is for the whole process.
+extern "C" {
+void omp_set_num_threads(int threads) __attribute__((weak));
+int omp_get_max_threads() __attribute__((weak));
+int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
+}
+
 namespace tandem::device {
 
 void tune_allocator() {
@@ -20,6 +27,20 @@ void tune_allocator() {
 void set_compute_threads(int threads) {
   at::set_num_threads(threads);
   (void)at::get_num_threads();  // the value is adopted at a thread's first use
+}
+
+ThreadLimit::ThreadLimit(int threads) {
+  const int own = at::get_num_threads();  // the value of the process is adopted at a thread's first use
+  if (threads == 0 || threads >= own || !omp_set_num_threads || !omp_get_max_threads) return;
+  outer_ = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  if (MKL_Set_Num_Threads_Local) outer_blas_ = MKL_Set_Num_Threads_Local(threads);
+}
+
+ThreadLimit::~ThreadLimit() {
+  if (outer_ == 0) return;
+  omp_set_num_threads(outer_);
+  if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(outer_blas_);
 }
 
 int num_cores() {

@@ -12,6 +12,18 @@ void tune_allocator();
 /// Compute threads of the calling thread and of those started later. Call on each rank thread before its first tensor.
 void set_compute_threads(int threads);
 
+/// While it lives, the calling thread computes with that many threads at most; others keep theirs. 0: no limit.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads);
+  ~ThreadLimit();
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+ private:
+  int outer_ = 0, outer_blas_ = 0;
+};
+
 /// Cores this process may use.
 int num_cores();
 

@@ -114,6 +114,27 @@ void read_deepseek_experts(const ConfigKeys& keys, MoeConfig& e) {
     keys.refuse("topk_group", join_text("at most ", e.num_groups, ", and room for ", e.experts_per_token, " experts"));
 }
 
+// As transformers counts: the names of the labels, else num_labels, else two. 0 for a model that is no classifier.
+int64_t read_num_labels(const ConfigKeys& keys, const std::string& classifier) {
+  constexpr const char *kClasses = "architectures", *kNames = "id2label";
+  if (!keys.has(kClasses)) return 0;
+  const json& classes = keys.at(kClasses);
+  if (!classes.is_array()) keys.refuse(kClasses, "a list of classes");
+  if (std::find(classes.begin(), classes.end(), json(classifier)) == classes.end()) return 0;
+  if (!keys.has(kNames)) return keys.positive("num_labels", kMostWidth, 2);
+  const json& names = keys.at(kNames);
+  const auto count = static_cast<int64_t>(names.size());
+  if (!names.is_object() || count == 0) keys.refuse(kNames, "an object with the name of each label");
+  return count;
+}
+
+// Some configs say -1 for none.
+int32_t read_pad(const ConfigKeys& keys) {
+  constexpr const char* kKey = "pad_token_id";
+  if (!keys.has(kKey) || keys.at(kKey) == -1) return -1;
+  return static_cast<int32_t>(keys.whole(kKey, kMostRows, -1));
+}
+
 json rope_json(const RopeScaling& s) {
   json out = {{"rope_type", s.type}, {"factor", s.factor}, {"original_max_position_embeddings", s.original_max_positions}};
   if (s.type == "llama3") {
@@ -160,6 +181,16 @@ void write_experts(const MoeConfig& e, json& out) {
   out["topk_method"] = "noaux_tc";
 }
 
+// The names that transformers gives where nobody gave any.
+void write_labels(const ModelConfig& c, json& out) {
+  for (int64_t i = 0; i < c.num_labels; ++i) {
+    const std::string name = "LABEL_" + std::to_string(i);
+    out["id2label"][std::to_string(i)] = name;
+    out["label2id"][name] = i;
+  }
+  if (c.pad_id >= 0) out["pad_token_id"] = c.pad_id;
+}
+
 }  // namespace
 
 bool ModelConfig::is_sparse(int64_t layer) const {
@@ -192,6 +223,8 @@ ModelConfig parse_config(const json& config, const std::string& where) {
   for (const char* key : {"attention_bias", "mlp_bias"})
     if (keys.flag(key)) keys.refuse(key, "false for " + c.family);
   read_eos(keys, c.eos_ids);
+  c.num_labels = read_num_labels(keys, family::classifier_class(traits));
+  if (c.num_labels > 0) c.pad_id = read_pad(keys);
   if (c.num_heads % c.num_kv_heads != 0)
     throw UserError(where, join_text(c.num_heads, " heads over ", c.num_kv_heads, " kv heads"), "a multiple");
   if (c.head_dim % 2 != 0 || c.head_dim == 0) throw UserError(where, join_text("head_dim is ", c.head_dim), "an even number, for RoPE");
@@ -201,9 +234,24 @@ ModelConfig parse_config(const json& config, const std::string& where) {
   return c;
 }
 
-ModelConfig read_config(const std::string& dir) {
+namespace {
+
+void require_use(const ModelConfig& c, ModelUse use, const std::string& path) {
+  const family::Traits traits = family::traits(c.family, path);
+  const std::string language = family::language_class(traits), classifier = family::classifier_class(traits);
+  if (use == ModelUse::kLanguage && c.num_labels > 0)
+    throw UserError(path, "is that of a reward model, which has scores in place of an lm_head",
+                    "a language model, " + language + "; reward.model is the place for a reward model");
+  if (use == ModelUse::kScores && c.num_labels == 0)
+    throw UserError(path, "is that of a language model, which has no score head", "a reward model, " + classifier + " in architectures");
+}
+
+}  // namespace
+
+ModelConfig read_config(const std::string& dir, ModelUse use) {
   const std::string path = dir + "/config.json";
   ModelConfig config = parse_config(read_json_object(path), path);
+  require_use(config, use, path);
   const std::string generation = dir + "/generation_config.json";
   if (std::filesystem::exists(generation)) {
     const json said = read_json_object(generation);
@@ -213,7 +261,8 @@ ModelConfig read_config(const std::string& dir) {
 }
 
 json to_json(const ModelConfig& c, const std::string& dtype) {
-  json out = {{"architectures", {family::traits(c.family, "config").architecture}},
+  const family::Traits traits = family::traits(c.family, "config");
+  json out = {{"architectures", {c.num_labels > 0 ? family::classifier_class(traits) : family::language_class(traits)}},
               {"model_type", c.family},
               {"vocab_size", c.vocab_size},
               {"hidden_size", c.hidden_size},
@@ -235,6 +284,7 @@ json to_json(const ModelConfig& c, const std::string& dtype) {
   if (c.rope_scaling.type != "default") out["rope_scaling"] = rope_json(c.rope_scaling);
   if (c.mla.kv_rank > 0) write_latent_attention(c.mla, out);
   if (c.moe.num_experts > 0) write_experts(c.moe, out);
+  if (c.num_labels > 0) write_labels(c, out);
   if (!c.eos_ids.empty()) out["eos_token_id"] = c.eos_ids.size() == 1 ? json(c.eos_ids[0]) : json(c.eos_ids);
   return out;
 }

@@ -65,16 +65,23 @@ struct ModelConfig {
   MoeConfig moe;
   MlaConfig mla;
   std::vector<int32_t> eos_ids;
+  int64_t num_labels = 0;          ///< scores a token gets in place of logits (a reward or value model); 0: a language model
+  int32_t pad_id = -1;             ///< with labels: what fills a sequence up, and is not scored; -1: none
 
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   bool is_sparse(int64_t layer) const;
+  bool has_tied_head() const { return tied_embeddings && num_labels == 0; }
 };
+
+/// What a directory is opened for.
+enum class ModelUse { kLanguage, kScores, kEither };
 
 /// Errors: UserError naming `where`, the key and what would be right; a family that is not known is named beside those that are.
 ModelConfig parse_config(const nlohmann::json& config, const std::string& where);
-/// Reads DIR/config.json, and the eos ids of DIR/generation_config.json where that exists.
-ModelConfig read_config(const std::string& dir);
+/// Reads DIR/config.json, and the eos ids of DIR/generation_config.json where that exists. Errors: also if the model is not of
+/// that use.
+ModelConfig read_config(const std::string& dir, ModelUse use = ModelUse::kLanguage);
 /// The config.json that parse_config reads back.
 nlohmann::json to_json(const ModelConfig& config, const std::string& dtype);
 

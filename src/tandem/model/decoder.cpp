@@ -211,6 +211,11 @@ kernel::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at
   return kernel::head_logprobs(gemm_, {entered, targets, first_row_, temperature == 0 ? 1.0 : temperature, tp_}, parameters.head);
 }
 
+// Whole on every TP rank, as its hidden states are: each has the whole gradient, and nothing is to be summed.
+at::Tensor Decoder::scores(const ModelParameters& parameters, const at::Tensor& hidden) const {
+  return kernel::head_scores(gemm_, hidden, parameters.score);
+}
+
 at::Tensor Decoder::local_logits(const ModelParameters& parameters, const at::Tensor& hidden) const {
   if (parameters.head.packed.serves(hidden.size(0))) return kernel::packed_product(hidden, parameters.head.packed);
   at::Tensor logits = at::empty({hidden.size(0), parameters.head.value.size(0)}, hidden.options().dtype(at::kFloat));

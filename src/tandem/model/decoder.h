@@ -72,6 +72,10 @@ class Decoder {
   kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
                               double temperature) const;
 
+  /// The score head's fp32 values after the rows of `hidden`, [R, labels]; the same on every TP rank. A reward model is asked for
+  /// the last token of a sequence, a value model for each.
+  at::Tensor scores(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
+
   /// fp32 logits of this rank's vocabulary rows, [R, V/tp].
   at::Tensor local_logits(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
 

@@ -70,6 +70,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
 kernel::Parameter& ModelParameters::slot_of(const family::Parameter& p) {
   if (p.layer >= 0) return layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
   if (p.slot == family::Slot::kEmbedding) return embedding;
+  if (p.slot == family::Slot::kScore) return score;
   return p.slot == family::Slot::kHead ? head : final_norm;
 }
 
@@ -89,7 +90,7 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
     if (grads.defined() && first.parameter.trained) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
     i = end;
   }
-  if (table.config.tied_embeddings) model.head = model.embedding;
+  if (table.config.has_tied_head()) model.head = model.embedding;
   return model;
 }
 
@@ -103,7 +104,7 @@ int64_t pack_parameters(ModelParameters& parameters) {
     for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
                                  &layer.q_down, &layer.q_up, &layer.kv_down})
       if (p->value.defined()) pack(*p);
-  if (parameters.head.value.scalar_type() == at::kFloat) pack(parameters.head);
+  if (parameters.head.value.defined() && parameters.head.value.scalar_type() == at::kFloat) pack(parameters.head);
   return bytes;
 }
 

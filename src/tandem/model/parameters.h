@@ -51,6 +51,7 @@ struct LayerParameters {
 };
 struct ModelParameters {
   kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied
+  kernel::Parameter score;                        ///< [labels, H]; in place of the head
   std::vector<LayerParameters> layers;
   bool adapted = false;                      ///< trained by adapters alone (lora.h)
 

@@ -41,12 +41,14 @@ struct Options {
   int64_t code_output_kib = 1024;
   int64_t code_file_mib = 16;
   std::string code_score = "all";
+  std::string model;
+  std::string model_dtype = "float32";
 };
 
 inline void describe(OptionVisitor& field, Options& o) {
   field("rule", o.rule,
-        "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`; empty: `python` or `http` if `python` or `url` is set, "
-        "else `exact`.");
+        "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`; empty: `python`, `http` or `model` if `python`, `url` "
+        "or `model` is set, else `exact`.");
   field("rules", o.rules, "Several rules with weights, such as [number=1.0, think_format=0.2]; replaces `rule`.");
   field("by_source", o.by_source,
         "A rule for each data set, by the name that data.source_column gives: [openai/gsm8k=gsm8k, lighteval/MATH=math]; other sets "
@@ -82,6 +84,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("code_output_kib", o.code_output_kib, "code: what a program may print.", at_least(1));
   field("code_file_mib", o.code_file_mib, "code: what a program may write to its private folder.", at_least(1));
   field("code_score", o.code_score, "code: 1 if all tests pass, or the share that does.", one_of({"all", "share"}));
+  field("model", o.model, "model: a reward model, a Hugging Face directory of a ...ForSequenceClassification with one label.");
+  field("model_dtype", o.model_dtype, "model: what it computes in.", one_of({"float32", "bfloat16"}));
 }
 
 }  // namespace tandem::reward

@@ -281,6 +281,7 @@ class WeightedSum : public Rule {
 using Worker = std::pair<const char*, std::unique_ptr<Rule> (*)(const Options&)>;
 constexpr Worker kWorkers[] = {
     {"length", length_rule}, {"math_verify", math_verify_rule}, {"python", python_rule}, {"code", code_rule}, {"http", http_rule}};
+constexpr const char* kModel = "model";
 
 }  // namespace
 
@@ -300,6 +301,7 @@ std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const Entry& entry : table()) names.emplace_back(entry.name);
   for (const Worker& worker : kWorkers) names.emplace_back(worker.first);
+  names.emplace_back(kModel);
   return names;
 }
 
@@ -325,7 +327,7 @@ std::unique_ptr<Rule> make_plain(const Spec& spec, const Options& options) {
 
 }  // namespace
 
-std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
+std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, const ModelRuleMaker& model) {
   const Spec spec = parse_spec(text);
   Options options = base;
   OptionList list;
@@ -341,6 +343,8 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
   }
   for (const auto& [name, make] : kWorkers)
     if (spec.name == name) return make(options);
+  if (spec.name == kModel && model) return model(options);
+  if (spec.name == kModel) throw UserError("reward.rule model", "no model can be run here", "a rule without one");
   if (spec.name == "math" && options.fallback == "math_verify")
     return math_with_fallback(make_plain(spec, options), math_verify_rule(options));
   return make_plain(spec, options);
@@ -348,12 +352,12 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base) {
 
 std::string rule_of(const Options& options) {
   if (!options.rule.empty()) return options.rule;
-  return !options.python.empty() ? "python" : !options.url.empty() ? "http" : "exact";
+  return !options.python.empty() ? "python" : !options.url.empty() ? "http" : !options.model.empty() ? kModel : "exact";
 }
 
 namespace {
 
-std::unique_ptr<Rule> weighted_sum(const Options& options) {
+std::unique_ptr<Rule> weighted_sum(const Options& options, const ModelRuleMaker& model) {
   std::vector<WeightedSum::Part> parts;
   for (const std::string& item : options.rules) {
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);
@@ -365,19 +369,19 @@ std::unique_ptr<Rule> weighted_sum(const Options& options) {
       if (number.empty() || *end != '\0')
         throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
     }
-    parts.push_back({make_rule(trimmed(item.substr(0, equals)), options), weight});
+    parts.push_back({make_rule(trimmed(item.substr(0, equals)), options, model), weight});
   }
   return std::make_unique<WeightedSum>(std::move(parts));
 }
 
-std::unique_ptr<Rule> one_reward(const Options& options) {
-  return options.rules.empty() ? make_rule(rule_of(options), options) : weighted_sum(options);
+std::unique_ptr<Rule> one_reward(const Options& options, const ModelRuleMaker& model) {
+  return options.rules.empty() ? make_rule(rule_of(options), options, model) : weighted_sum(options, model);
 }
 
 }  // namespace
 
-std::unique_ptr<Rule> make_reward(const Options& options) {
-  if (options.by_source.empty()) return one_reward(options);
+std::unique_ptr<Rule> make_reward(const Options& options, const ModelRuleMaker& model) {
+  if (options.by_source.empty()) return one_reward(options, model);
   std::vector<SourceRule> rules;
   for (const std::string& entry : options.by_source) {
     const size_t equals = entry.find('=');
@@ -387,9 +391,9 @@ std::unique_ptr<Rule> make_reward(const Options& options) {
     const std::string source = trimmed(entry.substr(0, equals)), spec = trimmed(entry.substr(equals + 1));
     const auto same = [&](const SourceRule& other) { return other.spec == spec; };
     const auto known = std::find_if(rules.begin(), rules.end(), same);  // its workers serve both
-    rules.push_back({source, spec, known == rules.end() ? std::shared_ptr<Rule>(make_rule(spec, options)) : known->rule});
+    rules.push_back({source, spec, known == rules.end() ? std::shared_ptr<Rule>(make_rule(spec, options, model)) : known->rule});
   }
-  return by_source(std::move(rules), options.rule.empty() && options.rules.empty() ? nullptr : one_reward(options));
+  return by_source(std::move(rules), options.rule.empty() && options.rules.empty() ? nullptr : one_reward(options, model));
 }
 
 }  // namespace tandem::reward

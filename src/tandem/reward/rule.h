@@ -21,6 +21,7 @@ struct Answer {
   bool truncated = false;  ///< stopped by the length limit
   std::vector<std::string> choices = {};  ///< choice: the texts of A, B, ... where the gold may be one of them or its index
   std::string prompt = {};       ///< as the model saw it
+  std::string messages = {};     ///< what that was rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
   std::string data_source = {};  ///< name of its data set
   std::string columns = {};      ///< the other fields of its row, one JSON object; "" if none
   int64_t group = 0;             ///< seeds what a user's function draws
@@ -72,11 +73,14 @@ class FunctionRule : public Rule {
 
 std::vector<std::string> rule_names();
 
-/// One rule from `name` or `name(option=value, ...)`. Errors: UserError with the nearest name.
-std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {});
+/// Makes the rule `model`: what runs a model is above this module (runtime/session/reward_model.h).
+using ModelRuleMaker = std::function<std::unique_ptr<Rule>(const Options&)>;
+
+/// One rule from `name` or `name(option=value, ...)`. Errors: UserError with the nearest name, and for `model` without a maker.
+std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {}, const ModelRuleMaker& model = {});
 /// options.rule, or what stands for an empty one.
 std::string rule_of(const Options& options);
 /// The reward of a recipe: options.by_source, or options.rules as a weighted sum, or rule_of(options).
-std::unique_ptr<Rule> make_reward(const Options& options);
+std::unique_ptr<Rule> make_reward(const Options& options, const ModelRuleMaker& model = {});
 
 }  // namespace tandem::reward

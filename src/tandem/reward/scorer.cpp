@@ -13,6 +13,7 @@ void score_group(const Rule& rule, data::Group& group) {
   for (const data::Sample& sample : group.samples) {
     Answer answer{sample.text, group.prompt.answer, std::ssize(sample.ids), sample.finish == data::FinishReason::kLength};
     answer.prompt = group.prompt.text;
+    answer.messages = group.prompt.messages;
     answer.data_source = group.prompt.data_source;
     answer.columns = group.prompt.columns;
     answer.group = value(group.id);

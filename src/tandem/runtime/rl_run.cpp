@@ -12,6 +12,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/runtime/exchange.h"
+#include "tandem/runtime/session/reward_model.h"
 
 namespace tandem::runtime {
 namespace {
@@ -33,7 +34,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       context_(context),
       folder_(folder),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward::make_reward(config_.reward)),
+      reward_(reward::make_reward(config_.reward, reward_models(context.device, kBesideGeneration))),
       prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       recipe_(algo::recipe_of(config_.algo)),
       schedule_(schedule_of(config_, recipe_)),

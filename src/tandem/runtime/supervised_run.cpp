@@ -9,6 +9,7 @@
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/response_text.h"
+#include "tandem/runtime/session/reward_model.h"
 
 namespace tandem::runtime {
 
@@ -19,7 +20,7 @@ SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, Ru
       folder_(folder),
       model_dir_(model_dir),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward::make_reward(config_.reward)),
+      reward_(reward::make_reward(config_.reward, reward_models(context.device, kAlone))),
       prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       actor_(context, model::read_config(model_dir), config_.supervised.train),
       files_(context, config_.run.dir, model_dir),

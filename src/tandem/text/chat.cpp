@@ -83,6 +83,12 @@ ChatTemplate ChatTemplate::load(const std::string& directory, const std::string&
   return {source_in(read_json_object(config), config), config + " chat_template", tokens_of(directory)};
 }
 
+bool ChatTemplate::present_in(const std::string& directory) {
+  const std::string config = directory + "/tokenizer_config.json";
+  if (std::filesystem::exists(directory + "/chat_template.jinja")) return true;
+  return std::filesystem::exists(config) && !read_json_object(config).value("chat_template", nlohmann::json()).is_null();
+}
+
 std::string ChatTemplate::render(const Conversation& conversation) const {
   Json variables = tokens_;
   variables["messages"] = conversation.messages;

@@ -32,6 +32,8 @@ class ChatTemplate {
   /// The template of a model directory: chat_template.jinja, or chat_template of tokenizer_config.json. `file`, if not empty,
   /// is taken instead. Either sees the special tokens of the directory (bos_token, eos_token ...).
   static ChatTemplate load(const std::string& directory, const std::string& file = "");
+  /// Whether the directory has one.
+  static bool present_in(const std::string& directory);
   /// From the text of a template; `where` is named in errors. `tokens` are names the template may use.
   ChatTemplate(std::string_view source, const std::string& where, nlohmann::ordered_json tokens = nlohmann::ordered_json::object());
 

@@ -83,4 +83,13 @@ EncodedConversation encode_conversation(const Tokenizer& tokenizer, const ChatTe
   return {tokenizer.decode(ids), std::move(ids)};
 }
 
+Conversation as_text(const Tokenizer& tokenizer, Conversation conversation) {
+  for (Json& message : conversation.messages) {
+    if (!message.contains(kIds)) continue;
+    const auto ids = message[kIds].get<std::vector<int32_t>>();
+    message = {{"role", message["role"]}, {"content", tokenizer.decode(ids, true)}};
+  }
+  return conversation;
+}
+
 }  // namespace tandem::text

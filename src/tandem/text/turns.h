@@ -22,4 +22,8 @@ struct EncodedConversation {
 EncodedConversation encode_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat, const Conversation& conversation,
                                         const std::string& where);
 
+/// The same with sampled answers as text, for whoever reads the conversation with another tokenizer.
+/// To be called after encode_conversation, which checks the ids.
+Conversation as_text(const Tokenizer& tokenizer, Conversation conversation);
+
 }  // namespace tandem::text

@@ -50,6 +50,20 @@ TEST(CommandText, GradeTakesTheChoicesOfALine) {
   EXPECT_THROW(grade("choice", wrong, out), UserError);
 }
 
+TEST(CommandText, GradeByAModelReadsThePromptAsTextOrMessages) {
+  std::istringstream in("{\"prompt\": \"6*7=\", \"response\": \"42\"}\n"
+                        "{\"prompt\": [{\"role\": \"user\", \"content\": \"6*7=\"}], \"response\": \"42\"}\n"
+                        "{\"messages\": [{\"role\": \"user\", \"content\": \"6*7=\"}], \"response\": \"42\"}\n");
+  std::ostringstream out;
+  grade("model(model=" + std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/qwen2_score1)", in, out);
+  std::istringstream answers(out.str());
+  std::string text, list, messages;
+  std::getline(answers, text), std::getline(answers, list), std::getline(answers, messages);
+  EXPECT_TRUE(text.starts_with("{\"score\":1.9679")) << text << ": as transformers, answers.jsonl";
+  EXPECT_EQ(list, messages);
+  EXPECT_NE(text, list);
+}
+
 TEST(CommandText, AWrongLineIsNamedAfterTheRightOnes) {
   std::istringstream in("{\"response\": \"7\", \"gold\": \"7\"}\nnot json\n");
   std::ostringstream out;

@@ -113,6 +113,56 @@ TEST(ModelConfig, ReadsBackWhatItWrote) {
   }
 }
 
+const std::string kFixtures = std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/";
+
+json json_of(const std::string& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+TEST(ModelConfig, AClassifierHasAsManyLabelsAsTransformersCounts) {
+  json config = with("architectures", {"Qwen2ForSequenceClassification"});
+  EXPECT_EQ(parse_config(config, "here").num_labels, 2) << "transformers leaves two out";
+  config["num_labels"] = 1;
+  EXPECT_EQ(parse_config(config, "here").num_labels, 1);
+  config["id2label"] = {{"0", "a"}, {"1", "b"}, {"2", "c"}};
+  EXPECT_EQ(parse_config(config, "here").num_labels, 3) << "names win";
+  for (const auto& [key, value] : {std::pair<const char*, json>{"id2label", json::object()}, {"id2label", 3}, {"architectures", "Qwen2"}}) {
+    json wrong = config;
+    wrong[key] = value;
+    EXPECT_NE(refusal(wrong).find(key), std::string::npos) << key;
+  }
+  config["architectures"] = {"LlamaForSequenceClassification"};
+  EXPECT_EQ(parse_config(config, "here").num_labels, 0) << "of another family";
+  EXPECT_EQ(parse_config(with("id2label", {{"0", "a"}}), "here").num_labels, 0) << "a language model may name labels";
+}
+
+TEST(ModelConfig, AClassifierIsWrittenAsTransformersWritesIt) {
+  for (const char* name : {"qwen2_score1", "llama_score3", "qwen3_score1"}) {
+    const json theirs = json_of(kFixtures + name + "/config.json");
+    const ModelConfig read = read_config(kFixtures + name, ModelUse::kScores);
+    const json ours = to_json(read, "float32");
+    for (const char* key : {"architectures", "id2label", "label2id", "pad_token_id", "tie_word_embeddings"})
+      EXPECT_EQ(ours.at(key), theirs.at(key)) << name << " " << key;
+    EXPECT_EQ(to_json(parse_config(ours, name), "float32"), ours) << name;
+  }
+}
+
+std::string refusal(const std::string& name, ModelUse use) {
+  try {
+    (void)read_config(kFixtures + name, use);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ModelConfig, AModelIsOpenedForWhatItIs) {
+  EXPECT_NE(refusal("qwen2_score1", ModelUse::kLanguage).find("a reward model"), std::string::npos);
+  EXPECT_NE(refusal("llama", ModelUse::kScores).find("LlamaForSequenceClassification"), std::string::npos);
+  for (const char* name : {"qwen2_score1", "llama"}) EXPECT_EQ(refusal(name, ModelUse::kEither), "");
+}
+
 TEST(ModelConfig, ExpertsThatCannotBeChosenAreRefused) {
   std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/deepseek_v3/config.json");
   const json deepseek = json::parse(in);

@@ -27,7 +27,7 @@ std::string error_of(const std::string& spec) {
 // Those that are functions here, without a process or a server behind them.
 std::vector<std::string> plain_rules() {
   std::vector<std::string> names = rule_names();
-  for (const char* outside : {"math_verify", "python", "code", "http"}) std::erase(names, outside);
+  for (const char* outside : {"math_verify", "python", "code", "http", "model"}) std::erase(names, outside);
   return names;
 }
 
@@ -55,6 +55,26 @@ TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("choice", "The answer is B.", "B"), 1);
   EXPECT_EQ(grade("overlong(max_tokens=100, overlong_cache=20)", "", "", 90), -0.5);
   EXPECT_EQ(grade("hendrycks", "so \\boxed{10\\%}", "10"), 1);
+}
+
+TEST(Rule, AModelIsWhatTheMakerMakesOfTheOptions) {
+  std::vector<std::string> asked;
+  const ModelRuleMaker maker = [&](const Options& options) {
+    asked.push_back(options.model);
+    return std::make_unique<FunctionRule>("model", [](const Answer& a) { return Score{static_cast<double>(a.response.size()), {}, ""}; });
+  };
+  EXPECT_EQ(make_rule("model(model=DIR)", {}, maker)->score({"abc", ""}).score, 3);
+  Options options;
+  options.model = "OTHER";
+  EXPECT_EQ(make_reward(options, maker)->score({"abcd", ""}).score, 4) << "without a rule, the model is it";
+  options.rules = {"exact=1.0", "model=0.5"};
+  EXPECT_EQ(make_reward(options, maker)->score({"ab", "ab"}).score, 2);
+  options.by_source = {"a=model(model=THIRD)"};
+  Answer from_a{"abc", ""};
+  from_a.data_source = "a";
+  EXPECT_EQ(make_reward(options, maker)->score(from_a).score, 3);
+  EXPECT_EQ(asked, (std::vector<std::string>{"DIR", "OTHER", "OTHER", "THIRD", "OTHER"}));
+  EXPECT_NE(error_of("model(model=DIR)").find("no model can be run"), std::string::npos);
 }
 
 TEST(Rule, GradedMathFollowsItsFormula) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tandem/base/error.h"
-#include "tandem/text/json_file.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::text {
@@ -45,7 +45,7 @@ EncodedConversation encode(const Json& messages, const char* source = kChatMl) {
 TEST(Turns, WhatWasSampledIsNeverEncodedAnew) {
   const std::vector<int32_t> first = letters(" low low"), second = letters("and then");
   ASSERT_NE(first, kTokenizer.encode(" low low"));
-  const EncodedConversation one = encode({user("What is this?")});
+  const EncodedConversation one = encode(Json::array({user("What is this?")}));
   EXPECT_EQ(one.ids, kTokenizer.encode("<|im_start|>user\nWhat is this?<|im_end|>\n<|im_start|>assistant\n"));
   const EncodedConversation two = encode({user("What is this?"), sampled(first), user("And that?")});
   const EncodedConversation three = encode({user("What is this?"), sampled(first), user("And that?"), sampled(second), user("Well")});
@@ -79,11 +79,19 @@ TEST(Turns, AnAnswerWithoutIdsIsText) {
   EXPECT_EQ(kTokenizer.decode(mixed.ids), encode({user("Hi"), answer(" low low"), user("And?"), answer("so"), user("Well")}).text);
 }
 
+TEST(Turns, SampledAnswersAreTextForOthers) {
+  std::vector<int32_t> stopped = letters("so");
+  stopped.push_back(*kTokenizer.token_id("<|im_end|>"));
+  const Json messages = {user("Hi"), sampled(stopped), user("And?")};
+  const Conversation texts = as_text(kTokenizer, Conversation::from_json({{"messages", messages}}, "here"));
+  EXPECT_EQ(texts.messages, (Json{user("Hi"), answer("so"), user("And?")}));
+}
+
 TEST(Turns, WhatCannotStandAsItWasIsAnError) {
   EXPECT_THROW(encode({user("Hi"), sampled({}), user("And?")}), UserError);
   EXPECT_THROW(encode({user("Hi"), sampled({1 << 30}), user("And?")}), UserError);
   EXPECT_THROW(encode({user("Hi"), {{"role", "assistant"}, {"ids", "text"}}}), UserError);
-  EXPECT_THROW(encode({{{"role", "user"}, {"content", "Hi"}, {"ids", {1}}}}), UserError);
+  EXPECT_THROW(encode(Json::array({{{"role", "user"}, {"content", "Hi"}, {"ids", {1}}}})), UserError);
   const Json messages = {user("Hi"), sampled(letters("so")), user("And?")};
   EXPECT_THROW(encode(messages, "{{ messages[0]['content'] }}"), UserError);                                          // drops it
   EXPECT_THROW(encode(messages, "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"), UserError);         // changes it

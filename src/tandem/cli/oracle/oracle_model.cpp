@@ -37,7 +37,7 @@ struct Folder {
 
   Folder(const std::string& path, Report& to)
       : dir(path), golden(json::parse(std::ifstream(path + "/golden.json"))), values(path + "/golden.safetensors"),
-        model(model::read_config(path), {}, gemm, arena, "weights"), report(to) {
+        model(model::read_config(path, model::ModelUse::kEither), {}, gemm, arena, "weights"), report(to) {
     model.load(path);
   }
 
@@ -204,10 +204,56 @@ void check_training(Folder& f, bool recompute) {
   }
 }
 
+// The scores of every token, each sequence alone.
+void check_scores(Folder& f) {
+  at::NoGradGuard off;
+  for (int i = 0; f.values.contains(join_text("seq", i, ".input_ids")); ++i) {
+    const std::string p = join_text("seq", i, ".");
+    const at::Tensor ids = f.value(p + "input_ids");
+    model::PackedContext context({{0, ids.numel(), {}}}, false);
+    const model::TokenBatch batch{ids, at::arange(ids.numel(), at::kLong), {}, {}, {}};
+    const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
+    f.check(p + "scores", f.model.decoder().scores(f.model.parameters(), hidden), f.value(p + "scores"), 1e-5);
+  }
+}
+
+// The mean squared distance of the last tokens' scores from `targets`, and its gradient; all sequences in one pass.
+void check_score_gradient(Folder& f) {
+  std::vector<at::Tensor> ids, positions;
+  std::vector<int64_t> lengths;
+  for (int i = 0; f.values.contains(join_text("seq", i, ".input_ids")); ++i) {
+    ids.push_back(f.value(join_text("seq", i, ".input_ids")));
+    lengths.push_back(ids.back().numel());
+    positions.push_back(at::arange(lengths.back(), at::kLong));
+  }
+  const at::Tensor last_R = at::tensor(lengths, at::kLong).cumsum(0) - 1;
+  const model::ParameterTable& table = f.model.table();
+  const at::Tensor grads = at::zeros({table.num_elements}, at::kFloat);
+  const model::ModelParameters parameters = model::make_parameters(table, f.model.values(), grads);
+  model::PackedContext context(model::kernel::stems(lengths), false);
+  const at::Tensor hidden = f.model.decoder().forward(parameters, {at::cat(ids), at::cat(positions), last_R, {}, {}}, context);
+  const at::Tensor loss = (f.model.decoder().scores(parameters, hidden) - f.value("targets")).pow(2).mean();
+  loss.backward();
+  f.check("mse", loss.item<double>(), f.golden.at("mse").get<double>(), 1e-5);
+  for (const model::ParameterEntry& e : table.entries) {
+    if (!e.parameter.trained) continue;
+    const at::Tensor got = table.view(grads, e);
+    const double norm = f.golden.at("grad_l2_norms").at(e.parameter.name).get<double>();
+    f.check("grad." + e.parameter.name + " norm", got.norm().item<double>(), norm, 1e-3 * norm);
+    if (!f.values.contains("grad." + e.parameter.name)) continue;
+    const at::Tensor want = f.value("grad." + e.parameter.name);
+    f.check("grad." + e.parameter.name, got, want, 1e-3 * want.abs().max().item<double>());
+  }
+}
+
 }  // namespace
 
 void run_model(const std::string& dir, Report& report) {
   Folder folder(dir, report);
+  if (folder.model.config().num_labels > 0) {
+    check_scores(folder);
+    return check_score_gradient(folder);
+  }
   for (int i = 0; folder.values.contains("seq" + std::to_string(i) + ".input_ids"); ++i) check_forward(folder, i);
   check_greedy(folder);
   check_training(folder, false);

@@ -8,13 +8,16 @@ namespace tandem::model::family {
 
 Traits traits(const std::string& family, const std::string& where) {
   //                                                   qkv_bias, head_norm, latent, experts
-  if (family == "llama") return {"LlamaForCausalLM", false, false, false, false};
-  if (family == "qwen2") return {"Qwen2ForCausalLM", true, false, false, false};
-  if (family == "qwen3") return {"Qwen3ForCausalLM", false, true, false, false};
-  if (family == "qwen3_moe") return {"Qwen3MoeForCausalLM", false, true, false, true};
-  if (family == "deepseek_v3") return {"DeepseekV3ForCausalLM", false, false, true, true};
+  if (family == "llama") return {"Llama", false, false, false, false};
+  if (family == "qwen2") return {"Qwen2", true, false, false, false};
+  if (family == "qwen3") return {"Qwen3", false, true, false, false};
+  if (family == "qwen3_moe") return {"Qwen3Moe", false, true, false, true};
+  if (family == "deepseek_v3") return {"DeepseekV3", false, false, true, true};
   throw UserError(where, "model_type is \"" + family + "\"", "\"llama\", \"qwen2\", \"qwen3\", \"qwen3_moe\" or \"deepseek_v3\"");
 }
+
+std::string language_class(const Traits& traits) { return std::string(traits.name) + "ForCausalLM"; }
+std::string classifier_class(const Traits& traits) { return std::string(traits.name) + "ForSequenceClassification"; }
 
 bool same_slot(const Parameter& a, const Parameter& b) { return a.slot == b.slot && a.layer == b.layer; }
 
@@ -33,7 +36,8 @@ std::vector<Parameter> parameters(const ModelConfig& c) {
     else add_mlp(all, c, i);
   }
   all.push_back({"model.norm.weight", {h}, Split::kNone, Slot::kFinalNorm, -1});
-  if (!c.tied_embeddings) all.push_back({"lm_head.weight", {c.vocab_size, h}, Split::kRows, Slot::kHead, -1});
+  if (c.num_labels > 0) all.push_back({"score.weight", {c.num_labels, h}, Split::kNone, Slot::kScore, -1});
+  else if (!c.tied_embeddings) all.push_back({"lm_head.weight", {c.vocab_size, h}, Split::kRows, Slot::kHead, -1});
   return all;
 }
 

@@ -23,6 +23,7 @@ enum class Split {
 /// What the decoder uses a parameter for. Those of one slot in one layer are fused in this order.
 enum class Slot {
   kEmbedding, kInputNorm, kQkvWeight, kQkvBias, kHeadNorm, kOutput, kPostNorm, kGateUp, kDown, kFinalNorm, kHead,
+  kScore,                                                                                      // in place of the head
   kQDown, kQDownNorm, kQUp, kKvDown, kKvDownNorm, kKvUp,                                       // latent attention
   kRouter, kRouterBias, kExpertGateUp, kExpertDown, kSharedGateUp, kSharedDown,                // experts
   kAdapter,                                                                                    // of low rank (lora.h)
@@ -47,7 +48,7 @@ struct Parameter {
 bool same_slot(const Parameter& a, const Parameter& b);
 
 struct Traits {
-  const char* architecture;     ///< Hugging Face class
+  const char* name;             ///< that the Hugging Face classes begin with
   bool qkv_bias;
   bool head_norm;               ///< RMSNorm of each query and key head before RoPE
   bool latent;                  ///< multi-head latent attention
@@ -56,6 +57,10 @@ struct Traits {
 
 /// Errors: UserError for an unknown family.
 Traits traits(const std::string& family, const std::string& where);
+
+/// The Hugging Face classes: with an lm_head, and with a score head in its place.
+std::string language_class(const Traits& traits);
+std::string classifier_class(const Traits& traits);
 
 /// Every parameter, in the order of the forward pass; those that fuse stand side by side.
 std::vector<Parameter> parameters(const ModelConfig& config);

@@ -88,6 +88,9 @@ struct HeadOutput {
 /// Logits exist for one chunk of rows at a time, forward and backward.
 HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight_VH);
 
+/// hidden w^T in fp32, [R,L]: the scores of L labels. A row does not depend on its company.
+at::Tensor head_scores(const Gemm& gemm, const at::Tensor& hidden_RH, const Parameter& weight_LH);
+
 /// From the statistics of the vocabulary's shards, in shard order. Both the head and the sampler end in this function, which
 /// is what makes their log-probabilities agree bit for bit.
 LogSoftmax combine(std::span<const LogitStats> shards, float inv_temperature);

@@ -14,6 +14,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/function.h"
+#include "tandem/model/kernel/step.h"
 
 namespace tandem::model::kernel {
 namespace {
@@ -81,7 +82,52 @@ at::Tensor gather_stats(const at::Tensor& mine, comm::Group* tp) {
   return all;
 }
 
+struct ScoreStep final : Step {
+  const Gemm* gemm = nullptr;
+  Parameter weight;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor& hidden = saved[0];
+    const at::Tensor d = grad_of(grads, 0).to(hidden.scalar_type());
+    add_weight_grad(*gemm, weight, 0, d, hidden);
+    at::Tensor d_hidden = at::empty_like(hidden);
+    gemm->input_grad(d_hidden, d, weight.value);
+    return {d_hidden};
+  }
+};
+
+// Sums in a fixed order, a few side by side.
+float dot(const float* a, const float* b, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  float sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t j = 0; j < kLanes; ++j) sums[j] += a[i + j] * b[i + j];
+  float total = 0;
+  for (int64_t j = 0; j < kLanes; ++j) total += sums[j];
+  for (; i < n; ++i) total += a[i] * b[i];
+  return total;
+}
+
 }  // namespace
+
+// Few labels: no product of matrices is worth its call, and bfloat16 keeps all it can.
+at::Tensor head_scores(const Gemm& gemm, const at::Tensor& hidden, const Parameter& weight) {
+  const int64_t R = hidden.size(0), H = hidden.size(1), L = weight.value.size(0);
+  const at::Tensor x = hidden.detach().to(at::kFloat), w = weight.value.to(at::kFloat);
+  at::Tensor out = at::empty({R, L}, x.options());
+  for_rows(R, L * H, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t l = 0; l < L; ++l) out.data_ptr<float>()[r * L + l] = dot(x.data_ptr<float>() + r * H, w.data_ptr<float>() + l * H, H);
+  });
+  if (recording({hidden})) {
+    auto step = make_step<ScoreStep>({hidden});
+    step->gemm = &gemm;
+    step->weight = weight;
+    step->saved = {hidden.detach()};
+    attach(out, step);
+  }
+  return out;
+}
 
 LogSoftmax combine(std::span<const LogitStats> shards, float inv_temperature) {
   size_t top = 0;

@@ -8,6 +8,7 @@
 #include "tandem/reward/scorer.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/runtime/session/reward_model.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -62,7 +63,7 @@ constexpr double kPatienceS = 3600;  // for one group's grade, once all is gener
 }
 
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit) {
-  const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward);
+  const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward, reward_models(device::Arena("device"), kBesideGeneration));
   Inference inference(request.inference);
   if (!inference.tokenizer()) throw UserError(request.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
   const PromptStream stream(data_for(*rule, request.data), data::Split::kHeldOut,

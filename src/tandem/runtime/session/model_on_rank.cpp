@@ -23,10 +23,12 @@ void ModelOnRank::load(const std::string& dir) {
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
   for (const model::family::Parameter& p : model::family::parameters(config())) names.push_back(p.name);
-  // A tied head may be stored all the same; the embedding is used. So may DeepSeek's layer that predicts a further token.
+  // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
+  // further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
+  const bool has_own_head = !config().tied_embeddings && config().num_labels == 0;
   files.require_exactly(names, [&](const std::string& name) {
-    return (config().tied_embeddings && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
+    return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
   });
   model::load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
   if (table_.rank > 0) return;

@@ -115,10 +115,12 @@ data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t r
       text::EncodedConversation encoded = text::encode_conversation(text_.tokenizer, *chat_, conversation, where);
       prompt.text = std::move(encoded.text);
       prompt.ids = std::move(encoded.ids);
+      const text::Conversation texts = text::as_text(text_.tokenizer, conversation);
+      if (texts.messages != conversation.messages)
+        prompt.messages = nlohmann::ordered_json{{"messages", texts.messages}, {"tools", texts.tools}}.dump();
     } catch (const UserError& e) {
       throw UserError(where, e.what(), "messages that the chat template takes");
     }
-    prompt.messages.clear();
   } else {
     prompt.ids = text_.tokenizer.encode(prompt.text);
   }

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// R sequences of a pass, T their tokens
+#include "tandem/runtime/session/reward_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/device/process.h"
+#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/text/chat.h"
+#include "tandem/text/unicode.h"
+
+namespace tandem::runtime {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int64_t kPassTokens = 8192;  // at most, unless one sequence has more: bounds the activations
+
+// Nothing is measured: what a group is scored must not depend on what else ran when the program started.
+model::kernel::Gemm fixed_products(c10::ScalarType dtype) {
+  using model::kernel::Library;
+  return {dtype, model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false}};
+}
+
+std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
+
+model::ModelConfig config_of(const std::string& dir) {
+  if (dir.empty()) throw UserError("reward.model", "is empty", "the directory of a reward model");
+  const model::ModelConfig config = model::read_config(dir, model::ModelUse::kScores);
+  if (config.num_labels != 1)
+    throw UserError(dir + "/config.json", join_text("has ", config.num_labels, " labels"), "one, whose score is the reward");
+  if (!text::Tokenizer::present_in(dir)) throw UserError(dir, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
+  return config;
+}
+
+// The tokens that all of them begin with, but each keeps one of its own.
+size_t shared_tokens(std::span<const Tokens> sequences) {
+  size_t shared = sequences[0].size() - 1;
+  for (const Tokens& one : sequences.subspan(1)) {
+    const auto begin = sequences[0].begin();
+    const auto differ = std::mismatch(begin, begin + static_cast<ptrdiff_t>(std::min(shared, one.size() - 1)), one.begin()).first;
+    shared = static_cast<size_t>(differ - begin);
+  }
+  return shared;
+}
+
+at::Tensor tensor_of(const std::vector<int64_t>& values) {
+  at::Tensor t = at::empty({std::ssize(values)}, at::kLong);
+  std::copy(values.begin(), values.end(), t.data_ptr<int64_t>());
+  return t;
+}
+
+// Sequences end to end; what they share goes through the model once. rows_R are their last tokens.
+struct ScorePass {
+  model::TokenBatch tokens;
+  model::kernel::Trees trees;
+};
+
+ScorePass pack(std::span<const Tokens> sequences, size_t stem) {
+  std::vector<int64_t> ids, positions, last;
+  model::kernel::Trees trees;
+  const auto append = [&](const Tokens& from, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) ids.push_back(from[i]), positions.push_back(static_cast<int64_t>(i));
+  };
+  const bool shares = stem > 0 && sequences.size() > 1;
+  if (shares) {
+    append(sequences[0], 0, stem);
+    trees.push_back({0, static_cast<int64_t>(stem), {}});
+  }
+  for (const Tokens& one : sequences) {
+    if (!shares) trees.push_back({std::ssize(ids), std::ssize(one), {}});
+    else trees[0].branches.push_back(static_cast<int64_t>(one.size() - stem));
+    append(one, shares ? stem : 0, one.size());
+    last.push_back(std::ssize(ids) - 1);
+  }
+  return {{tensor_of(ids), tensor_of(positions), tensor_of(last), {}, {}}, std::move(trees)};
+}
+
+// Attention as it is, until the pass is given up.
+class AbandonableContext final : public model::AttentionContext {
+ public:
+  AbandonableContext(model::kernel::Trees trees, const std::atomic<int64_t>& num_abandoned)
+      : packed_(std::move(trees), false), num_abandoned_(num_abandoned), seen_(num_abandoned) {}
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
+    if (num_abandoned_ != seen_) throw UserError("reward.model", "the batch was given up", "the run is ending");
+    return packed_.attend(layer, qkv, shape);
+  }
+
+ private:
+  model::PackedContext packed_;
+  const std::atomic<int64_t>& num_abandoned_;
+  int64_t seen_;
+};
+
+class ModelRule final : public reward::Rule {
+ public:
+  ModelRule(const reward::Options& o, device::Arena arena, int threads)
+      : dir_(o.model),
+        threads_(threads),
+        arena_(std::move(arena)),
+        gemm_(fixed_products(dtype_of(o.model_dtype, "reward.model_dtype"))),
+        model_(config_of(dir_), {}, gemm_, arena_, "reward_model"),
+        tokenizer_(text::Tokenizer::load(dir_)) {
+    if (text::ChatTemplate::present_in(dir_)) chat_ = text::ChatTemplate::load(dir_);
+    model_.load(dir_);
+  }
+
+  const std::string& name() const override { return name_; }
+  bool needs_gold() const override { return false; }
+  void abandon() const noexcept override { ++num_abandoned_; }
+  reward::Score score(const reward::Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override {
+    if (answers.empty()) return {};
+    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
+    std::vector<size_t> sequence_of;
+    std::map<Tokens, size_t> known;
+    for (const reward::Answer& answer : answers) {
+      Tokens tokens = scored_tokens(answer);
+      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
+      if (fresh) sequences.push_back(std::move(tokens));
+      sequence_of.push_back(place->second);
+    }
+    const std::vector<double> values = run_in_passes(sequences);
+    std::vector<reward::Score> scores;
+    for (const size_t i : sequence_of) scores.push_back({values[i], {{name_, values[i]}}, ""});
+    return scores;
+  }
+
+ private:
+  std::vector<double> run_in_passes(std::span<const Tokens> sequences) const {
+    const device::ThreadLimit limit(threads_);
+    const size_t stem = shared_tokens(sequences);
+    std::vector<double> scores;
+    for (size_t begin = 0, end = 0; begin < sequences.size(); begin = end) {
+      auto tokens = static_cast<int64_t>(stem);
+      for (; end < sequences.size(); ++end) {
+        tokens += static_cast<int64_t>(sequences[end].size() - stem);
+        if (tokens > kPassTokens && end > begin) break;
+      }
+      std::ranges::copy(run(sequences.subspan(begin, end - begin), stem), std::back_inserter(scores));
+    }
+    return scores;
+  }
+
+  std::vector<double> run(std::span<const Tokens> sequences, size_t stem) const {
+    at::NoGradGuard off;
+    const ScorePass pass = pack(sequences, stem);
+    AbandonableContext context(pass.trees, num_abandoned_);
+    const at::Tensor hidden_RH = model_.decoder().forward(model_.parameters(), pass.tokens, context);
+    const at::Tensor scores_R1 = model_.decoder().scores(model_.parameters(), hidden_RH);
+    const float* first = scores_R1.data_ptr<float>();
+    return {first, first + sequences.size()};
+  }
+
+  // What the model reads, up to the token whose score counts: the last one that is no padding, as transformers has it.
+  Tokens scored_tokens(const reward::Answer& answer) const {
+    Tokens ids = tokens_of(answer);
+    if (ids.empty()) throw UserError("reward.model " + dir_, "is asked about a text without a token", "a prompt or a response");
+    const int64_t vocabulary = model_.config().vocab_size;
+    if (const int32_t top = *std::ranges::max_element(ids); top >= vocabulary)
+      throw UserError("reward.model " + dir_, join_text("its tokenizer gives token ", top),
+                      join_text("ids below its vocab_size, ", vocabulary));
+    while (ids.size() > 1 && ids.back() == model_.config().pad_id) ids.pop_back();
+    const int64_t context = model_.config().max_positions, cut = std::ssize(ids) - context;
+    if (cut <= 0) return ids;
+    ids.erase(ids.begin(), ids.begin() + cut);
+    const int64_t count = ++num_cut_;
+    if ((count & (count - 1)) == 0)
+      log::warning("reward.model ", dir_, ": ", count, " conversations so far were longer than its context; their last ", context,
+                   " tokens were scored");
+    return ids;
+  }
+
+  Tokens tokens_of(const reward::Answer& answer) const {
+    if (answer.messages.empty() || !chat_) {
+      if (answer.prompt.empty() && !answer.messages.empty())
+        throw UserError("reward.model " + dir_, "has no chat template, and the prompt is a list of messages", "a prompt that is a text");
+      return tokenizer_.encode(well_formed(answer.prompt) + well_formed(answer.response));
+    }
+    text::Conversation talk = text::Conversation::from_json(nlohmann::ordered_json::parse(answer.messages), "reward.model " + dir_);
+    talk.messages.push_back({{"role", "assistant"}, {"content", well_formed(answer.response)}});
+    talk.add_generation_prompt = false;
+    return text::encode_rendered(tokenizer_, chat_->render(talk));
+  }
+
+  std::string dir_;
+  int threads_;
+  device::Arena arena_;
+  model::kernel::Gemm gemm_;
+  ModelOnRank model_;
+  text::Tokenizer tokenizer_;
+  std::optional<text::ChatTemplate> chat_;
+  std::string name_ = "model";
+  mutable std::atomic<int64_t> num_abandoned_ = 0, num_cut_ = 0;
+};
+
+// One of several rules over one model.
+class SharedRule final : public reward::Rule {
+ public:
+  explicit SharedRule(std::shared_ptr<const ModelRule> model) : model_(std::move(model)) {}
+  const std::string& name() const override { return model_->name(); }
+  bool needs_gold() const override { return model_->needs_gold(); }
+  void abandon() const noexcept override { model_->abandon(); }
+  reward::Score score(const reward::Answer& answer) const override { return model_->score(answer); }
+  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override { return model_->score_batch(answers); }
+
+ private:
+  std::shared_ptr<const ModelRule> model_;
+};
+
+}  // namespace
+
+reward::ModelRuleMaker reward_models(const device::Arena& arena, int threads) {
+  using Name = std::pair<std::string, std::string>;
+  const auto loaded = std::make_shared<std::map<Name, std::weak_ptr<const ModelRule>>>();
+  return [=](const reward::Options& options) -> std::unique_ptr<reward::Rule> {
+    std::weak_ptr<const ModelRule>& known = (*loaded)[{options.model, options.model_dtype}];
+    std::shared_ptr<const ModelRule> model = known.lock();
+    if (!model) known = model = std::make_shared<const ModelRule>(options, arena, threads);
+    return std::make_unique<SharedRule>(std::move(model));
+  };
+}
+
+std::unique_ptr<reward::Rule> grading_rule(const std::string& spec) {
+  return reward::make_rule(spec, {}, reward_models(device::Arena("device"), kAlone));
+}
+
+}  // namespace tandem::runtime
