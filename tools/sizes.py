@@ -75,15 +75,15 @@ def signature(head):
     return match[1].strip(), count + 1 if some else 0
 
 
-PARTS = ("backend", "kernel", "family", "recipe", "session", "folder", "math", "pipeline", "jinja", "jinja_value")
+PARTS = ("backend", "kernel", "expert", "family", "recipe", "session", "folder", "math", "pipeline", "jinja", "jinja_value")
 
 
 def unit_of(path):
     """The folder a file counts for: its module, or a part of one that counts as a module of its own."""
     parts = path.relative_to(SRC).parts[:-1]
-    if len(parts) > 1 and (parts[1] in PARTS or parts[0] == "cli"):
+    if parts[0] == "cli":
         return "/".join(parts[:2])
-    return parts[0]
+    return "/".join(parts[:1 + max((i for i, name in enumerate(parts) if name in PARTS), default=0)])
 
 
 def main():

@@ -152,7 +152,8 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
   const bool some_rows = x.size(0) != batch.ids_T.size(0);  // of the last layer
   const kernel::Router router{p.router,
                               p.router_bias.value,
-                              {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid, m.normalize, static_cast<float>(m.scaling)},
+                              {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid, m.normalize,
+                               static_cast<float>(m.scaling)},
                               router_loss(batch, index, some_rows)};
   at::Tensor chosen;
   if (batch.replayed_routes_TX.defined()) {
@@ -197,10 +198,11 @@ at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch&
 }
 
 void Decoder::serve_experts(const ModelParameters& parameters) const {
+  const int64_t choices = config_.moe.experts_per_token;
+  const kernel::Routing routing{at::empty({0, choices}, at::kLong), at::empty({0, choices}, at::kFloat)};
   for (const LayerParameters& p : parameters.layers) {
     if (!p.router.value.defined()) continue;
     const at::Tensor none = at::empty({0, config_.hidden_size}, p.router.value.options());
-    const kernel::Routing routing{at::empty({0, config_.moe.experts_per_token}, at::kLong), at::empty({0, config_.moe.experts_per_token}, at::kFloat)};
     kernel::experts(gemm_, none, routing, {p.expert_gate_up, p.expert_down, expert_place_});
   }
 }

@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tandem/comm/group.h"
-#include "tandem/model/kernel/experts.h"
+#include "tandem/model/kernel/expert/experts.h"
 #include "tandem/model/kernel/function.h"
 #include "tandem/model/parameters.h"
 

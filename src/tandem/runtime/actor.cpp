@@ -33,7 +33,8 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
                                    static_cast<uint64_t>(context.config.run.seed)});
-  for (const model::family::Parameter& p : model::family::parameters(config)) origins_.emplace(p.name, Origin{p, train_.table(), train_.values()});
+  for (const model::family::Parameter& p : model::family::parameters(config))
+    origins_.emplace(p.name, Origin{p, train_.table(), train_.values()});
   if (const model::Lora* adapters = trainer_->lora())
     for (const model::ParameterEntry& e : adapters->table().entries)
       origins_.emplace(e.parameter.name, Origin{e.parameter, adapters->table(), adapters->values()});

@@ -113,7 +113,8 @@ void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std:
     at::Tensor bias = parameters_.layers[i].router_bias.value;
     if (!bias.defined()) continue;
     const auto saved = state.find(bias_name(i));
-    if (saved == state.end() || saved->second.sizes() != bias.sizes()) throw UserError(where, "no tensor " + bias_name(i), "the state of this model");
+    if (saved == state.end() || saved->second.sizes() != bias.sizes())
+      throw UserError(where, "no tensor " + bias_name(i), "the state of this model");
     bias.copy_(saved->second);
   }
 }
@@ -127,7 +128,8 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
       model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
       setup_.decoder.forward(parameters_, batch.tokens, context);
     }
-    load.count(batch.tokens.replayed_routes_TX.defined() ? batch.tokens.replayed_routes_TX : batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
+    const model::TokenBatch& tokens = batch.tokens;
+    load.count(tokens.replayed_routes_TX.defined() ? tokens.replayed_routes_TX : tokens.recorded_routes_TX, tokens.rows_R);
   }
   load.sum_over(*setup_.ranks.dp);
   return load;

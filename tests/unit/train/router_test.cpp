@@ -8,7 +8,7 @@
 #include "../../tiny_model.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/model/kernel/experts.h"
+#include "tandem/model/kernel/expert/experts.h"
 #include "tandem/train/router_load.h"
 #include "tandem/train/trainer.h"
 

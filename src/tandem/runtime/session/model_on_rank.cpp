@@ -11,8 +11,8 @@
 
 namespace tandem::runtime {
 
-ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
-                         const device::Owner& owner)
+ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
+                         device::Arena& arena, const device::Owner& owner)
     : table_(model::parameter_table(config, place.layout, place.rank)),
       decoder_(config, gemm, place),
       values_(arena.allocate(owner, {table_.num_elements}, gemm.dtype())),

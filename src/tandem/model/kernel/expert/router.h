@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A mixture of experts: each token goes through the k experts its router chooses. Tokens are sorted by expert, so that an
-// expert is one product over its tokens, forward and backward.
+// Which experts a token goes to, and with what weight.
 //
-// T tokens, H hidden, E experts, F width of one (as this rank holds it), k experts per token, S rows, by expert (dispatch.h).
+// T tokens, H hidden, E experts, k experts per token.
 
 #include <ATen/core/Tensor.h>
 
-#include "tandem/model/kernel/dispatch.h"
 #include "tandem/model/kernel/function.h"
 
 namespace tandem::model::kernel {
@@ -48,15 +46,5 @@ struct Routing {
 /// sigmoid and bias Qwen3-MoE's. `chosen` (int64 [T,k], may be undefined) replaces the choice; the weights are still this
 /// router's.
 Routing route(const Gemm& gemm, const at::Tensor& x_TH, const Router& router, const at::Tensor& chosen_Tk);
-
-/// Of the experts that this rank holds: gate_up [E*2F, H], each its gate, then its up; down [E*H, F].
-struct ExpertWeights {
-  Parameter gate_up, down;
-  ExpertPlace place;
-};
-
-/// Sum over a token's experts of weight * down(silu(gate) * up). Where other ranks hold some of the experts or some of an expert's
-/// columns, this rank's part of that sum. Collective over place.peers, forward and backward.
-at::Tensor experts(const Gemm& gemm, const at::Tensor& x_TH, const Routing& routing, const ExpertWeights& experts);
 
 }  // namespace tandem::model::kernel

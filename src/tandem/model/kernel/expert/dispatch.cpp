@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/dispatch.h"
+#include "tandem/model/kernel/expert/dispatch.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
