@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layouts compute the same: ten steps on the samples of one run, trained under dp2 and tp2, by threads and by processes,
-give one rank's gradient norms and log-probabilities within 1e-5; each rollout layout gives one rank's greedy answers."""
+give one rank's gradient norms and log-probabilities within 1e-5; each rollout layout gives one rank's greedy answers. So it is with
+experts that ranks hold between them."""
 import itertools
+import json
 import math
 import pathlib
+import shutil
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
 import run_folder as rf  # noqa: E402
+import small_model  # noqa: E402
 
 STEPS = 10
 BOUND = 1e-5
@@ -51,6 +55,55 @@ def answers(folder):
     return rf.rows(folder, "SELECT row, response FROM evals WHERE step = 0 ORDER BY row")
 
 
+def check_rollout(folder, settings, flags, layouts, want):
+    name = "train %s, rollout %s" % layouts
+    program.quickstart(folder, {**settings, "run.steps": 2, "eval.after": "false"},
+                       [*flags, "--ranks", "2", "--threads", "2", "--train-layout", layouts[0], "--rollout-layout", layouts[1]])
+    steps = rf.metrics(folder)
+    checks.check(len(steps) == 2, name + ": the number of steps")
+    worst = max(abs(m["actor/kl_rollout_train"]) for m in steps)
+    checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (name, worst))
+    checks.check(answers(folder) == want, name + ": greedy answers differ from one rank's")
+    print("%-24s kl_rollout_train %.2g, greedy answers equal: %s" % (name, worst, answers(folder) == want), flush=True)
+
+
+def logprobs_of(folder):
+    lines = "".join(json.dumps({"ids": [i, 3, 5, i + 1, 2, 7]}) + "\n" for i in range(1, 8))
+    out = program.done(["logprobs", "--model", folder + "/checkpoint/latest/hf"], stdin=lines).stdout
+    return [x for line in out.splitlines() for x in json.loads(line)["logprobs"]]
+
+
+def write_moe(folder, like):
+    """A sparse model of random weights with the tokenizer of another."""
+    config = json.loads(pathlib.Path(like, "config.json").read_text())
+    small_model.write_model(folder, small_model.moe_config(config["vocab_size"], config["eos_token_id"]), exponent=-3)
+    for path in pathlib.Path(like).glob("*token*"):
+        shutil.copy(path, folder)
+
+
+def check_experts(root):
+    settings = STARTS["random weights"]
+    program.quickstart(root + "/dense", {**settings, "run.steps": 1}, ["--no-eval"])
+    write_moe(root + "/moe", root + "/dense/init/hf")
+    start = ["--model", root + "/moe"]
+    program.quickstart(root + "/base", settings, [*start, "--threads", "1"])
+    want = answers(root + "/base")
+    checks.check(len(set(r[1] for r in want)) >= 3, "experts: the base run answers in many ways")
+    replay = [*start, "--replay", root + "/base", "--no-eval", "--threads", "2"]
+    one = root + "/one"
+    program.quickstart(one, settings, replay)
+    print("experts")
+    for layout in ("dp2", "tp2", "tp2,ep2"):
+        program.quickstart(root + "/" + layout, settings, replay + ["--ranks", "2", "--train-layout", layout])
+        compare(layout + ", experts", root + "/" + layout, one)
+        worst = max(abs(a - b) for a, b in zip(logprobs_of(root + "/" + layout), logprobs_of(one), strict=True))
+        checks.check(worst <= BOUND, "%s: the trained model that was saved differs by %.2g" % (layout, worst))
+    for train, rollout in (("dp2", "dp2,ep2"), ("tp2,ep2", "tp2,ep2"), ("dp2", "tp2,ep2"), ("tp2", "dp2,ep2"), ("tp2,ep2", "dp2,ep2")):
+        check_rollout(root + "/" + train + "-" + rollout, settings, start, (train, rollout), want)
+    refused = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", root + "/no", *start, "--ranks", "2", "--train-layout", "dp2,ep2"]
+    program.refused(refused + rf.sets(settings), 2, "cannot be trained in this version")
+
+
 def check_start(start, settings, root):
     base = root + "/base"
     program.quickstart(base, settings, ["--threads", "1"])
@@ -70,19 +123,12 @@ def check_start(start, settings, root):
             program.quickstart(root + "/mpi-" + layout, pair, replay + ["--train-layout", layout], rf.mpi(2))
             compare(layout + ", processes", root + "/mpi-" + layout, one)
     for train, rollout in itertools.product(LAYOUTS, LAYOUTS if start == "random weights" else []):
-        name = "train %s, rollout %s" % (train, rollout)
-        folder = root + "/" + train + "-" + rollout
-        program.quickstart(folder, {**pair, "run.steps": 2, "eval.after": "false"},
-                           ["--model", model, "--ranks", "2", "--threads", "2", "--train-layout", train, "--rollout-layout", rollout])
-        steps = rf.metrics(folder)
-        checks.check(len(steps) == 2, name + ": the number of steps")
-        worst = max(abs(m["actor/kl_rollout_train"]) for m in steps)
-        checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (name, worst))
-        checks.check(answers(folder) == want, name + ": greedy answers differ from one rank's")
-        print("%-24s kl_rollout_train %.2g, greedy answers equal: %s" % (name, worst, answers(folder) == want), flush=True)
+        check_rollout(root + "/" + train + "-" + rollout, pair, ["--model", model], (train, rollout), want)
 
 
 for start, settings in STARTS.items():
     with tempfile.TemporaryDirectory(prefix="tandem_ranks_") as root:
         check_start(start, settings, root)
+with tempfile.TemporaryDirectory(prefix="tandem_ranks_") as root:
+    check_experts(root)
 checks.exit()

@@ -32,7 +32,7 @@ Result run(const ModelConfig& config, int tp) {
     at::Tensor values = at::zeros({table.num_elements}, at::kFloat), grads = at::zeros({table.num_elements}, at::kFloat);
     initialize_parameters(table, values, 9, 0.3);
     const ModelParameters parameters = make_parameters(table, values, grads);
-    const Decoder decoder(config, gemm, tp > 1 ? &world : nullptr);
+    const Decoder decoder(config, gemm, {layout, world.rank(), tp > 1 ? &world : nullptr, nullptr});
     const at::Tensor ids = at::arange(23, at::kLong) * 5 % 64, positions = at::cat({at::arange(9, at::kLong), at::arange(14, at::kLong)});
     PackedContext context(kernel::stems(lengths), false);
     const at::Tensor scores = decoder.scores(parameters, decoder.forward(parameters, {ids, positions, {}, {}, {}}, context));

@@ -142,8 +142,9 @@ class Generate : public Command {
                           "expected `prompt_ids`");
         const bool messages = row.contains("messages");
         if (messages) {
+          const auto conversation = text::Conversation::from_json(row, where);
           if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
-          prompt.ids = text::encode_conversation(*tokenizer, *chat, text::Conversation::from_json(row, where), where).ids;
+          prompt.ids = text::encode_conversation(*tokenizer, *chat, conversation, where).ids;
         } else {
           prompt.ids = tokenizer->encode(text_field(row, "prompt", where));
         }

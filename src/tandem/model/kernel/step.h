@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the nodes of the graph share. Included by the .cpp files of this folder alone.
+// What the nodes of the graph share. Included by the .cpp files of this folder and its expert/ alone.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
