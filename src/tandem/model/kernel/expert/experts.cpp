@@ -12,7 +12,10 @@ namespace tandem::model::kernel {
 namespace {
 
 constexpr int64_t kFewRows = 32;  // per expert: then experts run side by side, each on one thread
-constexpr int64_t kDotRows = 24;  // up to here dot products with the weights as they lie are faster than a library that repacks them
+// Up to here dot products with the weights as they lie are faster than a library that repacks them; with matrix units it catches up
+// earlier.
+template <class E>
+constexpr int64_t kDotRows = sizeof(E) == 2 ? 8 : 24;
 constexpr int64_t kColumns = 64;  // of one task
 
 template <class E>
@@ -49,14 +52,14 @@ struct Products {
     std::vector<Task> tasks;
     const int64_t N = y.size(1), K = x.size(1);
     rows.for_experts(false, [&](int64_t e, int64_t first, int64_t count) {
-      for (int64_t column = 0; column < N && count <= kDotRows; column += kColumns) tasks.push_back({e, first, count, column});
-      if (count > kDotRows) tasks.push_back({e, first, count, 0});
+      for (int64_t column = 0; column < N && count <= kDotRows<E>; column += kColumns) tasks.push_back({e, first, count, column});
+      if (count > kDotRows<E>) tasks.push_back({e, first, count, 0});
     });
     const at::Tensor x_float = x.to(at::kFloat);
     at::parallel_for(0, std::ssize(tasks), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const auto [e, first, count, column] = tasks[static_cast<size_t>(i)];
-        if (count > kDotRows) {
+        if (count > kDotRows<E>) {
           at::Tensor out = y.narrow(0, first, count);
           gemm.forward(out, x.narrow(0, first, count), part_of(weights, e, num_experts));
           continue;
