@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import pathlib
-import shutil
 import sys
 import tempfile
 
@@ -73,18 +72,10 @@ def logprobs_of(folder):
     return [x for line in out.splitlines() for x in json.loads(line)["logprobs"]]
 
 
-def write_moe(folder, like):
-    """A sparse model of random weights with the tokenizer of another."""
-    config = json.loads(pathlib.Path(like, "config.json").read_text())
-    small_model.write_model(folder, small_model.moe_config(config["vocab_size"], config["eos_token_id"]), exponent=-3)
-    for path in pathlib.Path(like).glob("*token*"):
-        shutil.copy(path, folder)
-
-
 def check_experts(root):
     settings = STARTS["random weights"]
     program.quickstart(root + "/dense", {**settings, "run.steps": 1}, ["--no-eval"])
-    write_moe(root + "/moe", root + "/dense/init/hf")
+    small_model.write_moe(root + "/moe", root + "/dense/init/hf")
     start = ["--model", root + "/moe"]
     program.quickstart(root + "/base", settings, [*start, "--threads", "1"])
     want = answers(root + "/base")

@@ -13,6 +13,7 @@ import tempfile
 import time
 
 import run_folder as rf
+import small_model
 from run_folder import said
 
 STEPS = rf.TINY["run.steps"]
@@ -109,6 +110,17 @@ def check_sync(h, kills_of_signal, extra, name):
             folder, happened = h.killed(recipe, name, min(4, kills - h.num_kills.get(number, 0)), extra, number)
             rf.check_equal(folder, whole, name)
             said(f"{name}, {number.name}: {'; '.join(happened)}: equal bit for bit")
+
+
+def mix_of(scratch):
+    """Two data sets of different lengths, one drawn from twice as often: a run goes round both within its steps."""
+    parts = []
+    for name, count, weight in (("odd", 7, 2), ("even", 5, 1)):
+        rows = [{"question": f"{i}+{i + 3}=", "answer": str(2 * i + 3)} for i in range(10 + count, 10 + 2 * count)]
+        path = scratch / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        parts.append(f"{path}={weight}")
+    return "[" + ", ".join(parts) + "]"
 
 
 def check_conserved(folder, staleness, num_groups):
@@ -286,7 +298,7 @@ def main():
     parser.add_argument("--model", default="", help="start from this model instead of a random one")
     parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", default="", help="sync, ranks, lora, evals, stale, early, damaged or warm")
+    parser.add_argument("--only", default="", help="sync, ranks, lora, mix, experts, evals, stale, early, damaged or warm")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", flush=True)
@@ -315,6 +327,12 @@ def main():
             check_sync(h, ranks_plan, ["--set", "model.lora_rank=4", "--set", "model.dtype=bfloat16"], "lora")
             if not options.model:
                 check_other_start(h)
+        if wanted("mix"):
+            check_sync(h, ranks_plan, ["--set", "data.mix=" + mix_of(h.scratch)], "mix")
+        if wanted("experts") and not options.model:
+            h.program.done(h.arguments(recipe, "dense", ["--steps", "1"]))
+            moe = small_model.write_moe(h.scratch / "moe", h.scratch / "dense/init/hf")
+            check_sync(h, ranks_plan, ["--model", str(moe), "--ranks", "2", "--train-layout", "tp2,ep2"], "experts")
         if wanted("evals"):
             check_stop_in_evaluation(h, [])
             check_stop_in_evaluation(h, ["--ranks", "2", "--train-layout", "tp2"])

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import shutil
 import struct
 
 
@@ -76,6 +77,15 @@ def moe_config(vocab_size, eos):
             "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": vocab_size,
             "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
             "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "eos_token_id": eos}
+
+
+def write_moe(folder, like):
+    """A sparse model of random weights with the tokenizer of another."""
+    config = json.loads(pathlib.Path(like, "config.json").read_text())
+    write_model(folder, moe_config(config["vocab_size"], config["eos_token_id"]), exponent=-3)
+    for path in pathlib.Path(like).glob("*token*"):
+        shutil.copy(path, folder)
+    return folder
 
 
 def write_whole_text_tokenizer(folder, alphabet, texts, end="<end>"):
