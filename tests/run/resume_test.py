@@ -244,11 +244,10 @@ def check_other_recipe(h, whole, recipe):
     said("resume refuses another seed, data or group size, a foreign folder and one in use; it tells a changed learning rate")
 
 
-def check_stop_in_evaluation(h, extra):
+def check_stop_in_evaluation(h, name, extra):
     """Evaluations that take most of the time: signals fall into them. Nothing is lost, no step is done again."""
     recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=40, eval__temperature=1.0, eval__max_new_tokens=60,
                             data__synthetic_eval_rows=30)
-    name = "evals" + "".join(extra).replace("-", "_")
     whole = h.uninterrupted(recipe, name, extra)
     folder, in_evaluation = h.scratch / (name + "_stopped"), 0
     for _ in range(60):
@@ -333,9 +332,13 @@ def main():
             h.program.done(h.arguments(recipe, "dense", ["--steps", "1"]))
             moe = small_model.write_moe(h.scratch / "moe", h.scratch / "dense/init/hf")
             check_sync(h, ranks_plan, ["--model", str(moe), "--ranks", "2", "--train-layout", "tp2,ep2"], "experts")
+            latent = small_model.with_tokenizer(h.scratch / "latent", rf.ROOT / "tests/fixtures/deepseek_v3", h.scratch / "dense/init/hf")
+            shared = ["--model", str(latent), "--ranks", "2", "--train-layout", "dp2", "--rollout-layout", "dp2,ep2"]
+            check_sync(h, ranks_plan, [*shared, *rf.sets({"model.dtype": "bfloat16", "train.router_bias_rate": 0.01})], "shared_experts")
+            check_stop_in_evaluation(h, "evals_experts", shared)
         if wanted("evals"):
-            check_stop_in_evaluation(h, [])
-            check_stop_in_evaluation(h, ["--ranks", "2", "--train-layout", "tp2"])
+            check_stop_in_evaluation(h, "evals", [])
+            check_stop_in_evaluation(h, "evals_tp2", ["--ranks", "2", "--train-layout", "tp2"])
         for policy in ("drop", "wait"):
             if wanted("stale"):
                 check_stale(h, policy, [5, 5, 5, 5] if options.full else [4, 3])

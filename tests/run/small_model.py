@@ -88,6 +88,14 @@ def write_moe(folder, like):
     return folder
 
 
+def with_tokenizer(folder, model, like):
+    """A copy of a model directory with the tokenizer of another, whose vocabulary is no larger."""
+    shutil.copytree(model, folder)
+    for path in pathlib.Path(like).glob("*token*"):
+        shutil.copy(path, folder)
+    return folder
+
+
 def write_whole_text_tokenizer(folder, alphabet, texts, end="<end>"):
     """A tokenizer that knows the letters of `alphabet` and, as one token each, `end` and the texts. Returns the number of ids."""
     names = [*alphabet, end, *texts]

@@ -182,7 +182,8 @@ def check_checkpoint(program, python, sparse):
             assert c["ids"] == theirs, (texts[i], c["ids"], theirs, told["gap"][i])
             error = max(error, worst(c["logprobs"], told["logprobs"][i][len(prompts[i]) - 1:]))
         assert error <= BOUND, error
-        said(f"a trained {'sparse ' if sparse else ''}checkpoint of {files} files in transformers: {'' if sparse else 'cut as there, '}no missing tensor, "
+        what = f"sparse checkpoint of {files} files" if sparse else f"checkpoint of {files} files, cut as there,"
+        said(f"a trained {what} in transformers: no missing tensor, "
              f"tokens equal, logprobs within {error:.1e}, greedy tokens equal "
              f"(smallest top-2 gap {min(told['gap']):.4f})")
 

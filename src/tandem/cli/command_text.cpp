@@ -48,10 +48,12 @@ std::vector<std::string> choices_field(const json& row, const std::string& where
 }
 
 // What the prompt was rendered from, if the line has messages, in `messages` or in place of a prompt's text.
-std::string messages_field(const json& row) {
+std::string messages_field(const json& row, const std::string& where) {
   const char* name = row.contains("messages") ? "messages" : "prompt";
   if (!row.contains(name) || !row[name].is_array()) return "";
   json whole = {{"messages", row[name]}};
+  for (const json& message : row[name])
+    if (message.is_object()) text::require_text(message, where);
   if (row.contains("tools")) whole["tools"] = row["tools"];
   return whole.dump();
 }
@@ -76,7 +78,9 @@ void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
 void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out) {
   const auto rendered_by = text::ChatTemplate::load(model, template_file);
   each_line(in, out, [&](const json& row, const std::string& where) {
-    return ordered_json{{"text", rendered_by.render(text::Conversation::from_json(row, where))}};
+    const auto conversation = text::Conversation::from_json(row, where);
+    for (const json& message : conversation.messages) text::require_text(message, where);
+    return ordered_json{{"text", rendered_by.render(conversation)}};
   });
 }
 
@@ -93,7 +97,7 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
     answer.choices = choices_field(row, where);
     answer.columns = row.dump();
     if (row.contains("prompt") && row["prompt"].is_string()) answer.prompt = row["prompt"].get<std::string>();
-    answer.messages = messages_field(row);
+    answer.messages = messages_field(row, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
     answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()
                                  ? row["response_tokens"].get<int64_t>()

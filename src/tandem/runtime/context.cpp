@@ -3,6 +3,9 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <cstring>
+#include <type_traits>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
@@ -26,6 +29,20 @@ comm::MeshSizes sizes_of(const model::Layout& layout) {
   return sizes;
 }
 
+// Rank 0 measures for all: ranks that compute the same tokens must choose the same experts.
+model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Group& world) {
+  using model::kernel::Gemm, model::kernel::GemmChoice;
+  if (parity || world.size() == 1) return {dtype, parity};
+  GemmChoice choice;
+  static_assert(std::is_trivially_copyable_v<GemmChoice>);
+  if (world.rank() == 0) choice = Gemm(dtype, parity).choice();
+  at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof choice)}, at::kByte);
+  std::memcpy(bytes.data_ptr(), &choice, sizeof choice);
+  world.broadcast(bytes, 0);
+  std::memcpy(&choice, bytes.data_ptr(), sizeof choice);
+  return {dtype, choice};
+}
+
 }  // namespace
 
 RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop)
@@ -38,7 +55,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       rollout_mesh(ranks, sizes_of(rollout_layout)),
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
-      gemm(dtype_of(c.model.dtype, "model.dtype"), c.run.parity),
+      gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
       stop_requested(std::move(stop)) {
   // Sums over the ranks of a tensor-parallel group, and over the experts it deals, have the order of that group.
   const bool same = train_layout.tp == rollout_layout.tp && (train_layout.tp == 1 || (train_layout.ep == rollout_layout.ep &&

@@ -57,7 +57,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   if (recipe_.needs_reference() && !(actor_.lora() && other.empty())) {
     reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device,
                                                "reference_weights");
-    reference_->load(other.empty() ? model_dir : other);
+    reference_->load(other.empty() ? files_.start_dir() : other);
   }
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");

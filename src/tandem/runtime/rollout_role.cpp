@@ -58,7 +58,9 @@ void RolloutRole::start_groups() {
 void RolloutRole::generate() {
   const bool alone = context_.world.size() == 1;  // else all ranks stop between rounds
   const int64_t steps = context_.config.parallel.exchange_steps * (context_.config.staleness() == 0 ? kSyncRounds : 1);
-  for (int64_t i = 0; i < steps && engine_.must_step(); ++i) {
+  for (int64_t i = 0; i < steps; ++i) {
+    generating_ = engine_.must_step();
+    if (!generating_) break;
     if (alone && context_.stop_requested && context_.stop_requested()) break;
     engine_.step();
     for (data::Group& group : engine_.finished()) {
@@ -70,7 +72,7 @@ void RolloutRole::generate() {
 
 std::vector<data::Group> RolloutRole::graded() {
   const double begin = now_s(), timeout_s = context_.config.schedule.queue.take_timeout_s;
-  const Deadline moment = Deadline::after_s(engine_.running() ? kMomentS : kIdleMomentS);
+  const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
   std::vector<data::Group> groups;
   while (auto group = scorer_.collect(moment)) groups.push_back(std::move(*group));
   context_.recorder.add("time/reward_s", now_s() - begin);

@@ -68,6 +68,7 @@ class RolloutRole {
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0;
+  bool generating_ = false;      // the last round, here or on a rank that shares experts
   double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };
 

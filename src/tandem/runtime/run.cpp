@@ -11,6 +11,7 @@
 #include "tandem/runtime/rl_run.h"
 #include "tandem/runtime/session/start_model.h"
 #include "tandem/runtime/supervised_run.h"
+#include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
 namespace {
@@ -45,6 +46,13 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
   return dir + "/hf";
 }
 
+// What the options ask of the model, before any work.
+void check_model(const RunConfig& c, const std::string& model_dir, bool supervised, bool rl) {
+  const model::ModelConfig model = model::read_config(model_dir);
+  if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
+  if (rl) train::check_options(c.train, model, c.model.lora, "train");
+}
+
 std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) {
   data::SampleReader reader(folder.path("samples.sqlite"));
   for (const data::StepSummary& s : reader.eval_steps())
@@ -69,7 +77,9 @@ RunSummary run_rl(const RunRequest& request) {
     if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     world.barrier();
     std::string model_dir = start_model(request.config, world);
-    if (request.config.model.path.empty() && request.config.supervised.steps > 0) model_dir = warm_start(request, world, model_dir);
+    const bool warm = request.config.model.path.empty() && request.config.supervised.steps > 0;
+    check_model(request.config, model_dir, warm, true);
+    if (warm) model_dir = warm_start(request, world, model_dir);
     if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
     RankContext context(request.config, world, request.stop);
     RlRun run(request, context, folder.get(), model_dir);
@@ -88,6 +98,7 @@ RunSummary run_supervised(const RunRequest& request) {
     if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     world.barrier();
     const std::string model_dir = start_model(request.config, world);
+    check_model(request.config, model_dir, true, false);
     RankContext context(request.config, world, request.stop);
     const RunSummary summary = SupervisedRun(request, context, folder.get(), model_dir).run();
     if (!folder) return;

@@ -72,6 +72,10 @@ Conversation Conversation::from_json(const Json& row, const std::string& where) 
   return out;
 }
 
+void require_text(const Json& message, const std::string& where) {
+  if (message.contains("ids")) throw UserError(where, "a message has `ids`, an answer as it was sampled", "expected its text, `content`");
+}
+
 ChatTemplate::ChatTemplate(std::string_view source, const std::string& where, Json tokens)
     : template_(source, where), tokens_(std::move(tokens)) {}
 

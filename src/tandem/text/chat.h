@@ -44,6 +44,9 @@ class ChatTemplate {
   nlohmann::ordered_json tokens_;
 };
 
+/// Errors: UserError if a message is an answer in token ids (turns.h), for who needs its text.
+void require_text(const nlohmann::ordered_json& message, const std::string& where);
+
 /// The ids of a rendered text. A template that writes the BOS itself keeps one of it where the tokenizer puts another before it.
 std::vector<int32_t> encode_rendered(const Tokenizer& tokenizer, std::string_view text);
 

@@ -41,9 +41,9 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("reference_micro_batch_tokens", o.reference_micro_batch_tokens, "Packed tokens of one pass of the reference stage.", at_least(1));
   field("recompute", o.recompute, "Keep only layer inputs and run each layer again in the backward pass.");
   field("router_balance_coef", o.router_balance_coef,
-        "Experts: coefficient of the load-balancing loss, over the trained tokens of the whole step. Without replayed routes it costs a "
-        "forward pass more.", at_least(0.0));
-  field("router_z_coef", o.router_z_coef, "Experts: coefficient of the routers' z-loss.", at_least(0.0));
+        "Experts: coefficient of the load-balancing loss of each sparse layer, over the trained tokens of the whole step. Without replayed "
+        "routes it costs a forward pass more.", at_least(0.0));
+  field("router_z_coef", o.router_z_coef, "Experts: coefficient of the z-loss of each layer's router.", at_least(0.0));
   field("router_bias_rate", o.router_bias_rate,
         "Experts with a correction bias (DeepSeek-V3): what a step adds to it for a load below the mean and takes for one above.",
         at_least(0.0));

@@ -27,6 +27,11 @@ void RouterLoad::count(const at::Tensor& routes, const at::Tensor& rows) {
     }
 }
 
+void RouterLoad::sum_over(comm::Group& dp, comm::Group& tp) {
+  dp.all_reduce(counts_LE_, comm::ReduceOp::kSum);
+  if (tp.size() > 1) tp.broadcast(counts_LE_, 0);
+}
+
 at::Tensor RouterLoad::relative_LE() const {
   const at::Tensor mean = counts_LE_.mean(1, true);
   return (counts_LE_ / mean).to(at::kFloat);

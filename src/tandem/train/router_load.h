@@ -18,8 +18,9 @@ class RouterLoad {
 
   /// Adds the experts of the rows. routes: int16, model::TokenBatch::recorded_routes_TX or replayed_routes_TX; rows: int64.
   void count(const at::Tensor& routes_TX, const at::Tensor& rows_R);
-  /// Over the ranks that have other tokens. Collective.
-  void sum_over(comm::Group& dp) { dp.all_reduce(counts_LE_, comm::ReduceOp::kSum); }
+  /// Over the ranks that have other tokens; those with the same tokens take the first one's counts, so that all go on alike.
+  /// Collective.
+  void sum_over(comm::Group& dp, comm::Group& tp);
 
   /// fp32: counts / counted tokens * E / k, which is 1 everywhere for an even load (DeepSeek-AI, DeepSeek-V3, eq. 18).
   at::Tensor relative_LE() const;

@@ -33,8 +33,6 @@ model::kernel::HeadOutput run_model(const Pass& pass, const MicroBatch& batch, m
   return pass.decoder.logprobs(pass.parameters, hidden_RH, batch.targets_R, pass.temperature);
 }
 
-std::string bias_name(size_t layer) { return join_text("router_bias.", layer); }
-
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
   const float* v = values_R.data_ptr<float>();
@@ -58,6 +56,16 @@ double learning_rate(const Options& o, int64_t step, int64_t total_steps) {
   const double done = std::min(1.0, static_cast<double>(step - o.warmup_steps) / span);
   const double left = o.lr_schedule == "linear" ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
   return o.lr * (o.min_lr_ratio + (1.0 - o.min_lr_ratio) * left);
+}
+
+void check_options(const Options& o, const model::ModelConfig& config, const model::LoraOptions& lora, const std::string& section) {
+  const auto refuse = [&](const char* option, const std::string& why) { throw UserError(section + "." + option, why, "0"); };
+  const std::string family = "a " + config.family;
+  if (o.router_balance_coef > 0 && config.moe.num_experts == 0) refuse("router_balance_coef", family + " has no experts");
+  if (o.router_z_coef > 0 && config.moe.num_experts == 0) refuse("router_z_coef", family + " has no experts");
+  if (o.router_bias_rate == 0) return;
+  if (!config.moe.correction_bias) refuse("router_bias_rate", family + " has no correction bias");
+  if (lora.rank > 0) refuse("router_bias_rate", "a correction bias cannot move where adapters alone are trained");
 }
 
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
@@ -85,11 +93,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
       parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
       optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {
-  const model::ModelConfig& config = setup.table.config;
-  if (config.moe.num_experts == 0 && (options.router_balance_coef > 0 || options.router_z_coef > 0))
-    throw UserError("router_balance_coef, router_z_coef", "a " + config.family + " has no experts", "0");
-  if (!config.moe.correction_bias && options.router_bias_rate > 0)
-    throw UserError("router_bias_rate", "a " + config.family + " has no correction bias", "0");
+  check_options(options, setup.table.config, setup.lora, "train");
 }
 
 void Trainer::start() {
@@ -97,26 +101,9 @@ void Trainer::start() {
   optimizer_.adopt_values();
 }
 
-std::map<std::string, at::Tensor> Trainer::state() const {
-  std::map<std::string, at::Tensor> all = optimizer_.state();
-  if (!lora_) return all;
-  for (size_t i = 0; i < parameters_.layers.size(); ++i)
-    if (const at::Tensor& bias = parameters_.layers[i].router_bias.value; bias.defined()) all[bias_name(i)] = bias;
-  return all;
-}
-
 void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
   optimizer_.restore(state, where);
-  if (!lora_) return;
-  lora_->merge();
-  for (size_t i = 0; i < parameters_.layers.size(); ++i) {
-    at::Tensor bias = parameters_.layers[i].router_bias.value;
-    if (!bias.defined()) continue;
-    const auto saved = state.find(bias_name(i));
-    if (saved == state.end() || saved->second.sizes() != bias.sizes())
-      throw UserError(where, "no tensor " + bias_name(i), "the state of this model");
-    bias.copy_(saved->second);
-  }
+  if (lora_) lora_->merge();
 }
 
 // The load of the step's tokens under the weights before the update: as replayed, else from a forward pass.
@@ -131,7 +118,7 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
     const model::TokenBatch& tokens = batch.tokens;
     load.count(tokens.replayed_routes_TX.defined() ? tokens.replayed_routes_TX : tokens.recorded_routes_TX, tokens.rows_R);
   }
-  load.sum_over(*setup_.ranks.dp);
+  load.sum_over(*setup_.ranks.dp, *setup_.ranks.tp);
   return load;
 }
 
@@ -185,7 +172,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   report.grad_norm = optimizer_.step(options_, lr);
   if (lora_) lora_->merge();
   if (sparse) {
-    load.sum_over(dp);
+    load.sum_over(dp, *setup_.ranks.tp);
     if (options_.router_bias_rate > 0) update_bias(parameters_, load, options_.router_bias_rate);
     const double router_rows = totals.global_tokens * static_cast<double>(load.relative_LE().size(0));
     report.router_load_max = load.most();

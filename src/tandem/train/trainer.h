@@ -22,6 +22,10 @@
 
 namespace tandem::train {
 
+/// Errors: UserError naming `section` and the option, for what only experts have and a model without them, and for a moving correction
+/// bias beside adapters, which could not carry it.
+void check_options(const Options& options, const model::ModelConfig& config, const model::LoraOptions& lora, const std::string& section);
+
 /// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient.
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
                                       double temperature, int64_t budget_tokens);
@@ -36,7 +40,7 @@ struct StepReport {
   double trained_tokens = 0;        ///< response tokens
   double sequence_tokens = 0;       ///< prompt and response of every row
   std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
-  std::optional<double> router_balance, router_z;  ///< mean over sparse layers and trained tokens of what the coefficients multiply
+  std::optional<double> router_balance, router_z;  ///< what the coefficients multiply, as a mean over sparse layers
   double computed_tokens = 0;       ///< what went through the model: a shared prompt counts once, a row's last token not at all
   std::vector<std::vector<float>> logprobs;  ///< of this rank's rows, under the weights before the update
 };
@@ -57,13 +61,11 @@ struct TrainerSetup {
 /// Read next  micro_batch.h (packing), optimizer.h (the update), algo/policy_loss.h
 class Trainer {
  public:
-  /// Errors: UserError for options that only experts have and a model without them.
+  /// Errors: as check_options.
   Trainer(const Options& options, const TrainerSetup& setup);
 
   /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
   void start();
-  /// What restore() wants back: the optimizer's state, and the correction biases of adapted models, whose weights start anew.
-  std::map<std::string, at::Tensor> state() const;
   /// The state of a trainer with the same options, after start(). Errors: as Optimizer::restore.
   void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
 

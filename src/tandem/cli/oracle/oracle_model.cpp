@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
@@ -126,6 +127,12 @@ void check_greedy(Folder& f) {
   if (f.model.config().moe.num_experts > 0) layouts.insert(layouts.end(), {"dp2,ep2", "tp2,ep2"});
   for (const std::string& text : layouts) {
     const model::Layout layout = model::parse_layout(text, "layout");
+    try {
+      model::check_layout(layout, f.model.config(), model::Use::kRollout, "layout");
+    } catch (const UserError& e) {
+      f.report.skip(f.name("greedy " + text), e.what());
+      continue;
+    }
     std::map<std::string, data::Sample> drawn;  // by rank 0
     comm::run_local(layout.world(), 60, [&](comm::Group& world) {
       device::set_compute_threads(1);

@@ -77,7 +77,7 @@ void StateFiles::load_start(Actor& actor) {
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
-  std::map<std::string, at::Tensor> slice = actor.trainer().state();
+  std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
   for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
@@ -124,7 +124,11 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   try {
     if (j.at("train_layout") != layout)
       throw UserError(dir, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
-    if (needs_start) check_start({j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()}, dir);
+    if (needs_start || j.contains("start")) {
+      const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
+      if (needs_start) check_start(before, dir);
+      start_ = before;  // what the weights began as, whatever directory this resume was given
+    }
     state = from_json(j);
   } catch (const json::exception& e) {
     throw UserError(file, std::string("is not as this version writes it: ") + e.what(), "the version of Tandem that wrote it");

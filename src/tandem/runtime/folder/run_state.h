@@ -53,6 +53,8 @@ class StateFiles {
   std::optional<RunState> load(Actor& actor, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
   const Exporter& exporter() const { return exporter_; }
+  /// Where the weights of the start were loaded from; `latest` and other links are resolved.
+  const std::string& start_dir() const { return exporter_.model_dir(); }
 
  private:
   void check_start(const StartModel& before, const std::string& where) const;

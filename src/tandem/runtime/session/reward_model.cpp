@@ -90,8 +90,8 @@ ScorePass pack(std::span<const Tokens> sequences, size_t stem) {
 // Attention as it is, until the pass is given up.
 class AbandonableContext final : public model::AttentionContext {
  public:
-  AbandonableContext(model::kernel::Trees trees, const std::atomic<int64_t>& num_abandoned)
-      : packed_(std::move(trees), false), num_abandoned_(num_abandoned), seen_(num_abandoned) {}
+  AbandonableContext(model::kernel::Trees trees, const std::atomic<int64_t>& num_abandoned, int64_t seen)
+      : packed_(std::move(trees), false), num_abandoned_(num_abandoned), seen_(seen) {}
   at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
     if (num_abandoned_ != seen_) throw UserError("reward.model", "the batch was given up", "the run is ending");
     return packed_.attend(layer, qkv, shape);
@@ -140,6 +140,7 @@ class ModelRule final : public reward::Rule {
  private:
   std::vector<double> run_in_passes(std::span<const Tokens> sequences) const {
     const device::ThreadLimit limit(threads_);
+    const int64_t seen = num_abandoned_;
     const size_t stem = shared_tokens(sequences);
     std::vector<double> scores;
     for (size_t begin = 0, end = 0; begin < sequences.size(); begin = end) {
@@ -148,15 +149,15 @@ class ModelRule final : public reward::Rule {
         tokens += static_cast<int64_t>(sequences[end].size() - stem);
         if (tokens > kPassTokens && end > begin) break;
       }
-      std::ranges::copy(run(sequences.subspan(begin, end - begin), stem), std::back_inserter(scores));
+      std::ranges::copy(run(sequences.subspan(begin, end - begin), stem, seen), std::back_inserter(scores));
     }
     return scores;
   }
 
-  std::vector<double> run(std::span<const Tokens> sequences, size_t stem) const {
+  std::vector<double> run(std::span<const Tokens> sequences, size_t stem, int64_t seen) const {
     at::NoGradGuard off;
     const ScorePass pass = pack(sequences, stem);
-    AbandonableContext context(pass.trees, num_abandoned_);
+    AbandonableContext context(pass.trees, num_abandoned_, seen);
     const at::Tensor hidden_RH = model_.decoder().forward(model_.parameters(), pass.tokens, context);
     const at::Tensor scores_R1 = model_.decoder().scores(model_.parameters(), hidden_RH);
     const float* first = scores_R1.data_ptr<float>();
