@@ -66,6 +66,8 @@ def main():
     path("--program", ROOT / "build/release/tokenize_bench", "our program")
     path("--data", ROOT.parent / "shared/data", "folder of gsm8k, math and qwen2.5-tokenizer")
     options = parser.parse_args()
+    if not options.program.exists():
+        parser.error(f"{options.program} is not built: scripts/build release tokenize_bench")
     model = options.data / "qwen2.5-tokenizer"
     tokenizer = peer_tokenizer(model)
     print("| text | bytes | Tandem MB/s | tokenizers MB/s | times faster | ids |\n|---|---|---|---|---|---|", flush=True)
