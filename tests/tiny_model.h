@@ -12,7 +12,6 @@
 
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
-#include "tandem/comm/mesh.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/monitor/recorder.h"
@@ -67,15 +66,6 @@ inline model::ModelConfig experts_config(const std::string& family) {
   config.num_kv_heads = config.num_heads;
   return config;
 }
-
-/// The place of a rank, with the groups that its layout needs.
-inline model::RankPlace place_in(const model::Layout& layout, comm::Mesh& mesh) {
-  model::RankPlace place{layout, mesh.world().rank(), nullptr, nullptr};
-  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
-  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
-  return place;
-}
-inline comm::MeshSizes sizes_of(const model::Layout& layout) { return {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()}; }
 
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {

@@ -41,12 +41,12 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
   std::mutex mutex;
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
-    comm::Mesh mesh(world, test::sizes_of(layout));
+    comm::Mesh mesh(world, model::mesh_sizes(layout));
     device::Arena arena("device");
     monitor::Recorder recorder;
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
-    const model::Decoder decoder(config, gemm, test::place_in(layout, mesh));
+    const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
     model::initialize_parameters(table, values, 9, 0.3);
     Options options;

@@ -54,6 +54,15 @@ std::string to_string(const Layout& layout) {
   return text;
 }
 
+comm::MeshSizes mesh_sizes(const Layout& layout) { return {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()}; }
+
+RankPlace place_in(const Layout& layout, comm::Mesh& mesh) {
+  RankPlace place{layout, mesh.world().rank(), nullptr, nullptr};
+  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
+  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
+  return place;
+}
+
 void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std::string& where) {
   const auto divides = [&](const char* axis, int degree, int64_t n, const char* what) {
     if (n % degree != 0) throw UserError(where, join_text(axis, degree, " does not divide ", n, " ", what), "a divisor");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tandem/base/box.h"
-#include "tandem/comm/group.h"
+#include "tandem/comm/mesh.h"
 #include "tandem/model/config.h"
 #include "tandem/model/family/family.h"
 
@@ -40,6 +40,10 @@ struct RankPlace {
   comm::Group* tp = nullptr;  ///< null for one rank
   comm::Group* ep = nullptr;  ///< null unless the layout shares experts; the ranks of one etp index
 };
+
+comm::MeshSizes mesh_sizes(const Layout& layout);
+/// The place of the mesh's rank, with the groups that its layout needs. The mesh must outlive it.
+RankPlace place_in(const Layout& layout, comm::Mesh& mesh);
 
 /// "" or "dp1" is one rank. Errors: UserError naming `where` and the part that is wrong; axes that Tandem knows but cannot
 /// run yet (cp, pp, vpp) are named as such.

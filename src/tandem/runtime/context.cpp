@@ -20,15 +20,6 @@ model::Layout layout_of(const std::string& text, const std::string& option, int 
   return layout;
 }
 
-comm::MeshSizes sizes_of(const model::Layout& layout) {
-  comm::MeshSizes sizes;
-  sizes.dp = layout.dp;
-  sizes.tp = layout.tp;
-  sizes.ep = layout.ep;
-  sizes.etp = layout.expert_tp();
-  return sizes;
-}
-
 // Rank 0 measures for all: ranks that compute the same tokens must choose the same experts.
 model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Group& world) {
   using model::kernel::Gemm, model::kernel::GemmChoice;
@@ -51,8 +42,8 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       train_layout(layout_of(c.parallel.train_layout, "parallel.train_layout", ranks.size())),
       rollout_layout(c.parallel.rollout_layout.empty() ? train_layout
                                                        : layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", ranks.size())),
-      train_mesh(ranks, sizes_of(train_layout)),
-      rollout_mesh(ranks, sizes_of(rollout_layout)),
+      train_mesh(ranks, model::mesh_sizes(train_layout)),
+      rollout_mesh(ranks, model::mesh_sizes(rollout_layout)),
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
       gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
@@ -63,13 +54,6 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
   if (c.run.parity && !same)
     throw UserError("run.parity", join_text("training has ", to_string(train_layout), ", rollout ", to_string(rollout_layout)),
                     "one tensor-parallel degree for both, with the same ep and etp where it is above 1");
-}
-
-model::RankPlace RankContext::place_in(const model::Layout& layout, comm::Mesh& mesh) const {
-  model::RankPlace place{layout, world.rank(), nullptr, nullptr};
-  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
-  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
-  return place;
 }
 
 StopRequested RankContext::stop_between_tokens() {

@@ -24,8 +24,8 @@ bool any_of(comm::Group& group, bool mine);
 struct RankContext {
   RankContext(const RunConfig& config, comm::Group& world, StopRequested stop);
 
-  model::RankPlace train_place() { return place_in(train_layout, train_mesh); }
-  model::RankPlace rollout_place() { return place_in(rollout_layout, rollout_mesh); }
+  model::RankPlace train_place() { return model::place_in(train_layout, train_mesh); }
+  model::RankPlace rollout_place() { return model::place_in(rollout_layout, rollout_mesh); }
   bool is_first() const { return world.rank() == 0; }
   /// Whether it is true on any rank; the same answer on all. Collective.
   bool any(bool mine) { return any_of(world, mine); }
@@ -45,9 +45,6 @@ struct RankContext {
   monitor::Recorder recorder;
   model::kernel::Gemm gemm;
   StopRequested stop_requested;
-
- private:
-  model::RankPlace place_in(const model::Layout& layout, comm::Mesh& mesh) const;
 };
 
 /// Bytes of memory by owner, as metrics.

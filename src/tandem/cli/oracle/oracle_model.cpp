@@ -136,13 +136,10 @@ void check_greedy(Folder& f) {
     std::map<std::string, data::Sample> drawn;  // by rank 0
     comm::run_local(layout.world(), 60, [&](comm::Group& world) {
       device::set_compute_threads(1);
-      comm::Mesh mesh(world, {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()});
-      model::RankPlace place{layout, world.rank(), nullptr, nullptr};
-      if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
-      if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
+      comm::Mesh mesh(world, model::mesh_sizes(layout));
       device::Arena arena("device");
       monitor::Recorder recorder;
-      runtime::ModelOnRank model(f.model.config(), place, f.gemm, arena, "weights");
+      runtime::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.gemm, arena, "weights");
       model.load(f.dir);
       const rollout::EngineSetup setup{model.decoder(), arena, recorder, model.config().vocab_size, total};
       const bool other = layout.dp_rank(world.rank()) > 0;
