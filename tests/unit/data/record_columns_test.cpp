@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What users bring: Parquet, messages, dotted columns, mixes.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "../../error_text.h"
 #include "tandem/data/source.h"
@@ -25,9 +25,9 @@ using Json = nlohmann::ordered_json;
 const std::string kRows = std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/data/rows.parquet";
 
 std::string file_with(const std::string& name, const std::string& content) {
-  const auto path = std::filesystem::temp_directory_path() / ("tandem_columns_" + std::to_string(::getpid()) + name);
-  std::ofstream(path, std::ios::binary) << content;
-  return path.string();
+  static const test::TemporaryFolder folder("record_columns_");
+  std::ofstream(folder / name, std::ios::binary) << content;
+  return folder / name;
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

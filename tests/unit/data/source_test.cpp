@@ -2,13 +2,13 @@
 #include "tandem/data/source.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 
 namespace tandem::data {
@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string file_with(const std::string& name, const std::string& content) {
-  const fs::path path = fs::temp_directory_path() / ("tandem_data_" + std::to_string(::getpid()) + name);
-  std::ofstream(path, std::ios::binary) << content;
-  return path.string();
+  static const test::TemporaryFolder folder("source_");
+  std::ofstream(folder / name, std::ios::binary) << content;
+  return folder / name;
 }
 
 std::string error_of(const std::string& path, const Options& options) {
