@@ -123,7 +123,7 @@ def check_refused(runs, policy):
     bare = runs.scratch / "bare"
     shutil.copytree(MODEL, bare)
     (bare / "tokenizer.json").unlink()
-    for model, parts in ((runs.scratch / "nowhere", ["nowhere/config.json"]), (policy, ["config.json", "no score head"]),
+    for model, parts in ((runs.scratch / "nowhere", ["nowhere", "is no directory"]), (policy, ["config.json", "no score head"]),
                          (rf.ROOT / "tests/fixtures/llama_score3", ["has 3 labels"]), (bare, ["has no tokenizer"])):
         folder = runs.scratch / "refused"
         line = runs.program.refused(runs.arguments(runs.text, "refused", "--set", f"reward.model={model}"), 2, *parts)

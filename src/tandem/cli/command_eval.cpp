@@ -46,7 +46,7 @@ class Eval : public Command {
     add_described(app, request_.generate.sampling, "Sampling");
     add_repeated(app, "--stop", request_.generate.stop, "Text that ends an answer and is cut off; may be repeated")->group("Sampling");
     app.footer(
-        "Writes a line per answer and at last {\"accuracy\":, \"pass_at_k\":, \"num_problems\":, \"tokens_per_s\":}.\n"
+        "Writes a line per answer and at last {\"accuracy\":, \"mean_score\":, \"pass_at_k\":, \"num_problems\":, \"tokens_per_s\":}.\n"
         "Examples:\n"
         "  tandem eval --config configs/quickstart.yaml --model runs/quickstart/checkpoint/latest/hf\n"
         "  tandem eval --config runs/X/config.yaml --model DIR --n 4 --temperature 0.7 --max-problems 100\n"
@@ -64,6 +64,7 @@ class Eval : public Command {
       data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
     const runtime::EvalSummary summary = runtime::evaluate(request_, write);
     write_line(std::cout, {{"accuracy", summary.accuracy},
+                           {"mean_score", summary.mean_score},
                            {"pass_at_k", summary.pass_at_k},
                            {"num_problems", summary.num_problems},
                            {"tokens_per_s", summary.tokens_per_s}});

@@ -65,8 +65,11 @@ RankPlace place_in(const Layout& layout, comm::Mesh& mesh) {
 
 void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std::string& where) {
   const auto divides = [&](const char* axis, int degree, int64_t n, const char* what) {
-    if (n % degree != 0) throw UserError(where, join_text(axis, degree, " does not divide ", n, " ", what), "a divisor");
+    if (n % degree != 0)
+      throw UserError(where, join_text(axis, degree, " does not divide ", n, " ", what), join_text("a divisor of it; dp cuts no tensor"));
   };
+  if (layout.ep > 1 && c.moe.num_experts == 0)
+    throw UserError(where, join_text("has ep", layout.ep, ", and a ", c.family, " has no experts"), "no ep");
   divides("tp", layout.tp, c.num_heads, "attention heads");
   divides("tp", layout.tp, c.intermediate_size, "columns of the MLP");
   divides("tp", layout.tp, c.vocab_size, "rows of the vocabulary");
@@ -74,7 +77,7 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
     divides("etp", layout.expert_tp(), c.moe.intermediate_size, "columns of an expert");
     divides("tp", layout.tp, c.moe.num_shared_experts * c.moe.intermediate_size, "columns of the shared experts");
   }
-  if (layout.ep > std::max<int64_t>(1, c.moe.num_experts))
+  if (layout.ep > 1 && layout.ep > c.moe.num_experts)
     throw UserError(where, join_text("ep", layout.ep, " over ", c.moe.num_experts, " experts"), "at most one rank per expert");
   if (use == Use::kTraining && layout.shares_experts())
     throw UserError(where, join_text(to_string(layout), ": experts across data-parallel replicas cannot be trained in this version"),

@@ -352,6 +352,9 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, co
 
 std::string rule_of(const Options& options) {
   if (!options.rule.empty()) return options.rule;
+  if ((!options.python.empty()) + (!options.url.empty()) + (!options.model.empty()) > 1)
+    throw UserError("reward", "names more than one of python, url and model, and no rule",
+                    "reward.rule, or all of them in reward.rules, such as [python=1, model=0.1]");
   return !options.python.empty() ? "python" : !options.url.empty() ? "http" : !options.model.empty() ? kModel : "exact";
 }
 

@@ -19,6 +19,7 @@ std::string number(const char* format, double x) {
   return buffer;
 }
 
+std::string score(const std::optional<EvalSummary>& e) { return e ? number("%7.3f", e->mean_score) : "    -  "; }
 std::string percent(const std::optional<EvalSummary>& e) { return e ? number("%5.1f %%", 100 * e->accuracy) : "    -  "; }
 
 std::string one_line(std::string text) {
@@ -63,6 +64,7 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
   log::info("\n", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
   if (problems > 0) {
     log::info("\n                      before     after");
+    log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
     log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems)");
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {

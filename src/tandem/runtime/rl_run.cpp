@@ -90,6 +90,7 @@ void RlRun::restore_or_start() {
   }
   if (state_.before && state_.step == 0) {  // stopped before the step whose metrics report it
     context_.recorder.set("eval/accuracy", state_.before->accuracy);
+    context_.recorder.set("eval/score_mean", state_.before->mean_score);
     context_.recorder.set("eval/pass_at_k", state_.before->pass_at_k);
   }
   seconds_before_ = state_.seconds;
@@ -293,6 +294,7 @@ std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
   const std::vector<data::Group> all = exchange_groups(context_.world, std::move(mine), context_.speaks_for_rollout());
   EvalSummary summary = summarize(all, config_.eval.right_at);
   context_.recorder.set("eval/accuracy", summary.accuracy);
+  context_.recorder.set("eval/score_mean", summary.mean_score);
   context_.recorder.set("eval/pass_at_k", summary.pass_at_k);
   context_.recorder.add("time/eval_s", now_s() - begin);
   if (folder_) {

@@ -9,6 +9,7 @@
 
 #include "python_file.h"
 #include "../../error_text.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/rule.h"
@@ -198,7 +199,7 @@ def score(completions):
   const auto begin = std::chrono::steady_clock::now();
   const std::string error = error_of([&] { rule->score({"hang", ""}); });
   EXPECT_NE(error.find("it gave no answer in time"), std::string::npos) << error;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
   EXPECT_EQ(rule->score({"fine", ""}).score, 1);
 }
 
@@ -216,20 +217,31 @@ TEST(PythonRule, RandomNumbersOfAGroupAreTheSameInEveryWorkerAndRun) {
 }
 
 TEST(PythonRule, BatchesRunSideBySideInAsManyWorkersAsThereAre) {
-  const PythonFile file("import time\ndef score(completions):\n    time.sleep(0.3)\n    return [1 for _ in completions]\n");
+  // A batch ends only when three have begun.
+  const test::TemporaryFolder begun("side_by_side_");
+  const PythonFile file("import os, time\ndef score(completions):\n    folder = '" + begun.path() + R"('
+    open(folder + '/' + str(os.getpid()), 'w').close()
+    for _ in range(1500):
+        if len(os.listdir(folder)) >= 3:
+            return [1 for _ in completions]
+        time.sleep(0.01)
+    raise RuntimeError('the other workers never came')
+)");
   Options options;
   options.workers = 3;
   const auto rule = rule_of(file, options);
   Scorer scorer(*rule, 3);
-  const auto begin = std::chrono::steady_clock::now();
   for (int64_t id = 0; id < 9; ++id) {
     data::Group group;
     group.id = GroupId{id};
     group.samples.resize(2);
     scorer.submit(std::move(group));
   }
-  for (int64_t id = 0; id < 9; ++id) EXPECT_EQ(value(scorer.collect(Deadline::after_s(20))->id), id);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2300)) << "one after the other: 2.7 s";
+  for (int64_t id = 0; id < 9; ++id) {
+    const auto group = scorer.collect(Deadline::after_s(60));
+    ASSERT_TRUE(group);
+    EXPECT_EQ(value(group->id), id);
+  }
 }
 
 TEST(PythonRule, TheEndOfAScorerDoesNotWaitForASlowFunction) {
@@ -243,7 +255,7 @@ TEST(PythonRule, TheEndOfAScorerDoesNotWaitForASlowFunction) {
     scorer.submit(std::move(group));
     EXPECT_FALSE(scorer.collect(Deadline::after_s(0.3)));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
 TEST(PythonRule, WorkersEndWithTheRunHoweverItEnds) {

@@ -188,7 +188,7 @@ TEST(RewardModel, ItsWeightsAreCounted) {
 }
 
 TEST(RewardModel, WhatIsNoRewardModelIsRefusedBeforeItIsAsked) {
-  EXPECT_NE(refusal(kFixtures + "nowhere").find("nowhere/config.json"), std::string::npos);
+  EXPECT_NE(refusal(kFixtures + "nowhere").find("nowhere: is no directory"), std::string::npos);
   EXPECT_NE(refusal(kFixtures + "llama").find("no score head"), std::string::npos);
   EXPECT_NE(refusal(kFixtures + "llama_score3").find("has 3 labels"), std::string::npos);
   const Copy copy("qwen2_score1");

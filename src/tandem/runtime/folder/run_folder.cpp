@@ -130,7 +130,9 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const std::map<std::stri
 
 void RunFolder::write_summary(const RunSummary& s) {
   const auto eval = [](const std::optional<EvalSummary>& e) {
-    return e ? nlohmann::json{{"accuracy", e->accuracy}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}} : nlohmann::json();
+    if (!e) return nlohmann::json();
+    return nlohmann::json{
+        {"accuracy", e->accuracy}, {"mean_score", e->mean_score}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}};
   };
   const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps},
                               {"seconds", s.seconds},         {"tokens", s.tokens}};

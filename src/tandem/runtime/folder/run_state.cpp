@@ -30,7 +30,7 @@ json to_json(const RunState& s, const StartModel& start, const std::string& trai
   json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
               {"sink_bytes", s.sink_bytes}, {"train_layout", train_layout}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
-  if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
+  if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"mean_score", s.before->mean_score}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
   return out;
 }
 
@@ -46,7 +46,7 @@ RunState from_json(const json& j) {
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
-    s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0};
+    s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0, b.at("mean_score")};
   }
   return s;
 }

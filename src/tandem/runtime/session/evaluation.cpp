@@ -54,18 +54,18 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
 
 EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
   EvalSummary s;
-  double right = 0, answers = 0, solved = 0;
+  double right = 0, answers = 0, solved = 0, scores = 0;
   for (const data::Group& group : groups) {
     bool any = false;
     for (const data::Sample& sample : group.samples) {
       const bool ok = sample.score >= right_at;
-      right += ok, answers += 1;
+      right += ok, answers += 1, scores += sample.score;
       any |= ok;
     }
     solved += any;
   }
   s.num_problems = static_cast<int64_t>(groups.size());
-  if (answers > 0) s.accuracy = right / answers, s.pass_at_k = solved / static_cast<double>(groups.size());
+  if (answers > 0) s.mean_score = scores / answers, s.accuracy = right / answers, s.pass_at_k = solved / static_cast<double>(groups.size());
   return s;
 }
 

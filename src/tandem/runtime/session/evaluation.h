@@ -19,6 +19,7 @@ struct EvalSummary {
   double pass_at_k = 0;        ///< share of problems with a right answer among its n
   int64_t num_problems = 0;
   double tokens_per_s = 0;
+  double mean_score = 0;       ///< over all answers, whatever counts as right
 };
 
 struct AnswerRequest {
