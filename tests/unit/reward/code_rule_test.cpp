@@ -54,8 +54,7 @@ TEST(Sandbox, AProgramReadsItsInputAndPrints) {
 TEST(Sandbox, AnEndlessLoopIsStoppedInTime) {
   for (const std::string body : {"pass", "print(end='')", "import time; time.sleep(1)"}) {
     ProgramRun r;
-    const double taken = seconds([&] { r = run("while True:\n    " + body + "\n", FileGuard::kAuto, 1); });
-    EXPECT_LT(taken, 8) << body << ": the limit is 1, but a busy machine takes its time";
+    EXPECT_LT(seconds([&] { r = run("while True:\n    " + body + "\n", FileGuard::kAuto, 1); }), 3) << body;
     EXPECT_FALSE(r.finished);
     EXPECT_EQ(r.why, "time limit");
   }
@@ -225,7 +224,7 @@ print(libc.prctl(1, 0) != 0, os.getpid() != os.getppid())
 TEST(Sandbox, OutputWithoutEndIsStopped) {
   for (const std::string stream : {"stdout", "stderr"}) {
     ProgramRun r;
-    r = run("import sys\nwhile True:\n    sys." + stream + ".write('x' * 65536)\n");
+    EXPECT_LT(seconds([&] { r = run("import sys\nwhile True:\n    sys." + stream + ".write('x' * 65536)\n"); }), 4);
     EXPECT_EQ(r.why, "output limit");
     EXPECT_LE(r.output.size(), static_cast<size_t>(kMib));
   }

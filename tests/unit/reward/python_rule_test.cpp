@@ -199,7 +199,7 @@ def score(completions):
   const auto begin = std::chrono::steady_clock::now();
   const std::string error = error_of([&] { rule->score({"hang", ""}); });
   EXPECT_NE(error.find("it gave no answer in time"), std::string::npos) << error;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   EXPECT_EQ(rule->score({"fine", ""}).score, 1);
 }
 
@@ -255,7 +255,7 @@ TEST(PythonRule, TheEndOfAScorerDoesNotWaitForASlowFunction) {
     scorer.submit(std::move(group));
     EXPECT_FALSE(scorer.collect(Deadline::after_s(0.3)));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST(PythonRule, WorkersEndWithTheRunHoweverItEnds) {
