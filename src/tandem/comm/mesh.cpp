@@ -8,7 +8,7 @@
 namespace tandem::comm {
 
 const char* axis_name(Axis axis) {
-  constexpr const char* kNames[kNumAxes] = {"tp", "cp", "dp", "pp", "etp", "ep"};
+  constexpr const char* kNames[kNumAxes] = {"tp", "cp", "dp", "pp", "etp", "ep", "data", "expert_data"};
   return kNames[static_cast<size_t>(axis)];
 }
 
@@ -29,6 +29,8 @@ Mesh::Mesh(Group& world, const MeshSizes& s) : world_(world) {
   place(Axis::kPp, s.pp, stage_ranks);
   place(Axis::kEtp, s.etp, 1);
   place(Axis::kEp, s.ep, s.etp);
+  place(Axis::kData, s.cp * s.dp, s.tp);
+  place(Axis::kExpertData, stage_ranks / (s.ep * s.etp), s.ep * s.etp);
 
   for (int a = 0; a < kNumAxes; ++a) {
     const Place& p = places_[static_cast<size_t>(a)];

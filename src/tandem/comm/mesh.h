@@ -9,8 +9,9 @@
 
 namespace tandem::comm {
 
-enum class Axis { kTp, kCp, kDp, kPp, kEtp, kEp };
-inline constexpr int kNumAxes = 6;
+/// kData is dp and cp taken together: ranks with the same dense weights and other tokens. kExpertData: ranks with the same experts.
+enum class Axis { kTp, kCp, kDp, kPp, kEtp, kEp, kData, kExpertData };
+inline constexpr int kNumAxes = 8;
 const char* axis_name(Axis axis);
 
 /// Ranks along each axis. world = dp*cp*tp*pp; ep*etp divides dp*cp*tp.

@@ -12,12 +12,21 @@ namespace tandem::model {
 
 namespace {
 
-void check_expert_axes(const Layout& layout, const std::string& text, const std::string& where) {
-  const int expert_ranks = layout.ep * layout.expert_tp();
-  const bool fits = layout.tp % layout.expert_tp() == 0 && expert_ranks % layout.tp == 0 && layout.world() % expert_ranks == 0;
-  if (fits) return;
-  throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
-                  join_text("etp divides tp, ", layout.tp, "; ep*etp is a multiple of tp and divides dp*tp, ", layout.world()));
+int Layout::*axis_of(const std::string& name) {
+  constexpr std::pair<const char*, int Layout::*> kAxes[] = {{"dp", &Layout::dp}, {"cp", &Layout::cp}, {"tp", &Layout::tp}, {"pp", &Layout::pp},
+                                                             {"vpp", &Layout::vpp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}};
+  for (const auto& [axis, member] : kAxes)
+    if (name == axis) return member;
+  return nullptr;
+}
+
+void check_axes(const Layout& layout, const std::string& text, const std::string& where) {
+  const int expert_ranks = layout.ep * layout.expert_tp(), tp = layout.tp;
+  const bool fits = tp % layout.expert_tp() == 0 && (expert_ranks % tp == 0 || tp % expert_ranks == 0) && layout.stage_ranks() % expert_ranks == 0;
+  if (!fits)
+    throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
+                    join_text("etp divides tp, ", tp, "; ep*etp divides dp*cp*tp, ", layout.stage_ranks(), ", and is a multiple or a divisor of tp"));
+  if (layout.vpp > 1 && layout.pp == 1) throw UserError(where, join_text("vpp", layout.vpp, " in the layout '", text, "'"), "vpp only with pp above 1");
 }
 
 }  // namespace
@@ -32,35 +41,44 @@ Layout parse_layout(const std::string& text, const std::string& where) {
     const char* end = part.data() + part.size();
     const bool number = digits != std::string::npos && std::from_chars(part.data() + digits, end, degree).ptr == end;
     if (!number || degree < 1) throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
-    if (axis == "dp") layout.dp = degree;
-    else if (axis == "tp") layout.tp = degree;
-    else if (axis == "ep") layout.ep = degree;
-    else if (axis == "etp") layout.etp = degree;
-    else if (axis == "cp" || axis == "pp" || axis == "vpp") {
-      if (degree > 1) throw UserError(where, "axis '" + part + "' cannot be run in this version", "dp, tp, ep and etp");
-    } else {
-      throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, tp, ep or etp");
-    }
+    int Layout::*const member = axis_of(axis);
+    if (!member) throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, cp, tp, pp, vpp, ep or etp");
+    layout.*member = degree;
   }
-  check_expert_axes(layout, text, where);
+  check_axes(layout, text, where);
   if (layout.etp == Layout{layout.dp, layout.tp, layout.ep}.expert_tp()) layout.etp = 0;
   return layout;
 }
 
 std::string to_string(const Layout& layout) {
   std::string text = join_text("dp", layout.dp, ",tp", layout.tp);
-  if (layout.ep > 1) text += join_text(",ep", layout.ep);
+  const auto add = [&](const char* axis, int degree) {
+    if (degree > 1) text += join_text(",", axis, degree);
+  };
+  add("cp", layout.cp);
+  add("pp", layout.pp);
+  add("vpp", layout.vpp);
+  add("ep", layout.ep);
   if (layout.etp > 0) text += join_text(",etp", layout.etp);
   return text;
 }
 
-comm::MeshSizes mesh_sizes(const Layout& layout) { return {layout.dp, 1, layout.tp, 1, layout.ep, layout.expert_tp()}; }
+std::vector<LayerRange> layers_of(const Layout& layout, int64_t num_layers, int pp_rank) {
+  const int64_t chunks = static_cast<int64_t>(layout.pp) * layout.vpp, each = num_layers / chunks, longer = num_layers % chunks;
+  std::vector<LayerRange> ranges;
+  for (int64_t c = pp_rank; c < chunks; c += layout.pp) {
+    const int64_t begin = c * each + std::min(c, longer);
+    ranges.push_back({begin, begin + each + (c < longer ? 1 : 0)});
+  }
+  return ranges;
+}
+
+comm::MeshSizes mesh_sizes(const Layout& l) { return {l.dp, l.cp, l.tp, l.pp, l.ep, l.expert_tp()}; }
 
 RankPlace place_in(const Layout& layout, comm::Mesh& mesh) {
-  RankPlace place{layout, mesh.world().rank(), nullptr, nullptr};
-  if (layout.tp > 1) place.tp = &mesh.along(comm::Axis::kTp);
-  if (layout.shares_experts()) place.ep = &mesh.along(comm::Axis::kEp);
-  return place;
+  const auto along = [&](comm::Axis axis) { return mesh.size(axis) > 1 ? &mesh.along(axis) : nullptr; };
+  return {layout, mesh.world().rank(), along(comm::Axis::kTp), along(comm::Axis::kEp), along(comm::Axis::kEtp), along(comm::Axis::kCp),
+          along(comm::Axis::kPp)};
 }
 
 void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std::string& where) {
@@ -79,9 +97,11 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
   }
   if (layout.ep > 1 && layout.ep > c.moe.num_experts)
     throw UserError(where, join_text("ep", layout.ep, " over ", c.moe.num_experts, " experts"), "at most one rank per expert");
-  if (use == Use::kTraining && layout.shares_experts())
-    throw UserError(where, join_text(to_string(layout), ": experts across data-parallel replicas cannot be trained in this version"),
-                    join_text("ep*etp equal to tp, ", layout.tp));
+  if (const int64_t chunks = static_cast<int64_t>(layout.pp) * layout.vpp; chunks > c.num_layers)
+    throw UserError(where, join_text("pp", layout.pp, layout.vpp > 1 ? join_text(",vpp", layout.vpp) : "", " over ", c.num_layers, " layers"),
+                    "pp*vpp at most the number of layers");
+  if (use == Use::kRollout && (layout.cp > 1 || layout.vpp > 1))
+    throw UserError(where, join_text(to_string(layout), ": cp and vpp are axes of training"), "dp, tp, pp, ep and etp");
   if (c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
     throw UserError(where, join_text("tp", layout.tp, " against ", c.num_kv_heads, " kv heads"), "one must divide the other");
 }
@@ -91,6 +111,11 @@ int64_t local_kv_heads(const ModelConfig& config, int tp) { return std::max<int6
 int64_t first_expert(int64_t num_experts, int ep, int index) { return (index * num_experts + ep - 1) / ep; }
 
 bool holds(const Layout& layout, int rank, const family::Parameter& parameter, const ModelConfig& config) {
+  const int stage = layout.pp_rank(rank);
+  if (parameter.slot == family::Slot::kEmbedding) return stage == 0 || (config.has_tied_head() && stage == layout.pp - 1);
+  if (parameter.layer < 0) return stage == layout.pp - 1;
+  const std::vector<LayerRange> ranges = layers_of(layout, config.num_layers, stage);
+  if (std::ranges::none_of(ranges, [&](const LayerRange& r) { return parameter.layer >= r.begin && parameter.layer < r.end; })) return false;
   return parameter.expert < 0 || parameter.expert * layout.ep / config.moe.num_experts == layout.ep_rank(rank);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who holds which slice: a parallel layout as a value, written "dp2,tp4" or "dp2,tp2,ep4". docs/design/experts.md has the
-// expert axes.
+// Who holds which slice: a parallel layout as a value, written "dp2,tp4" or "dp2,tp2,pp2,ep4". docs/design/layouts.md
+// has what each axis cuts.
 
 #include <cstdint>
 #include <string>
@@ -14,48 +14,64 @@
 
 namespace tandem::model {
 
-/// Axes of a layout; a missing axis is 1. Ranks are numbered with tp fastest, then dp. The expert axes cut the same ranks, etp
-/// fastest: ep deals whole experts, etp cuts each one's columns. Without either, tp cuts them.
+/// Axes of a layout; a missing axis is 1. Ranks are numbered with tp fastest, then cp, dp, and pp slowest. The expert axes cut the
+/// ranks of one pipeline stage, etp fastest: ep deals whole experts, etp cuts each one's columns. Without either, tp cuts them.
 struct Layout {
   int dp = 1;
   int tp = 1;
   int ep = 1;
   int etp = 0;  ///< 0: tp without ep, else 1
+  int cp = 1;
+  int pp = 1;
+  int vpp = 1;  ///< chunks of layers that a pipeline stage has, dealt in turns
 
-  int world() const { return dp * tp; }
+  int stage_ranks() const { return dp * cp * tp; }
+  int world() const { return stage_ranks() * pp; }
   int tp_rank(int rank) const { return rank % tp; }
-  int dp_rank(int rank) const { return rank / tp; }
+  int cp_rank(int rank) const { return rank / tp % cp; }
+  int dp_rank(int rank) const { return rank / (tp * cp) % dp; }
+  int pp_rank(int rank) const { return rank / stage_ranks(); }
   int expert_tp() const { return etp > 0 ? etp : ep > 1 ? 1 : tp; }
   int etp_rank(int rank) const { return rank % expert_tp(); }
   int ep_rank(int rank) const { return rank / expert_tp() % ep; }
-  /// Whether a token's experts may be with another data-parallel replica.
-  bool shares_experts() const { return ep * expert_tp() > tp; }
+  /// Whether a token's experts may be with ranks that have other sequences.
+  bool shares_experts() const { return ep > 1 && ep * expert_tp() > tp; }
   bool operator==(const Layout&) const = default;
 };
 
-/// One rank of a layout and whom it computes with.
+/// Layers [begin, end).
+struct LayerRange {
+  int64_t begin, end;
+  bool operator==(const LayerRange&) const = default;
+};
+/// The layers of each chunk of a pipeline rank. The pp*vpp chunks of all ranks, taken in turns, split the layers ceil-first.
+std::vector<LayerRange> layers_of(const Layout& layout, int64_t num_layers, int pp_rank);
+
+/// One rank of a layout and whom it computes with; a group is null where its axis has size 1.
 struct RankPlace {
   Layout layout;
   int rank = 0;
-  comm::Group* tp = nullptr;  ///< null for one rank
-  comm::Group* ep = nullptr;  ///< null unless the layout shares experts; the ranks of one etp index
+  comm::Group* tp = nullptr;
+  comm::Group* ep = nullptr;
+  comm::Group* etp = nullptr;
+  comm::Group* cp = nullptr;
+  comm::Group* pp = nullptr;
 };
 
 comm::MeshSizes mesh_sizes(const Layout& layout);
 /// The place of the mesh's rank, with the groups that its layout needs. The mesh must outlive it.
 RankPlace place_in(const Layout& layout, comm::Mesh& mesh);
 
-/// "" or "dp1" is one rank. Errors: UserError naming `where` and the part that is wrong; axes that Tandem knows but cannot
-/// run yet (cp, pp, vpp) are named as such.
+/// "" or "dp1" is one rank. Errors: UserError naming `where` and the part that is wrong.
 Layout parse_layout(const std::string& text, const std::string& where);
 std::string to_string(const Layout& layout);
 enum class Use { kTraining, kRollout };
-/// Errors: UserError if the layout cannot cut this model (heads, columns, vocabulary, experts), or the use cannot have it.
+/// Errors: UserError if the layout cannot cut this model (heads, columns, vocabulary, experts, layers), or the use cannot have it.
 void check_layout(const Layout& layout, const ModelConfig& config, Use use, const std::string& where);
 
 /// The first expert of EP index `index`: expert e is with index floor(e * ep / num_experts).
 int64_t first_expert(int64_t num_experts, int ep, int index);
-/// Whether the rank holds any of `parameter`.
+/// Whether the rank holds any of `parameter`. A tied embedding is on the first pipeline stage and, as the head, on the last.
 bool holds(const Layout& layout, int rank, const family::Parameter& parameter, const ModelConfig& config);
 /// The box of `parameter` that a rank which holds it has.
 Box box_of(const family::Parameter& parameter, const ModelConfig& config, const Layout& layout, int rank);
