@@ -43,7 +43,6 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
-    comm::Group &dp = mesh.along(comm::Axis::kDp), &tp = mesh.along(comm::Axis::kTp);
     device::Arena arena("device");
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
@@ -56,7 +55,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     options.router_z_coef = extra.z;
     options.router_bias_rate = extra.bias_rate;
     options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
-    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena, {extra.lora_rank, 8}, 5});
+    Trainer trainer(options, {table, decoder, values, Optimizer::ranks_in(mesh, config), arena, {extra.lora_rank, 8}, 5});
     trainer.start();
     std::vector<Row> mine;
     std::vector<size_t> indices;
@@ -74,7 +73,8 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
     }
     std::lock_guard lock(mutex);
-    for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
+    if (layout.speaks(world.rank()))
+      for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
     for (const model::ParameterEntry& e : table.entries) {
       at::Tensor& whole = result.weights[e.parameter.name];
       if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
@@ -111,6 +111,17 @@ TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
       for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
         expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout), ", kv heads ", kv_heads));
     }
+}
+
+// Four layers, so that every stage and chunk has some.
+TEST(TrainerLayout, PipelinesToo) {
+  for (model::ModelConfig config : {test::config_of("qwen2", 2), test::config_of("qwen3", 2), test::experts_config("qwen3_moe"), test::experts_config("deepseek_v3")}) {
+    config.num_layers = 5;
+    config.tied_embeddings = config.family != "qwen3";
+    const Result want = train({1, 1}, config, 10);
+    for (const char* layout : {"pp2", "pp4", "tp2,pp2", "dp2,pp2", "dp2,pp2,vpp2", "tp2,pp2,vpp2"})
+      expect_same(train(model::parse_layout(layout, ""), config, 10), want, join_text(config.family, ", ", layout));
+  }
 }
 
 TEST(TrainerLayout, ExpertsAndLatentsToo) {

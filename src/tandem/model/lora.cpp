@@ -46,7 +46,9 @@ std::pair<Split, Split> splits_of(Split matrix) {
   }
 }
 
-std::vector<Parameter> adapters_of(const ModelConfig& config, const LoraOptions& o) {
+}  // namespace
+
+std::vector<Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& o) {
   std::vector<Parameter> all;
   for (const Parameter& p : family::parameters(config)) {
     if (!is_chosen(p, o)) continue;
@@ -57,8 +59,6 @@ std::vector<Parameter> adapters_of(const ModelConfig& config, const LoraOptions&
   }
   return all;
 }
-
-}  // namespace
 
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptions& o, const std::string& where) {
   std::vector<std::string> known, chosen;
@@ -80,7 +80,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
 
 Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
     : frozen_(make_parameters(base, base_values, at::Tensor())),
-      table_(parameter_table(base.config, base.layout, base.rank, adapters_of(base.config, o))),
+      table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
       values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
       scale_(o.scale()) {
   int64_t a_entry = 0, row = 0;

@@ -21,6 +21,9 @@ namespace tandem::model {
 /// Errors: UserError naming `where` for a name that the model has not.
 std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptions& options, const std::string& where);
 
+/// A and B of every chosen matrix of the model.
+std::vector<family::Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& options);
+
 /// The adapters of one rank's slice of a model.
 ///
 /// Ownership  shares the model's values; owns the adapters (fp32) and W0 of the chosen matrices.

@@ -125,6 +125,10 @@ std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   return batches;
 }
 
+void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count) {
+  while (std::ssize(batches) < count) batches.push_back(build({}, {}));
+}
+
 std::vector<int> balance(std::span<const int64_t> lengths, int parts) {
   std::vector<size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -40,6 +40,9 @@ struct MicroBatch {
 /// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
 
+/// Appends micro-batches without a token, up to `count`: where peers have more, a rank runs along.
+void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count);
+
 /// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.
 std::vector<int> balance(std::span<const int64_t> lengths, int parts);
 

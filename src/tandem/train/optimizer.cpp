@@ -12,10 +12,16 @@
 
 namespace tandem::train {
 
+Optimizer::Ranks Optimizer::ranks_in(comm::Mesh& mesh, const model::ModelConfig& config) {
+  using comm::Axis;
+  return {&mesh.world(), &mesh.along(Axis::kData), &mesh.along(Axis::kExpertData), &mesh.along(Axis::kTp),
+          config.has_tied_head() ? mesh.pipeline_ends() : nullptr};
+}
+
 Optimizer::Optimizer(const model::ParameterTable& table, at::Tensor values, at::Tensor grads, Ranks ranks, device::Arena& arena)
     : table_(table), values_(std::move(values)), grads_(std::move(grads)), ranks_(ranks) {
-  size_ = table.num_elements / ranks_.dp->size();
-  begin_ = size_ * ranks_.dp->rank();
+  size_ = table.num_elements / ranks_.data->size();
+  begin_ = size_ * ranks_.data->rank();
   m_ = arena.allocate("optimizer", {size_}, at::kFloat);
   v_ = arena.allocate("optimizer", {size_}, at::kFloat);
   if (values_.scalar_type() == at::kFloat) master_ = values_.narrow(0, begin_, size_);
@@ -29,7 +35,7 @@ Optimizer::Optimizer(const model::ParameterTable& table, at::Tensor values, at::
   }
   if (from < size_) trained_.emplace_back(from, size_);
   // With one data-parallel rank the gradients are their own sum.
-  reduced_ = ranks_.dp->size() == 1 ? grads_ : arena.allocate("gradients", {size_}, at::kFloat);
+  reduced_ = ranks_.data->size() == 1 ? grads_ : arena.allocate("gradients", {size_}, at::kFloat);
 }
 
 void Optimizer::adopt_values() {
@@ -41,7 +47,8 @@ void Optimizer::adopt_values() {
 void Optimizer::add_head_replicas() {
   for (const model::ParameterEntry& e : table_.entries) {
     at::Tensor mine = table_.view(grads_, e);
-    if (e.parameter.split == model::family::Split::kPartial) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
+    const bool whole = e.parameter.split == model::family::Split::kPartial || e.parameter.split == model::family::Split::kNone;
+    if (whole && e.parameter.trained) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
     if (e.parameter.split != model::family::Split::kKvRows || e.replicas == 1) continue;
     at::Tensor all = at::zeros(e.parameter.shape, at::kFloat);
     at::Tensor part = all.narrow(0, e.box.begin[0], e.box.extent(0));
@@ -53,7 +60,7 @@ void Optimizer::add_head_replicas() {
 
 void Optimizer::reduce_gradients() {
   if (ranks_.tp->size() > 1) add_head_replicas();
-  if (ranks_.dp->size() > 1) ranks_.dp->reduce_scatter(reduced_, grads_);
+  if (ranks_.data->size() > 1) ranks_.data->reduce_scatter(reduced_, grads_);
 }
 
 double Optimizer::gradient_norm() {
@@ -103,9 +110,9 @@ double Optimizer::step(const Options& o, double lr) {
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
   for (const auto& [from, to] : trained_)
     at::parallel_for(from, to, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
-  if (ranks_.dp->size() > 1) {
+  if (ranks_.data->size() > 1) {
     const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
-    ranks_.dp->all_gather(values_, mine);
+    ranks_.data->all_gather(values_, mine);
   }
   return norm;
 }
@@ -128,9 +135,9 @@ void Optimizer::restore(const std::map<std::string, at::Tensor>& state, const st
   num_steps_ = state.at("num_steps").data_ptr<int64_t>()[0];
   if (values_.scalar_type() != at::kFloat)
     for (const auto& [from, to] : trained_) values_.narrow(0, begin_ + from, to - from).copy_(master_.narrow(0, from, to - from));
-  if (ranks_.dp->size() > 1) {
+  if (ranks_.data->size() > 1) {
     const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
-    ranks_.dp->all_gather(values_, mine);
+    ranks_.data->all_gather(values_, mine);
   }
 }
 

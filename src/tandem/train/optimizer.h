@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tandem/comm/group.h"
+#include "tandem/comm/mesh.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/parameters.h"
 #include "tandem/train/options.h"
@@ -22,10 +22,14 @@ namespace tandem::train {
 class Optimizer {
  public:
   struct Ranks {
-    comm::Group* world;   ///< all ranks of the layout
-    comm::Group* dp;      ///< ranks that hold the same TP slice
+    comm::Group* world;        ///< all ranks of the layout
+    comm::Group* data;         ///< ranks that hold the same dense parameters
+    comm::Group* expert_data;  ///< ranks that hold the same experts
     comm::Group* tp;
+    comm::Group* tied;         ///< the first and the last pipeline stage, where both hold the embedding; else null
   };
+  static Ranks ranks_in(comm::Mesh& mesh, const model::ModelConfig& config);
+  static Ranks ranks_of_one(comm::Group& alone) { return {&alone, &alone, &alone, &alone, nullptr}; }
   Optimizer(const model::ParameterTable& table, at::Tensor values, at::Tensor grads, Ranks ranks, device::Arena& arena);
 
   /// Adds the ranks' gradients, clips, updates, and gives every rank the new values. Returns the global norm before clipping.

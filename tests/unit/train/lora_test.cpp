@@ -32,7 +32,7 @@ struct Case {
 
   Case(const model::ModelConfig& config, c10::ScalarType dtype, bool parity, const model::LoraOptions& lora)
       : model(config, dtype, parity, 0.3),
-        trainer({}, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()},
+        trainer({}, {model.table, model.decoder, model.values, Optimizer::ranks_of_one(*model.alone),
                      model.arena, lora, 5}) {
     trainer.start();
   }

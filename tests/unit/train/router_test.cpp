@@ -79,7 +79,7 @@ struct Case {
       rows.push_back(row);
     }
   }
-  Optimizer::Ranks ranks() const { return {model.alone.get(), model.alone.get(), model.alone.get()}; }
+  Optimizer::Ranks ranks() const { return Optimizer::ranks_of_one(*model.alone); }
   at::Tensor bias(size_t layer) const { return model.parameters.layers[layer].router_bias.value; }
 };
 
@@ -138,8 +138,7 @@ TEST(RouterOptions, OfAModelThatHasNoRouterAreErrors) {
     Options o;
     o.*option = 0.1;
     test::TinyModel model;
-    comm::Group* alone = model.alone.get();
-    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, {alone, alone, alone}, model.arena}), UserError);
+    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, Optimizer::ranks_of_one(*model.alone), model.arena}), UserError);
   }
   Options o;
   o.router_bias_rate = 0.1;

@@ -47,7 +47,7 @@ struct Case {
 
   explicit Case(const Options& options, c10::ScalarType dtype = at::kFloat, bool parity = false)
       : model(test::tiny_config(), dtype, parity),
-        trainer(options, {model.table, model.decoder, model.values, {model.alone.get(), model.alone.get(), model.alone.get()}, model.arena}) {
+        trainer(options, {model.table, model.decoder, model.values, Optimizer::ranks_of_one(*model.alone), model.arena}) {
     trainer.start();
   }
 };

@@ -191,21 +191,7 @@ struct SwigluStep final : Step {
   }
 };
 
-// ---- tensor parallel
-
-at::Tensor summed(const at::Tensor& x, comm::Group& tp) {
-  at::Tensor total = x.contiguous().clone();
-  tp.all_reduce(total, comm::ReduceOp::kSum);
-  return total;
-}
-
-struct EnterStep final : Step {
-  comm::Group* tp = nullptr;
-  variable_list apply(variable_list&& grads) override { return {summed(grads[0], *tp)}; }
-};
-struct LeaveStep final : Step {
-  variable_list apply(variable_list&& grads) override { return {grads[0]}; }
-};
+// ---- recompute
 
 struct RecomputeStep final : Step {
   LayerFunction layer;
@@ -383,23 +369,6 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
     step->saved = {gate_up.detach()};
     attach(out, step);
   }
-  return out;
-}
-
-at::Tensor enter_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
-  if (!tp || tp->size() == 1 || !recording({x})) return x;
-  at::Tensor out = x.detach();
-  auto step = make_step<EnterStep>({x});
-  step->tp = tp;
-  attach(out, step);
-  return out;
-}
-
-at::Tensor leave_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
-  if (!tp || tp->size() == 1) return x;
-  at::Tensor out = x.detach();
-  tp->all_reduce(out, comm::ReduceOp::kSum);  // nobody else holds these bytes: x is a fresh partial product
-  if (recording({x})) attach(out, make_step<LeaveStep>({x}));
   return out;
 }
 
