@@ -48,7 +48,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
-    model::initialize_parameters(table, values, 9, 0.3);
+    model::initialize_parameters(table, values, 9, deviation);
     Options options;
     options.micro_batch_tokens = 64;
     options.router_balance_coef = extra.balance;

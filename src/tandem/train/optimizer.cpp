@@ -59,6 +59,11 @@ void Optimizer::add_head_replicas() {
 }
 
 void Optimizer::reduce_gradients() {
+  if (ranks_.tied)
+    for (const model::ParameterEntry& e : table_.entries) {
+      at::Tensor mine = table_.view(grads_, e);
+      if (e.parameter.slot == model::family::Slot::kEmbedding) ranks_.tied->all_reduce(mine, comm::ReduceOp::kSum);
+    }
   if (ranks_.tp->size() > 1) add_head_replicas();
   if (ranks_.data->size() > 1) ranks_.data->reduce_scatter(reduced_, grads_);
 }
@@ -78,7 +83,7 @@ double Optimizer::gradient_norm() {
     });
     double total = 0;
     for (double x : sums) total += x;
-    squares += total / e.replicas;
+    squares += total / e.replicas / (ranks_.tied && e.parameter.slot == model::family::Slot::kEmbedding ? 2 : 1);
   }
   at::Tensor sum = at::zeros({1}, at::kDouble).fill_(squares);
   ranks_.world->all_reduce(sum, comm::ReduceOp::kSum);
