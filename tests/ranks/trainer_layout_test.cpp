@@ -43,7 +43,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
-    comm::Group &dp = mesh.along(comm::Axis::kDp), &tp = mesh.along(comm::Axis::kTp);
+    const Ranks ranks{&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
     device::Arena arena("device");
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
@@ -56,7 +56,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     options.router_z_coef = extra.z;
     options.router_bias_rate = extra.bias_rate;
     options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
-    Trainer trainer(options, {table, decoder, values, {&world, &dp, &tp}, arena, {extra.lora_rank, 8}, 5});
+    Trainer trainer(options, {table, decoder, values, ranks, arena, {extra.lora_rank, 8}, 5});
     trainer.start();
     std::vector<Row> mine;
     std::vector<size_t> indices;

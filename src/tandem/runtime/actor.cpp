@@ -13,7 +13,8 @@ namespace tandem::runtime {
 namespace {
 
 train::Optimizer::Ranks ranks_of(RankContext& c) {
-  return {&c.world, &c.train_mesh.along(comm::Axis::kDp), &c.train_mesh.along(comm::Axis::kTp)};
+  comm::Mesh& mesh = c.train_mesh;
+  return {&c.world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
 }
 
 reshard::RankBoxes boxes_of_all(const model::ModelConfig& config, const model::Layout& layout) {
@@ -32,7 +33,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
-                                   static_cast<uint64_t>(context.config.run.seed)});
+                                   static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
   for (const model::family::Parameter& p : model::family::parameters(config))
     origins_.emplace(p.name, Origin{p, train_.table(), train_.values()});
   if (const model::Lora* adapters = trainer_->lora())

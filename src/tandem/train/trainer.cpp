@@ -92,7 +92,8 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
       parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
-      optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {
+      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena,
+                  options.swap_optimizer ? setup.host : nullptr, setup.recorder, options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
 }
 
@@ -101,8 +102,8 @@ void Trainer::start() {
   optimizer_.adopt_values();
 }
 
-void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
-  optimizer_.restore(state, where);
+void Trainer::share_values() {
+  optimizer_.share_values();
   if (lora_) lora_->merge();
 }
 
@@ -118,14 +119,14 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
     const model::TokenBatch& tokens = batch.tokens;
     load.count(tokens.replayed_routes_TX.defined() ? tokens.replayed_routes_TX : tokens.recorded_routes_TX, tokens.rows_R);
   }
-  load.sum_over(*setup_.ranks.dp, *setup_.ranks.tp);
+  load.sum_over(*setup_.ranks.data, *setup_.ranks.tp);
   return load;
 }
 
 StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
   Totals totals;
   std::vector<MicroBatch> batches = pack(rows, options_.micro_batch_tokens);
-  comm::Group& dp = *setup_.ranks.dp;
+  comm::Group& dp = *setup_.ranks.data;
   at::Tensor counts = at::zeros({4}, at::kDouble);
   double* count = counts.data_ptr<double>();
   count[1] = static_cast<double>(rows.size());
@@ -143,6 +144,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   if (sparse && routers.balance > 0) routers.load_LE = load_before(batches).relative_LE();
 
   grads_.zero_();
+  optimizer_.begin_step();
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) {
