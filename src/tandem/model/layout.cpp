@@ -148,9 +148,14 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, const 
   return box;
 }
 
+std::vector<family::Parameter> flat_order(std::vector<family::Parameter> parameters) {
+  std::ranges::stable_partition(parameters, [](const family::Parameter& p) { return p.expert < 0; });
+  return parameters;
+}
+
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank) {
   std::vector<TensorSpec> specs;
-  for (const family::Parameter& p : family::parameters(config)) {
+  for (const family::Parameter& p : flat_order(family::parameters(config))) {
     if (!holds(layout, rank, p, config)) continue;
     if (p.in_float()) specs.push_back({p.name, {p.words(p.shape[0])}, Box::whole({p.words(p.shape[0])})});
     else specs.push_back({p.name, p.shape, box_of(p, config, layout, rank)});

@@ -36,6 +36,9 @@ struct Layout {
   int ep_rank(int rank) const { return rank / expert_tp() % ep; }
   /// Of the ranks that train the same sequences, the one that has the last stage's results and tells them.
   bool speaks(int rank) const { return tp_rank(rank) == 0 && cp_rank(rank) == 0 && pp_rank(rank) == pp - 1; }
+  /// Ranks that hold the same of what is no routed expert, and of a routed expert: along comm::Axis::kData, kExpertData.
+  int data_ranks() const { return dp * cp; }
+  int expert_data_ranks() const { return stage_ranks() / (ep * expert_tp()); }
   /// Whether a token's experts may be with ranks that have other sequences.
   bool shares_experts() const { return ep > 1 && ep * expert_tp() > tp; }
   bool operator==(const Layout&) const = default;
@@ -79,7 +82,9 @@ int64_t first_expert(int64_t num_experts, int ep, int index);
 bool holds(const Layout& layout, int rank, const family::Parameter& parameter, const ModelConfig& config);
 /// The box of `parameter` that a rank which holds it has.
 Box box_of(const family::Parameter& parameter, const ModelConfig& config, const Layout& layout, int rank);
-/// Every box that a rank of the layout holds, in the order of the forward pass; what is kept in fp32 as its words.
+/// The order in which ranks keep parameters: routed experts last, else as given.
+std::vector<family::Parameter> flat_order(std::vector<family::Parameter> parameters);
+/// Every box that a rank of the layout holds, in that order; what is kept in fp32 as its words.
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank);
 /// kv heads that one TP rank holds, at least 1.
 int64_t local_kv_heads(const ModelConfig& config, int tp);

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <span>
 
+#include "tandem/base/check.h"
 #include "tandem/model/kernel/packed.h"
 
 namespace tandem::model {
@@ -50,20 +53,55 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   return parameter_table(config, layout, rank, family::parameters(config));
 }
 
-ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank, const std::vector<family::Parameter>& which) {
-  ParameterTable table{config, layout, rank, {}, 0};
-  int64_t offset = 0;
-  for (const family::Parameter& p : which) {
-    if (!holds(layout, rank, p, config)) continue;
-    const Box box = box_of(p, config, layout, rank);
-    int replicas = 1;
-    if (p.split == family::Split::kNone || p.split == family::Split::kPartial) replicas = layout.tp;
-    if (p.split == family::Split::kKvRows) replicas = std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
-    if (table.entries.empty() || !family::same_slot(table.entries.back().parameter, p)) offset = round_up(offset, kAlignElements);
-    table.entries.push_back({p, box, offset, p.words(box.num_elements()), replicas});
-    offset += table.entries.back().num_elements;
+namespace {
+
+int replicas_of(const family::Parameter& p, const ModelConfig& config, const Layout& layout) {
+  if (p.expert >= 0) return 1;
+  if (p.split == family::Split::kNone || p.split == family::Split::kPartial) return layout.tp;
+  if (p.split == family::Split::kKvRows) return std::max<int>(1, layout.tp / static_cast<int>(config.num_kv_heads));
+  return p.slot == family::Slot::kEmbedding && config.has_tied_head() && layout.pp > 1 ? 2 : 1;
+}
+
+// The layer that a parameter lies with.
+int64_t place_of(const family::Parameter& p, int64_t last_layer) {
+  if (p.slot == family::Slot::kEmbedding) return -1;
+  return p.layer >= 0 ? p.layer : last_layer;
+}
+
+// Appends the entries of one kind, and gives each layer its range of them.
+void add_entries(ParameterTable& table, std::span<const family::Parameter> held, FlatRange LayerRanges::*kind, int ranks) {
+  int64_t offset = table.num_elements;
+  size_t next = 0;
+  for (LayerRanges& layer : table.layers) {
+    FlatRange& range = layer.*kind;
+    range.begin = offset;
+    for (bool first = true; next < held.size() && place_of(held[next], table.layers.back().layer) == layer.layer; ++next, first = false) {
+      const family::Parameter& p = held[next];
+      if (first || !family::same_slot(held[next - 1], p)) offset = round_up(offset, kAlignElements);
+      const Box box = box_of(p, table.config, table.layout, table.rank);
+      table.entries.push_back({p, box, offset, p.words(box.num_elements()), replicas_of(p, table.config, table.layout)});
+      offset += table.entries.back().num_elements;
+    }
+    offset = range.end = range.begin + round_up(offset - range.begin, kAlignElements * ranks);
   }
-  table.num_elements = round_up(offset, kAlignElements * layout.dp);
+  TANDEM_CHECK(next == held.size(), "a parameter without a layer");
+  table.num_elements = offset;
+}
+
+}  // namespace
+
+ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank, const std::vector<family::Parameter>& which) {
+  ParameterTable table{config, layout, rank, {}, {}, 0};
+  std::vector<family::Parameter> held;
+  for (const family::Parameter& p : flat_order(which))
+    if (holds(layout, rank, p, config)) held.push_back(p);
+  std::set<int64_t> layers;
+  for (const family::Parameter& p : held)
+    if (p.layer >= 0 || p.slot == family::Slot::kEmbedding) layers.insert(p.layer);
+  for (int64_t layer : layers) table.layers.push_back({layer, {}, {}});
+  const auto experts = std::ranges::find_if(held, [](const auto& p) { return p.expert >= 0; });
+  add_entries(table, {held.begin(), experts}, &LayerRanges::dense, layout.data_ranks());
+  add_entries(table, {experts, held.end()}, &LayerRanges::experts, layout.expert_data_ranks());
   return table;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One rank's parameters as views of flat buffers: values in the compute dtype, gradients in fp32, in the same order. Flat,
-// so that the optimizer, its shards and the exchange between ranks are single ranges.
+// so that the optimizer, its shards and the exchange between ranks are ranges. First stands all that every rank of a stage
+// holds, then the routed experts: ranks that hold the same of the one need not hold the same of the other.
 
 #include <ATen/core/Tensor.h>
 
@@ -21,16 +22,30 @@ struct ParameterEntry {
   Box box;
   int64_t offset;        ///< elements from the start of the flat buffer
   int64_t num_elements;  ///< that it takes there, of any dtype
-  int replicas;          ///< TP ranks that hold the same box
+  int replicas;          ///< ranks with the same box after the sums over data-parallel ranks: of tp, and of stages with one embedding
 };
 
-/// The order of a rank's flat buffer. Fused tensors (q|k|v, gate|up) lie side by side.
+/// Elements [begin, end) of a flat buffer.
+struct FlatRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+/// Where a layer lies. Final norm and head are with the last layer that the rank holds, the embedding is layer -1.
+struct LayerRanges {
+  int64_t layer;
+  FlatRange dense;    ///< a multiple of 16 * layout.data_ranks()
+  FlatRange experts;  ///< a multiple of 16 * layout.expert_data_ranks()
+};
+
+/// The order of a rank's flat buffer: layout.h:flat_order. Fused tensors (q|k|v, gate|up) lie side by side.
 struct ParameterTable {
   ModelConfig config;
   Layout layout;
   int rank = 0;
   std::vector<ParameterEntry> entries;
-  int64_t num_elements = 0;  ///< a multiple of 16 * layout.dp
+  std::vector<LayerRanges> layers;  ///< without gaps, lowest first; the dense ranges one after the other, then those of experts
+  int64_t num_elements = 0;
 
   /// Shaped as the box; fp32 where the parameter is kept so.
   at::Tensor view(const at::Tensor& flat, const ParameterEntry& entry) const;

@@ -27,8 +27,8 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
-      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Optimizer::ranks_in(context.train_mesh, config), context.device, lora,
-                                   static_cast<uint64_t>(context.config.run.seed)});
+      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config), context.device,
+                                   lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
   for (const model::family::Parameter& p : model::family::parameters(config)) add_origin(p, train_.table(), train_.values());
   if (const model::Lora* adapters = trainer_->lora())
     for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());

@@ -2,6 +2,7 @@
 #include "tandem/train/optimizer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -11,100 +12,115 @@
 #include "tandem/base/error.h"
 
 namespace tandem::train {
+namespace {
 
-Optimizer::Ranks Optimizer::ranks_in(comm::Mesh& mesh, const model::ModelConfig& config) {
-  using comm::Axis;
-  return {&mesh.world(), &mesh.along(Axis::kData), &mesh.along(Axis::kExpertData), &mesh.along(Axis::kTp),
-          config.has_tied_head() ? mesh.pipeline_ends() : nullptr};
+constexpr int64_t kSwapChunk = 1 << 20;  // elements of each tensor that are on the device at a time
+
+Share share_of(comm::Group* group) { return {group->rank(), group->size()}; }
+
+// Ranks of one stage may hold different numbers of experts; they must cut their layers alike.
+std::vector<int64_t> elements_of_largest(const model::ParameterTable& table, comm::Group& world) {
+  at::Tensor most = at::zeros({table.config.num_layers + 1}, at::kLong);
+  for (const model::LayerRanges& l : table.layers) most.data_ptr<int64_t>()[l.layer + 1] = l.dense.size() + l.experts.size();
+  world.all_reduce(most, comm::ReduceOp::kMax);
+  std::vector<int64_t> elements;
+  for (const model::LayerRanges& l : table.layers) elements.push_back(most.data_ptr<int64_t>()[l.layer + 1]);
+  return elements;
 }
 
-Optimizer::Optimizer(const model::ParameterTable& table, at::Tensor values, at::Tensor grads, Ranks ranks, device::Arena& arena)
-    : table_(table), values_(std::move(values)), grads_(std::move(grads)), ranks_(ranks) {
-  size_ = table.num_elements / ranks_.data->size();
-  begin_ = size_ * ranks_.data->rank();
-  m_ = arena.allocate("optimizer", {size_}, at::kFloat);
-  v_ = arena.allocate("optimizer", {size_}, at::kFloat);
-  if (values_.scalar_type() == at::kFloat) master_ = values_.narrow(0, begin_, size_);
-  else master_ = arena.allocate("master_weights", {size_}, at::kFloat);
-  int64_t from = 0;
-  for (const model::ParameterEntry& e : table.entries) {
-    if (e.parameter.trained) continue;
-    const int64_t first = std::clamp(e.offset - begin_, int64_t{0}, size_);
-    if (first > from) trained_.emplace_back(from, first);
-    from = std::max(from, std::clamp(e.offset + e.num_elements - begin_, int64_t{0}, size_));
+}  // namespace
+
+Optimizer::Optimizer(const OptimizerSetup& s)
+    : setup_(s),
+      buckets_(buckets_of(s.table, elements_of_largest(s.table, *s.ranks.world), s.bucket_bytes / static_cast<int64_t>(sizeof(float)))),
+      slices_(slices_of(buckets_, share_of(s.ranks.data), share_of(s.ranks.expert_data))),
+      sum_(gradient_buckets(), s.ranks, s.arena, s.recorder) {
+  for (const Slice& slice : slices_) size_ += slice.size;
+  device::Arena& home = s.host ? *s.host : s.arena;
+  m_ = home.allocate("optimizer", {size_}, at::kFloat);
+  v_ = home.allocate("optimizer", {size_}, at::kFloat);
+  if (has_half()) master_ = home.allocate("master_weights", {size_}, at::kFloat);
+  find_stretches();
+  if (!s.host) return;
+  int64_t longest = 0;
+  for (const Stretch& stretch : stretches_) longest = std::max(longest, stretch.size);
+  chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(longest, kSwapChunk)}, at::kFloat);
+}
+
+// With one rank the gradients are their own sum.
+GradientBuckets Optimizer::gradient_buckets() {
+  GradientBuckets work{setup_.table, setup_.grads, buckets_, std::vector<GradientBuckets::Sums>(buckets_.size())};
+  const Ranks& ranks = setup_.ranks;
+  int64_t room = 0, at = 0;
+  const auto is_summed = [&](const Slice& s) { return (s.experts ? ranks.expert_data : ranks.data)->size() > 1; };
+  for (const Slice& s : slices_) room += is_summed(s) ? s.size : 0;
+  at::Tensor sums;
+  if (room > 0) sums = setup_.arena.allocate("gradients", {room}, at::kFloat);
+  for (const Slice& s : slices_) {
+    const bool apart = is_summed(s);
+    summed_.push_back(apart ? sums.narrow(0, at, s.size) : setup_.grads.narrow(0, s.begin, s.size));
+    at += apart ? s.size : 0;
+    GradientBuckets::Sums& of_bucket = work.sums[static_cast<size_t>(s.bucket)];
+    (s.experts ? of_bucket.experts : of_bucket.dense) = summed_.back();
   }
-  if (from < size_) trained_.emplace_back(from, size_);
-  // With one data-parallel rank the gradients are their own sum.
-  reduced_ = ranks_.data->size() == 1 ? grads_ : arena.allocate("gradients", {size_}, at::kFloat);
+  return work;
+}
+
+void Optimizer::find_stretches() {
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const Slice& s = slices_[i];
+    int64_t from = s.begin;
+    const auto add = [&](int64_t to) {
+      if (to > from) stretches_.push_back({from, to - from, s.at + from - s.begin, summed_[i].data_ptr<float>() + (from - s.begin)});
+    };
+    for (const model::ParameterEntry& e : setup_.table.entries) {
+      if (e.parameter.trained || e.offset + e.num_elements <= from || e.offset >= s.begin + s.size) continue;
+      add(e.offset);
+      from = std::min(e.offset + e.num_elements, s.begin + s.size);
+    }
+    add(s.begin + s.size);
+  }
 }
 
 void Optimizer::adopt_values() {
-  if (values_.scalar_type() != at::kFloat) master_.copy_(values_.narrow(0, begin_, size_));
-}
-
-// What several TP ranks hold and use on different heads gets the sum of their gradients: kv heads, where there are fewer than
-// ranks, by adding each rank's part to a buffer of all; norms of heads as they are.
-void Optimizer::add_head_replicas() {
-  for (const model::ParameterEntry& e : table_.entries) {
-    at::Tensor mine = table_.view(grads_, e);
-    const bool whole = e.parameter.split == model::family::Split::kPartial || e.parameter.split == model::family::Split::kNone;
-    if (whole && e.parameter.trained) ranks_.tp->all_reduce(mine, comm::ReduceOp::kSum);
-    if (e.parameter.split != model::family::Split::kKvRows || e.replicas == 1) continue;
-    at::Tensor all = at::zeros(e.parameter.shape, at::kFloat);
-    at::Tensor part = all.narrow(0, e.box.begin[0], e.box.extent(0));
-    part.copy_(mine);
-    ranks_.tp->all_reduce(all, comm::ReduceOp::kSum);
-    mine.copy_(part);
-  }
-}
-
-void Optimizer::reduce_gradients() {
-  if (ranks_.tied)
-    for (const model::ParameterEntry& e : table_.entries) {
-      at::Tensor mine = table_.view(grads_, e);
-      if (e.parameter.slot == model::family::Slot::kEmbedding) ranks_.tied->all_reduce(mine, comm::ReduceOp::kSum);
-    }
-  if (ranks_.tp->size() > 1) add_head_replicas();
-  if (ranks_.data->size() > 1) ranks_.data->reduce_scatter(reduced_, grads_);
+  if (!has_half()) return;
+  for (const Slice& s : slices_) master_.narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
 }
 
 double Optimizer::gradient_norm() {
   double squares = 0;
-  for (const model::ParameterEntry& e : table_.entries) {
-    const int64_t from = std::max(e.offset, begin_), to = std::min(e.offset + e.num_elements, begin_ + size_);
-    if (from >= to) continue;
-    constexpr int64_t kSlice = 1 << 16;  // fixed, so that the number of threads does not change the sum
-    const int64_t slices = (to - from + kSlice - 1) / kSlice;
-    std::vector<double> sums(static_cast<size_t>(slices));
-    const float* g = reduced_.data_ptr<float>() + (from - begin_);
-    at::parallel_for(0, slices, 1, [&](int64_t first, int64_t last) {
-      for (int64_t s = first; s < last; ++s)
-        sums[static_cast<size_t>(s)] = model::kernel::rows().fp.sum_of_squares(g + s * kSlice, std::min(kSlice, to - from - s * kSlice));
-    });
-    double total = 0;
-    for (double x : sums) total += x;
-    squares += total / e.replicas / (ranks_.tied && e.parameter.slot == model::family::Slot::kEmbedding ? 2 : 1);
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const Slice& slice = slices_[i];
+    for (const model::ParameterEntry& e : setup_.table.entries) {
+      const int64_t from = std::max(e.offset, slice.begin), to = std::min(e.offset + e.num_elements, slice.begin + slice.size);
+      if (from >= to) continue;
+      constexpr int64_t kPart = 1 << 16;  // fixed, so that the number of threads does not change the sum
+      const int64_t parts = (to - from + kPart - 1) / kPart;
+      std::vector<double> sums(static_cast<size_t>(parts));
+      const float* g = summed_[i].data_ptr<float>() + (from - slice.begin);
+      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+        for (int64_t p = first; p < last; ++p)
+          sums[static_cast<size_t>(p)] = model::kernel::rows().fp.sum_of_squares(g + p * kPart, std::min(kPart, to - from - p * kPart));
+      });
+      double total = 0;
+      for (double x : sums) total += x;
+      squares += total / e.replicas;
+    }
   }
   at::Tensor sum = at::zeros({1}, at::kDouble).fill_(squares);
-  ranks_.world->all_reduce(sum, comm::ReduceOp::kSum);
+  setup_.ranks.world->all_reduce(sum, comm::ReduceOp::kSum);
   return std::sqrt(sum.data_ptr<double>()[0]);
 }
 
 double Optimizer::step(const Options& o, double lr) {
-  reduce_gradients();
+  sum_.finish();
   const double norm = gradient_norm();
   if (!std::isfinite(norm))
     throw UserError("train", join_text("the gradient norm of update ", num_steps_ + 1, " is ", norm),
                     "a lower learning rate or smaller rewards; the last checkpoint holds the state before");
   ++num_steps_;
   const double clip = o.clip_grad_norm > 0 && norm > o.clip_grad_norm ? o.clip_grad_norm / (norm + 1e-6) : 1.0;
-  const bool half = values_.scalar_type() == at::kBFloat16;
   model::kernel::AdamArgs a{};
-  a.master = master_.data_ptr<float>();
-  a.half = half ? static_cast<model::kernel::Half*>(values_.data_ptr()) + begin_ : nullptr;
-  a.grad = reduced_.data_ptr<float>();
-  a.m = m_.data_ptr<float>();
-  a.v = v_.data_ptr<float>();
   a.grad_scale = static_cast<float>(clip);
   a.lr = static_cast<float>(lr);
   a.beta1 = static_cast<float>(o.beta1);
@@ -113,37 +129,96 @@ double Optimizer::step(const Options& o, double lr) {
   a.weight_decay = static_cast<float>(o.weight_decay);
   a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
-  for (const auto& [from, to] : trained_)
-    at::parallel_for(from, to, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
-  if (ranks_.data->size() > 1) {
-    const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
-    ranks_.data->all_gather(values_, mine);
-  }
+  for (const Stretch& stretch : stretches_) setup_.host ? update_swapped(stretch, a) : update(stretch, a);
+  share_values();
   return norm;
 }
 
-std::map<std::string, at::Tensor> Optimizer::state() const {
-  return {{"master", master_}, {"m", m_}, {"v", v_}, {"num_steps", at::zeros({1}, at::kLong).fill_(num_steps_)}};
+namespace {
+
+void run_adam(const model::kernel::AdamArgs& a, int64_t size) {
+  at::parallel_for(0, size, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
 }
 
-void Optimizer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
-  const auto copy = [&](const char* name, at::Tensor to) {
-    const auto it = state.find(name);
-    if (it == state.end()) throw UserError(where, std::string("no tensor ") + name, "the optimizer state of a checkpoint");
-    if (it->second.numel() != to.numel())
-      throw UserError(where, join_text(name, " has ", it->second.numel(), " elements"), join_text(to.numel(), ": the layout the run was saved under"));
-    to.copy_(it->second);
-  };
-  copy("master", master_);
-  copy("m", m_);
-  copy("v", v_);
-  num_steps_ = state.at("num_steps").data_ptr<int64_t>()[0];
-  if (values_.scalar_type() != at::kFloat)
-    for (const auto& [from, to] : trained_) values_.narrow(0, begin_ + from, to - from).copy_(master_.narrow(0, from, to - from));
-  if (ranks_.data->size() > 1) {
-    const at::Tensor mine = values_.narrow(0, begin_, size_).clone();
-    ranks_.data->all_gather(values_, mine);
+}  // namespace
+
+void Optimizer::update(const Stretch& s, const model::kernel::AdamArgs& args) {
+  model::kernel::AdamArgs a = args;
+  const auto values = [&](auto* base) { return base + s.begin; };
+  a.grad = s.grad;
+  a.m = m_.data_ptr<float>() + s.at;
+  a.v = v_.data_ptr<float>() + s.at;
+  a.master = has_half() ? master_.data_ptr<float>() + s.at : values(setup_.values.data_ptr<float>());
+  a.half = has_half() ? values(static_cast<model::kernel::Half*>(setup_.values.data_ptr())) : nullptr;
+  run_adam(a, s.size);
+}
+
+// Chunk by chunk through memory of the device. Each element goes the way it goes without.
+void Optimizer::update_swapped(const Stretch& s, model::kernel::AdamArgs a) {
+  const int64_t room = chunk_.size(1);
+  for (int64_t from = 0; from < s.size; from += room) {
+    const int64_t n = std::min(room, s.size - from);
+    std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
+    const auto bring = [&](const at::Tensor& state) {
+      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state.narrow(0, s.at + from, n));
+      return moved.back().first.copy_(moved.back().second).data_ptr<float>();
+    };
+    a.m = bring(m_);
+    a.v = bring(v_);
+    a.master = has_half() ? bring(master_) : setup_.values.data_ptr<float>() + s.begin + from;
+    a.half = has_half() ? static_cast<model::kernel::Half*>(setup_.values.data_ptr()) + s.begin + from : nullptr;
+    a.grad = s.grad + from;
+    run_adam(a, n);
+    for (const auto& [device, host] : moved) host.copy_(device);
   }
+}
+
+void Optimizer::share_values() {
+  for (const Slice& s : slices_) {
+    comm::Group& group = s.experts ? *setup_.ranks.expert_data : *setup_.ranks.data;
+    if (group.size() == 1) continue;
+    const Bucket& bucket = buckets_[static_cast<size_t>(s.bucket)];
+    const model::FlatRange range = s.experts ? bucket.experts : bucket.dense;
+    at::Tensor all = setup_.values.narrow(0, range.begin, range.size());
+    group.all_gather(all, setup_.values.narrow(0, s.begin, s.size).clone());
+  }
+}
+
+const std::vector<std::string>& Optimizer::state_names() {
+  static const std::vector<std::string> kNames = {"m", "master", "v"};
+  return kNames;
+}
+
+at::Tensor Optimizer::state(const std::string& name) const {
+  if (name == "m") return m_;
+  if (name == "v") return v_;
+  TANDEM_CHECK(name == "master", "state ", name);
+  if (has_half()) return master_;
+  std::vector<at::Tensor> parts;
+  for (const Slice& s : slices_) parts.push_back(setup_.values.narrow(0, s.begin, s.size));
+  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts);
+}
+
+std::vector<StatePiece> Optimizer::state_pieces() const {
+  std::vector<StatePiece> pieces;
+  for (const Slice& s : slices_)
+    for (const model::ParameterEntry& e : setup_.table.entries) {
+      const int64_t from = std::max(e.offset, s.begin), to = std::min(e.offset + e.num_elements, s.begin + s.size);
+      if (e.parameter.trained && from < to) pieces.push_back({&e, from - e.offset, to - e.offset, s.at + from - s.begin});
+    }
+  return pieces;
+}
+
+void Optimizer::restore(int64_t num_steps, const ReadPiece& read) {
+  for (const StatePiece& piece : state_pieces()) {
+    const int64_t n = piece.end - piece.begin;
+    at::Tensor values = setup_.values.narrow(0, piece.entry->offset + piece.begin, n);
+    read("m", piece, m_.narrow(0, piece.at, n));
+    read("v", piece, v_.narrow(0, piece.at, n));
+    read("master", piece, has_half() ? master_.narrow(0, piece.at, n) : values);
+    if (has_half()) values.copy_(master_.narrow(0, piece.at, n));
+  }
+  num_steps_ = num_steps;
 }
 
 }  // namespace tandem::train

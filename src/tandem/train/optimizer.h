@@ -1,60 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// AdamW over one rank's slice of the flat parameters; the slices of the data-parallel ranks make up the whole (ZeRO-1).
+// AdamW over one rank's slices of the flat parameters; the slices of the ranks that hold the same make up the whole (ZeRO-1).
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
+#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "tandem/comm/mesh.h"
+#include "tandem/comm/group.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/parameters.h"
+#include "tandem/train/gradient_sum.h"
 #include "tandem/train/options.h"
 
 namespace tandem::train {
 
-/// Ownership  uses the flat values and gradients; owns master weights (bf16 models) and both moments of its slice.
-/// Threads    one; collective over the ranks.
-/// Errors     UserError if the gradient is not finite, before anything is changed.
+/// What an optimizer works on and with.
+struct OptimizerSetup {
+  const model::ParameterTable& table;
+  at::Tensor values, grads;               ///< flat; the values in the compute dtype
+  Ranks ranks;
+  device::Arena& arena;
+  device::Arena* host = nullptr;          ///< if set, where master weights and moments live between steps
+  monitor::Recorder* recorder = nullptr;  ///< gets a span for each bucket of gradients
+  int64_t bucket_bytes = 64 << 20;        ///< of gradients that are summed together
+};
+
+/// Part of a parameter whose state this rank has.
+struct StatePiece {
+  const model::ParameterEntry* entry;
+  int64_t begin, end;  ///< elements of the entry's box, row by row
+  int64_t at;          ///< where `begin` is in a tensor of the state
+};
+
+/// Ownership  uses the flat values and gradients; owns master weights (bf16 models) and both moments of its slices.
+/// Threads    one, but for the thread of a GradientSum; collective over the ranks.
+/// Errors     UserError if the gradient is not finite, before anything is changed; PeerError of the sums, from step().
+/// Read next  bucket.h (who owns what), gradient_sum.h (the overlap with the backward pass)
 class Optimizer {
  public:
-  struct Ranks {
-    comm::Group* world;        ///< all ranks of the layout
-    comm::Group* data;         ///< ranks that hold the same dense parameters
-    comm::Group* expert_data;  ///< ranks that hold the same experts
-    comm::Group* tp;
-    comm::Group* tied;         ///< the first and the last pipeline stage, where both hold the embedding; else null
-  };
-  static Ranks ranks_in(comm::Mesh& mesh, const model::ModelConfig& config);
-  static Ranks ranks_of_one(comm::Group& alone) { return {&alone, &alone, &alone, &alone, nullptr}; }
-  Optimizer(const model::ParameterTable& table, at::Tensor values, at::Tensor grads, Ranks ranks, device::Arena& arena);
+  using Ranks = train::Ranks;
+  /// Collective.
+  explicit Optimizer(const OptimizerSetup& setup);
 
-  /// Adds the ranks' gradients, clips, updates, and gives every rank the new values. Returns the global norm before clipping.
+  /// Before the first backward pass of a step.
+  void begin_step() { sum_.begin_step(); }
+  /// All gradients of this layer are final on this rank; final norm and head are with the last layer that it holds.
+  void layer_ready(int64_t layer) { sum_.layer_ready(layer); }
+  /// Adds up what is left of the ranks' gradients, clips, updates, and gives every rank the new values. Returns the global norm before
+  /// clipping.
   double step(const Options& options, double lr);
 
   /// Sets the master weights from the values; call after loading.
   void adopt_values();
-  /// The state of this slice by name: master, m, v (fp32, [slice]) and the step count.
-  std::map<std::string, at::Tensor> state() const;
-  /// Errors: UserError if the sizes are those of another layout.
-  void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
   int64_t num_steps() const { return num_steps_; }
 
- private:
-  void reduce_gradients();
-  void add_head_replicas();
-  double gradient_norm();
+  /// The state of this rank's slices, fp32 and flat, by name: master, m and v. A copy where it does not lie so in memory.
+  static const std::vector<std::string>& state_names();
+  at::Tensor state(const std::string& name) const;
+  int64_t state_size() const { return size_; }
+  /// What of it belongs to trained parameters.
+  std::vector<StatePiece> state_pieces() const;
+  /// `read` fills a tensor of state `name`, fp32 and flat, with a piece. The values of all ranks then follow: share_values().
+  using ReadPiece = std::function<void(const std::string& name, const StatePiece& piece, at::Tensor to)>;
+  void restore(int64_t num_steps, const ReadPiece& read);
+  /// Gives all ranks the values of this one's slices. Collective.
+  void share_values();
 
-  const model::ParameterTable& table_;
-  at::Tensor values_, grads_;
-  Ranks ranks_;
-  int64_t begin_, size_;             // of the slice
-  std::vector<std::pair<int64_t, int64_t>> trained_;  // ranges of the slice
-  at::Tensor master_, m_, v_;        // [size_]; master_ is a view of values_ in fp32 models
-  at::Tensor reduced_;               // [size_] summed gradients
+ private:
+  // A range of a slice without what is not trained.
+  struct Stretch {
+    int64_t begin, size;  // in the flat buffers
+    int64_t at;           // in the state
+    float* grad;          // summed
+  };
+  GradientBuckets gradient_buckets();
+  void find_stretches();
+  double gradient_norm();
+  void update(const Stretch& stretch, const model::kernel::AdamArgs& args);
+  void update_swapped(const Stretch& stretch, model::kernel::AdamArgs args);
+  bool has_half() const { return setup_.values.scalar_type() == at::kBFloat16; }
+
+  OptimizerSetup setup_;
+  std::vector<Bucket> buckets_;
+  std::vector<Slice> slices_;
+  std::vector<at::Tensor> summed_;   // by slice
+  std::vector<Stretch> stretches_;
+  GradientSum sum_;
+  int64_t size_ = 0;                 // of the state
+  at::Tensor master_, m_, v_;        // [size_]; no master_ in fp32 models, whose values are it
+  at::Tensor chunk_;                 // [3, some]: master and moments on their way, where they live in the host's memory
   int64_t num_steps_ = 0;
 };
 

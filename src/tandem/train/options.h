@@ -21,6 +21,8 @@ struct Options {
   int64_t logprob_micro_batch_tokens = 16384;
   int64_t reference_micro_batch_tokens = 16384;
   bool recompute = false;
+  int64_t gradient_bucket_mib = 64;
+  bool swap_optimizer = false;
   double router_balance_coef = 0;
   double router_z_coef = 0;
   double router_bias_rate = 0;
@@ -40,6 +42,10 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.", at_least(1));
   field("reference_micro_batch_tokens", o.reference_micro_batch_tokens, "Packed tokens of one pass of the reference stage.", at_least(1));
   field("recompute", o.recompute, "Keep only layer inputs and run each layer again in the backward pass.");
+  field("gradient_bucket_mib", o.gradient_bucket_mib,
+        "Gradients of whole layers up to so many MiB are summed over the ranks together, while the backward pass goes on.", at_least(1));
+  field("swap_optimizer", o.swap_optimizer,
+        "Keep fp32 master weights and moments in host memory; they go through the device in chunks during the update.");
   field("router_balance_coef", o.router_balance_coef,
         "Experts: coefficient of the load-balancing loss of each sparse layer, over the trained tokens of the whole step. Without replayed "
         "routes it costs a forward pass more.", at_least(0.0));

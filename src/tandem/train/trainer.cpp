@@ -79,7 +79,8 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
       parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
-      optimizer_(lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena) {
+      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena,
+                  options.swap_optimizer ? setup.host : nullptr, setup.recorder, options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
 }
 
@@ -88,8 +89,8 @@ void Trainer::start() {
   optimizer_.adopt_values();
 }
 
-void Trainer::restore(const std::map<std::string, at::Tensor>& state, const std::string& where) {
-  optimizer_.restore(state, where);
+void Trainer::share_values() {
+  optimizer_.share_values();
   if (lora_) lora_->merge();
 }
 
@@ -149,10 +150,11 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   Routing routing = prepare_routers(batches, totals.global_tokens);
 
   grads_.zero_();
+  optimizer_.begin_step();
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
-  run_training({setup_.decoder, parameters_, temperature, options_.recompute, {}}, batches,
+  run_training({setup_.decoder, parameters_, temperature, options_.recompute, [this](int64_t layer) { optimizer_.layer_ready(layer); }}, batches,
                [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
                  split_rows(batch, head.logprobs_R.detach(), report.logprobs);
                  totals.entropy += head.entropy_R.sum().item<double>();

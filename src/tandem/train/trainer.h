@@ -55,6 +55,8 @@ struct TrainerSetup {
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
+  device::Arena* host = nullptr;    ///< for Options::swap_optimizer
+  monitor::Recorder* recorder = nullptr;  ///< gets the spans of the gradients' sums
 };
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
@@ -68,8 +70,10 @@ class Trainer {
 
   /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
   void start();
-  /// The state of a trainer with the same options, after start(). Errors: as Optimizer::restore.
-  void restore(const std::map<std::string, at::Tensor>& state, const std::string& where);
+  /// Reads the state of a trainer with the same options, after start().
+  void restore(int64_t num_steps, const Optimizer::ReadPiece& read) { optimizer_.restore(num_steps, read); }
+  /// To be called when all ranks were restored; collective.
+  void share_values();
 
   /// One update by the recipe's loss.
   StepReport policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr);
@@ -77,6 +81,7 @@ class Trainer {
   StepReport supervised_step(std::span<const Row> rows, double lr);
 
   Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
   /// Null where the whole model is trained.
   const model::Lora* lora() const { return lora_.get(); }
   const model::ModelParameters& parameters() const { return parameters_; }

@@ -3,9 +3,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
-#include "../../tiny_model.h"
+#include "one_rank.h"
 #include "tandem/base/error.h"
-#include "tandem/train/trainer.h"
 
 namespace tandem::train {
 namespace {
@@ -32,7 +31,7 @@ struct Case {
 
   Case(const model::ModelConfig& config, c10::ScalarType dtype, bool parity, const model::LoraOptions& lora)
       : model(config, dtype, parity, 0.3),
-        trainer({}, {model.table, model.decoder, model.values, Optimizer::ranks_of_one(*model.alone),
+        trainer({}, {model.table, model.decoder, model.values, test::ranks_alone(model),
                      model.arena, lora, 5}) {
     trainer.start();
   }
@@ -115,7 +114,7 @@ TEST(Lora, ARestoredTrainerHasTheSameWeights) {
   const model::LoraOptions lora{4, 16};
   Case first(test::tiny_config(), at::kBFloat16, true, lora), second(test::tiny_config(), at::kBFloat16, true, lora);
   for (int i = 0; i < 3; ++i) first.trainer.supervised_step(batch.rows, 0.02);
-  second.trainer.restore(first.trainer.optimizer().state(), "state");
+  test::copy_state(first.trainer, second.trainer);
   EXPECT_TRUE(at::equal(first.model.values, second.model.values));
   first.trainer.supervised_step(batch.rows, 0.02);
   second.trainer.supervised_step(batch.rows, 0.02);

@@ -5,12 +5,11 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include "../../tiny_model.h"
+#include "one_rank.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/model/kernel/expert/experts.h"
 #include "tandem/train/router_load.h"
-#include "tandem/train/trainer.h"
 
 namespace tandem::train {
 namespace {
@@ -69,7 +68,7 @@ struct Case {
 
   Case(const Options& options, const std::string& family, c10::ScalarType dtype)
       : model(test::experts_config(family), dtype, true),  // parity: else each measures which library is faster today
-        trainer(options, {model.table, model.decoder, model.values, ranks(), model.arena}) {
+        trainer(options, {model.table, model.decoder, model.values, test::ranks_alone(model), model.arena}) {
     trainer.start();
     for (int i = 0; i < 40; ++i) tokens.push_back(5 * i % 61 + 2);
     for (size_t begin : {0, 20}) {
@@ -79,7 +78,6 @@ struct Case {
       rows.push_back(row);
     }
   }
-  Optimizer::Ranks ranks() const { return Optimizer::ranks_of_one(*model.alone); }
   at::Tensor bias(size_t layer) const { return model.parameters.layers[layer].router_bias.value; }
 };
 
@@ -111,10 +109,8 @@ TEST(CorrectionBias, MovesAgainstTheLoadWithoutAGradient) {
     EXPECT_LT(moved.min().item<double>(), 0);
 
     Case again(o, "deepseek_v3", dtype);
-    std::map<std::string, at::Tensor> state;
-    for (const auto& [name, tensor] : c.trainer.optimizer().state()) state[name] = tensor.clone();
     again.model.values.copy_(c.model.values);  // as a checkpoint has them
-    again.trainer.restore(state, "state");
+    test::copy_state(c.trainer, again.trainer);
     EXPECT_TRUE(at::equal(again.bias(1), c.bias(1)));
     (void)c.trainer.supervised_step(c.rows, 1e-3);
     (void)again.trainer.supervised_step(c.rows, 1e-3);
@@ -138,7 +134,7 @@ TEST(RouterOptions, OfAModelThatHasNoRouterAreErrors) {
     Options o;
     o.*option = 0.1;
     test::TinyModel model;
-    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, Optimizer::ranks_of_one(*model.alone), model.arena}), UserError);
+    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, test::ranks_alone(model), model.arena}), UserError);
   }
   Options o;
   o.router_bias_rate = 0.1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_state.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <iomanip>
@@ -77,8 +79,9 @@ void StateFiles::load_start(Actor& actor) {
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
   // TP and DP ranks hold different slices, so every rank writes its own.
-  std::map<std::string, at::Tensor> slice = actor.trainer().optimizer().state();
-  for (auto& [name, tensor] : slice) tensor = tensor.contiguous();
+  const train::Optimizer& optimizer = actor.trainer().optimizer();
+  std::map<std::string, at::Tensor> slice = {{"num_steps", at::zeros({1}, at::kLong).fill_(optimizer.num_steps())}};
+  for (const std::string& name : train::Optimizer::state_names()) slice[name] = optimizer.state(name).contiguous();
   checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
   if (!context_.is_first()) return;
   checkpoint::write_durable(dir + "/state.json", to_json(state, start_, model::to_string(context_.train_layout)).dump(1));
@@ -138,9 +141,15 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   state.queue.assign(bytes.begin(), bytes.end());
   if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
   const checkpoint::SafetensorsFile slice(rank_file(dir, context_.world.rank()));
-  std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, entry] : slice.tensors()) tensors[name] = slice.view(name);
-  actor.trainer().restore(tensors, slice.path());
+  const int64_t size = actor.trainer().optimizer().state_size();
+  for (const std::string& name : train::Optimizer::state_names())
+    if (const int64_t found = slice.view(name).numel(); found != size)
+      throw UserError(slice.path(), join_text(name, " has ", found, " elements"), join_text(size, ": the layout the run was saved under"));
+  const auto read = [&](const std::string& name, const train::StatePiece& piece, at::Tensor to) {
+    slice.read(name, {{piece.at}, {piece.at + to.numel()}}, std::move(to));
+  };
+  actor.trainer().restore(slice.view("num_steps").data_ptr<int64_t>()[0], read);
+  actor.trainer().share_values();
   last_saved_step_ = state.step;
   return state;
 }
