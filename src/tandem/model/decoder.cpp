@@ -14,6 +14,7 @@
 
 namespace tandem::model {
 at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::AttentionShape& shape) {
+  if (parallel_.group) return kernel::context_attention(qkv, trees_, shape, parallel_, parity_);
   return kernel::attention(qkv, trees_, shape, parity_);
 }
 

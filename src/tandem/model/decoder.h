@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tandem/comm/group.h"
+#include "tandem/model/kernel/context/context_attention.h"
 #include "tandem/model/kernel/expert/experts.h"
 #include "tandem/model/kernel/function.h"
 #include "tandem/model/kernel/row_shares.h"
@@ -29,15 +30,18 @@ class AttentionContext {
   virtual bool keeps_keys() const { return false; }
 };
 
-/// Each packed tree sees itself, causally; for training and scoring.
+/// Each packed tree sees itself, causally; for training and scoring. With `parallel`, the trees are those of all its ranks and
+/// the pass has this rank's tokens of them, in the order of its share.
 class PackedContext final : public AttentionContext {
  public:
-  PackedContext(kernel::Trees trees, bool parity) : trees_(std::move(trees)), parity_(parity) {}
+  PackedContext(kernel::Trees trees, bool parity, kernel::ContextParallel parallel = {})
+      : trees_(std::move(trees)), parity_(parity), parallel_(std::move(parallel)) {}
   at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) override;
 
  private:
   kernel::Trees trees_;
   bool parity_;
+  kernel::ContextParallel parallel_;  // without a group: this rank has all tokens
 };
 
 /// What the routers add to the backward pass, over the wanted rows; it must outlive that pass.

@@ -172,7 +172,10 @@ struct AttentionStep final : Step {
   Trees trees;
   AttentionShape shape{};
   variable_list apply(variable_list&& grads) override {
-    return {packed_attention_backward(grad_of(grads, 0), saved[1], saved[0], saved[2], trees, shape)};
+    at::Tensor d_qkv = at::empty_like(saved[0]);
+    const AttentionOutput out{saved[1], saved[2], grad_of(grads, 0)};
+    packed_attention_backward(all_rows_of(saved[0], shape), out, trees, shape, all_rows_of(d_qkv, shape));
+    return {d_qkv};
   }
 };
 
@@ -344,8 +347,9 @@ at::Tensor rope(const at::Tensor& qkv, const Parameter& bias, const at::Tensor& 
 
 at::Tensor attention(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape, bool parity) {
   const bool record = recording({qkv});
+  const AttentionRows rows = all_rows_of(qkv.detach(), shape);
   at::Tensor lse;
-  at::Tensor o = parity ? packed_attention_by_row(qkv, trees, shape) : packed_attention(qkv, trees, shape, record ? &lse : nullptr);
+  at::Tensor o = parity ? packed_attention_by_row(rows, trees, shape) : packed_attention(rows, trees, shape, record ? &lse : nullptr);
   if (record) {
     auto step = make_step<AttentionStep>({qkv});
     step->saved = {qkv.detach(), o.detach(), lse};
