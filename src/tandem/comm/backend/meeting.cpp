@@ -25,7 +25,11 @@ class NotedWait {
   }
   ~NotedWait() {
     std::lock_guard lock(world_.mutex);
-    world_.waits[world_rank_] = {};
+    world_.waits[world_rank_].meeting = nullptr;
+  }
+  void give_up(const std::string& why) {
+    std::lock_guard lock(world_.mutex);
+    world_.waits[world_rank_].given_up = why;
   }
   NotedWait(const NotedWait&) = delete;
   NotedWait& operator=(const NotedWait&) = delete;
@@ -131,19 +135,24 @@ bool Meeting::arrive(int rank, uint64_t round, std::unique_lock<std::mutex>& loc
 
 template <class Ready>
 void Meeting::wait(int rank, const World::Wait& wait, std::condition_variable& changed, Ready ready) {
-  const NotedWait noted(*world_, world_ranks_[static_cast<size_t>(rank)], wait);
-  std::unique_lock lock(mutex_);
-  const Clock::time_point until = world_->clock.now() + duration_of_s(world_->deadline_s);
-  while (!ready()) {
-    throw_if_dead(rank, wait.op);
-    if (world_->clock.now() >= until) {
+  NotedWait noted(*world_, world_ranks_[static_cast<size_t>(rank)], wait);
+  try {
+    std::unique_lock lock(mutex_);
+    const Clock::time_point until = world_->clock.now() + duration_of_s(world_->deadline_s);
+    while (!ready()) {
+      throw_if_dead(rank, wait.op);
+      if (world_->clock.now() < until) {
+        world_->clock.wait_until(lock, changed, until);
+        continue;
+      }
       lock.unlock();
-      const std::string reason =
-          join_text(place(rank, wait.op), ": no sign of ", whom_to_blame(rank), " within ", world_->deadline_s, " s");
+      const std::string reason = place(rank, wait.op) + explanation(rank);
       abort(reason);
       throw PeerError(reason);
     }
-    world_->clock.wait_until(lock, changed, until);
+  } catch (const PeerError& e) {
+    noted.give_up(e.what());
+    throw;
   }
 }
 
@@ -160,24 +169,25 @@ std::vector<int> Meeting::missing(const World::Wait& wait) {
   return ranks;
 }
 
-/// A peer that waits itself is not to blame, but whoever it waits for. Ranks that all wait for each other are named with
-/// what they wait in.
-std::string Meeting::whom_to_blame(int rank) {
+/// A peer that waits itself is not to blame, but whoever it waits for; and one that has given up has said why. Ranks that
+/// all wait for each other are named with what they wait in.
+std::string Meeting::explanation(int rank) {
   std::lock_guard lock(world_->mutex);
   const int self = world_ranks_[static_cast<size_t>(rank)];
   std::vector<int> reached = {self};
   std::vector<std::string> guilty, waiting;
   for (size_t i = 0; i < reached.size(); ++i) {
     const World::Wait& wait = world_->waits[static_cast<size_t>(reached[i])];
+    if (!wait.given_up.empty()) return " ended: " + wait.given_up;
     const std::vector<int> missing = wait.meeting ? wait.meeting->missing(wait) : std::vector<int>{};
     const std::string name = join_text("rank ", reached[i]);
-    if (missing.empty() && reached[i] != self) guilty.push_back(name);
+    if (reached[i] != self && missing.empty()) guilty.push_back(name);
     else if (reached[i] != self) waiting.push_back(join_text(name, " (it waits in ", wait.op, " of group '", wait.meeting->name(), "')"));
     for (int r : missing)
       if (std::find(reached.begin(), reached.end(), r) == reached.end()) reached.push_back(r);
   }
-  if (reached.size() == 1) return "this rank itself";
-  return joined(guilty.empty() ? waiting : guilty);
+  const std::string whom = !guilty.empty() ? joined(guilty) : !waiting.empty() ? joined(waiting) : join_text("rank ", self, " itself");
+  return join_text(": no sign of ", whom, " within ", world_->deadline_s, " s");
 }
 
 }  // namespace tandem::comm

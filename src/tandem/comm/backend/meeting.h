@@ -40,6 +40,7 @@ struct World {
     const char* op = "";
     int peer = -1;               // in the meeting; -1: all
     uint64_t round = 0;
+    std::string given_up;        // why its last wait failed; "" if it did not
   };
   World(int ranks, double deadline_s, WaitClock& clock) : deadline_s(deadline_s), clock(clock), waits(static_cast<size_t>(ranks)) {}
 
@@ -89,7 +90,8 @@ class Meeting {
   void throw_if_dead(int rank, const char* op) const;
   /// World ranks that have not come to what `wait` waits for; empty if it is over.
   std::vector<int> missing(const World::Wait& wait);
-  std::string whom_to_blame(int rank);
+  /// Why this rank has waited in vain.
+  std::string explanation(int rank);
 
   const std::shared_ptr<World> world_;
   const std::string name_;
