@@ -132,6 +132,17 @@ TEST(TrainerLayout, PipelinesToo) {
   }
 }
 
+TEST(TrainerLayout, ContextParallelRanksToo) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe")), deep(test::experts_config("deepseek_v3"))}) {
+    const Extra extra{.balance = config.moe.num_experts > 0 ? 0.1 : 0.0, .deviation = 0.15};
+    const Result want = train({1, 1}, config, 10, extra);
+    std::vector<std::string> layouts = {"cp2", "cp3", "cp4", "cp2,tp2", "dp2,cp2", "cp2,pp2", "dp2,cp2,tp2"};
+    if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"cp2,ep2", "dp2,cp2,ep4", "cp2,tp2,ep2,etp2"});
+    for (const std::string& layout : layouts)
+      expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text(config.family, ", ", layout));
+  }
+}
+
 // 3 rows: some replicas have fewer micro-batches, or none.
 TEST(TrainerLayout, ExpertsOverDataParallelRanksToo) {
   for (const char* family : {"qwen3_moe", "deepseek_v3"})

@@ -24,6 +24,13 @@ PipelineShape shape_of(const model::Decoder& decoder) {
 int activation_tag(int chunk) { return 2 * chunk; }
 int gradient_tag(int chunk) { return 2 * chunk + 1; }
 
+// Of all response tokens, whoever predicts them.
+model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                                  const at::Tensor& hidden_RH, double temperature) {
+  const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
+  return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
+}
+
 class Run {
  public:
   Run(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of)
@@ -48,7 +55,7 @@ class Run {
   void forward(const PipelineAction& action) {
     const MicroBatch& mine = batch(action);
     Kept& keep = kept(action);
-    keep.context = std::make_unique<model::PackedContext>(mine.trees, decoder_.gemm().parity());
+    keep.context = std::make_unique<model::PackedContext>(mine.trees, decoder_.gemm().parity(), mine.parallel);
     model::PassOptions options;
     options.chunk = action.chunk;
     options.recompute = pass_.recompute;
@@ -61,7 +68,7 @@ class Run {
     }
     const at::Tensor out = decoder_.forward(pass_.parameters, mine.tokens, *keep.context, options);
     if (decoder_.ends(action.chunk)) {
-      keep.out = loss_of_(mine, decoder_.logprobs(pass_.parameters, out, mine.targets_R, pass_.temperature));
+      keep.out = loss_of_(mine, head_of(decoder_, pass_.parameters, mine, out, pass_.temperature));
     } else {
       keep.out = out;
       stages().send(out.detach(), behind(), activation_tag(action.chunk));
@@ -92,7 +99,7 @@ class Run {
 
 }  // namespace
 
-void level_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {
+void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {
   int64_t count = std::ssize(batches);
   if (comm::Group* ep = decoder.ep()) {
     at::Tensor most = at::zeros({1}, at::kLong).fill_(count);
@@ -100,6 +107,8 @@ void level_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>&
     count = most.item<int64_t>();
   }
   pad_micro_batches(batches, padded_micro_batches(shape_of(decoder), count));
+  if (comm::Group* cp = decoder.place().cp)
+    for (MicroBatch& batch : batches) deal_tokens(batch, *cp);
 }
 
 void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of) { Run(pass, batches, loss_of).run(); }
@@ -108,9 +117,9 @@ void run_scoring(const model::Decoder& decoder, const model::ModelParameters& pa
                  const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use) {
   at::NoGradGuard no_grad;
   for (const MicroBatch& batch : batches) {
-    model::PackedContext context(batch.trees, decoder.gemm().parity());
+    model::PackedContext context(batch.trees, decoder.gemm().parity(), batch.parallel);
     const at::Tensor hidden_RH = decoder.forward_stages(parameters, batch.tokens, context);
-    if (hidden_RH.defined()) use(batch, decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature));
+    if (hidden_RH.defined()) use(batch, head_of(decoder, parameters, batch, hidden_RH, temperature));
   }
 }
 

@@ -10,11 +10,11 @@
 
 namespace tandem::train {
 
-/// Ranks that share experts must run as many micro-batches as the one with most of them, and interleaved stages a multiple of the
-/// stages: appends empty ones. Collective over the decoder's ep.
-void level_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches);
+/// Makes whole micro-batches those of this rank. Ranks that share experts must run as many as the one with most of them, and
+/// interleaved stages a multiple of the stages: appends empty ones. Context-parallel ranks share each. Collective over the decoder's ep.
+void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches);
 
-/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient.
+/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `head` has all R response tokens.
 using LossOf = std::function<at::Tensor(const MicroBatch& batch, const model::kernel::HeadOutput& head)>;
 
 struct TrainingPass {

@@ -60,7 +60,7 @@ std::vector<std::vector<float>> score(const model::Decoder& decoder, const model
                                       double temperature, int64_t budget_tokens) {
   std::vector<std::vector<float>> out(rows.size());
   std::vector<MicroBatch> batches = pack(rows, budget_tokens);
-  level_micro_batches(decoder, batches);
+  share_micro_batches(decoder, batches);
   run_scoring(decoder, parameters, batches, temperature,
               [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) { split_rows(batch, head.logprobs_R, out); });
   return out;
@@ -106,7 +106,7 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
       if (counts_replayed) load.count(tokens.replayed_routes_TX, tokens.rows_R);
       continue;
     }
-    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
+    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity(), batch.parallel);
     setup_.decoder.forward_stages(parameters_, tokens, context);
     load.count(tokens.recorded_routes_TX, tokens.rows_R);
   }
@@ -146,7 +146,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   world.all_reduce(counts, comm::ReduceOp::kSum);
   totals.global_tokens = count[0], totals.global_sequences = count[1];
   TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
-  level_micro_batches(setup_.decoder, batches);
+  share_micro_batches(setup_.decoder, batches);
   Routing routing = prepare_routers(batches, totals.global_tokens);
 
   grads_.zero_();
