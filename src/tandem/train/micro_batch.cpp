@@ -125,18 +125,4 @@ std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   return batches;
 }
 
-std::vector<int> balance(std::span<const int64_t> lengths, int parts) {
-  std::vector<size_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
-  std::vector<int64_t> load(static_cast<size_t>(parts), 0);
-  std::vector<int> part(lengths.size());
-  for (size_t i : order) {
-    const auto lightest = std::min_element(load.begin(), load.end());
-    *lightest += lengths[i];
-    part[i] = static_cast<int>(lightest - load.begin());
-  }
-  return part;
-}
-
 }  // namespace tandem::train

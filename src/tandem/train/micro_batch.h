@@ -40,7 +40,4 @@ struct MicroBatch {
 /// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
 
-/// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.
-std::vector<int> balance(std::span<const int64_t> lengths, int parts);
-
 }  // namespace tandem::train
