@@ -15,6 +15,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
+#include "tandem/planner/memory.h"
 #include "tandem/train/optimizer.h"
 
 namespace tandem::train {
@@ -22,6 +23,7 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr double kLr = 1e-2;
+constexpr int64_t kChunkElements = 1000;
 
 struct Case {
   std::string layout;
@@ -36,7 +38,8 @@ struct Case {
 struct Result {
   std::vector<double> norms;
   std::map<std::string, at::Tensor> weights;  // whole, by name
-  std::vector<int64_t> device_peak, host_peak;  // bytes by rank
+  std::vector<planner::TrainingMemory> memory;  // by rank, as the arenas have it
+  std::vector<int64_t> device_peak;             // bytes by rank
 };
 
 model::ModelConfig deep(model::ModelConfig config, bool tied) {
@@ -113,7 +116,7 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
   at::Tensor grads = device.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
   monitor::Recorder recorder;
-  Optimizer optimizer({table, values, grads, ranks, device, c.swap ? &host : nullptr, &recorder, c.bucket_bytes});
+  Optimizer optimizer({table, values, grads, ranks, device, c.swap ? &host : nullptr, &recorder, c.bucket_bytes, kChunkElements});
   optimizer.adopt_values();
   for (int step = 0; step < kSteps; ++step) {
     for (const model::ParameterEntry& e : table.entries) {
@@ -132,10 +135,10 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
     if (world.rank() == 0) shared.result.norms.push_back(norm);
   }
   std::lock_guard lock(shared.mutex);
+  shared.result.memory.resize(static_cast<size_t>(layout.world()));
   shared.result.device_peak.resize(static_cast<size_t>(layout.world()));
-  shared.result.host_peak.resize(static_cast<size_t>(layout.world()));
+  shared.result.memory[static_cast<size_t>(world.rank())] = {device.by_owner(), host.by_owner()};
   shared.result.device_peak[static_cast<size_t>(world.rank())] = device.peak_bytes();
-  shared.result.host_peak[static_cast<size_t>(world.rank())] = host.peak_bytes();
   for (const model::ParameterEntry& e : table.entries) {
     at::Tensor& whole = shared.result.weights[e.parameter.name];
     if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
@@ -225,6 +228,39 @@ TEST(OptimizerLayout, SumsBesideTheBackwardPassHaveTheSameBits) {
     const Result beside = run(c).first;
     EXPECT_EQ(beside.norms, want.norms);
     EXPECT_EQ(worst_weight(beside, want), 0);
+  }
+}
+
+void expect_predicted(const Case& c, const Result& got) {
+  const planner::TrainingPlan plan{c.config, model::parse_layout(c.layout, "layout"), static_cast<int64_t>(c10::elementSize(c.dtype)), {},
+                                   c.sequence_parallel, c.swap ? kChunkElements : 0};
+  for (size_t rank = 0; rank < got.memory.size(); ++rank) {
+    const planner::TrainingMemory want = planner::training_memory(plan, static_cast<int>(rank));
+    EXPECT_EQ(got.memory[rank].device, want.device) << "rank " << rank;
+    EXPECT_EQ(got.memory[rank].host, want.host) << "rank " << rank;
+  }
+}
+
+TEST(OptimizerLayout, AStateInHostMemoryGivesTheSameBitsAndFreesThePredictedBytes) {
+  int index = 0;
+  for (Case c : all_cases()) {
+    c.dtype = index++ % 2 == 0 ? at::kFloat : at::kBFloat16;
+    SCOPED_TRACE(join_text(c.config.family, ", ", c.layout, ", ", c10::toString(c.dtype)));
+    const Result held = run(c).first;
+    expect_predicted(c, held);
+    c.swap = true;
+    const Result swapped = run(c).first;
+    expect_predicted(c, swapped);
+    EXPECT_EQ(swapped.norms, held.norms);
+    EXPECT_EQ(worst_weight(swapped, held), 0);
+    for (size_t rank = 0; rank < held.memory.size(); ++rank) {
+      int64_t state = 0;  // what leaves the device, but for a chunk
+      for (const char* owner : {"optimizer", "master_weights"})
+        if (held.memory[rank].device.contains(owner)) state += held.memory[rank].device.at(owner);
+      const int64_t chunk = swapped.memory[rank].device.at("optimizer");
+      EXPECT_LT(chunk, state / 2);
+      EXPECT_EQ(held.device_peak[rank] - swapped.device_peak[rank], state - chunk);
+    }
   }
 }
 
