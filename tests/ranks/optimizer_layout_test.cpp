@@ -15,6 +15,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
+#include "tandem/planner/memory.h"
 #include "tandem/train/optimizer.h"
 
 namespace tandem::train {
@@ -22,12 +23,12 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr double kLr = 1e-2;
+constexpr int64_t kChunkElements = 1000;
 
 struct Case {
   std::string layout;
   model::ModelConfig config;
   c10::ScalarType dtype = at::kFloat;
-  bool sequence_parallel = false;
   bool announce = false;  // layers as they are ready, as a backward pass does
   bool swap = false;
   int64_t bucket_bytes = 20'000;
@@ -36,7 +37,8 @@ struct Case {
 struct Result {
   std::vector<double> norms;
   std::map<std::string, at::Tensor> weights;  // whole, by name
-  std::vector<int64_t> device_peak, host_peak;  // bytes by rank
+  std::vector<planner::TrainingMemory> memory;  // by rank, as the arenas have it
+  std::vector<int64_t> device_peak;             // bytes by rank
 };
 
 model::ModelConfig deep(model::ModelConfig config, bool tied) {
@@ -46,12 +48,12 @@ model::ModelConfig deep(model::ModelConfig config, bool tied) {
 }
 
 // Each rank that has a gradient of its own brings other numbers; those with the same tokens bring the same.
-std::string contributor(const model::ParameterEntry& e, const model::Layout& l, int rank, bool sequence_parallel) {
+std::string contributor(const model::ParameterEntry& e, const model::Layout& l, int rank) {
   using model::family::Split;
   if (e.parameter.expert >= 0) return join_text("expert data ", rank % l.stage_ranks() / (l.ep * l.expert_tp()));
   std::string name = join_text("data ", rank % l.stage_ranks() / l.tp);
   const Split split = e.parameter.split;
-  const bool part = split == Split::kPartial || split == Split::kKvRows || (sequence_parallel && split == Split::kNone);
+  const bool part = split == Split::kPartial || split == Split::kKvRows || split == Split::kNone;
   if (part && e.replicas > 1) name += join_text(" tp ", l.tp_rank(rank));
   if (e.parameter.slot == model::family::Slot::kEmbedding && e.replicas > 1) name += join_text(" stage ", l.pp_rank(rank));
   return name;
@@ -101,24 +103,19 @@ struct Shared {
 void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Shared& shared) {
   device::set_compute_threads(1);
   comm::Mesh mesh(world, model::mesh_sizes(layout));
-  Ranks ranks{&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
-  ranks.sequence_parallel = c.sequence_parallel;
-  const int stage = layout.pp_rank(world.rank()), last = layout.pp - 1;
-  const bool ends = layout.pp > 1 && (stage == 0 || stage == last);
-  const auto tied = world.split(ends ? world.rank() % layout.stage_ranks() : layout.stage_ranks() + world.rank(), "tied");
-  if (ends && c.config.has_tied_head()) ranks.tied = tied.get();
+  const Ranks ranks = Ranks::in(mesh, c.config);
   device::Arena device("device"), host("host");
   const model::ParameterTable table = model::parameter_table(c.config, layout, world.rank());
   at::Tensor values = device.allocate("weights", {table.num_elements}, c.dtype);
   at::Tensor grads = device.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
   monitor::Recorder recorder;
-  Optimizer optimizer({table, values, grads, ranks, device, c.swap ? &host : nullptr, &recorder, c.bucket_bytes});
+  Optimizer optimizer({table, values, grads, ranks, device, c.swap ? &host : nullptr, &recorder, c.bucket_bytes, kChunkElements});
   optimizer.adopt_values();
   for (int step = 0; step < kSteps; ++step) {
     for (const model::ParameterEntry& e : table.entries) {
       if (!e.parameter.trained) continue;
-      const std::string who = contributor(e, layout, world.rank(), c.sequence_parallel);
+      const std::string who = contributor(e, layout, world.rank());
       const at::Tensor mine = cut(made_up(e.parameter, who, step), e.box);
       table.view(grads, e).copy_(mine);
       std::lock_guard lock(shared.mutex);
@@ -132,10 +129,10 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
     if (world.rank() == 0) shared.result.norms.push_back(norm);
   }
   std::lock_guard lock(shared.mutex);
+  shared.result.memory.resize(static_cast<size_t>(layout.world()));
   shared.result.device_peak.resize(static_cast<size_t>(layout.world()));
-  shared.result.host_peak.resize(static_cast<size_t>(layout.world()));
+  shared.result.memory[static_cast<size_t>(world.rank())] = {device.by_owner(), host.by_owner()};
   shared.result.device_peak[static_cast<size_t>(world.rank())] = device.peak_bytes();
-  shared.result.host_peak[static_cast<size_t>(world.rank())] = host.peak_bytes();
   for (const model::ParameterEntry& e : table.entries) {
     at::Tensor& whole = shared.result.weights[e.parameter.name];
     if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
@@ -197,13 +194,10 @@ std::vector<Case> all_cases() {
   for (const char* layout : kDense) {
     cases.push_back({layout, deep(test::config_of("qwen2", 2), true)});
     cases.push_back({layout, deep(test::config_of("qwen3", 1), false)});
-    cases.back().sequence_parallel = true;
   }
   for (const char* layout : kExperts)
-    for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
+    for (const char* family : {"qwen3_moe", "deepseek_v3"})
       cases.push_back({layout, deep(test::experts_config(family), family == std::string("qwen3_moe"))});
-      cases.back().sequence_parallel = true;
-    }
   return cases;
 }
 
@@ -225,6 +219,39 @@ TEST(OptimizerLayout, SumsBesideTheBackwardPassHaveTheSameBits) {
     const Result beside = run(c).first;
     EXPECT_EQ(beside.norms, want.norms);
     EXPECT_EQ(worst_weight(beside, want), 0);
+  }
+}
+
+void expect_predicted(const Case& c, const Result& got) {
+  const planner::TrainingPlan plan{c.config, model::parse_layout(c.layout, "layout"), static_cast<int64_t>(c10::elementSize(c.dtype)), {},
+                                   c.swap ? kChunkElements : 0};
+  for (size_t rank = 0; rank < got.memory.size(); ++rank) {
+    const planner::TrainingMemory want = planner::training_memory(plan, static_cast<int>(rank));
+    EXPECT_EQ(got.memory[rank].device, want.device) << "rank " << rank;
+    EXPECT_EQ(got.memory[rank].host, want.host) << "rank " << rank;
+  }
+}
+
+TEST(OptimizerLayout, AStateInHostMemoryGivesTheSameBitsAndFreesThePredictedBytes) {
+  int index = 0;
+  for (Case c : all_cases()) {
+    c.dtype = index++ % 2 == 0 ? at::kFloat : at::kBFloat16;
+    SCOPED_TRACE(join_text(c.config.family, ", ", c.layout, ", ", c10::toString(c.dtype)));
+    const Result held = run(c).first;
+    expect_predicted(c, held);
+    c.swap = true;
+    const Result swapped = run(c).first;
+    expect_predicted(c, swapped);
+    EXPECT_EQ(swapped.norms, held.norms);
+    EXPECT_EQ(worst_weight(swapped, held), 0);
+    for (size_t rank = 0; rank < held.memory.size(); ++rank) {
+      int64_t state = 0;  // what leaves the device, but for a chunk
+      for (const char* owner : {"optimizer", "master_weights"})
+        if (held.memory[rank].device.contains(owner)) state += held.memory[rank].device.at(owner);
+      const int64_t chunk = swapped.memory[rank].device.at("optimizer");
+      EXPECT_LT(chunk, state / 2);
+      EXPECT_EQ(held.device_peak[rank] - swapped.device_peak[rank], state - chunk);
+    }
   }
 }
 

@@ -31,11 +31,6 @@ std::string target_of(const Parameter& p) {
   return module.substr(module.rfind('.') + 1);
 }
 
-bool is_chosen(const Parameter& p, const LoraOptions& o) {
-  const auto wants = [&](const std::string& name) { return std::find(o.targets.begin(), o.targets.end(), name) != o.targets.end(); };
-  return can_adapt(p.slot) && (wants(kAll) || wants(target_of(p)));
-}
-
 // How A and B of a matrix are cut. What every rank holds whole but feeds with its own rows or columns is kPartial.
 std::pair<Split, Split> splits_of(Split matrix) {
   switch (matrix) {
@@ -48,10 +43,15 @@ std::pair<Split, Split> splits_of(Split matrix) {
 
 }  // namespace
 
-std::vector<Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& o) {
+bool is_adapted(const Parameter& p, const LoraOptions& o) {
+  const auto wants = [&](const std::string& name) { return std::find(o.targets.begin(), o.targets.end(), name) != o.targets.end(); };
+  return can_adapt(p.slot) && (wants(kAll) || wants(target_of(p)));
+}
+
+std::vector<Parameter> adapters_of(const ModelConfig& config, const LoraOptions& o) {
   std::vector<Parameter> all;
   for (const Parameter& p : family::parameters(config)) {
-    if (!is_chosen(p, o)) continue;
+    if (!is_adapted(p, o)) continue;
     const std::string name = "base_model.model." + module_of(p);
     const auto [split_a, split_b] = splits_of(p.split);
     all.push_back({name + ".lora_A.weight", {o.rank, p.shape[1]}, split_a, Slot::kAdapter, p.layer});
@@ -67,7 +67,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
   };
   for (const Parameter& p : family::parameters(config)) {
     if (can_adapt(p.slot)) add(known, target_of(p));
-    if (is_chosen(p, o)) add(chosen, target_of(p));
+    if (is_adapted(p, o)) add(chosen, target_of(p));
   }
   std::string names = kAll;
   for (const std::string& name : known) names += ", " + name;
@@ -80,7 +80,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
 
 Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
     : frozen_(make_parameters(base, base_values, at::Tensor())),
-      table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
+      table_(parameter_table(base.config, base.layout, base.rank, adapters_of(base.config, o))),
       values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
       scale_(o.scale()) {
   int64_t a_entry = 0, row = 0;
@@ -90,7 +90,7 @@ Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& b
     const bool new_slot = kept_.empty() || !family::same_slot(kept_.back().chosen.front().parameter, e.parameter);
     slot = &e.parameter;
     const int64_t first_row = std::exchange(row, row + e.box.extent(0));
-    if (!is_chosen(e.parameter, o)) continue;
+    if (!is_adapted(e.parameter, o)) continue;
     if (new_slot) {
       const at::Tensor value = frozen_.slot_of(e.parameter).value;
       kept_.push_back({value, arena.allocate("lora_base", value.sizes().vec(), value.scalar_type()), {}});

@@ -49,6 +49,21 @@ at::Tensor ParameterTable::words(const at::Tensor& flat, const ParameterEntry& e
   return entry.parameter.in_float() ? flat.narrow(0, entry.offset, entry.num_elements) : view(flat, entry);
 }
 
+bool ParameterTable::adds_over_tp(const ParameterEntry& e) const {
+  using family::Split;
+  if (!e.parameter.trained || layout.tp == 1 || e.parameter.expert >= 0) return false;
+  const Split split = e.parameter.split;
+  return split == Split::kPartial || split == Split::kNone || (split == Split::kKvRows && e.replicas > 1);
+}
+
+bool ParameterTable::holds_first(const ParameterEntry& e) const {
+  const int in_stage = rank % layout.stage_ranks();
+  if (e.parameter.expert >= 0) return in_stage / (layout.ep * layout.expert_tp()) == 0;
+  if (in_stage / layout.tp > 0) return false;
+  const bool is_embedding = e.parameter.slot == family::Slot::kEmbedding;
+  return is_embedding ? layout.pp_rank(rank) == 0 : layout.tp_rank(rank) % e.replicas == 0;
+}
+
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank) {
   return parameter_table(config, layout, rank, family::parameters(config));
 }

@@ -31,7 +31,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
                                    lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
   for (const model::family::Parameter& p : model::family::parameters(config)) add_origin(p, train_.table(), train_.values());
   if (const model::Lora* adapters = trainer_->lora())
-    for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());
+    for (const model::family::Parameter& p : model::adapters_of(config, lora)) add_origin(p, adapters->table(), adapters->values());
   if (context.train_layout == context.rollout_layout) return;
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
@@ -71,7 +71,7 @@ std::vector<checkpoint::TensorInfo> Actor::tensors() const {
 std::vector<checkpoint::TensorInfo> Actor::adapters() const {
   std::vector<checkpoint::TensorInfo> all;
   if (!trainer_->lora()) return all;
-  for (const model::family::Parameter& p : model::lora_parameters(train_.config(), context_.config.model.lora))
+  for (const model::family::Parameter& p : model::adapters_of(train_.config(), context_.config.model.lora))
     all.push_back({p.name, at::kFloat, p.shape});
   return all;
 }

@@ -39,7 +39,6 @@ GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena
       recorder_(recorder),
       groups_{own(ranks.data, "data gradients"), own(ranks.expert_data, "expert gradients"), own(ranks.tp, "tp gradients"),
               own(ranks.tied, "tied gradients")},
-      partials_(work_.buckets.size()),
       pending_(work_.buckets.size()),
       next_(work_.buckets.size()) {
   if (groups_.tp) find_partials(arena);
@@ -48,18 +47,15 @@ GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena
 
 // What several TP ranks hold they use on different heads, columns or tokens: it gets the sum of their gradients.
 void GradientSum::find_partials(device::Arena& arena) {
-  using model::family::Split;
   int64_t most = 0;
-  for (size_t b = 0; b < work_.buckets.size(); ++b) {
+  for (const model::LayerRanges& layer : work_.table.layers) {
+    std::vector<Partial>& partials = partials_.emplace_back();
     int64_t at = 0;
     for (const model::ParameterEntry& e : work_.table.entries) {
-      if (!e.parameter.trained || !within(work_.buckets[b].dense, e)) continue;
-      const Split split = e.parameter.split;
-      const bool by_heads = split == Split::kKvRows && e.replicas > 1;
-      if (!by_heads && split != Split::kPartial && split != Split::kNone) continue;
-      const int64_t size = by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements;
-      partials_[b].push_back({&e, at, size, by_heads});
-      at += size;
+      if (!within(layer.dense, e) || !work_.table.adds_over_tp(e)) continue;
+      const bool by_heads = e.parameter.split == model::family::Split::kKvRows;
+      partials.push_back({&e, at, by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements, by_heads});
+      at += partials.back().size;
     }
     most = std::max(most, at);
   }
@@ -137,7 +133,10 @@ void GradientSum::sum(size_t b) {
   const double begin = now_s();
   const Bucket& bucket = work_.buckets[b];
   GradientBuckets::Sums& sums = work_.sums[b];
-  if (!partials_[b].empty()) sum_over_tp(b);
+  for (size_t i = 0; i < partials_.size(); ++i) {
+    const int64_t layer = work_.table.layers[i].layer;
+    if (layer >= bucket.first_layer && layer <= bucket.last_layer) sum_over_tp(partials_[i]);
+  }
   if (groups_.tied && bucket.last_layer < 0) sum_tied(bucket);
   const auto over = [&](comm::Group* group, const model::FlatRange& range, at::Tensor& out) {
     if (group && range.size() > 0) group->reduce_scatter(out, work_.grads.narrow(0, range.begin, range.size()));
@@ -147,7 +146,8 @@ void GradientSum::sum(size_t b) {
   if (recorder_) recorder_->span(name_of(bucket), "gradients", begin, now_s());
 }
 
-void GradientSum::sum_over_tp(size_t b) {
+void GradientSum::sum_over_tp(const std::vector<Partial>& partials) {
+  if (partials.empty()) return;
   const auto staged = [&](const Partial& p) {
     at::Tensor place = staging_.narrow(0, p.at, p.size);
     if (!p.by_heads) return place;
@@ -157,13 +157,13 @@ void GradientSum::sum_over_tp(size_t b) {
     at::Tensor grad = work_.table.view(work_.grads, *p.entry);
     return p.by_heads ? grad : grad.view(-1);
   };
-  for (const Partial& p : partials_[b]) {
+  for (const Partial& p : partials) {
     if (p.by_heads) staging_.narrow(0, p.at, p.size).zero_();
     staged(p).copy_(mine(p));
   }
-  at::Tensor all = staging_.narrow(0, 0, partials_[b].back().at + partials_[b].back().size);
+  at::Tensor all = staging_.narrow(0, 0, partials.back().at + partials.back().size);
   groups_.tp->all_reduce(all, comm::ReduceOp::kSum);
-  for (const Partial& p : partials_[b]) mine(p).copy_(staged(p));
+  for (const Partial& p : partials) mine(p).copy_(staged(p));
 }
 
 void GradientSum::sum_tied(const Bucket& bucket) {

@@ -67,7 +67,7 @@ class GradientSum {
   struct Groups {
     std::unique_ptr<comm::Group> data, expert_data, tp, tied;  // null: nobody to add up with
   };
-  // An entry whose gradient is a part of a sum over TP ranks, and its place among those of its bucket.
+  // An entry whose gradient is a part of a sum over TP ranks, and its place among those of its layer.
   struct Partial {
     const model::ParameterEntry* entry;
     int64_t at, size;
@@ -76,14 +76,14 @@ class GradientSum {
   void find_partials(device::Arena& arena);
   void run();
   void sum(size_t bucket);
-  void sum_over_tp(size_t bucket);
+  void sum_over_tp(const std::vector<Partial>& partials);
   void sum_tied(const Bucket& bucket);
 
   GradientBuckets work_;
   monitor::Recorder* recorder_;
   Groups groups_;
-  std::vector<std::vector<Partial>> partials_;  // by bucket
-  at::Tensor staging_;                          // of the partials of one bucket
+  std::vector<std::vector<Partial>> partials_;  // as table.layers
+  at::Tensor staging_;                          // of the partials of one layer
 
   std::mutex mutex_;  // guards all below but the thread
   std::condition_variable changed_;

@@ -14,8 +14,6 @@
 namespace tandem::train {
 namespace {
 
-constexpr int64_t kSwapChunk = 1 << 20;  // elements of each tensor that are on the device at a time
-
 Share share_of(comm::Group* group) { return {group->rank(), group->size()}; }
 
 // Ranks of one stage may hold different numbers of experts; they must cut their layers alike.
@@ -41,10 +39,7 @@ Optimizer::Optimizer(const OptimizerSetup& s)
   v_ = home.allocate("optimizer", {size_}, at::kFloat);
   if (has_half()) master_ = home.allocate("master_weights", {size_}, at::kFloat);
   find_stretches();
-  if (!s.host) return;
-  int64_t longest = 0;
-  for (const Stretch& stretch : stretches_) longest = std::max(longest, stretch.size);
-  chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(longest, kSwapChunk)}, at::kFloat);
+  if (s.host) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
 }
 
 // With one rank the gradients are their own sum.

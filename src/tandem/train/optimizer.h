@@ -16,15 +16,18 @@
 
 namespace tandem::train {
 
+inline constexpr int64_t kSwapChunkElements = 1 << 20;
+
 /// What an optimizer works on and with.
 struct OptimizerSetup {
   const model::ParameterTable& table;
   at::Tensor values, grads;               ///< flat; the values in the compute dtype
   Ranks ranks;
   device::Arena& arena;
-  device::Arena* host = nullptr;          ///< if set, where master weights and moments live between steps
+  device::Arena* host = nullptr;          ///< if set, where master weights and moments live between updates
   monitor::Recorder* recorder = nullptr;  ///< gets a span for each bucket of gradients
   int64_t bucket_bytes = 64 << 20;        ///< of gradients that are summed together
+  int64_t chunk_elements = kSwapChunkElements;  ///< of each tensor in the host's memory that are in `arena` at a time
 };
 
 /// Part of a parameter whose state this rank has.

@@ -1,38 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_state.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <cmath>
 #include <cstdlib>
-#include <iomanip>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "tandem/checkpoint/safetensors.h"
 #include "tandem/runtime/exchange.h"
+#include "tandem/runtime/folder/optimizer_files.h"
+#include "tandem/runtime/folder/weight_checksum.h"
 
 namespace tandem::runtime {
 namespace {
 
 using nlohmann::json;
 
-std::string rank_file(const std::string& dir, int rank) { return join_text(dir, "/optimizer_rank", rank, ".safetensors"); }
-
 // JSON has no infinity and no NaN, and a metric may be one.
 json number_json(double value) { return std::isfinite(value) ? json(value) : json(option_text(&value)); }
 double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<const std::string&>().c_str(), nullptr) : j.get<double>(); }
 
-json to_json(const RunState& s, const StartModel& start, const std::string& train_layout) {
+json to_json(const RunState& s, const StartModel& start) {
   json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
-              {"sink_bytes", s.sink_bytes}, {"train_layout", train_layout}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
+              {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
-  if (s.before) out["eval_before"] = {{"accuracy", s.before->accuracy}, {"mean_score", s.before->mean_score}, {"pass_at_k", s.before->pass_at_k}, {"num_problems", s.before->num_problems}};
+  if (s.before)
+    out["eval_before"] = {{"accuracy", s.before->accuracy}, {"mean_score", s.before->mean_score}, {"pass_at_k", s.before->pass_at_k},
+                          {"num_problems", s.before->num_problems}};
   return out;
 }
 
@@ -53,17 +51,6 @@ RunState from_json(const json& j) {
   return s;
 }
 
-// Of the flat values of all ranks, so that ranks that hold the same slices give the same text, and others another.
-std::string checksum_of(RankContext& context, const at::Tensor& values) {
-  checkpoint::Checksum mine, all;
-  mine.update(std::span(static_cast<const std::byte*>(values.data_ptr()), values.nbytes()));
-  const uint64_t value = mine.value();
-  for (const std::vector<std::byte>& part : comm::all_gather_bytes(context.world, std::as_bytes(std::span(&value, 1)))) all.update(part);
-  std::ostringstream text;
-  text << std::hex << std::setfill('0') << std::setw(16) << all.value();
-  return text.str();
-}
-
 }  // namespace
 
 StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir)
@@ -74,17 +61,17 @@ StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::st
 
 void StateFiles::load_start(Actor& actor) {
   actor.load(exporter_.model_dir());
-  start_ = {exporter_.model_dir(), checksum_of(context_, actor.train_model().values())};
+  const ModelOnRank& model = actor.train_model();
+  start_ = {exporter_.model_dir(), weight_checksum(model.table(), model.values(), context_.world)};
 }
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
-  // TP and DP ranks hold different slices, so every rank writes its own.
-  const train::Optimizer& optimizer = actor.trainer().optimizer();
-  std::map<std::string, at::Tensor> slice = {{"num_steps", at::zeros({1}, at::kLong).fill_(optimizer.num_steps())}};
-  for (const std::string& name : train::Optimizer::state_names()) slice[name] = optimizer.state(name).contiguous();
-  checkpoint::write_safetensors(rank_file(dir, context_.world.rank()), slice);
+  write_optimizer(dir, context_.world.rank(), actor.trainer().optimizer());
   if (!context_.is_first()) return;
-  checkpoint::write_durable(dir + "/state.json", to_json(state, start_, model::to_string(context_.train_layout)).dump(1));
+  json j = to_json(state, start_);
+  j["train_layout"] = model::to_string(context_.train_layout);
+  j["optimizer_steps"] = actor.trainer().optimizer().num_steps();
+  checkpoint::write_durable(dir + "/state.json", j.dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
@@ -121,12 +108,14 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
     if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
   dir = text_of_first(context_.world, dir);
   if (dir.empty()) return std::nullopt;
-  const std::string layout = model::to_string(context_.train_layout), file = dir + "/state.json";
+  const std::string file = dir + "/state.json";
   const json j = read_json_object(file);
   RunState state;
+  model::Layout saved_under;
+  int64_t optimizer_steps = 0;
   try {
-    if (j.at("train_layout") != layout)
-      throw UserError(dir, "was saved under " + j.at("train_layout").get<std::string>(), "resume with that train layout, not " + layout);
+    saved_under = model::parse_layout(j.at("train_layout"), file);
+    optimizer_steps = j.at("optimizer_steps");
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
       if (needs_start) check_start(before, dir);
@@ -140,16 +129,11 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
   if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
-  const checkpoint::SafetensorsFile slice(rank_file(dir, context_.world.rank()));
-  const int64_t size = actor.trainer().optimizer().state_size();
-  for (const std::string& name : train::Optimizer::state_names())
-    if (const int64_t found = slice.view(name).numel(); found != size)
-      throw UserError(slice.path(), join_text(name, " has ", found, " elements"), join_text(size, ": the layout the run was saved under"));
-  const auto read = [&](const std::string& name, const train::StatePiece& piece, at::Tensor to) {
-    slice.read(name, {{piece.at}, {piece.at + to.numel()}}, std::move(to));
-  };
-  actor.trainer().restore(slice.view("num_steps").data_ptr<int64_t>()[0], read);
+  OptimizerFiles files(dir, saved_under.world(), context_.world.rank());
+  actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
   actor.trainer().share_values();
+  if (context_.is_first() && saved_under != context_.train_layout)
+    log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(context_.train_layout));
   last_saved_step_ = state.step;
   return state;
 }

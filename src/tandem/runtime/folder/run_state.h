@@ -4,6 +4,8 @@
 //
 //   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)
 //            optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+//
+// Whatever the layout of those that wrote it, ranks of any other can go on.
 
 #include <cstdint>
 #include <map>
@@ -33,7 +35,7 @@ struct RunState {
 /// The weights a run starts from: what adapters are added to, and the reference of a KL penalty.
 struct StartModel {
   std::string path;
-  std::string checksum;  ///< of the values of all ranks under one layout and dtype
+  std::string checksum;  ///< weight_checksum.h
 };
 
 /// Ownership  uses the actor's tensors.
@@ -49,7 +51,7 @@ class StateFiles {
   void save(const RunState& state, Actor& actor);
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the actor and returns the state.
   /// `needs_start`: the run still uses its start, for adapters or as reference.
-  /// Errors: UserError if then the checkpoint has another start; if it is of another layout, or cannot be read.
+  /// Errors: UserError if then the checkpoint has another start; if it is of another model or version, or cannot be read.
   std::optional<RunState> load(Actor& actor, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
   const Exporter& exporter() const { return exporter_; }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/planner/memory.h"
+
+#include <algorithm>
+
+#include "tandem/model/lora.h"
+#include "tandem/model/parameters.h"
+
+namespace tandem::planner {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+// Elements of the values and gradients of what is trained, of the summed gradients' slices, and of the state.
+struct Elements {
+  int64_t values = 0, sums = 0, state = 0;
+};
+
+Elements elements_of(const model::ParameterTable& table) {
+  const int64_t data = table.layout.data_ranks(), expert_data = table.layout.expert_data_ranks();
+  int64_t dense = 0, experts = 0;
+  for (const model::LayerRanges& l : table.layers) dense += l.dense.size(), experts += l.experts.size();
+  const int64_t dense_slice = dense / data, expert_slice = experts / expert_data;
+  // A slice of one rank is its gradient, where it stands.
+  return {table.num_elements, (data > 1 ? dense_slice : 0) + (expert_data > 1 ? expert_slice : 0), dense_slice + expert_slice};
+}
+
+// What TP ranks add up of one layer at a time: of kv heads that they share, room for all.
+int64_t staged_over_tp(const model::ParameterTable& table) {
+  int64_t most = 0;
+  for (const model::LayerRanges& layer : table.layers) {
+    int64_t elements = 0;
+    for (const model::ParameterEntry& e : table.entries) {
+      if (e.offset < layer.dense.begin || e.offset >= layer.dense.end || !table.adds_over_tp(e)) continue;
+      const bool by_heads = e.parameter.split == model::family::Split::kKvRows;
+      elements += by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements;
+    }
+    most = std::max(most, elements);
+  }
+  return most;
+}
+
+// Fused matrices with an adapter are kept whole, as they were.
+int64_t kept_elements(const model::ParameterTable& table, const model::LoraOptions& lora) {
+  int64_t kept = 0;
+  for (size_t i = 0; i < table.entries.size();) {
+    int64_t elements = 0;
+    bool adapted = false;
+    size_t end = i;
+    for (; end < table.entries.size() && model::family::same_slot(table.entries[i].parameter, table.entries[end].parameter); ++end) {
+      elements += table.entries[end].num_elements;
+      adapted = adapted || model::is_adapted(table.entries[end].parameter, lora);
+    }
+    kept += adapted ? elements : 0;
+    i = end;
+  }
+  return kept;
+}
+
+}  // namespace
+
+TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
+  const model::ParameterTable model = model::parameter_table(plan.config, plan.layout, rank);
+  const bool adapts = plan.lora.rank > 0;
+  const model::ParameterTable trained =
+      adapts ? model::parameter_table(plan.config, plan.layout, rank, model::adapters_of(plan.config, plan.lora)) : model;
+  const Elements n = elements_of(trained);
+  const bool has_master = plan.element_bytes < kFloatBytes && !adapts;
+  TrainingMemory memory;
+  const auto add = [](std::map<std::string, int64_t>& arena, const char* owner, int64_t bytes) { arena[owner] += bytes; };
+  add(memory.device, "weights", model.num_elements * plan.element_bytes);
+  if (adapts) {
+    add(memory.device, "lora", n.values * kFloatBytes);
+    add(memory.device, "lora_base", kept_elements(model, plan.lora) * plan.element_bytes);
+  }
+  add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes);
+  const bool swapped = plan.swap_chunk_elements > 0;
+  auto& home = swapped ? memory.host : memory.device;
+  add(home, "optimizer", 2 * n.state * kFloatBytes);
+  if (has_master) add(home, "master_weights", n.state * kFloatBytes);
+  if (swapped) add(memory.device, "optimizer", (has_master ? 3 : 2) * std::min(n.state, plan.swap_chunk_elements) * kFloatBytes);
+  return memory;
+}
+
+}  // namespace tandem::planner
