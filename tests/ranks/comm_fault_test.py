@@ -124,8 +124,8 @@ def main():
     print(f"seed {options.seed}", flush=True)
     draw = random.Random(options.seed)
     first = draw.randrange(len(OPERATIONS))
-    plans = [(KINDS[i % len(KINDS)], OPERATIONS[(first + i) % len(OPERATIONS)], draw.randrange(3), draw.randrange(RANKS), draw.randrange(1 << 30))
-             for i in range(options.faults)]
+    plans = [(KINDS[i % len(KINDS)], OPERATIONS[(first + i) % len(OPERATIONS)], draw.randrange(3), draw.randrange(RANKS),
+              draw.randrange(1 << 30)) for i in range(options.faults)]
     program = f"{options.build}/tests/ranks/comm_fault_rank"
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

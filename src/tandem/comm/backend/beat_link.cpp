@@ -73,7 +73,8 @@ std::vector<std::string> own_addresses() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) == 0) {
     for (const ifaddrs* each = all; each; each = each->ifa_next) {
-      if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET || !(each->ifa_flags & IFF_UP) || (each->ifa_flags & IFF_LOOPBACK)) continue;
+      if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET) continue;
+      if (!(each->ifa_flags & IFF_UP) || (each->ifa_flags & IFF_LOOPBACK)) continue;
       std::array<char, INET_ADDRSTRLEN> text{};
       inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
       found.push_back(text.data());
@@ -89,11 +90,12 @@ int try_address(const std::string& address, uint16_t port, const Hello& hello) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(port);
+  if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return -1;
   const int socket = new_socket();
-  if (socket < 0 || inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return -1;
-  const int begun = ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  if (socket < 0) return -1;
+  const bool begun = ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS;
   uint64_t answer = 0;
-  if ((begun == 0 || errno == EINPROGRESS) && send_value(socket, hello) && receive_value(socket, answer) && answer == hello.token) return socket;
+  if (begun && send_value(socket, hello) && receive_value(socket, answer) && answer == hello.token) return socket;
   ::close(socket);
   return -1;
 }
@@ -179,7 +181,8 @@ std::vector<Link> Listener::accept_all(int ranks, double seconds) const {
     if (peer < 0) continue;
     Link link(peer);
     Hello hello;
-    if (!receive_value(peer, hello) || hello.token != token_ || hello.rank < 1 || hello.rank >= ranks || !send_value(peer, token_)) continue;
+    if (!receive_value(peer, hello) || hello.token != token_ || hello.rank < 1 || hello.rank >= ranks) continue;
+    if (!send_value(peer, token_)) continue;
     Link& place = links[static_cast<size_t>(hello.rank)];
     come += !place.is_open();
     place = std::move(link);
