@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm_suite.h"
+#include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 
 namespace tandem::comm {
@@ -19,6 +20,25 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LocalComm, testing::Combine(testing::Values(1, 2
 
 TEST(SingleGroup, Conforms) {
   for (const suite::Case& c : suite::cases()) c.body(*single());
+}
+
+TEST(LocalMessages, AFaultNamesTheSender) {
+  for (const suite::Fault& fault : suite::message_faults()) {
+    std::string said = "nothing";
+    try {
+      run_local(2, fault.deadline_s, [&](Group& world) {
+        if (world.rank() == 1) return fault.culprit(world);
+        try {
+          suite::receive_four(world);
+        } catch (const PeerError& e) {
+          said = e.what();
+          throw;
+        }
+      });
+    } catch (const PeerError&) {
+    }
+    EXPECT_EQ(said.substr(0, std::strlen(fault.survivor_says)), fault.survivor_says) << fault.name;
+  }
 }
 
 }  // namespace

@@ -10,7 +10,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "tandem/base/rng.h"
@@ -144,6 +147,126 @@ inline void a_long_series_keeps_its_order(Group& g) {
   }
 }
 
+inline at::Tensor received(Group& g, int64_t count, int from, int tag) {
+  at::Tensor t = at::empty({count}, at::kFloat);
+  g.receive(t, from, tag);
+  return t;
+}
+
+/// Everyone sends to everyone, itself included, before anyone receives; the large ones fit into no buffer of a backend.
+inline void all_may_send_before_they_receive(Group& g) {
+  for (int64_t count : {0, 1, 1000, 3 << 20}) {
+    for (int r = 0; r < g.size(); ++r) g.send(at::full({count}, g.rank() * 10 + r, at::kFloat), r, 7);
+    for (int r = 0; r < g.size(); ++r)
+      EXPECT_TRUE(at::equal(received(g, count, r, 7), at::full({count}, r * 10 + g.rank(), at::kFloat))) << count << " from " << r;
+  }
+}
+
+inline void tags_are_taken_in_any_order(Group& g) {
+  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
+  constexpr int kTags = 101, kEach = 3;
+  auto value = [](int rank, int tag, int i) { return static_cast<float>(rank * 1000 + tag * kEach + i); };
+  for (int i = 0; i < kEach; ++i)
+    for (int tag = 0; tag < kTags; ++tag) g.send(at::full({tag % 5 + 1}, value(g.rank(), tag, i), at::kFloat), next, tag * 10007);
+  for (int k = 0; k < kTags; ++k) {
+    const int tag = k * 37 % kTags;
+    for (int i = 0; i < kEach; ++i) EXPECT_EQ(received(g, tag % 5 + 1, before, tag * 10007)[0].item<float>(), value(before, tag, i)) << tag;
+  }
+}
+
+inline void the_sender_may_write_its_tensor_at_once(Group& g) {
+  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
+  at::Tensor t = at::empty({1 << 18}, at::kFloat);
+  for (int i = 0; i < 20; ++i) {
+    t.fill_(i);
+    g.send(t, next, 0);
+  }
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(at::equal(received(g, 1 << 18, before, 0), at::full({1 << 18}, i, at::kFloat)));
+}
+
+/// Messages pass collectives of the same group and of others, and arrive when the sender's group is gone.
+inline void messages_stand_beside_collectives(Group& g) {
+  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
+  auto line = g.split(0, "line");
+  auto half = g.split(g.rank() % 2, "half");
+  for (int i = 0; i < 50; ++i) {
+    line->send(at::full({40000}, i, at::kFloat), next, i);
+    half->barrier();
+    at::Tensor sum = at::full({10}, 1, at::kFloat);
+    if (i % 3 == 0) line->all_reduce(sum, ReduceOp::kSum);
+    else g.all_reduce(sum, ReduceOp::kSum);
+    EXPECT_EQ(sum[3].item<float>(), g.size());
+    if (i % 2 == 0) continue;
+    for (int j : {i, i - 1}) EXPECT_EQ(received(*line, 40000, before, j)[39999].item<float>(), j);
+  }
+  auto last = g.split(0, "last");
+  last->send(at::full({1 << 20}, 5, at::kFloat), next, 1);
+  if (g.rank() % 2 == 1) {
+    EXPECT_EQ(received(*last, 1 << 20, before, 1)[9].item<float>(), 5);
+    last.reset();
+    g.barrier();
+  } else {
+    g.barrier();
+    EXPECT_EQ(received(*last, 1 << 20, before, 1)[9].item<float>(), 5);
+  }
+  g.barrier();
+}
+
+/// A group that one thread split serves another one, while the first goes on with its own.
+inline void threads_use_groups_of_their_own(Group& g) {
+  auto mine = g.split(0, "mine");
+  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
+  auto series = [&](Group& group, float start) {
+    for (int i = 0; i < 200; ++i) {
+      at::Tensor t = at::full({i * 20}, start + static_cast<float>(i), at::kFloat);
+      group.all_reduce(t, ReduceOp::kMax);
+      group.send(t, next, i);
+      ASSERT_TRUE(at::equal(received(group, i * 20, before, i), at::full({i * 20}, start + static_cast<float>(i), at::kFloat)));
+    }
+  };
+  std::thread other([&] { series(*mine, 1000); });
+  series(g, 0);
+  other.join();
+}
+
+inline void traffic_is_what_the_formula_says(Group& g) {
+  const int64_t n = g.size(), b = 4000;
+  at::Tensor part = at::zeros({1000}, at::kFloat), all = at::zeros({n * 1000}, at::kFloat);
+  g.reset_traffic();
+  for (int i = 0; i < 2; ++i) {
+    g.barrier();
+    g.broadcast(part, 0);
+    g.all_reduce(part, ReduceOp::kSum);
+    g.all_gather(all, part);
+    g.reduce_scatter(part, all);
+    g.send(part, (g.rank() + 1) % g.size(), i);
+    g.receive(part, (g.rank() + g.size() - 1) % g.size(), i);
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(n * n * 100));
+  std::vector<int64_t> out, in;
+  for (int r = 0; r < g.size(); ++r) out.push_back(g.rank() * 10 + r), in.push_back(r * 10 + g.rank());
+  g.all_to_all_v(bytes, out, bytes, in);
+  const int64_t to_others = g.rank() * 10 * (n - 1) + n * (n - 1) / 2 - g.rank();
+  const std::array<Traffic::Count, kNumOperations> expected = {{{2, 0},                                      // barrier
+                                                                {2, g.rank() == 0 ? 2 * b * (n - 1) : 0},    // broadcast
+                                                                {2, 2 * (2 * b * (n - 1) / n)},              // all_reduce
+                                                                {2, 2 * b * (n - 1)},                        // all_gather
+                                                                {2, 2 * n * b * (n - 1) / n},                // reduce_scatter
+                                                                {1, to_others},                              // all_to_all_v
+                                                                {2, n == 1 ? 0 : 2 * b},                     // send
+                                                                {2, 0},                                      // receive
+                                                                {0, 0}}};                                    // split
+  int64_t sum = 0;
+  for (int op = 0; op < kNumOperations; ++op) {
+    const auto operation = static_cast<Operation>(op);
+    const Traffic::Count& count = g.traffic().of(operation);
+    EXPECT_EQ(count.calls, expected[static_cast<size_t>(op)].calls) << operation_name(operation);
+    EXPECT_EQ(count.bytes, expected[static_cast<size_t>(op)].bytes) << operation_name(operation);
+    sum += count.bytes;
+  }
+  EXPECT_EQ(g.traffic().bytes(), sum);
+}
+
 struct Case {
   const char* name;
   void (*body)(Group&);
@@ -160,8 +283,38 @@ inline const std::vector<Case>& cases() {
       {"SplitGroupsAreIndependent", split_groups_are_independent},
       {"MeshAxesMeetTheRightPeers", mesh_axes_meet_the_right_peers},
       {"ALongSeriesKeepsItsOrder", a_long_series_keeps_its_order},
+      {"AllMaySendBeforeTheyReceive", all_may_send_before_they_receive},
+      {"TagsAreTakenInAnyOrder", tags_are_taken_in_any_order},
+      {"TheSenderMayWriteItsTensorAtOnce", the_sender_may_write_its_tensor_at_once},
+      {"MessagesStandBesideCollectives", messages_stand_beside_collectives},
+      {"ThreadsUseGroupsOfTheirOwn", threads_use_groups_of_their_own},
+      {"TrafficIsWhatTheFormulaSays", traffic_is_what_the_formula_says},
   };
   return all;
 }
+
+inline void send_of(Group& g, int64_t count) { g.send(at::zeros({count}, at::kFloat), 0, 5); }
+
+/// What ends a group of two: rank 1 is to blame, and rank 0, which runs `receive_four`, says so.
+struct Fault {
+  const char* name;
+  double deadline_s;
+  void (*culprit)(Group&);
+  const char* survivor_says;
+};
+inline const std::vector<Fault>& message_faults() {
+  static const std::vector<Fault> all = {
+      {"TooShort", 60, [](Group& g) { send_of(g, 3); g.barrier(); }, "rank 0: receive in group 'world' with rank 1: "},
+      {"TooLong", 60, [](Group& g) { send_of(g, 5); g.barrier(); }, "rank 0: receive in group 'world' with rank 1: "},
+      {"MuchTooLong", 60, [](Group& g) { send_of(g, 1 << 20); g.barrier(); }, "rank 0: receive in group 'world' with rank 1: "},
+      {"Late", 0.5, [](Group& g) { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); send_of(g, 4); },
+       "rank 0: receive in group 'world': no sign of rank 1 within 0.5 s"},
+      {"OtherTag", 0.5, [](Group& g) { g.send(at::zeros({4}, at::kFloat), 0, 6); },
+       "rank 0: receive in group 'world': no sign of rank 1 within 0.5 s"},
+      {"Aborted", 60, [](Group& g) { g.abort("told to stop"); g.barrier(); }, "rank 0: receive in group 'world' ended: told to stop"},
+  };
+  return all;
+}
+inline void receive_four(Group& g) { received(g, 4, 1, 5); }
 
 }  // namespace tandem::comm::suite

@@ -171,7 +171,7 @@ void check_chain(Open& open, double temperature) {
   // The pass that trains reports the same bits, and one weight off by a thousandth is seen.
   train::Options options;
   options.micro_batch_tokens = 300;
-  train::Trainer trainer(options, {open.model.table(), open.model.decoder(), open.model.values(), {open.alone.get(), open.alone.get(), open.alone.get()}, open.arena});
+  train::Trainer trainer(options, {open.model.table(), open.model.decoder(), open.model.values(), train::Ranks::of_one(*open.alone), open.arena});
   trainer.start();
   const train::StepReport report = trainer.policy_step(rows, {}, temperature, 0.0);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(num_different(rows[i].behavior, report.logprobs[i]), 0) << "row " << i;

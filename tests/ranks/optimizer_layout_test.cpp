@@ -16,7 +16,7 @@
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/planner/memory.h"
-#include "tandem/train/optimizer.h"
+#include "tandem/train/trainer.h"
 
 namespace tandem::train {
 namespace {
@@ -29,7 +29,6 @@ struct Case {
   std::string layout;
   model::ModelConfig config;
   c10::ScalarType dtype = at::kFloat;
-  bool sequence_parallel = false;
   bool announce = false;  // layers as they are ready, as a backward pass does
   bool swap = false;
   int64_t bucket_bytes = 20'000;
@@ -49,12 +48,12 @@ model::ModelConfig deep(model::ModelConfig config, bool tied) {
 }
 
 // Each rank that has a gradient of its own brings other numbers; those with the same tokens bring the same.
-std::string contributor(const model::ParameterEntry& e, const model::Layout& l, int rank, bool sequence_parallel) {
+std::string contributor(const model::ParameterEntry& e, const model::Layout& l, int rank) {
   using model::family::Split;
   if (e.parameter.expert >= 0) return join_text("expert data ", rank % l.stage_ranks() / (l.ep * l.expert_tp()));
   std::string name = join_text("data ", rank % l.stage_ranks() / l.tp);
   const Split split = e.parameter.split;
-  const bool part = split == Split::kPartial || split == Split::kKvRows || (sequence_parallel && split == Split::kNone);
+  const bool part = split == Split::kPartial || split == Split::kKvRows || split == Split::kNone;
   if (part && e.replicas > 1) name += join_text(" tp ", l.tp_rank(rank));
   if (e.parameter.slot == model::family::Slot::kEmbedding && e.replicas > 1) name += join_text(" stage ", l.pp_rank(rank));
   return name;
@@ -104,12 +103,7 @@ struct Shared {
 void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Shared& shared) {
   device::set_compute_threads(1);
   comm::Mesh mesh(world, model::mesh_sizes(layout));
-  Ranks ranks{&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
-  ranks.sequence_parallel = c.sequence_parallel;
-  const int stage = layout.pp_rank(world.rank()), last = layout.pp - 1;
-  const bool ends = layout.pp > 1 && (stage == 0 || stage == last);
-  const auto tied = world.split(ends ? world.rank() % layout.stage_ranks() : layout.stage_ranks() + world.rank(), "tied");
-  if (ends && c.config.has_tied_head()) ranks.tied = tied.get();
+  const Ranks ranks = Ranks::in(mesh, c.config);
   device::Arena device("device"), host("host");
   const model::ParameterTable table = model::parameter_table(c.config, layout, world.rank());
   at::Tensor values = device.allocate("weights", {table.num_elements}, c.dtype);
@@ -121,7 +115,7 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
   for (int step = 0; step < kSteps; ++step) {
     for (const model::ParameterEntry& e : table.entries) {
       if (!e.parameter.trained) continue;
-      const std::string who = contributor(e, layout, world.rank(), c.sequence_parallel);
+      const std::string who = contributor(e, layout, world.rank());
       const at::Tensor mine = cut(made_up(e.parameter, who, step), e.box);
       table.view(grads, e).copy_(mine);
       std::lock_guard lock(shared.mutex);
@@ -200,13 +194,10 @@ std::vector<Case> all_cases() {
   for (const char* layout : kDense) {
     cases.push_back({layout, deep(test::config_of("qwen2", 2), true)});
     cases.push_back({layout, deep(test::config_of("qwen3", 1), false)});
-    cases.back().sequence_parallel = true;
   }
   for (const char* layout : kExperts)
-    for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
+    for (const char* family : {"qwen3_moe", "deepseek_v3"})
       cases.push_back({layout, deep(test::experts_config(family), family == std::string("qwen3_moe"))});
-      cases.back().sequence_parallel = true;
-    }
   return cases;
 }
 
@@ -233,7 +224,7 @@ TEST(OptimizerLayout, SumsBesideTheBackwardPassHaveTheSameBits) {
 
 void expect_predicted(const Case& c, const Result& got) {
   const planner::TrainingPlan plan{c.config, model::parse_layout(c.layout, "layout"), static_cast<int64_t>(c10::elementSize(c.dtype)), {},
-                                   c.sequence_parallel, c.swap ? kChunkElements : 0};
+                                   c.swap ? kChunkElements : 0};
   for (size_t rank = 0; rank < got.memory.size(); ++rank) {
     const planner::TrainingMemory want = planner::training_memory(plan, static_cast<int>(rank));
     EXPECT_EQ(got.memory[rank].device, want.device) << "rank " << rank;
@@ -262,6 +253,35 @@ TEST(OptimizerLayout, AStateInHostMemoryGivesTheSameBitsAndFreesThePredictedByte
       EXPECT_EQ(held.device_peak[rank] - swapped.device_peak[rank], state - chunk);
     }
   }
+}
+
+// All that a trainer allocates, adapters too.
+TEST(OptimizerLayout, ATrainerHoldsThePredictedBytes) {
+  for (const Case& c : all_cases())
+    for (const model::LoraOptions& lora : {model::LoraOptions{}, {3, 8}, {2, 8, {"down_proj", "o_proj"}}})
+      for (const bool swap : {false, true}) {
+        const c10::ScalarType dtype = swap ? at::kBFloat16 : at::kFloat;
+        const model::Layout layout = model::parse_layout(c.layout, "layout");
+        SCOPED_TRACE(join_text(c.config.family, ", ", c.layout, ", adapters of rank ", lora.rank, swap ? ", swapped" : ""));
+        const planner::TrainingPlan plan{c.config, layout, static_cast<int64_t>(c10::elementSize(dtype)), lora, swap ? kSwapChunkElements : 0};
+        comm::run_local(layout.world(), 60, [&](comm::Group& world) {
+          comm::Mesh mesh(world, model::mesh_sizes(layout));
+          device::Arena device("device"), host("host");
+          const model::kernel::Gemm gemm(dtype, model::kernel::GemmChoice{});
+          const model::ParameterTable table = model::parameter_table(c.config, layout, world.rank());
+          const model::Decoder decoder(c.config, gemm, model::place_in(layout, mesh));
+          at::Tensor values = device.allocate("weights", {table.num_elements}, dtype);
+          Options o;
+          o.swap_optimizer = swap;
+          const Trainer trainer(o, {table, decoder, values, Ranks::in(mesh, c.config), device, lora, 5, &host});
+          const planner::TrainingMemory want = planner::training_memory(plan, world.rank());
+          EXPECT_EQ(device.by_owner(), want.device);
+          EXPECT_EQ(host.by_owner(), want.host);
+          int64_t all = 0;
+          for (const auto& [owner, bytes] : want.device) all += bytes;
+          EXPECT_EQ(device.peak_bytes(), all) << "nothing more at any time";
+        });
+      }
 }
 
 // Two ranks with a model and an optimizer, and what its recorder was told.

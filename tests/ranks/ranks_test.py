@@ -4,17 +4,13 @@ give one rank's gradient norms and log-probabilities within 1e-5; each rollout l
 experts that ranks hold between them."""
 import itertools
 import json
-import math
-import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
-import run_folder as rf  # noqa: E402
-import small_model  # noqa: E402
+from comparison import BOUND, compare, rf
+import small_model
 
 STEPS = 10
-BOUND = 1e-5
 TINY = {
     "model.dtype": "float32", "schedule.groups_per_step": 8, "schedule.group_size": 4, "eval.every_steps": 0, "run.steps": STEPS,
     "data.synthetic_eval_rows": 60, "data.synthetic_rows": 2000, "rollout.max_running": 32, "checkpoint.every_steps": 0,
@@ -28,26 +24,6 @@ STARTS = {
 LAYOUTS = ("dp2", "tp2")
 checks = rf.Checks()
 program = rf.built_program()
-
-
-def compare(name, folder, base):
-    """Worst relative differences of gradient norm and of log-probabilities."""
-    mine, theirs = rf.metrics(folder), rf.metrics(base)
-    checks.check(len(mine) == len(theirs) == STEPS, name + ": the number of steps")
-    checks.check(sum(m["actor/grad_norm"] > 0 for m in theirs) >= STEPS - 2, name + ": too few steps have a gradient to compare")
-    norm = max(abs(a["actor/grad_norm"] - b["actor/grad_norm"]) / max(1e-30, b["actor/grad_norm"]) for a, b in zip(mine, theirs))
-    a_rows, b_rows = (rf.samples(f, "response_ids, train_logprobs, advantage") for f in (folder, base))
-    checks.check([r[0] for r in a_rows] == [r[0] for r in b_rows] and [r[2] for r in a_rows] == [r[2] for r in b_rows],
-                 name + ": other samples were trained")
-    worst = 0.0
-    tokens = 0
-    for a, b in zip(a_rows, b_rows):
-        for x, y in itertools.zip_longest(rf.floats(a[1]), rf.floats(b[1]), fillvalue=math.nan):
-            tokens += 1
-            worst = max(worst, abs(x - y) / max(1e-30, abs(y))) if x == x and y == y else math.inf
-    checks.check(norm <= BOUND, "%s: a gradient norm differs by %.2g, relative" % (name, norm))
-    checks.check(worst <= BOUND, "%s: a log-probability differs by %.2g, relative" % (name, worst))
-    print("%-24s grad norm %.2g   logprob %.2g   %d tokens" % (name, norm, worst, tokens), flush=True)
 
 
 def answers(folder):
@@ -86,13 +62,11 @@ def check_experts(root):
     print("experts")
     for layout in ("dp2", "tp2", "tp2,ep2"):
         program.quickstart(root + "/" + layout, settings, replay + ["--ranks", "2", "--train-layout", layout])
-        compare(layout + ", experts", root + "/" + layout, one)
+        compare(checks, layout + ", experts", root + "/" + layout, one, STEPS)
         worst = max(abs(a - b) for a, b in zip(logprobs_of(root + "/" + layout), logprobs_of(one), strict=True))
         checks.check(worst <= BOUND, "%s: the trained model that was saved differs by %.2g" % (layout, worst))
     for train, rollout in (("dp2", "dp2,ep2"), ("tp2,ep2", "tp2,ep2"), ("dp2", "tp2,ep2"), ("tp2", "dp2,ep2"), ("tp2,ep2", "dp2,ep2")):
         check_rollout(root + "/" + train + "-" + rollout, settings, start, (train, rollout), want)
-    refused = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", root + "/no", *start, "--ranks", "2", "--train-layout", "dp2,ep2"]
-    program.refused(refused + rf.sets(settings), 2, "cannot be trained in this version")
 
 
 def check_start(start, settings, root):
@@ -106,13 +80,13 @@ def check_start(start, settings, root):
     one = root + "/one"
     program.quickstart(one, pair, replay)
     print(start)
-    compare("one rank again", one, base)
+    compare(checks, "one rank again", one, base, STEPS)
     for layout in LAYOUTS:
         program.quickstart(root + "/" + layout, pair, replay + ["--ranks", "2", "--train-layout", layout])
-        compare(layout + ", threads", root + "/" + layout, one)
+        compare(checks, layout + ", threads", root + "/" + layout, one, STEPS)
         if "--mpi" in sys.argv and start == "random weights":
             program.quickstart(root + "/mpi-" + layout, pair, replay + ["--train-layout", layout], rf.mpi(2))
-            compare(layout + ", processes", root + "/mpi-" + layout, one)
+            compare(checks, layout + ", processes", root + "/mpi-" + layout, one, STEPS)
     for train, rollout in itertools.product(LAYOUTS, LAYOUTS if start == "random weights" else []):
         check_rollout(root + "/" + train + "-" + rollout, pair, ["--model", model], (train, rollout), want)
 

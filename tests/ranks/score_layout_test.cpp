@@ -32,7 +32,7 @@ Result run(const ModelConfig& config, int tp) {
     at::Tensor values = at::zeros({table.num_elements}, at::kFloat), grads = at::zeros({table.num_elements}, at::kFloat);
     initialize_parameters(table, values, 9, 0.3);
     const ModelParameters parameters = make_parameters(table, values, grads);
-    const Decoder decoder(config, gemm, {layout, world.rank(), tp > 1 ? &world : nullptr, nullptr});
+    const Decoder decoder(config, gemm, {layout, world.rank(), tp > 1 ? &world : nullptr});
     const at::Tensor ids = at::arange(23, at::kLong) * 5 % 64, positions = at::cat({at::arange(9, at::kLong), at::arange(14, at::kLong)});
     PackedContext context(kernel::stems(lengths), false);
     const at::Tensor scores = decoder.scores(parameters, decoder.forward(parameters, {ids, positions, {}, {}, {}}, context));
@@ -47,9 +47,7 @@ Result run(const ModelConfig& config, int tp) {
       if (!whole.defined()) whole = at::zeros(e.parameter.shape);
       at::Tensor part = whole;
       for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      // What each rank has a part of adds up; what each has the whole of stays.
-      if (e.parameter.split == family::Split::kPartial) part.add_(table.view(grads, e));
-      else part.copy_(table.view(grads, e));
+      part.add_(table.view(grads, e));  // what several ranks hold has a part of its gradient on each
     }
   });
   return result;

@@ -33,6 +33,7 @@ std::vector<std::vector<int32_t>> sequences(int64_t n) {
 struct Extra {
   int64_t lora_rank = 0;
   double balance = 0, z = 0, bias_rate = 0;
+  double deviation = 0.3;  // of the weights
 };
 
 Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, const Extra& extra = {}) {
@@ -43,20 +44,19 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
-    const Ranks ranks{&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
     device::Arena arena("device");
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
-    model::initialize_parameters(table, values, 9, 0.3);
+    model::initialize_parameters(table, values, 9, extra.deviation);
     Options options;
     options.micro_batch_tokens = 64;
     options.router_balance_coef = extra.balance;
     options.router_z_coef = extra.z;
     options.router_bias_rate = extra.bias_rate;
     options.eps = 1e-3;  // Adam divides by the size of a gradient; where that is rounding alone, its sign is chance
-    Trainer trainer(options, {table, decoder, values, ranks, arena, {extra.lora_rank, 8}, 5});
+    Trainer trainer(options, {table, decoder, values, Ranks::in(mesh, config), arena, {extra.lora_rank, 8}, 5});
     trainer.start();
     std::vector<Row> mine;
     std::vector<size_t> indices;
@@ -74,7 +74,8 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
     }
     std::lock_guard lock(mutex);
-    for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
+    if (layout.speaks(world.rank()))
+      for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
     for (const model::ParameterEntry& e : table.entries) {
       at::Tensor& whole = result.weights[e.parameter.name];
       if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
@@ -110,6 +111,47 @@ TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
       const Result want = train({1, 1}, config, 10);
       for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}, {3, 1}})
         expect_same(train(layout, config, 10), want, join_text(family, ", ", model::to_string(layout), ", kv heads ", kv_heads));
+    }
+}
+
+// Deep models amplify rounding, the more so the larger their weights are.
+constexpr Extra kDeep{.deviation = 0.15};
+
+model::ModelConfig deep(model::ModelConfig config) {
+  config.num_layers = 5;  // every stage and chunk has some, not the same number
+  config.tied_embeddings = config.family == "qwen2";
+  return config;
+}
+
+TEST(TrainerLayout, PipelinesToo) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::config_of("qwen3", 2)), deep(test::experts_config("qwen3_moe")),
+                                           deep(test::experts_config("deepseek_v3"))}) {
+    const Result want = train({1, 1}, config, 10, kDeep);
+    for (const char* layout : {"pp2", "pp4", "tp2,pp2", "dp2,pp2", "dp2,pp2,vpp2", "tp2,pp2,vpp2"})
+      expect_same(train(model::parse_layout(layout, ""), config, 10, kDeep), want, join_text(config.family, ", ", layout));
+  }
+}
+
+TEST(TrainerLayout, ContextParallelRanksToo) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe")), deep(test::experts_config("deepseek_v3"))}) {
+    const Extra extra{.balance = config.moe.num_experts > 0 ? 0.1 : 0.0, .deviation = 0.15};
+    const Result want = train({1, 1}, config, 10, extra);
+    std::vector<std::string> layouts = {"cp2", "cp3", "cp4", "cp2,tp2", "dp2,cp2", "cp2,pp2", "dp2,cp2,tp2"};
+    if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"cp2,ep2", "dp2,cp2,ep4", "cp2,tp2,ep2,etp2"});
+    for (const std::string& layout : layouts)
+      expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text(config.family, ", ", layout));
+  }
+}
+
+// 3 rows: some replicas have fewer micro-batches, or none.
+TEST(TrainerLayout, ExpertsOverDataParallelRanksToo) {
+  for (const char* family : {"qwen3_moe", "deepseek_v3"})
+    for (int64_t num_rows : {10, 3}) {
+      const model::ModelConfig config = deep(test::experts_config(family));
+      const Extra extra{.balance = 0.1, .z = 0.01, .bias_rate = config.moe.correction_bias ? 0.01 : 0.0, .deviation = 0.15};
+      const Result want = train({1, 1}, config, num_rows, extra);
+      for (const char* layout : {"dp2,ep2", "dp4,ep2", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "tp4,ep2", "tp4,ep2,etp2", "dp2,tp2,pp2,ep4"})
+        expect_same(train(model::parse_layout(layout, ""), config, num_rows, extra), want, join_text(family, ", ", layout, ", rows ", num_rows));
     }
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen2 and Qwen3-MoE models of random weights, written as Hugging Face directories without torch."""
+"""Qwen2, Qwen3-MoE and DeepSeek-V3 models of random weights, written as Hugging Face directories without torch."""
 import json
 import pathlib
 import random
@@ -23,16 +23,44 @@ def moe_shapes_of(config):
                  "self_attn.o_proj.weight": [hidden, q], "self_attn.q_norm.weight": [head], "self_attn.k_norm.weight": [head],
                  "mlp.gate.weight": [config["num_experts"], hidden], "input_layernorm.weight": [hidden],
                  "post_attention_layernorm.weight": [hidden]}
-        for e in range(config["num_experts"]):
-            layer.update({f"mlp.experts.{e}.gate_proj.weight": [inner, hidden], f"mlp.experts.{e}.up_proj.weight": [inner, hidden],
-                          f"mlp.experts.{e}.down_proj.weight": [hidden, inner]})
+        layer.update(expert_shapes("mlp.experts.", config["num_experts"], hidden, inner))
+        shapes.update({f"model.layers.{i}.{name}": shape for name, shape in layer.items()})
+    return shapes
+
+
+def expert_shapes(prefix, count, hidden, inner):
+    return {f"{prefix}{e}.{name}_proj.weight": [hidden, inner] if name == "down" else [inner, hidden]
+            for e in range(count) for name in ("gate", "up", "down")}
+
+
+def mla_shapes_of(config):
+    hidden, heads, inner = config["hidden_size"], config["num_attention_heads"], config["moe_intermediate_size"]
+    nope, rope, value, rank = (config[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden],
+              "lm_head.weight": [config["vocab_size"], hidden]}
+    for i in range(config["num_hidden_layers"]):
+        layer = {"self_attn.q_a_proj.weight": [config["q_lora_rank"], hidden], "self_attn.q_a_layernorm.weight": [config["q_lora_rank"]],
+                 "self_attn.q_b_proj.weight": [heads * (nope + rope), config["q_lora_rank"]],
+                 "self_attn.kv_a_proj_with_mqa.weight": [rank + rope, hidden], "self_attn.kv_a_layernorm.weight": [rank],
+                 "self_attn.kv_b_proj.weight": [heads * (nope + value), rank], "self_attn.o_proj.weight": [hidden, heads * value],
+                 "input_layernorm.weight": [hidden], "post_attention_layernorm.weight": [hidden]}
+        if i < config["first_k_dense_replace"]:
+            layer.update({f"mlp.{name}": shape for name, shape in expert_shapes("", 1, hidden, config["intermediate_size"]).items()})
+            layer = {name.replace("mlp.0.", "mlp."): shape for name, shape in layer.items()}
+        else:
+            layer.update({"mlp.gate.weight": [config["n_routed_experts"], hidden],
+                          "mlp.gate.e_score_correction_bias": [config["n_routed_experts"]],
+                          **expert_shapes("mlp.experts.", config["n_routed_experts"], hidden, inner)})
+            layer.update({name.replace("0.", "", 1): shape
+                          for name, shape in expert_shapes("mlp.shared_experts.", 1, hidden, inner * config["n_shared_experts"]).items()})
         shapes.update({f"model.layers.{i}.{name}": shape for name, shape in layer.items()})
     return shapes
 
 
 def shapes_of(config):
-    if config["model_type"] == "qwen3_moe":
-        return moe_shapes_of(config)
+    special = {"qwen3_moe": moe_shapes_of, "deepseek_v3": mla_shapes_of}.get(config["model_type"])
+    if special:
+        return special(config)
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     shapes = {"model.embed_tokens.weight": [config["vocab_size"], hidden], "model.norm.weight": [hidden]}
@@ -48,7 +76,7 @@ def shapes_of(config):
 
 
 def write_model(folder, config, seed=7, exponent=-6):
-    """config.json and model.safetensors, in a new folder; the embedding is the head, too."""
+    """config.json and model.safetensors, in a new folder."""
     rng = random.Random(seed)
     header, blobs, at = {}, [], 0
     for name, shape in shapes_of(config).items():
@@ -62,7 +90,8 @@ def write_model(folder, config, seed=7, exponent=-6):
     folder = pathlib.Path(folder)
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
-    (folder / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=True, torch_dtype="float32"), indent=1))
+    tied = "lm_head.weight" not in header
+    (folder / "config.json").write_text(json.dumps(dict(config, tie_word_embeddings=tied, torch_dtype="float32"), indent=1))
     return folder
 
 
@@ -79,10 +108,20 @@ def moe_config(vocab_size, eos):
             "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "eos_token_id": eos}
 
 
-def write_moe(folder, like):
-    """A sparse model of random weights with the tokenizer of another."""
+def mla_config(vocab_size, eos):
+    return {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
+            "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2, "vocab_size": vocab_size,
+            "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+            "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1, "n_group": 2,
+            "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "attention_bias": False,
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "eos_token_id": eos}
+
+
+def write_moe(folder, like, config_of=moe_config, **changed):
+    """A model of random weights with the tokenizer of another; sparse unless told otherwise."""
     config = json.loads(pathlib.Path(like, "config.json").read_text())
-    write_model(folder, moe_config(config["vocab_size"], config["eos_token_id"]), exponent=-3)
+    write_model(folder, {**config_of(config["vocab_size"], config["eos_token_id"]), **changed}, exponent=-3)
     for path in pathlib.Path(like).glob("*token*"):
         shutil.copy(path, folder)
     return folder

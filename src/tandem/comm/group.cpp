@@ -5,8 +5,97 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "tandem/base/check.h"
+#include "tandem/comm/reduce.h"
 
 namespace tandem::comm {
+namespace {
+
+int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+
+int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
+
+void check_blocks(const at::Tensor& whole, const at::Tensor& part, int size, const char* op) {
+  check_movable(whole, op);
+  check_movable(part, op);
+  TANDEM_CHECK(whole.numel() == size * part.numel() && whole.scalar_type() == part.scalar_type(), op, ": ", whole.numel(), " and ",
+               part.numel(), " elements in a group of ", size);
+}
+
+}  // namespace
+
+Group::Group(std::string name, int rank, std::vector<int> world_ranks)
+    : name_(std::move(name)), rank_(rank), world_ranks_(std::move(world_ranks)) {}
+
+void Group::barrier() {
+  count(Operation::kBarrier, 0);
+  do_barrier();
+}
+
+void Group::broadcast(at::Tensor& tensor, int root) {
+  check_movable(tensor, "broadcast");
+  TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
+  count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
+  do_broadcast(tensor, root);
+}
+
+void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
+  check_movable(tensor, "all_reduce");
+  count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
+  do_all_reduce(tensor, op);
+}
+
+void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
+  check_blocks(out, in, size(), "all_gather");
+  count(Operation::kAllGather, bytes_of(in) * (size() - 1));
+  do_all_gather(out, in);
+}
+
+void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
+  check_blocks(in, out, size(), "reduce_scatter");
+  count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
+  do_reduce_scatter(out, in);
+}
+
+void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                         std::span<const int64_t> receive_bytes) {
+  TANDEM_CHECK(std::ssize(send_bytes) == size() && std::ssize(receive_bytes) == size(), "all_to_all_v needs a size for each rank");
+  TANDEM_CHECK(sum(send_bytes) <= std::ssize(send), "send buffer too small");
+  TANDEM_CHECK(sum(receive_bytes) <= std::ssize(receive), "receive buffer too small");
+  count(Operation::kAllToAllV, sum(send_bytes) - send_bytes[static_cast<size_t>(rank_)]);
+  do_all_to_all_v(send, send_bytes, receive, receive_bytes);
+}
+
+void Group::send(const at::Tensor& tensor, int to, int tag) {
+  check_message(tensor, to, tag);
+  count(Operation::kSend, to == rank_ ? 0 : bytes_of(tensor));
+  do_send(tensor, to, tag);
+}
+
+void Group::receive(at::Tensor& tensor, int from, int tag) {
+  check_message(tensor, from, tag);
+  count(Operation::kReceive, 0);
+  do_receive(tensor, from, tag);
+}
+
+std::unique_ptr<Group> Group::split(int color, const std::string& name) {
+  count(Operation::kSplit, 0);
+  return do_split(color, name);
+}
+
+void Group::count(Operation operation, int64_t bytes) {
+  Traffic::Count& count = traffic_.by_operation[static_cast<size_t>(operation)];
+  ++count.calls;
+  count.bytes += bytes;
+}
+
+void Group::check_message(const at::Tensor& tensor, int peer, int tag) const {
+  check_movable(tensor, "send and receive");
+  TANDEM_CHECK(peer >= 0 && peer < size(), "no rank ", peer, " in group ", name_);
+  TANDEM_CHECK(tag >= 0 && tag <= kMaxTag, "tag ", tag);
+}
 
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine) {
   const int size = group.size();

@@ -11,43 +11,85 @@
 #include <string>
 #include <vector>
 
+#include "tandem/comm/traffic.h"
+
 namespace tandem::comm {
 
 enum class ReduceOp { kSum, kMax };
+inline constexpr int kMaxTag = (1 << 20) - 1;
 
 /// Some ranks that communicate in lock step.
 ///
 /// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous CPU tensors of any dtype for
 ///            moves; float32, float64, bfloat16 and int64 for reductions. bfloat16 sums accumulate in float32.
-/// Threads    one thread per rank; all ranks call the same operations in the same order.
-/// Blocking   every call waits for the peers, at most the group's deadline.
+/// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
+///            used at once. All ranks call the same collectives in the same order; send and receive stand outside that order.
+/// Blocking   every call but send waits for the peers, at most the group's deadline.
 /// Errors     PeerError naming rank, operation and peer when a peer fails, aborts or is late; after it the group is dead and
-///            every later call throws the same error.
+///            every later call throws the same error. Ranks in errors are those of the world, whatever the group.
 /// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend.
-/// Read next  launch.h (ranks as threads or processes), mesh.h (named axes).
+/// Read next  launch.h (ranks as threads or processes), mesh.h (named axes), docs/communication.md (bytes).
 class Group {
  public:
   virtual ~Group() = default;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual const std::string& name() const = 0;
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  /// The rank in the world of a rank of this group.
+  int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
 
-  virtual void barrier() = 0;
-  virtual void broadcast(at::Tensor& tensor, int root) = 0;
-  virtual void all_reduce(at::Tensor& tensor, ReduceOp op) = 0;
+  void barrier();
+  void broadcast(at::Tensor& tensor, int root);
+  void all_reduce(at::Tensor& tensor, ReduceOp op);
   /// out: size() * in.numel() elements, rank by rank.
-  virtual void all_gather(at::Tensor& out, const at::Tensor& in) = 0;
+  void all_gather(at::Tensor& out, const at::Tensor& in);
   /// in: size() * out.numel() elements; out gets the sum of block rank().
-  virtual void reduce_scatter(at::Tensor& out, const at::Tensor& in) = 0;
+  void reduce_scatter(at::Tensor& out, const at::Tensor& in);
   /// Bytes to and from each rank, laid end to end in rank order. Sizes must agree pairwise.
-  virtual void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
-                            std::span<const int64_t> receive_bytes) = 0;
+  void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                    std::span<const int64_t> receive_bytes);
+
+  /// Buffered: returns once the bytes are kept or under way, so that two ranks may send to each other first. The peer takes
+  /// it with the same tag, 0 to kMaxTag; several of one tag arrive in order.
+  void send(const at::Tensor& tensor, int to, int tag);
+  /// Waits for it, at most the deadline. Errors: PeerError naming rank, op, peer; also where the size differs.
+  void receive(at::Tensor& tensor, int from, int tag);
 
   /// Ranks that pass the same colour form a new group, ordered by rank. Collective.
-  virtual std::unique_ptr<Group> split(int color, const std::string& name) = 0;
-  /// Marks the group and its children dead with `reason`; wakes everyone who waits. Never throws.
+  std::unique_ptr<Group> split(int color, const std::string& name);
+  /// Marks the group and its children dead with `reason`; wakes everyone who waits. Any thread. Never throws.
   virtual void abort(const std::string& reason) noexcept = 0;
+
+  /// What this rank has sent through this group since its start or the last reset.
+  const Traffic& traffic() const { return traffic_; }
+  void reset_traffic() { traffic_ = {}; }
+
+ protected:
+  /// world_ranks: those of the members, in the order of their ranks here.
+  Group(std::string name, int rank, std::vector<int> world_ranks);
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+
+ private:
+  // What a backend does; the public operation of the same name has checked the arguments and counted the bytes.
+  virtual void do_barrier() = 0;
+  virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
+  virtual void do_all_reduce(at::Tensor& tensor, ReduceOp op) = 0;
+  virtual void do_all_gather(at::Tensor& out, const at::Tensor& in) = 0;
+  virtual void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) = 0;
+  virtual void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                               std::span<const int64_t> receive_bytes) = 0;
+  virtual void do_send(const at::Tensor& tensor, int to, int tag) = 0;
+  virtual void do_receive(at::Tensor& tensor, int from, int tag) = 0;
+  virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
+
+  void count(Operation operation, int64_t bytes);
+  void check_message(const at::Tensor& tensor, int peer, int tag) const;
+
+  const std::string name_;
+  const int rank_;
+  const std::vector<int> world_ranks_;
+  Traffic traffic_;
 };
 
 /// Gathers one byte string per rank, in rank order.

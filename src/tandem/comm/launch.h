@@ -6,15 +6,16 @@
 #include <memory>
 #include <string>
 
+#include "tandem/base/clock.h"
 #include "tandem/comm/group.h"
 
 namespace tandem::comm {
 
 using RankBody = std::function<void(Group& world)>;
 
-/// Runs `body` on `ranks` threads of this process and joins them all.
+/// Runs `body` on `ranks` threads of this process and joins them all. Their waits end by `clock`, which must outlive the call.
 /// Errors  rethrows the exception of the rank that failed first; its peers are woken with a PeerError that names it.
-void run_local(int ranks, double deadline_s, const RankBody& body);
+void run_local(int ranks, double deadline_s, const RankBody& body, WaitClock& clock = real_clock());
 
 /// A group of one rank: every operation is local and returns at once.
 std::unique_ptr<Group> single(const std::string& name = "single");

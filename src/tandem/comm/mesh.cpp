@@ -39,6 +39,10 @@ Mesh::Mesh(Group& world, const MeshSizes& s) : world_(world) {
     const int first = world.rank() - index(axis) * p.stride;
     groups_[static_cast<size_t>(a)] = p.size == 1 ? single(axis_name(axis)) : world.split(first, axis_name(axis));
   }
+  if (s.pp == 1) return;
+  const int stage = index(Axis::kPp), is_end = stage == 0 || stage == s.pp - 1;
+  ends_ = along(Axis::kPp).split(is_end ? 0 : stage, "pipeline_ends");
+  if (!is_end) ends_.reset();
 }
 
 int Mesh::index_of(int rank, Axis axis) const {

@@ -32,6 +32,8 @@ class Mesh {
   Group& world() { return world_; }
   /// The ranks that differ from this one only along `axis`; a group of one where the axis has size 1.
   Group& along(Axis axis) { return *groups_[static_cast<size_t>(axis)]; }
+  /// The first and the last pipeline stage of this rank's pp group; null in between and where pp is 1.
+  Group* pipeline_ends() { return ends_.get(); }
   int size(Axis axis) const { return places_[static_cast<size_t>(axis)].size; }
   /// This rank's coordinate along `axis`.
   int index(Axis axis) const { return index_of(world_.rank(), axis); }
@@ -44,6 +46,7 @@ class Mesh {
   Group& world_;
   std::array<Place, kNumAxes> places_;
   std::array<std::unique_ptr<Group>, kNumAxes> groups_;
+  std::unique_ptr<Group> ends_;
 };
 
 }  // namespace tandem::comm

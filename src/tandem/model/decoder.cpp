@@ -7,49 +7,98 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include "tandem/base/check.h"
 #include "tandem/model/kernel/heads.h"
 #include "tandem/model/kernel/packed.h"
 #include "tandem/model/rope.h"
 
 namespace tandem::model {
 at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::AttentionShape& shape) {
+  if (parallel_.group) return kernel::context_attention(qkv, trees_, shape, parallel_, parity_);
   return kernel::attention(qkv, trees_, shape, parity_);
 }
 
 namespace {
 
 kernel::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& place) {
-  const Layout& layout = place.layout;
   kernel::ExpertPlace out;
-  for (int i = 0; i <= layout.ep; ++i) out.bounds.push_back(first_expert(config.moe.num_experts, layout.ep, i));
-  out.index = layout.ep_rank(place.rank);
-  out.peers = config.moe.num_experts > 0 ? place.ep : nullptr;
-  if (!out.peers) return out;
-  out.num_slices = layout.tp / layout.expert_tp();
-  out.slice = layout.tp_rank(place.rank) / layout.expert_tp();
+  for (int i = 0; i <= place.layout.ep; ++i) out.bounds.push_back(first_expert(config.moe.num_experts, place.layout.ep, i));
+  out.index = place.layout.ep_rank(place.rank);
+  out.peers = place.ep;
   return out;
 }
+
+int activation_tag(int chunk) { return 2 * chunk; }
 
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place)
-    : config_(config), gemm_(gemm), tp_(place.tp), expert_place_(expert_place(config, place)), cos_sin_PD_(rope_table(config)) {
+    : config_(config),
+      gemm_(gemm),
+      place_(place),
+      layers_(layers_of(place.layout, config.num_layers, place.layout.pp_rank(place.rank))),
+      expert_place_(expert_place(config, place)),
+      cos_sin_PD_(rope_table(config)) {
   const int64_t heads = config.num_heads / tp_size();
   shape_ = {heads, local_kv_heads(config, tp_size()), config.head_dim};
   // A latent is one key and value for all heads; see latent_attention.
   if (config.mla.kv_rank > 0) shape_ = {heads, 1, config.mla.kv_rank + config.mla.rope_dim, latent_softmax_scale(config)};
-  first_row_ = tp_ ? config.vocab_size / tp_->size() * tp_->rank() : 0;
+  first_row_ = config.vocab_size / tp_size() * place.layout.tp_rank(place.rank);
 }
 
 struct Decoder::Pass {
   const ModelParameters& parameters;
   const TokenBatch& batch;
   AttentionContext& context;
+  kernel::RowShares tokens, wanted;  // of T and of R
+
+  bool selects(size_t index) const { return index + 1 == parameters.layers.size() && batch.rows_R.defined(); }
+  // Of the rows behind the attention of a layer.
+  const kernel::RowShares& shares(size_t index) const { return selects(index) ? wanted : tokens; }
 };
+
+// Experts are dealt tokens anyway. Without them decoding has few rows and one all-reduce is quicker than two halves of it.
+bool Decoder::deals_rows(const AttentionContext& context) const {
+  return place_.tp && (config_.moe.num_experts > 0 || !context.keeps_keys());
+}
+
+int64_t Decoder::carried_rows(const TokenBatch& batch, const AttentionContext& context) const {
+  return kernel::even_shares(deals_rows(context) ? place_.tp : nullptr, batch.ids_T.size(0)).count();
+}
+
+int64_t Decoder::place_of_layer(int64_t layer) const {
+  int64_t before = 0;
+  for (const auto& [begin, end] : layers_) {
+    if (layer < end) return before + layer - begin;
+    before += end - begin;
+  }
+  TANDEM_CHECK(false, "layer ", layer, " is with another stage");
+}
+
+at::Tensor Decoder::enter(const at::Tensor& x, const kernel::RowShares& shares) const {
+  return shares.group ? kernel::gather_rows(x, shares) : x;
+}
+
+// In one message.
+std::vector<at::Tensor> Decoder::enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const {
+  if (!shares.group) return parts;
+  const at::Tensor all = enter(at::cat(parts, 1), shares);
+  int64_t column = 0;
+  for (at::Tensor& part : parts) {
+    const int64_t width = part.size(1);
+    part = all.narrow(1, std::exchange(column, column + width), width).contiguous();
+  }
+  return parts;
+}
+
+at::Tensor Decoder::leave(const at::Tensor& x, const kernel::RowShares& shares) const {
+  if (shares.group) return kernel::reduce_rows(x, shares);
+  return place_.tp ? kernel::sum_ranks(x, *place_.tp) : x;
+}
 
 at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const {
   const LayerParameters& p = pass.parameters.layers[index];
-  at::Tensor qkv = kernel::linear(gemm_, kernel::enter_tensor_parallel(x, tp_), p.qkv);
+  at::Tensor qkv = kernel::linear(gemm_, enter(x, pass.tokens), p.qkv);
   if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
   qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
   return pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
@@ -79,13 +128,13 @@ at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::T
   constexpr double kEps = 1e-6;  // of the norms of latents, whatever the model's is
   const LayerParameters& p = pass.parameters.layers[index];
   const MlaConfig& m = config_.mla;
-  const int64_t T = x.size(0), heads = shape_.num_heads;
+  const int64_t T = pass.tokens.total(), heads = shape_.num_heads;
   const at::Tensor q_in = m.q_rank > 0 ? kernel::add_rms_norm(kernel::linear(gemm_, x, p.q_down), {}, p.q_down_norm, kEps).second : x;
-  const at::Tensor q = kernel::linear(gemm_, kernel::enter_tensor_parallel(q_in, tp_), p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
   const at::Tensor down = kernel::linear(gemm_, x, p.kv_down);
-  at::Tensor latent = kernel::add_rms_norm(down.narrow(1, 0, m.kv_rank).contiguous(), {}, p.kv_down_norm, kEps).second;
-  latent = kernel::enter_tensor_parallel(latent, tp_);
-  const at::Tensor shared = kernel::enter_tensor_parallel(down.narrow(1, m.kv_rank, m.rope_dim).contiguous(), tp_);
+  const at::Tensor normed = kernel::add_rms_norm(down.narrow(1, 0, m.kv_rank).contiguous(), {}, p.kv_down_norm, kEps).second;
+  const std::vector<at::Tensor> entered = enter_together({q_in, normed, down.narrow(1, m.kv_rank, m.rope_dim).contiguous()}, pass.tokens);
+  const at::Tensor &latent = entered[1], &shared = entered[2];
+  const at::Tensor q = kernel::linear(gemm_, entered[0], p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
   const at::Tensor q_nope = q.narrow(2, 0, m.nope_dim);
   const auto [q_rope, k_rope] = rotate_latent(q.narrow(2, m.nope_dim, m.rope_dim), shared, pass.batch.positions_T);
   const auto layer = static_cast<int64_t>(index);
@@ -127,15 +176,15 @@ at::Tensor Decoder::layer_routes(const at::Tensor& routes, size_t index) const {
   return routes.narrow(1, sparse_before(index) * config_.moe.experts_per_token, config_.moe.experts_per_token);
 }
 
-// TP ranks run the same router on the same tokens and their gradients add up, so each takes its share.
-kernel::RouterLoss Decoder::router_loss(const TokenBatch& batch, size_t index, bool some_rows) const {
-  if (!batch.router_losses) return {};
-  RouterLosses& losses = *batch.router_losses;
+kernel::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
+  if (!pass.batch.router_losses) return {};
+  RouterLosses& losses = *pass.batch.router_losses;
   kernel::RouterLoss loss;
-  loss.z = static_cast<float>(losses.z / tp_size());
-  loss.balance = static_cast<float>(losses.balance / tp_size());
+  loss.z = static_cast<float>(losses.z);
+  loss.balance = static_cast<float>(losses.balance);
   if (losses.balance > 0) loss.load_E = losses.load_LE[sparse_before(index)];
-  if (!some_rows) loss.counted_T = losses.counted_T;
+  if (!pass.selects(index) && pass.batch.rows_R.defined())
+    loss.counted_T = at::zeros({pass.tokens.total()}, at::kBool).index_fill_(0, pass.batch.rows_R, true).narrow(0, pass.tokens.begin(), pass.tokens.count());
   loss.z_sum = &losses.z_sum;
   loss.balance_sum = &losses.balance_sum;
   return loss;
@@ -145,77 +194,121 @@ at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, c
   return kernel::linear(gemm_, kernel::swiglu(kernel::linear(gemm_, x, gate_up)), down);
 }
 
+// A rank with some of an expert's columns takes the tokens of those with the others, and all add up.
+at::Tensor Decoder::routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing, const kernel::RowShares& shares) const {
+  const kernel::ExpertWeights weights{p.expert_gate_up, p.expert_down, expert_place_};
+  if (!place_.etp) return kernel::experts(gemm_, x, routing, weights);
+  const int first = place_.layout.tp_rank(place_.rank) / place_.etp->size() * place_.etp->size();
+  const kernel::RowShares part = kernel::shares_of(shares, *place_.etp, first);
+  const kernel::Routing all{kernel::gather_rows(routing.experts_Tk, part), kernel::gather_rows(routing.weights_Tk, part)};
+  return kernel::reduce_rows(kernel::experts(gemm_, kernel::gather_rows(x, part), all, weights), part);
+}
+
+// x: this rank's rows, as is what it returns.
 at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x) const {
   const LayerParameters& p = pass.parameters.layers[index];
   const MoeConfig& m = config_.moe;
   const TokenBatch& batch = pass.batch;
-  const bool some_rows = x.size(0) != batch.ids_T.size(0);  // of the last layer
+  const kernel::RowShares& shares = pass.shares(index);
   const kernel::Router router{p.router,
                               p.router_bias.value,
                               {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid, m.normalize,
                                static_cast<float>(m.scaling)},
-                              router_loss(batch, index, some_rows)};
+                              router_loss(pass, index)};
+  const auto mine = [&](const at::Tensor& t) { return t.narrow(0, shares.begin(), shares.count()); };
   at::Tensor chosen;
   if (batch.replayed_routes_TX.defined()) {
     chosen = layer_routes(batch.replayed_routes_TX, index);
-    if (some_rows) chosen = chosen.index_select(0, batch.rows_R);
+    chosen = pass.selects(index) ? chosen.index_select(0, mine(batch.rows_R)) : mine(chosen);
     chosen = chosen.to(at::kLong).contiguous();
   }
   const kernel::Routing routing = kernel::route(gemm_, x, router, chosen);
   if (batch.recorded_routes_TX.defined()) {
     const at::Tensor to = layer_routes(batch.recorded_routes_TX, index), taken = routing.experts_Tk.to(at::kShort);
-    if (some_rows) to.index_copy_(0, batch.rows_R, taken);
-    else to.copy_(taken);
+    if (pass.selects(index)) to.index_copy_(0, mine(batch.rows_R), taken);
+    else mine(to).copy_(taken);
   }
-  const at::Tensor out = kernel::experts(gemm_, x, routing, {p.expert_gate_up, p.expert_down, expert_place_});
-  return m.num_shared_experts > 0 ? at::add(out, mlp(x, p.shared_gate_up, p.shared_down)) : out;
+  const at::Tensor out = routed(p, x, routing, shares);
+  return m.num_shared_experts > 0 ? at::add(out, leave(mlp(enter(x, shares), p.shared_gate_up, p.shared_down), shares)) : out;
 }
 
 std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const {
   const LayerParameters& p = pass.parameters.layers[index];
   auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
   at::Tensor attended = config_.mla.kv_rank > 0 ? latent_attention(pass, index, normed) : plain_attention(pass, index, normed);
-  if (index + 1 == pass.parameters.layers.size() && pass.batch.rows_R.defined()) {
-    residual = kernel::select_rows(residual, pass.batch.rows_R);
+  if (pass.selects(index)) {
     attended = kernel::select_rows(attended, pass.batch.rows_R);
+    residual = kernel::own_rows(kernel::select_rows(enter(residual, pass.tokens), pass.batch.rows_R), pass.wanted);
   }
-  attended = kernel::linear(gemm_, attended, p.output);
-  auto [middle, post] = kernel::add_rms_norm(residual, kernel::leave_tensor_parallel(attended, tp_), p.post_norm, config_.norm_eps);
-  const at::Tensor entered = kernel::enter_tensor_parallel(post, tp_);
-  const at::Tensor out = p.router.value.defined() ? experts(pass, index, entered) : mlp(entered, p.gate_up, p.down);
-  return {middle, kernel::leave_tensor_parallel(out, tp_)};
+  const kernel::RowShares& shares = pass.shares(index);
+  attended = leave(kernel::linear(gemm_, attended, p.output), shares);
+  auto [middle, post] = kernel::add_rms_norm(residual, attended, p.post_norm, config_.norm_eps);
+  if (p.router.value.defined()) return {middle, experts(pass, index, post)};
+  return {middle, leave(mlp(enter(post, shares), p.gate_up, p.down), shares)};
 }
 
-at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute) const {
-  at::Tensor x = kernel::leave_tensor_parallel(kernel::embed(parameters.embedding, batch.ids_T, first_row_), tp_), delta;
-  if (parameters.adapted && at::GradMode::is_enabled()) x.requires_grad_(true);  // the graph starts behind the frozen embedding
-  const Pass pass{parameters, batch, context};
-  for (size_t i = 0; i < parameters.layers.size(); ++i) {
-    const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, i, a, b); };
-    std::tie(x, delta) = recompute ? kernel::recompute(run, x, delta) : run(x, delta);
+at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, const PassOptions& options) const {
+  comm::Group* dealt = deals_rows(context) ? place_.tp : nullptr;
+  const int64_t T = batch.ids_T.size(0), R = batch.rows_R.defined() ? batch.rows_R.numel() : T;
+  const Pass pass{parameters, batch, context, kernel::even_shares(dealt, T), kernel::even_shares(dealt, R)};
+  at::Tensor x = options.carried_tH, delta;
+  if (begins(options.chunk)) {
+    x = leave(kernel::embed(parameters.embedding, batch.ids_T, first_row_), pass.tokens);
+    if (parameters.adapted && at::GradMode::is_enabled()) x.requires_grad_(true);  // the graph starts behind the frozen embedding
   }
-  return kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second;
+  const auto [begin, end] = layers_[static_cast<size_t>(options.chunk)];
+  for (int64_t i = begin; i < end; ++i) {
+    if (options.layer_done) x = kernel::after_backward(x, [done = options.layer_done, i] { done(i); });
+    const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, static_cast<size_t>(i), a, b); };
+    std::tie(x, delta) = options.recompute ? kernel::recompute(run, x, delta) : run(x, delta);
+  }
+  if (!ends(options.chunk)) return at::add(x, delta);
+  return enter(kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second, pass.shares(parameters.layers.size() - 1));
+}
+
+at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context) const {
+  if (!place_.pp) return forward(parameters, batch, context);
+  at::NoGradGuard no_grad;
+  const int stage = place_.pp->rank(), stages = place_.pp->size();
+  at::Tensor out;
+  for (int chunk = 0; chunk < num_chunks(); ++chunk) {
+    PassOptions options;
+    options.chunk = chunk;
+    if (!begins(chunk)) {
+      options.carried_tH = at::empty({carried_rows(batch, context), config_.hidden_size}, at::TensorOptions().dtype(gemm_.dtype()));
+      place_.pp->receive(options.carried_tH, (stage + stages - 1) % stages, activation_tag(stage == 0 ? chunk - 1 : chunk));
+    }
+    out = forward(parameters, batch, context, options);
+    if (!ends(chunk)) place_.pp->send(out, (stage + 1) % stages, activation_tag(chunk));
+  }
+  return has_head() ? out : at::Tensor();
 }
 
 void Decoder::serve_experts(const ModelParameters& parameters) const {
   const int64_t choices = config_.moe.experts_per_token;
   const kernel::Routing routing{at::empty({0, choices}, at::kLong), at::empty({0, choices}, at::kFloat)};
-  for (const LayerParameters& p : parameters.layers) {
-    if (!p.router.value.defined()) continue;
-    const at::Tensor none = at::empty({0, config_.hidden_size}, p.router.value.options());
-    kernel::experts(gemm_, none, routing, {p.expert_gate_up, p.expert_down, expert_place_});
+  const kernel::RowShares none = kernel::even_shares(place_.tp, 0);
+  for (const LayerParameters& p : parameters.layers)
+    if (p.router.value.defined()) routed(p, at::empty({0, config_.hidden_size}, p.router.value.options()), routing, none);
+}
+
+void Decoder::merge_routes(const at::Tensor& recorded) const {
+  for (comm::Group* peers : {place_.tp, place_.pp}) {
+    if (!peers) continue;
+    at::Tensor all = recorded.to(at::kFloat);
+    peers->all_reduce(all, comm::ReduceOp::kMax);
+    recorded.copy_(all);
   }
 }
 
 kernel::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at::Tensor& hidden, const at::Tensor& targets,
                                      double temperature) const {
-  const at::Tensor entered = kernel::enter_tensor_parallel(hidden, tp_);
-  return kernel::head_logprobs(gemm_, {entered, targets, first_row_, temperature == 0 ? 1.0 : temperature, tp_}, parameters.head);
+  return kernel::head_logprobs(gemm_, {hidden, targets, first_row_, temperature == 0 ? 1.0 : temperature, place_.tp}, parameters.head);
 }
 
-// Whole on every TP rank, as its hidden states are: each has the whole gradient, and nothing is to be summed.
+// Every TP rank computes all of them, and the gradients of the ranks add up.
 at::Tensor Decoder::scores(const ModelParameters& parameters, const at::Tensor& hidden) const {
-  return kernel::head_scores(gemm_, hidden, parameters.score);
+  return kernel::scale_gradient(kernel::head_scores(gemm_, hidden, parameters.score), 1.0 / tp_size());
 }
 
 at::Tensor Decoder::local_logits(const ModelParameters& parameters, const at::Tensor& hidden) const {

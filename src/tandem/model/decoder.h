@@ -3,13 +3,19 @@
 // The one decoder. Training, prefill and decode run the same function over a flat list of tokens; they differ in the
 // attention alone, which comes as an AttentionContext.
 //
-// T tokens of any number of sequences, laid end to end; H hidden size.
+// T tokens of any number of sequences, laid end to end, t of them on this TP rank; H hidden size; R wanted rows.
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "tandem/comm/group.h"
+#include "tandem/model/kernel/context/context_attention.h"
 #include "tandem/model/kernel/expert/experts.h"
 #include "tandem/model/kernel/function.h"
+#include "tandem/model/kernel/row_shares.h"
 #include "tandem/model/parameters.h"
 
 namespace tandem::model {
@@ -24,22 +30,24 @@ class AttentionContext {
   virtual bool keeps_keys() const { return false; }
 };
 
-/// Each packed tree sees itself, causally; for training and scoring.
+/// Each packed tree sees itself, causally; for training and scoring. With `parallel`, the trees are those of all its ranks and
+/// the pass has this rank's tokens of them, in the order of its share.
 class PackedContext final : public AttentionContext {
  public:
-  PackedContext(kernel::Trees trees, bool parity) : trees_(std::move(trees)), parity_(parity) {}
+  PackedContext(kernel::Trees trees, bool parity, kernel::ContextParallel parallel = {})
+      : trees_(std::move(trees)), parity_(parity), parallel_(std::move(parallel)) {}
   at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) override;
 
  private:
   kernel::Trees trees_;
   bool parity_;
+  kernel::ContextParallel parallel_;  // without a group: this rank has all tokens
 };
 
-/// What the routers add to the backward pass, over the wanted rows; its members must outlive that pass.
+/// What the routers add to the backward pass, over the wanted rows; it must outlive that pass.
 struct RouterLosses {
   double z = 0, balance = 0;   ///< as kernel::RouterLoss, for one row
   at::Tensor load_LE;          ///< fp32, by sparse layer; for balance
-  at::Tensor counted_T;        ///< bool: the wanted rows
   double z_sum = 0, balance_sum = 0;
 };
 
@@ -49,24 +57,50 @@ struct TokenBatch {
   at::Tensor rows_R;               ///< int64, rising: the tokens whose hidden state is wanted. Undefined: all
   /// int16 [T, Decoder::route_width]: the experts to take instead of the router's choice. Undefined: the router chooses.
   at::Tensor replayed_routes_TX;
-  /// The same, filled with the experts that were taken; -1 where the last layer does not compute a token. May be undefined.
+  /// The same, where this rank writes the experts it took; -1 stays for tokens of other TP ranks (merge_routes), layers of other
+  /// stages, and those that the last layer does not compute. May be undefined.
   at::Tensor recorded_routes_TX;
   RouterLosses* router_losses = nullptr;  ///< null: none
 };
 
+/// One pass through a chunk of this rank's layers: all it has, but for vpp.
+struct PassOptions {
+  int chunk = 0;
+  at::Tensor carried_tH;   ///< from the chunk before (Decoder::carried_rows); undefined where tokens enter
+  bool recompute = false;  ///< keep only the layers' inputs for the backward pass; then batch and context must outlive it
+  std::function<void(int64_t layer)> layer_done;  ///< called in the backward pass when a layer's gradients are final; may be empty
+};
+
 /// Ownership  uses the Gemm and the groups of its place, which must outlive it; holds no weights.
-/// Blocking   where ranks share experts, each forward pass is collective over them (serve_experts).
-/// Threads    const; one thread per decoder when tp > 1.
+/// Blocking   collective over the ranks of its place's tp and cp; where ranks share experts, over them, too (serve_experts).
+/// Threads    const; one thread per decoder with several ranks.
+/// Read next  docs/design/layouts.md
 class Decoder {
  public:
   Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place);
 
-  /// Final, normed hidden states [R,H] of the wanted rows; after its attention the last layer computes no other. `recompute`
-  /// keeps only the layers' inputs for the backward pass; then batch and context must outlive it.
-  at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, bool recompute = false) const;
+  /// Where the last layer is in the chunk: final, normed hidden states [R,H] of the wanted rows, on every TP rank; after its
+  /// attention the last layer computes no other. The backward pass expects each TP rank's part of their gradient. Else: what
+  /// the next chunk carries on, [t,H].
+  at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, const PassOptions& options = {}) const;
+  bool begins(int chunk) const { return place_.layout.pp_rank(place_.rank) == 0 && chunk == 0; }
+  bool ends(int chunk) const { return layers_[static_cast<size_t>(chunk)].end == config_.num_layers; }
+  bool has_head() const { return ends(num_chunks() - 1); }
+  int64_t num_layers() const { return num_layers_of(place_.layout, config_.num_layers, place_.layout.pp_rank(place_.rank)); }
+  /// How many layers this rank has before one of its own.
+  int64_t place_of_layer(int64_t layer) const;
+  int num_chunks() const { return static_cast<int>(layers_.size()); }
+  /// Rows of what is carried between chunks: TP ranks deal them in training.
+  int64_t carried_rows(const TokenBatch& batch, const AttentionContext& context) const;
+
+  /// Without gradient, through all pipeline stages: [R,H] on the last, undefined on the others. Returns when this rank has done its
+  /// part, so that the stages work on the passes of a loop side by side.
+  at::Tensor forward_stages(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context) const;
 
   /// Takes part in a forward pass of the peers that share experts with this rank, without a token of its own.
   void serve_experts(const ModelParameters& parameters) const;
+  /// Every rank of the tp and pp groups gets the routes that the others recorded. Collective over them.
+  void merge_routes(const at::Tensor& recorded_TX) const;
 
   /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
   kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
@@ -85,26 +119,33 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   const kernel::Gemm& gemm() const { return gemm_; }
   const kernel::AttentionShape& attention_shape() const { return shape_; }
-  comm::Group* tp() const { return tp_; }
-  /// Ranks that share experts and have other tokens; null if none.
-  comm::Group* ep() const { return expert_place_.peers; }
-  int tp_size() const { return tp_ ? tp_->size() : 1; }
+  const RankPlace& place() const { return place_; }
+  comm::Group* tp() const { return place_.tp; }
+  /// Ranks that share experts and have other sequences; null if none.
+  comm::Group* ep() const { return place_.layout.shares_experts() ? place_.ep : nullptr; }
+  int tp_size() const { return place_.layout.tp; }
 
  private:
   struct Pass;
+  bool deals_rows(const AttentionContext& context) const;
+  at::Tensor enter(const at::Tensor& x, const kernel::RowShares& shares) const;
+  std::vector<at::Tensor> enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const;
+  at::Tensor leave(const at::Tensor& x, const kernel::RowShares& shares) const;
   at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
   at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
   std::pair<at::Tensor, at::Tensor> rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const;
   at::Tensor mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const;
+  at::Tensor routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing, const kernel::RowShares& shares) const;
   at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
   at::Tensor layer_routes(const at::Tensor& routes_TX, size_t index) const;
   int64_t sparse_before(size_t index) const;
-  kernel::RouterLoss router_loss(const TokenBatch& batch, size_t index, bool some_rows) const;
+  kernel::RouterLoss router_loss(const Pass& pass, size_t index) const;
   std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;
   const kernel::Gemm& gemm_;
-  comm::Group* tp_;
+  RankPlace place_;
+  std::vector<LayerRange> layers_;  // by chunk
   kernel::ExpertPlace expert_place_;
   kernel::AttentionShape shape_;
   at::Tensor cos_sin_PD_;

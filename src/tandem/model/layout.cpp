@@ -73,6 +73,12 @@ std::vector<LayerRange> layers_of(const Layout& layout, int64_t num_layers, int 
   return ranges;
 }
 
+int64_t num_layers_of(const Layout& layout, int64_t num_layers, int pp_rank) {
+  int64_t count = 0;
+  for (const auto& [begin, end] : layers_of(layout, num_layers, pp_rank)) count += end - begin;
+  return count;
+}
+
 comm::MeshSizes mesh_sizes(const Layout& l) { return {l.dp, l.cp, l.tp, l.pp, l.ep, l.expert_tp()}; }
 
 RankPlace place_in(const Layout& layout, comm::Mesh& mesh) {

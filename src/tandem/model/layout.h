@@ -34,6 +34,8 @@ struct Layout {
   int expert_tp() const { return etp > 0 ? etp : ep > 1 ? 1 : tp; }
   int etp_rank(int rank) const { return rank % expert_tp(); }
   int ep_rank(int rank) const { return rank / expert_tp() % ep; }
+  /// Of the ranks that train the same sequences, the one that has the last stage's results and tells them.
+  bool speaks(int rank) const { return tp_rank(rank) == 0 && cp_rank(rank) == 0 && pp_rank(rank) == pp - 1; }
   /// Ranks that hold the same of what is no routed expert, and of a routed expert: along comm::Axis::kData, kExpertData.
   int data_ranks() const { return dp * cp; }
   int expert_data_ranks() const { return stage_ranks() / (ep * expert_tp()); }
@@ -49,6 +51,8 @@ struct LayerRange {
 };
 /// The layers of each chunk of a pipeline rank. The pp*vpp chunks of all ranks, taken in turns, split the layers ceil-first.
 std::vector<LayerRange> layers_of(const Layout& layout, int64_t num_layers, int pp_rank);
+
+int64_t num_layers_of(const Layout& layout, int64_t num_layers, int pp_rank);
 
 /// One rank of a layout and whom it computes with; a group is null where its axis has size 1.
 struct RankPlace {

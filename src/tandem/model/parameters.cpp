@@ -49,11 +49,11 @@ at::Tensor ParameterTable::words(const at::Tensor& flat, const ParameterEntry& e
   return entry.parameter.in_float() ? flat.narrow(0, entry.offset, entry.num_elements) : view(flat, entry);
 }
 
-bool ParameterTable::adds_over_tp(const ParameterEntry& e, bool sequence_parallel) const {
+bool ParameterTable::adds_over_tp(const ParameterEntry& e) const {
   using family::Split;
   if (!e.parameter.trained || layout.tp == 1 || e.parameter.expert >= 0) return false;
   const Split split = e.parameter.split;
-  return split == Split::kPartial || (split == Split::kKvRows && e.replicas > 1) || (split == Split::kNone && sequence_parallel);
+  return split == Split::kPartial || split == Split::kNone || (split == Split::kKvRows && e.replicas > 1);
 }
 
 bool ParameterTable::holds_first(const ParameterEntry& e) const {

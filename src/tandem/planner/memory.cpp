@@ -26,12 +26,12 @@ Elements elements_of(const model::ParameterTable& table) {
 }
 
 // What TP ranks add up of one layer at a time: of kv heads that they share, room for all.
-int64_t staged_over_tp(const model::ParameterTable& table, bool sequence_parallel) {
+int64_t staged_over_tp(const model::ParameterTable& table) {
   int64_t most = 0;
   for (const model::LayerRanges& layer : table.layers) {
     int64_t elements = 0;
     for (const model::ParameterEntry& e : table.entries) {
-      if (e.offset < layer.dense.begin || e.offset >= layer.dense.end || !table.adds_over_tp(e, sequence_parallel)) continue;
+      if (e.offset < layer.dense.begin || e.offset >= layer.dense.end || !table.adds_over_tp(e)) continue;
       const bool by_heads = e.parameter.split == model::family::Split::kKvRows;
       elements += by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements;
     }
@@ -63,7 +63,7 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   const model::ParameterTable model = model::parameter_table(plan.config, plan.layout, rank);
   const bool adapts = plan.lora.rank > 0;
   const model::ParameterTable trained =
-      adapts ? model::parameter_table(plan.config, plan.layout, rank, model::adapters_of(plan.config, plan.lora)) : model;
+      adapts ? model::parameter_table(plan.config, plan.layout, rank, model::lora_parameters(plan.config, plan.lora)) : model;
   const Elements n = elements_of(trained);
   const bool has_master = plan.element_bytes < kFloatBytes && !adapts;
   TrainingMemory memory;
@@ -73,7 +73,7 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
     add(memory.device, "lora", n.values * kFloatBytes);
     add(memory.device, "lora_base", kept_elements(model, plan.lora) * plan.element_bytes);
   }
-  add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained, plan.sequence_parallel)) * kFloatBytes);
+  add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes);
   const bool swapped = plan.swap_chunk_elements > 0;
   auto& home = swapped ? memory.host : memory.device;
   add(home, "optimizer", 2 * n.state * kFloatBytes);

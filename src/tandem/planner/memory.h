@@ -17,7 +17,6 @@ struct TrainingPlan {
   model::Layout layout;
   int64_t element_bytes = 4;         ///< of weights: 4, or 2 with fp32 master weights beside them
   model::LoraOptions lora;
-  bool sequence_parallel = false;    ///< as train::Ranks
   int64_t swap_chunk_elements = 0;   ///< as train::OptimizerSetup; 0: the optimizer's state stays on the device
 };
 

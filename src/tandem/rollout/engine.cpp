@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -17,22 +18,30 @@ namespace {
 
 constexpr int64_t kWholeTokens = 16;  // a shorter prompt attends row by row just as fast
 
-CacheShape cache_shape(const Options& options, const model::Decoder& decoder) {
+CacheShape cache_shape(const Options& options, const model::Decoder& decoder, int64_t num_layers) {
   const auto& shape = decoder.attention_shape();
-  return {decoder.config().num_layers, shape.num_kv_heads, shape.head_dim, shape.group(), options.kv_block_tokens, decoder.gemm().dtype()};
+  return {num_layers, shape.num_kv_heads, shape.head_dim, shape.group(), options.kv_block_tokens, decoder.gemm().dtype()};
+}
+
+// The same for all pipeline stages: those of the first, which has the most layers.
+int64_t common_blocks(const Options& options, const model::Decoder& decoder, int64_t max_context_tokens) {
+  const int64_t most = model::num_layers_of(decoder.place().layout, decoder.config().num_layers, 0);
+  return num_kv_blocks(options, cache_shape(options, decoder, most), max_context_tokens);
 }
 
 // Each token sees what its sequence has in the cache; a prompt that runs as a whole sees itself.
 class PagedContext final : public model::AttentionContext {
  public:
-  PagedContext(const BlockPool& pool, const model::kernel::PagedTokens& tokens) : pool_(pool), tokens_(tokens) {}
+  PagedContext(const BlockPool& pool, const model::Decoder& decoder, const model::kernel::PagedTokens& tokens)
+      : pool_(pool), decoder_(decoder), tokens_(tokens) {}
   bool keeps_keys() const override { return true; }
   at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
-    return model::kernel::paged_attention(qkv, tokens_, shape, pool_.layer(layer));
+    return model::kernel::paged_attention(qkv, tokens_, shape, pool_.layer(decoder_.place_of_layer(layer)));
   }
 
  private:
   const BlockPool& pool_;
+  const model::Decoder& decoder_;
   const model::kernel::PagedTokens& tokens_;
 };
 
@@ -56,7 +65,7 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
 Engine::Engine(const Options& options, const EngineSetup& setup)
     : options_(options),
       setup_(setup),
-      pool_(cache_shape(options, setup.decoder), num_kv_blocks(options, cache_shape(options, setup.decoder), setup.max_context_tokens),
+      pool_(cache_shape(options, setup.decoder, setup.decoder.num_layers()), common_blocks(options, setup.decoder, setup.max_context_tokens),
             setup.arena) {
   if (options.kv_block_tokens < 16)
     throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
@@ -148,7 +157,7 @@ bool Engine::reclaim_prompt() {
 }
 
 // Samples of a group take over the prompt's full blocks and copy the one that is partly filled.
-void Engine::fork_samples(const std::shared_ptr<Job>& job) {
+void Engine::fork_samples(const std::shared_ptr<Job>& job, std::vector<Row>& rows) {
   while (job->num_unstarted > 0 && num_running() < options_.max_running) {
     const auto prompt = static_cast<int64_t>(job->request.group.prompt.ids.size());
     const bool partial = prompt % pool_.block_tokens() != 0;
@@ -163,17 +172,16 @@ void Engine::fork_samples(const std::shared_ptr<Job>& job) {
     for (size_t i = 0; i + (partial ? 1 : 0) < sequence->blocks.size(); ++i) pool_.share(sequence->blocks[i]);
     sequence->num_cached = prompt;
     sequence->routes = job->prompt_routes;
-    const int64_t shards = setup_.decoder.tp_size(), size = static_cast<int64_t>(job->prompt_logits.size()) / shards;
-    std::vector<const float*> parts;
-    for (int64_t s = 0; s < shards; ++s) parts.push_back(job->prompt_logits.data() + s * size);
-    append(*sequence, parts, size);
-    ++num_drawn_;
+    const int64_t shard = std::ssize(job->prompt_logits) / setup_.decoder.tp_size();
+    rows.push_back({sequence.get(), job->prompt_logits.data(), shard, shard});
     running_.push_back(std::move(sequence));
   }
 }
 
 void Engine::start_waiting() {
-  for (const auto& job : forking_) fork_samples(job);
+  std::vector<Row> forked;
+  for (const auto& job : forking_) fork_samples(job, forked);
+  draw_rows(forked);
   std::erase_if(forking_, [&](const auto& job) {
     if (job->num_unstarted == 0) release_prompt(*job);
     return job->num_unstarted == 0;
@@ -259,14 +267,16 @@ void Engine::step() {
   std::copy(plan.ids.begin(), plan.ids.end(), ids.data_ptr<int64_t>());
   std::copy(plan.tokens.positions.begin(), plan.tokens.positions.end(), positions.data_ptr<int64_t>());
   std::copy(plan.rows.begin(), plan.rows.end(), rows.data_ptr<int64_t>());
-  PagedContext context(pool_, plan.tokens);
+  PagedContext context(pool_, setup_.decoder, plan.tokens);
   model::TokenBatch batch{ids, positions, rows, {}, {}};
   if (std::ranges::any_of(plan.owners, [](const Sequence* s) { return s->job->request.record_routes; }))
     batch.recorded_routes_TX = at::full({T, setup_.decoder.route_width()}, -1, at::kShort);
-  const at::Tensor hidden = setup_.decoder.forward(*parameters_, batch, context);
-  if (batch.recorded_routes_TX.defined()) keep_routes(plan, batch.recorded_routes_TX);
+  const at::Tensor hidden = setup_.decoder.forward_stages(*parameters_, batch, context);
+  if (batch.recorded_routes_TX.defined()) {
+    setup_.decoder.merge_routes(batch.recorded_routes_TX);
+    keep_routes(plan, batch.recorded_routes_TX);
+  }
   if (!plan.rows.empty()) sample_rows(plan, hidden);
-  num_drawn_ += std::ssize(plan.rows);
   retire_finished();
 }
 
@@ -284,27 +294,53 @@ void Engine::keep_routes(const Plan& plan, const at::Tensor& recorded) {
   }
 }
 
+// One token for each row, from logits where this is the last pipeline stage and from there elsewhere.
+void Engine::draw_rows(const std::vector<Row>& rows) {
+  if (rows.empty()) return;
+  const int64_t shards = setup_.decoder.tp_size();
+  std::vector<Drawn> drawn(rows.size());
+  const auto draw_some = [&](int64_t begin, int64_t end) {
+    std::vector<const float*> parts(static_cast<size_t>(shards));
+    for (int64_t r = begin; r < end; ++r) {
+      const Row& row = rows[static_cast<size_t>(r)];
+      for (int64_t s = 0; s < shards; ++s) parts[static_cast<size_t>(s)] = row.logits + s * row.shard_stride;
+      const Request& request = row.sequence->job->request;
+      const data::Sample& sample = row.sequence->sample();
+      RandomStream random(request.seed, static_cast<uint64_t>(value(sample.id)), static_cast<uint64_t>(sample.ids.size()));
+      drawn[static_cast<size_t>(r)] = draw(parts, row.shard_size, setup_.num_tokens, request.sampling, random.uniform());
+    }
+  };
+  if (setup_.decoder.has_head()) at::parallel_for(0, std::ssize(rows), 1, draw_some);
+  if (comm::Group* stages = setup_.decoder.place().pp) {
+    at::Tensor bytes = at::from_blob(drawn.data(), {std::ssize(drawn) * static_cast<int64_t>(sizeof(Drawn))}, at::kByte);
+    stages->broadcast(bytes, stages->size() - 1);
+  }
+  at::parallel_for(0, std::ssize(rows), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) append(*rows[static_cast<size_t>(r)].sequence, drawn[static_cast<size_t>(r)]);
+  });
+  num_drawn_ += std::ssize(rows);
+}
+
 void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
   const auto R = static_cast<int64_t>(plan.rows.size());
-  const at::Tensor local = setup_.decoder.local_logits(*parameters_, hidden);
-  const int64_t shard = local.size(1), tp = setup_.decoder.tp_size();
-  at::Tensor all = local.unsqueeze(0);
-  if (tp > 1) {
-    all = at::empty({tp, R, shard}, local.options());
-    setup_.decoder.tp()->all_gather(all, local);
-  }
-  const float* base = all.data_ptr<float>();
-  at::parallel_for(0, R, 1, [&](int64_t begin, int64_t end) {
-    std::vector<const float*> parts(static_cast<size_t>(tp));
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t s = 0; s < tp; ++s) parts[static_cast<size_t>(s)] = base + (s * R + r) * shard;
-      append(*plan.sequences[static_cast<size_t>(r)], parts, shard);
+  const int64_t tp = setup_.decoder.tp_size(), shard = setup_.decoder.config().vocab_size / tp;
+  at::Tensor all;
+  if (hidden.defined()) {
+    const at::Tensor local = setup_.decoder.local_logits(*parameters_, hidden);
+    all = local.unsqueeze(0);
+    if (tp > 1) {
+      all = at::empty({tp, R, shard}, local.options());
+      setup_.decoder.tp()->all_gather(all, local);
     }
-  });
+  }
+  const float* base = all.defined() ? all.data_ptr<float>() : nullptr;
+  std::vector<Row> rows;
+  for (int64_t r = 0; r < R; ++r) rows.push_back({plan.sequences[static_cast<size_t>(r)], base ? base + r * shard : nullptr, shard, R * shard});
+  draw_rows(rows);
   // A prompt that has just run: its other samples fork from these logits.
   for (int64_t r = 0; r < R; ++r) {
     const Sequence& s = *plan.sequences[static_cast<size_t>(r)];
-    if (s.length() != s.num_prompt + 1 || s.job->num_unstarted == 0 || !s.job->prompt_logits.empty()) continue;
+    if (s.length() != s.num_prompt + 1 || s.job->num_unstarted == 0 || !s.job->prompt_blocks.empty()) continue;
     Job& job = *s.job;
     const int64_t blocks = (s.num_prompt + pool_.block_tokens() - 1) / pool_.block_tokens();
     job.prompt_blocks.assign(s.blocks.begin(), s.blocks.begin() + blocks);
@@ -322,17 +358,15 @@ void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
       for (int32_t block : job.prompt_blocks) pool_.share(block);
     }
     job.prompt_routes = s.routes;
-    for (int64_t part = 0; part < tp; ++part)
+    for (int64_t part = 0; part < tp && base; ++part)
       job.prompt_logits.insert(job.prompt_logits.end(), base + (part * R + r) * shard, base + (part * R + r + 1) * shard);
     forking_.push_back(s.job);
   }
 }
 
-void Engine::append(Sequence& s, std::span<const float* const> shards, int64_t shard_size) {
+void Engine::append(Sequence& s, const Drawn& drawn) {
   const Request& request = s.job->request;
   data::Sample& sample = s.sample();
-  RandomStream random(request.seed, static_cast<uint64_t>(value(sample.id)), static_cast<uint64_t>(sample.ids.size()));
-  const Drawn drawn = draw(shards, shard_size, setup_.num_tokens, request.sampling, random.uniform());
   s.tokens.push_back(drawn.token);
   sample.ids.push_back(drawn.token);
   sample.logprobs.push_back(drawn.logprob);

@@ -18,6 +18,7 @@
 #include "tandem/monitor/recorder.h"
 #include "tandem/rollout/block_pool.h"
 #include "tandem/rollout/request.h"
+#include "tandem/rollout/sampler.h"
 
 namespace tandem::rollout {
 
@@ -30,9 +31,9 @@ struct EngineSetup {
 };
 
 /// Ownership  uses the decoder, the arena and the weights; owns the KV cache.
-/// Threads    one per engine. Under tensor parallelism all ranks admit the same requests in the same order and draw the same
-///            tokens, each from the gathered logits.
-/// Blocking   step() computes; it waits for TP peers, and for the ranks that share experts.
+/// Threads    one per engine. The ranks of one tp and one pp group admit the same requests in the same order and get the same
+///            tokens: TP ranks draw each from the gathered logits, the last pipeline stage tells the others.
+/// Blocking   step() computes; it waits for TP and PP peers, and for the ranks that share experts.
 /// Errors     UserError in admit for a prompt that cannot fit; InternalError when asked to generate without weights.
 /// Read next  sampler.h (one draw), block_pool.h (memory), docs/design/rollout.md
 class Engine {
@@ -72,10 +73,16 @@ class Engine {
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
   struct Plan;
+  // A sequence that gets a token, and its logits: TP shards, `shard_stride` apart. Null where another pipeline stage has them.
+  struct Row {
+    Sequence* sequence;
+    const float* logits;
+    int64_t shard_size, shard_stride;
+  };
 
   void start_waiting();
   SequencePtr make_sequence(const std::shared_ptr<Job>& job);
-  void fork_samples(const std::shared_ptr<Job>& job);
+  void fork_samples(const std::shared_ptr<Job>& job, std::vector<Row>& rows);
   void release(Sequence& sequence);
   void release_prompt(Job& job);
   bool grow(Sequence& sequence, int64_t tokens);
@@ -83,7 +90,8 @@ class Engine {
   Plan plan_step();
   void keep_routes(const Plan& plan, const at::Tensor& recorded_TX);
   void sample_rows(const Plan& plan, const at::Tensor& hidden);
-  void append(Sequence& sequence, std::span<const float* const> shards, int64_t shard_size);
+  void draw_rows(const std::vector<Row>& rows);
+  void append(Sequence& sequence, const Drawn& drawn);
   void retire_finished();
   std::vector<data::GroupId> ids_of_jobs(const std::function<bool(const Job&)>& wanted) const;
 

@@ -12,11 +12,6 @@
 namespace tandem::runtime {
 namespace {
 
-train::Optimizer::Ranks ranks_of(RankContext& c) {
-  comm::Mesh& mesh = c.train_mesh;
-  return {&c.world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)};
-}
-
 reshard::RankBoxes boxes_of_all(const model::ModelConfig& config, const model::Layout& layout) {
   reshard::RankBoxes boxes;
   for (int rank = 0; rank < layout.world(); ++rank) boxes.push_back(model::boxes_of(config, layout, rank));
@@ -32,13 +27,11 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
-      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), ranks_of(context), context.device, lora,
-                                   static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
-  for (const model::family::Parameter& p : model::family::parameters(config))
-    origins_.emplace(p.name, Origin{p, train_.table(), train_.values()});
+      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config), context.device,
+                                   lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
+  for (const model::family::Parameter& p : model::family::parameters(config)) add_origin(p, train_.table(), train_.values());
   if (const model::Lora* adapters = trainer_->lora())
-    for (const model::ParameterEntry& e : adapters->table().entries)
-      origins_.emplace(e.parameter.name, Origin{e.parameter, adapters->table(), adapters->values()});
+    for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());
   if (context.train_layout == context.rollout_layout) return;
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
@@ -78,15 +71,23 @@ std::vector<checkpoint::TensorInfo> Actor::tensors() const {
 std::vector<checkpoint::TensorInfo> Actor::adapters() const {
   std::vector<checkpoint::TensorInfo> all;
   if (!trainer_->lora()) return all;
-  for (const model::ParameterEntry& e : trainer_->lora()->table().entries) all.push_back({e.parameter.name, at::kFloat, e.parameter.shape});
+  for (const model::family::Parameter& p : model::lora_parameters(train_.config(), context_.config.model.lora))
+    all.push_back({p.name, at::kFloat, p.shape});
   return all;
 }
 
-// The boxes that make up a parameter and the TP ranks they come from: of equal ones the first.
+void Actor::add_origin(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values) {
+  const auto entry = std::ranges::find_if(table.entries, [&](const auto& e) { return e.parameter.name == parameter.name; });
+  at::Tensor mine = at::empty({0}, values.options().dtype(parameter.in_float() ? at::kFloat : values.scalar_type()));
+  if (entry != table.entries.end()) mine = table.view(values, *entry);
+  origins_.emplace(parameter.name, Origin{parameter, std::move(mine)});
+}
+
+// The boxes that make up a parameter and the ranks they come from: of equal ones the first.
 std::vector<std::pair<int, Box>> Actor::parts_of(const model::family::Parameter& p) const {
   const model::Layout& layout = context_.train_layout;
   std::vector<std::pair<int, Box>> all;
-  for (int rank = 0; rank < layout.tp; ++rank) {
+  for (int rank = 0; rank < layout.world(); ++rank) {
     if (!model::holds(layout, rank, p, train_.config())) continue;
     Box box = model::box_of(p, train_.config(), layout, rank);
     if (std::ranges::none_of(all, [&](const auto& other) { return other.second == box; })) all.emplace_back(rank, std::move(box));
@@ -106,7 +107,7 @@ Actor::Staging Actor::stage() {
   int64_t most = 0;
   for (const auto& [name, origin] : origins_)
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
-      most = std::max(most, checkpoint::TensorInfo{name, origin.values.scalar_type(), origin.parameter.shape}.num_bytes());
+      most = std::max(most, checkpoint::TensorInfo{name, origin.mine.scalar_type(), origin.parameter.shape}.num_bytes());
   Staging staging;
   run_alike(context_.world, [&] {
     if (most == 0 || !context_.is_first()) return;
@@ -116,26 +117,22 @@ Actor::Staging Actor::stage() {
 }
 
 at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
-  // Data-parallel ranks hold the same values: the master weights, rounded.
-  if (context_.train_layout.dp_rank(context_.world.rank()) != 0) return {};
-  const auto& [parameter, table, values] = origins_.at(name);
-  const auto e = std::ranges::find_if(table.entries, [&](const auto& entry) { return entry.parameter.name == name; });
-  const at::Tensor mine = e == table.entries.end() ? at::empty({0}, values.options()) : table.view(values, *e);
+  const auto& [parameter, mine] = origins_.at(name);
   const auto parts = parts_of(parameter);
   if (first_has_all(parts, parameter)) return context_.is_first() ? mine : at::Tensor();
-  comm::Group& tp = context_.train_mesh.along(comm::Axis::kTp);
+  comm::Group& world = context_.world;
   const auto width = static_cast<int64_t>(mine.element_size());
-  std::vector<int64_t> send(static_cast<size_t>(tp.size())), receive(send.size());
+  std::vector<int64_t> send(static_cast<size_t>(world.size())), receive(send.size());
   int64_t receive_bytes = 0;
   for (const auto& [rank, box] : parts) {
     const int64_t bytes = box.num_elements() * width;
-    if (rank == tp.rank()) send[0] = bytes;
+    if (rank == world.rank()) send[0] = bytes;
     if (context_.is_first()) receive[static_cast<size_t>(rank)] = bytes, receive_bytes += bytes;
   }
   const auto bytes = [](const at::Tensor& t, int64_t count) {
     return count == 0 ? std::span<std::byte>() : std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(count));
   };
-  tp.all_to_all_v(bytes(mine, send[0]), send, bytes(staging.parts, receive_bytes), receive);
+  world.all_to_all_v(bytes(mine, send[0]), send, bytes(staging.parts, receive_bytes), receive);
   if (!context_.is_first()) return {};
   const auto shaped = [&](const at::Tensor& room, int64_t begin, const std::vector<int64_t>& shape) {
     return room.narrow(0, begin, Box::whole(shape).num_elements() * width).view(mine.scalar_type()).view(shape);

@@ -40,7 +40,7 @@ class Actor {
   /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
   std::vector<checkpoint::TensorInfo> adapters() const;
 
-  /// Host memory of rank 0 for the largest of them that TP ranks hold parts of: bytes of the parts, and of the whole.
+  /// Host memory of rank 0 for the largest of them that other ranks hold parts of: bytes of the parts, and of the whole.
   struct Staging {
     at::Tensor parts, whole;
   };
@@ -51,12 +51,12 @@ class Actor {
   at::Tensor gather(const std::string& name, const Staging& staging);
 
  private:
-  // A tensor that gather() knows, whoever holds it, and where this rank's part lies, if it has one.
+  // A tensor that gather() knows, whoever holds it, and this rank's part; empty, of its dtype, if it has none.
   struct Origin {
     model::family::Parameter parameter;
-    const model::ParameterTable& table;
-    const at::Tensor& values;
+    at::Tensor mine;
   };
+  void add_origin(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values);
   std::vector<std::pair<int, Box>> parts_of(const model::family::Parameter& parameter) const;
   std::vector<reshard::Held> held(const ModelOnRank& model) const;
 

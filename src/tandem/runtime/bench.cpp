@@ -337,8 +337,8 @@ json bench_train_step(const BenchOptions& o) {
   Bench bench(o);
   train::Options options;
   if (o.micro_batch_tokens > 0) options.micro_batch_tokens = o.micro_batch_tokens;
-  comm::Group* one = bench.alone.get();
-  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(), {one, one, one, one}, bench.arena});
+  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(),
+                                   train::Ranks::of_one(*bench.alone), bench.arena});
   trainer.start();
   const TrainWork work(bench);
   const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), work.rows, 1.0, 1);

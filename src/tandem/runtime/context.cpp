@@ -20,6 +20,13 @@ model::Layout layout_of(const std::string& text, const std::string& option, int 
   return layout;
 }
 
+// The training layout as a rollout can have it: context-parallel ranks generate other sequences, a stage's layers lie together.
+model::Layout rollout_of(model::Layout train) {
+  train.dp *= train.cp;
+  train.cp = train.vpp = 1;
+  return train;
+}
+
 // Rank 0 measures for all: ranks that compute the same tokens must choose the same experts.
 model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Group& world) {
   using model::kernel::Gemm, model::kernel::GemmChoice;
@@ -40,7 +47,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
     : config(c),
       world(ranks),
       train_layout(layout_of(c.parallel.train_layout, "parallel.train_layout", ranks.size())),
-      rollout_layout(c.parallel.rollout_layout.empty() ? train_layout
+      rollout_layout(c.parallel.rollout_layout.empty() ? rollout_of(train_layout)
                                                        : layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", ranks.size())),
       train_mesh(ranks, model::mesh_sizes(train_layout)),
       rollout_mesh(ranks, model::mesh_sizes(rollout_layout)),
@@ -48,24 +55,26 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       host("host", c.memory.host_mib << 20),
       gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
       stop_requested(std::move(stop)) {
-  // Sums over the ranks of a tensor-parallel group, and over the experts it deals, have the order of that group.
-  const bool same = train_layout.tp == rollout_layout.tp && (train_layout.tp == 1 || (train_layout.ep == rollout_layout.ep &&
-                                                                                      train_layout.etp == rollout_layout.etp));
+  // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
+  const bool same = train_layout.tp == rollout_layout.tp && train_layout.expert_tp() == rollout_layout.expert_tp();
   if (c.run.parity && !same)
     throw UserError("run.parity", join_text("training has ", to_string(train_layout), ", rollout ", to_string(rollout_layout)),
-                    "one tensor-parallel degree for both, with the same ep and etp where it is above 1");
+                    "one tensor-parallel degree for both, of experts, too");
 }
 
 StopRequested RankContext::stop_between_tokens() {
-  if (rollout_layout.tp == 1 && !rollout_layout.shares_experts()) return stop_requested;
+  std::vector<comm::Group*> peers;
+  const model::RankPlace place = rollout_place();
+  for (comm::Group* group : {place.tp, place.pp, rollout_layout.shares_experts() ? place.ep : nullptr})
+    if (group) peers.push_back(group);
+  if (peers.empty()) return stop_requested;
   // Peers must leave at the same token; asking costs a message, so not at each.
   constexpr int64_t kTokens = 16;
-  comm::Group& tp = rollout_mesh.along(comm::Axis::kTp);
-  comm::Group* ep = rollout_place().ep;
-  return [this, &tp, ep, asked = int64_t{0}]() mutable {
+  return [this, peers, asked = int64_t{0}]() mutable {
     if (++asked % kTokens != 0) return false;
-    const bool mine = stop_requested && stop_requested();
-    return any_of(tp, ep ? any_of(*ep, mine) : mine);
+    bool any = stop_requested && stop_requested();
+    for (comm::Group* group : peers) any = any_of(*group, any);
+    return any;
   };
 }
 

@@ -31,11 +31,11 @@ struct RankContext {
   bool any(bool mine) { return any_of(world, mine); }
   /// Whether any rank was asked to stop. Collective.
   bool stop_agreed() { return any(stop_requested && stop_requested()); }
-  /// To be asked at every token of a generation that only the rollout's TP or EP peers share; they get the same answer.
+  /// To be asked at every token of a generation that only the rollout's TP, PP and EP peers share; they get the same answer.
   StopRequested stop_between_tokens();
-  /// A rank of its TP group that speaks for it.
-  bool speaks_for_rollout() const { return rollout_layout.tp_rank(world.rank()) == 0; }
-  bool speaks_for_train() const { return train_layout.tp_rank(world.rank()) == 0; }
+  /// model/layout.h:Layout::speaks
+  bool speaks_for_rollout() const { return rollout_layout.speaks(world.rank()); }
+  bool speaks_for_train() const { return train_layout.speaks(world.rank()); }
 
   const RunConfig& config;
   comm::Group& world;

@@ -28,6 +28,12 @@ std::string name_of(const Bucket& bucket) {
 
 }  // namespace
 
+Ranks Ranks::in(comm::Mesh& mesh, const model::ModelConfig& config) {
+  using comm::Axis;
+  return {&mesh.world(), &mesh.along(Axis::kData), &mesh.along(Axis::kExpertData), &mesh.along(Axis::kTp),
+          config.has_tied_head() ? mesh.pipeline_ends() : nullptr};
+}
+
 GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena& arena, monitor::Recorder* recorder)
     : work_(std::move(work)),
       recorder_(recorder),
@@ -35,18 +41,18 @@ GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena
               own(ranks.tied, "tied gradients")},
       pending_(work_.buckets.size()),
       next_(work_.buckets.size()) {
-  if (groups_.tp) find_partials(ranks.sequence_parallel, arena);
+  if (groups_.tp) find_partials(arena);
   if (groups_.data || groups_.expert_data || groups_.tp || groups_.tied) thread_ = std::thread([this] { run(); });
 }
 
-// What several TP ranks hold and use on different heads, columns or tokens gets the sum of their gradients.
-void GradientSum::find_partials(bool sequence_parallel, device::Arena& arena) {
+// What several TP ranks hold they use on different heads, columns or tokens: it gets the sum of their gradients.
+void GradientSum::find_partials(device::Arena& arena) {
   int64_t most = 0;
   for (const model::LayerRanges& layer : work_.table.layers) {
     std::vector<Partial>& partials = partials_.emplace_back();
     int64_t at = 0;
     for (const model::ParameterEntry& e : work_.table.entries) {
-      if (!within(layer.dense, e) || !work_.table.adds_over_tp(e, sequence_parallel)) continue;
+      if (!within(layer.dense, e) || !work_.table.adds_over_tp(e)) continue;
       const bool by_heads = e.parameter.split == model::family::Split::kKvRows;
       partials.push_back({&e, at, by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements, by_heads});
       at += partials.back().size;

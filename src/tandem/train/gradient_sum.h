@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tandem/comm/group.h"
+#include "tandem/comm/mesh.h"
 #include "tandem/device/arena.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/train/bucket.h"
@@ -25,7 +25,10 @@ struct Ranks {
   comm::Group* expert_data;         ///< those with the same experts
   comm::Group* tp;
   comm::Group* tied = nullptr;      ///< the first and the last stage, if both hold the embedding
-  bool sequence_parallel = false;   ///< TP ranks have other tokens where tp cuts no parameter, so those gradients are parts of a sum, too
+
+  /// The mesh must outlive it.
+  static Ranks in(comm::Mesh& mesh, const model::ModelConfig& config);
+  static Ranks of_one(comm::Group& alone) { return {&alone, &alone, &alone, &alone}; }
 };
 
 /// What a GradientSum works on. The tensors of `sums` get this rank's part of each bucket; where its group has one rank, they are the
@@ -70,7 +73,7 @@ class GradientSum {
     int64_t at, size;
     bool by_heads;  // TP ranks hold different boxes: each adds its part to a place for the whole
   };
-  void find_partials(bool sequence_parallel, device::Arena& arena);
+  void find_partials(device::Arena& arena);
   void run();
   void sum(size_t bucket);
   void sum_over_tp(const std::vector<Partial>& partials);

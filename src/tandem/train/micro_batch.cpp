@@ -125,6 +125,45 @@ std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   return batches;
 }
 
+void deal_tokens(MicroBatch& batch, comm::Group& cp) {
+  TANDEM_CHECK(!batch.parallel.group, "a micro-batch is dealt once");
+  batch.parallel = {&cp, model::kernel::context_share(batch.trees, cp.size())};
+  std::vector<int64_t> response(static_cast<size_t>(batch.tokens.ids_T.numel()), -1);  // that a token predicts
+  const int64_t* predictors = batch.tokens.rows_R.const_data_ptr<int64_t>();
+  for (int64_t r = 0; r < batch.tokens.rows_R.numel(); ++r) response[static_cast<size_t>(predictors[r])] = r;
+  for (int rank = 0; rank < cp.size(); ++rank) {
+    std::vector<int64_t>& predicted = batch.responses_by_rank.emplace_back();
+    for (int64_t t : batch.parallel.share.tokens(rank))
+      if (const int64_t r = response[static_cast<size_t>(t)]; r >= 0) predicted.push_back(r);
+  }
+  const std::vector<int64_t> mine = batch.parallel.share.tokens(cp.rank());
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < mine.size(); ++i)
+    if (response[static_cast<size_t>(mine[i])] >= 0) rows.push_back(static_cast<int64_t>(i));
+  const at::Tensor tokens = tensor_of(mine);
+  for (at::Tensor* t : {&batch.tokens.ids_T, &batch.tokens.positions_T, &batch.tokens.replayed_routes_TX})
+    if (t->defined()) *t = t->index_select(0, tokens);
+  batch.tokens.rows_R = tensor_of(rows);
+  batch.targets_R = batch.targets_R.index_select(0, tensor_of(batch.responses_by_rank[static_cast<size_t>(cp.rank())]));
+}
+
+at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine) {
+  if (!batch.parallel.group) return mine;
+  model::kernel::RowShares shares{batch.parallel.group, {0}};
+  std::vector<int64_t> place(static_cast<size_t>(batch.response_offsets.back()));
+  int64_t at = 0;
+  for (const std::vector<int64_t>& predicted : batch.responses_by_rank) {
+    for (int64_t r : predicted) place[static_cast<size_t>(r)] = at++;
+    shares.bounds.push_back(at);
+  }
+  const at::Tensor all = model::kernel::scale_gradient(model::kernel::gather_rows(mine, shares), 1.0 / batch.parallel.group->size());
+  return all.index_select(0, tensor_of(place));
+}
+
+void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count) {
+  while (std::ssize(batches) < count) batches.push_back(build({}, {}));
+}
+
 std::vector<int> balance(std::span<const int64_t> lengths, int parts) {
   std::vector<size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), size_t{0});

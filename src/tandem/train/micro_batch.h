@@ -27,18 +27,29 @@ struct Row {
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }
 };
 
-/// T tokens of some rows: all but the last of each, which predicts nothing. R response tokens among the rows.
+/// T tokens of some rows: all but the last of each, which predicts nothing. R response tokens among the rows. Where context-parallel
+/// ranks share it, `tokens` and `targets_R` are this rank's part.
 struct MicroBatch {
   std::vector<size_t> rows;               ///< indices into what was packed
   model::TokenBatch tokens;               ///< its rows_R: the token before each response token
   model::kernel::Trees trees;             ///< how the T tokens see each other
   at::Tensor targets_R;                   ///< int64: the response tokens
   std::vector<int64_t> response_offsets;  ///< of the rows in R, with the end
+  model::kernel::ContextParallel parallel;             ///< without a group: nobody shares it
+  std::vector<std::vector<int64_t>> responses_by_rank; ///< with one: which of the R response tokens each rank predicts, rising
 };
 
 /// Rows in order, in as few passes of at most the budget as that allows, and level; a row longer than the budget gets a pass of
 /// its own.
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens);
+
+/// Leaves the rank of `cp` its part of a whole micro-batch.
+void deal_tokens(MicroBatch& batch, comm::Group& cp);
+/// [R] from each rank's values of its part, in the order of R; the gradient is expected of each rank, the same. Collective.
+at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine);
+
+/// Appends micro-batches without a token, up to `count`: where peers have more, a rank runs along.
+void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count);
 
 /// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.
 std::vector<int> balance(std::span<const int64_t> lengths, int parts);

@@ -22,14 +22,9 @@ void RouterLoad::count(const at::Tensor& routes, const at::Tensor& rows) {
   for (int64_t r = 0; r < rows.numel(); ++r)
     for (int64_t x = 0; x < X; ++x) {
       const int64_t expert = route[row[r] * X + x];
-      TANDEM_CHECK(expert >= 0 && expert < E, "a counted token has no route");
-      counts[x / choices_ * E + expert] += 1;
+      TANDEM_CHECK(expert < E, "a route to expert ", expert);
+      if (expert >= 0) counts[x / choices_ * E + expert] += 1;
     }
-}
-
-void RouterLoad::sum_over(comm::Group& dp, comm::Group& tp) {
-  dp.all_reduce(counts_LE_, comm::ReduceOp::kSum);
-  if (tp.size() > 1) tp.broadcast(counts_LE_, 0);
 }
 
 at::Tensor RouterLoad::relative_LE() const {
@@ -37,13 +32,14 @@ at::Tensor RouterLoad::relative_LE() const {
   return (counts_LE_ / mean).to(at::kFloat);
 }
 
-void update_bias(const model::ModelParameters& parameters, const RouterLoad& load, double rate) {
+void update_bias(const model::ModelConfig& config, const model::ModelParameters& parameters, const RouterLoad& load, double rate) {
   const at::Tensor step_LE = (1 - load.relative_LE()).sign() * rate;
   int64_t sparse = 0;
-  for (const model::LayerParameters& layer : parameters.layers) {
-    if (!layer.router.value.defined()) continue;
-    at::Tensor bias = layer.router_bias.value;
-    bias.add_(step_LE[sparse++]);
+  for (size_t i = 0; i < parameters.layers.size(); ++i) {
+    if (!config.is_sparse(static_cast<int64_t>(i))) continue;
+    at::Tensor bias = parameters.layers[i].router_bias.value;
+    if (bias.defined()) bias.add_(step_LE[sparse]);
+    ++sparse;
   }
 }
 

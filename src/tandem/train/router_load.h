@@ -16,11 +16,11 @@ class RouterLoad {
  public:
   explicit RouterLoad(const model::ModelConfig& config);
 
-  /// Adds the experts of the rows. routes: int16, model::TokenBatch::recorded_routes_TX or replayed_routes_TX; rows: int64.
+  /// Adds the experts of the rows, where this rank has them. routes: int16, model::TokenBatch::recorded_routes_TX or
+  /// replayed_routes_TX; rows: int64.
   void count(const at::Tensor& routes_TX, const at::Tensor& rows_R);
-  /// Over the ranks that have other tokens; those with the same tokens take the first one's counts, so that all go on alike.
-  /// Collective.
-  void sum_over(comm::Group& dp, comm::Group& tp);
+  /// Over ranks that count different tokens and layers. Collective.
+  void sum_over(comm::Group& world) { world.all_reduce(counts_LE_, comm::ReduceOp::kSum); }
 
   /// fp32: counts / counted tokens * E / k, which is 1 everywhere for an even load (DeepSeek-AI, DeepSeek-V3, eq. 18).
   at::Tensor relative_LE() const;
@@ -32,7 +32,7 @@ class RouterLoad {
   at::Tensor counts_LE_;  // fp64
 };
 
-/// Adds rate * sign(mean load - load) to each expert's correction bias (DeepSeek-AI, DeepSeek-V3, section 2.1.2).
-void update_bias(const model::ModelParameters& parameters, const RouterLoad& load, double rate);
+/// Adds rate * sign(mean load - load) to each expert's correction bias, where this rank has it (DeepSeek-AI, DeepSeek-V3, section 2.1.2).
+void update_bias(const model::ModelConfig& config, const model::ModelParameters& parameters, const RouterLoad& load, double rate);
 
 }  // namespace tandem::train

@@ -16,22 +16,10 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/train/passes.h"
 
 namespace tandem::train {
 namespace {
-
-struct Pass {
-  const model::Decoder& decoder;
-  const model::ModelParameters& parameters;
-  double temperature;
-  bool recompute;
-};
-
-// `batch` and `context` must outlive the backward pass: recomputed layers use them again.
-model::kernel::HeadOutput run_model(const Pass& pass, const MicroBatch& batch, model::AttentionContext& context) {
-  const at::Tensor hidden_RH = pass.decoder.forward(pass.parameters, batch.tokens, context, pass.recompute);
-  return pass.decoder.logprobs(pass.parameters, hidden_RH, batch.targets_R, pass.temperature);
-}
 
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
@@ -70,12 +58,11 @@ void check_options(const Options& o, const model::ModelConfig& config, const mod
 
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
                                       double temperature, int64_t budget_tokens) {
-  at::NoGradGuard no_grad;
   std::vector<std::vector<float>> out(rows.size());
-  for (const MicroBatch& batch : pack(rows, budget_tokens)) {
-    model::PackedContext context(batch.trees, decoder.gemm().parity());
-    split_rows(batch, run_model({decoder, parameters, temperature, false}, batch, context).logprobs_R, out);
-  }
+  std::vector<MicroBatch> batches = pack(rows, budget_tokens);
+  share_micro_batches(decoder, batches);
+  run_scoring(decoder, parameters, batches, temperature,
+              [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) { split_rows(batch, head.logprobs_R, out); });
   return out;
 }
 
@@ -110,76 +97,96 @@ void Trainer::share_values() {
 // The load of the step's tokens under the weights before the update: as replayed, else from a forward pass.
 RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
   at::NoGradGuard no_grad;
+  const model::RankPlace& place = setup_.decoder.place();
+  const bool counts_replayed = place.layout.tp_rank(place.rank) == 0 && place.layout.pp_rank(place.rank) == 0;
   RouterLoad load(setup_.table.config);
   for (MicroBatch& batch : batches) {
-    if (!batch.tokens.replayed_routes_TX.defined()) {
-      model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
-      setup_.decoder.forward(parameters_, batch.tokens, context);
-    }
     const model::TokenBatch& tokens = batch.tokens;
-    load.count(tokens.replayed_routes_TX.defined() ? tokens.replayed_routes_TX : tokens.recorded_routes_TX, tokens.rows_R);
+    if (tokens.replayed_routes_TX.defined()) {
+      if (counts_replayed) load.count(tokens.replayed_routes_TX, tokens.rows_R);
+      continue;
+    }
+    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity(), batch.parallel);
+    setup_.decoder.forward_stages(parameters_, tokens, context);
+    load.count(tokens.recorded_routes_TX, tokens.rows_R);
   }
-  load.sum_over(*setup_.ranks.data, *setup_.ranks.tp);
+  load.sum_over(*setup_.ranks.world);
   return load;
 }
 
+// The routers' part of a step.
+struct Trainer::Routing {
+  model::RouterLosses losses;
+  RouterLoad load;
+  bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
+};
+
+Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, double global_tokens) const {
+  Routing routing{{options_.router_z_coef / global_tokens, options_.router_balance_coef / global_tokens, {}, {}}, RouterLoad(setup_.table.config)};
+  const int64_t width = setup_.decoder.route_width();
+  if (width == 0) return routing;
+  for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
+  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches).relative_LE();
+  return routing;
+}
+
 StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
-  Totals totals;
+  const model::RankPlace& place = setup_.decoder.place();
+  comm::Group& world = *setup_.ranks.world;
+  const bool speaks = place.layout.speaks(place.rank);
   std::vector<MicroBatch> batches = pack(rows, options_.micro_batch_tokens);
-  comm::Group& dp = *setup_.ranks.data;
+  Totals totals;
   at::Tensor counts = at::zeros({4}, at::kDouble);
   double* count = counts.data_ptr<double>();
-  count[1] = static_cast<double>(rows.size());
-  for (const Row& row : rows) count[0] += static_cast<double>(row.response.size()), count[2] += static_cast<double>(row.num_tokens());
-  for (const MicroBatch& batch : batches) count[3] += static_cast<double>(batch.tokens.ids_T.numel());
-  dp.all_reduce(counts, comm::ReduceOp::kSum);
+  if (speaks) {
+    count[1] = static_cast<double>(rows.size());
+    for (const Row& row : rows) count[0] += static_cast<double>(row.response.size()), count[2] += static_cast<double>(row.num_tokens());
+    for (const MicroBatch& batch : batches) count[3] += static_cast<double>(batch.tokens.ids_T.numel());
+  }
+  world.all_reduce(counts, comm::ReduceOp::kSum);
   totals.global_tokens = count[0], totals.global_sequences = count[1];
   TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
-
-  const bool sparse = setup_.decoder.route_width() > 0;
-  model::RouterLosses routers{options_.router_z_coef / totals.global_tokens, options_.router_balance_coef / totals.global_tokens, {}, {}};
-  RouterLoad load(setup_.table.config);
-  for (MicroBatch& batch : batches)
-    if (sparse) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), setup_.decoder.route_width()}, -1, at::kShort);
-  if (sparse && routers.balance > 0) routers.load_LE = load_before(batches).relative_LE();
+  share_micro_batches(setup_.decoder, batches);
+  Routing routing = prepare_routers(batches, totals.global_tokens);
 
   grads_.zero_();
   optimizer_.begin_step();
   StepReport report;
   report.logprobs.resize(rows.size());
-  for (MicroBatch& batch : batches) {
-    if (sparse && (routers.z > 0 || routers.balance > 0)) {
-      routers.counted_T = at::zeros({batch.tokens.ids_T.numel()}, at::kBool).index_fill_(0, batch.tokens.rows_R, true);
-      batch.tokens.router_losses = &routers;
-    }
-    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity());
-    const model::kernel::HeadOutput head = run_model({setup_.decoder, parameters_, temperature, options_.recompute}, batch, context);
-    split_rows(batch, head.logprobs_R.detach(), report.logprobs);
-    totals.entropy += head.entropy_R.sum().item<double>();
-    const at::Tensor share = loss(batch, head.logprobs_R, totals);
-    totals.loss += share.item<double>();
-    share.backward();
-    if (sparse) load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
-  }
+  for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
+  run_training({setup_.decoder, parameters_, temperature, options_.recompute, [this](int64_t layer) { optimizer_.layer_ready(layer); }}, batches,
+               [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
+                 split_rows(batch, head.logprobs_R.detach(), report.logprobs);
+                 totals.entropy += head.entropy_R.sum().item<double>();
+                 const at::Tensor share = loss(batch, head.logprobs_R, totals);
+                 totals.loss += share.item<double>();
+                 return share;
+               });
+  for (const MicroBatch& batch : batches)
+    if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
+
   at::Tensor sums = at::zeros({8}, at::kDouble), most = at::zeros({1}, at::kDouble);
   double* s = sums.data_ptr<double>();
-  s[0] = totals.loss, s[1] = totals.entropy, s[2] = totals.kl_ref, s[3] = totals.sums.clipped, s[4] = totals.kl_rollout_train, s[5] = totals.fresh_tokens;
-  s[6] = routers.z_sum, s[7] = routers.balance_sum;
-  most.data_ptr<double>()[0] = totals.sums.ratio_max;
-  dp.all_reduce(sums, comm::ReduceOp::kSum);
-  dp.all_reduce(most, comm::ReduceOp::kMax);
+  if (speaks) {
+    s[0] = totals.loss, s[1] = totals.entropy, s[2] = totals.kl_ref, s[3] = totals.sums.clipped, s[4] = totals.kl_rollout_train;
+    s[5] = totals.fresh_tokens;
+    most.data_ptr<double>()[0] = totals.sums.ratio_max;
+  }
+  s[6] = routing.losses.z_sum, s[7] = routing.losses.balance_sum;  // each rank has those of its own tokens and layers
+  world.all_reduce(sums, comm::ReduceOp::kSum);
+  world.all_reduce(most, comm::ReduceOp::kMax);
   if (!std::isfinite(s[0]))
     throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   report.grad_norm = optimizer_.step(options_, lr);
   if (lora_) lora_->merge();
-  if (sparse) {
-    load.sum_over(dp, *setup_.ranks.tp);
-    if (options_.router_bias_rate > 0) update_bias(parameters_, load, options_.router_bias_rate);
-    const double router_rows = totals.global_tokens * static_cast<double>(load.relative_LE().size(0));
-    report.router_load_max = load.most();
-    if (routers.z > 0 || routers.balance > 0) report.router_z = s[6] / router_rows;
-    if (routers.balance > 0) report.router_balance = s[7] / router_rows;
+  if (setup_.decoder.route_width() > 0) {
+    routing.load.sum_over(world);
+    if (options_.router_bias_rate > 0) update_bias(setup_.table.config, parameters_, routing.load, options_.router_bias_rate);
+    const double router_rows = totals.global_tokens * static_cast<double>(routing.load.relative_LE().size(0));
+    report.router_load_max = routing.load.most();
+    if (routing.has_losses()) report.router_z = s[6] / router_rows;
+    if (routing.losses.balance > 0) report.router_balance = s[7] / router_rows;
   }
   report.lr = lr;
   report.loss = s[0];

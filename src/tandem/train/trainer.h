@@ -26,7 +26,8 @@ namespace tandem::train {
 /// bias beside adapters, which could not carry it.
 void check_options(const Options& options, const model::ModelConfig& config, const model::LoraOptions& lora, const std::string& section);
 
-/// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient.
+/// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient. Empty but on the last pipeline stage.
+/// Collective over the ranks of the decoder's place.
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
                                       double temperature, int64_t budget_tokens);
 
@@ -42,7 +43,8 @@ struct StepReport {
   std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
   std::optional<double> router_balance, router_z;  ///< what the coefficients multiply, as a mean over sparse layers
   double computed_tokens = 0;       ///< what went through the model: a shared prompt counts once, a row's last token not at all
-  std::vector<std::vector<float>> logprobs;  ///< of this rank's rows, under the weights before the update
+  /// Of this rank's rows, under the weights before the update; on the last pipeline stage, empty on the others.
+  std::vector<std::vector<float>> logprobs;
 };
 
 struct TrainerSetup {
@@ -88,9 +90,11 @@ class Trainer {
 
  private:
   struct Totals;
+  struct Routing;
   using Loss = std::function<at::Tensor(const MicroBatch&, const at::Tensor& logprobs_R, Totals&)>;
   StepReport step(std::span<const Row> rows, const Loss& loss, double temperature, double lr);
   RouterLoad load_before(std::span<MicroBatch> batches) const;
+  Routing prepare_routers(std::span<MicroBatch> batches, double global_tokens) const;
 
   Options options_;
   TrainerSetup setup_;

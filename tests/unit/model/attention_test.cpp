@@ -57,11 +57,13 @@ void check(const AttentionShape& shape, c10::ScalarType dtype) {
   want.backward(d_o.to(at::kDouble));
 
   at::Tensor lse;
-  const at::Tensor o = packed_attention(qkv, kTrees, shape, &lse);
+  const AttentionRows rows = all_rows_of(qkv, shape);
+  const at::Tensor o = packed_attention(rows, kTrees, shape, &lse);
   EXPECT_LE(worst(o, want.detach()), bound);
-  EXPECT_LE(worst(packed_attention_by_row(qkv, kTrees, shape), want.detach()), bound) << "by row";
+  EXPECT_LE(worst(packed_attention_by_row(rows, kTrees, shape), want.detach()), bound) << "by row";
   for (const at::Tensor& l : {lse, at::Tensor()}) {
-    const at::Tensor d_qkv = packed_attention_backward(d_o, o, qkv, l, kTrees, shape);
+    const at::Tensor d_qkv = at::empty_like(qkv);
+    packed_attention_backward(rows, {o, l, d_o}, kTrees, shape, all_rows_of(d_qkv, shape));
     EXPECT_LE(worst(d_qkv, reference.grad()), bound) << (l.defined() ? "" : "log-sum-exp recomputed");
   }
   // As a step of the graph, in parity mode too.
@@ -88,7 +90,7 @@ TEST(Attention, ASequenceDoesNotSeeItsNeighboursNorItsFuture) {
   const at::Tensor qkv = random_tensor({90, shape.width()}, 3);
   at::Tensor changed = qkv.clone();
   changed.narrow(0, 60, 30).fill_(3.0f);
-  const at::Tensor a = packed_attention(qkv, trees, shape, nullptr), b = packed_attention(changed, trees, shape, nullptr);
+  const at::Tensor a = attention(qkv, trees, shape, false), b = attention(changed, trees, shape, false);
   EXPECT_LT((a.narrow(0, 0, 60) - b.narrow(0, 0, 60)).abs().max().item<float>(), 1e-6f);
   EXPECT_GT((a.narrow(0, 60, 30) - b.narrow(0, 60, 30)).abs().max().item<float>(), 0.1f);
 }
@@ -110,7 +112,7 @@ TEST(Attention, BlocksOfTheCacheMayLieAnywhereAndBeOfAnySize) {
         for (int64_t t = begin; t < end; ++t) tokens.block_tables.push_back(table.data()), tokens.positions.push_back(t);
         parts.push_back(paged_attention(qkv.narrow(0, begin, end - begin), tokens, shape, cache));
       }
-      EXPECT_TRUE(at::equal(at::cat(parts, 0), packed_attention_by_row(qkv, {{0, T, {}}}, shape)));  // bit for bit
+      EXPECT_TRUE(at::equal(at::cat(parts, 0), attention(qkv, {{0, T, {}}}, shape, true)));  // bit for bit
     }
 }
 
@@ -118,9 +120,9 @@ TEST(Attention, ABranchHasTheBitsItWouldHaveAloneInParityMode) {
   const AttentionShape shape{4, 2, 20};
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor qkv = random_tensor({23 + 9 + 30, shape.width()}, 5, dtype), stem = qkv.narrow(0, 0, 23);
-    const at::Tensor together = packed_attention_by_row(qkv, {{0, 23, {9, 30}}}, shape);
-    const at::Tensor first = packed_attention_by_row(at::cat({stem, qkv.narrow(0, 23, 9)}, 0), {{0, 32, {}}}, shape);
-    const at::Tensor second = packed_attention_by_row(at::cat({stem, qkv.narrow(0, 32, 30)}, 0), {{0, 53, {}}}, shape);
+    const at::Tensor together = attention(qkv, {{0, 23, {9, 30}}}, shape, true);
+    const at::Tensor first = attention(at::cat({stem, qkv.narrow(0, 23, 9)}, 0), {{0, 32, {}}}, shape, true);
+    const at::Tensor second = attention(at::cat({stem, qkv.narrow(0, 32, 30)}, 0), {{0, 53, {}}}, shape, true);
     EXPECT_TRUE(at::equal(together.narrow(0, 0, 32), first));
     EXPECT_TRUE(at::equal(together.narrow(0, 32, 30), second.narrow(0, 23, 30)));
   }

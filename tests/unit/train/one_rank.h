@@ -8,8 +8,7 @@
 namespace tandem::test {
 
 inline train::Ranks ranks_alone(const TinyModel& model) {
-  comm::Group* one = model.alone.get();
-  return {one, one, one, one};
+  return train::Ranks::of_one(*model.alone);
 }
 
 inline void copy_state(const train::Trainer& from, train::Trainer& to) {

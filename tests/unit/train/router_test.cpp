@@ -134,8 +134,7 @@ TEST(RouterOptions, OfAModelThatHasNoRouterAreErrors) {
     Options o;
     o.*option = 0.1;
     test::TinyModel model;
-    comm::Group* alone = model.alone.get();
-    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, {alone, alone, alone}, model.arena}), UserError);
+    EXPECT_THROW(Trainer(o, {model.table, model.decoder, model.values, test::ranks_alone(model), model.arena}), UserError);
   }
   Options o;
   o.router_bias_rate = 0.1;

@@ -181,7 +181,7 @@ void check_training(Folder& f, bool recompute) {
   options.micro_batch_tokens = recompute ? 1 : 8192;  // the second pass also splits the batch
   runtime::ModelOnRank model(f.model.config(), {}, f.gemm, f.arena, "weights");
   model.load(f.dir);
-  train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), {f.alone.get(), f.alone.get(), f.alone.get()}, f.arena});
+  train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), train::Ranks::of_one(*f.alone), f.arena});
   trainer.start();
   const BatchRows batch(f);
   const std::string suffix = recompute ? " (recompute)" : "";

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <new>
 #include <numeric>
 
 #include "tandem/base/check.h"
+#include "tandem/device/process.h"
 #include "tandem/model/kernel/gemm.h"
 
 namespace tandem::model::kernel {
@@ -29,6 +31,7 @@ template <class Local, class Unit>
 void dynamic_for(int64_t n, const Unit& unit) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int64_t, int64_t) {
+    const device::ThreadLimit alone(n > 1 ? 1 : 0);  // a product inside must not be cut for threads that are busy here
     Local local;
     for (int64_t i; (i = next.fetch_add(1)) < n;) unit(i, local);
   };
@@ -37,44 +40,97 @@ void dynamic_for(int64_t n, const Unit& unit) {
   else work(0, 1);
 }
 
-// A run of queries and what it sees before itself.
+// Queries that a span has here: its own `begin` to `end`, of which the first is row `row` of the query tensor.
+struct Queries {
+  int64_t begin, end, row;
+};
+
+// A run of tokens, what it sees before itself, and which of its queries are here.
 struct Span {
   int64_t begin, length;  // in the packed tokens
   int64_t stem_begin, stem;
   int64_t kv_head;
+  std::vector<Queries> queries;
+
   int64_t keys() const { return stem + length; }
+  int64_t token(int64_t key) const { return key < stem ? stem_begin + key : begin + key - stem; }
+  int64_t seen() const { return queries.empty() ? 0 : stem + queries.back().end; }  // keys that its queries need
+};
+
+// Finds the rows of the query tensor that belong to a run of tokens.
+class OwnTokens {
+ public:
+  explicit OwnTokens(const std::vector<TokenRun>& runs) : runs_(runs) {
+    int64_t row = 0;
+    for (const TokenRun& run : runs) {
+      first_row_.push_back(row);
+      row += run.length;
+    }
+  }
+  std::vector<Queries> of(int64_t begin, int64_t length) const {
+    const auto after = [](int64_t token, const TokenRun& run) { return token < run.begin + run.length; };
+    std::vector<Queries> found;
+    for (auto i = std::upper_bound(runs_.begin(), runs_.end(), begin, after) - runs_.begin(); i < std::ssize(runs_); ++i) {
+      const TokenRun& run = runs_[static_cast<size_t>(i)];
+      const int64_t first = std::max(run.begin, begin), end = std::min(run.begin + run.length, begin + length);
+      if (first >= end) break;
+      found.push_back({first - begin, end - begin, first_row_[static_cast<size_t>(i)] + first - run.begin});
+    }
+    return found;
+  }
+
+ private:
+  const std::vector<TokenRun>& runs_;
+  std::vector<int64_t> first_row_;
 };
 
 // A tree's spans for one kv head: the branches, then the stem.
-std::vector<Span> spans_of(const Tree& tree, int64_t kv_head) {
+std::vector<Span> spans_of(const Tree& tree, const OwnTokens& own, int64_t kv_head) {
   std::vector<Span> spans;
   int64_t begin = tree.begin + tree.stem;
   for (int64_t length : tree.branches) {
-    spans.push_back({begin, length, tree.begin, tree.stem, kv_head});
+    spans.push_back({begin, length, tree.begin, tree.stem, kv_head, own.of(begin, length)});
     begin += length;
   }
-  spans.push_back({tree.begin, tree.stem, 0, 0, kv_head});
+  spans.push_back({tree.begin, tree.stem, 0, 0, kv_head, own.of(tree.begin, tree.stem)});
   return spans;
 }
 
 // One list of spans for each tree and kv head; the longest first, so that no thread is left with a long one at the end.
-std::vector<std::vector<Span>> units_of(const Trees& trees, const AttentionShape& shape) {
+std::vector<std::vector<Span>> units_of(const Trees& trees, const std::vector<TokenRun>& runs, const AttentionShape& shape) {
+  const OwnTokens own(runs);
   std::vector<std::vector<Span>> units;
   for (const Tree& tree : trees)
-    for (int64_t h = 0; h < shape.num_kv_heads; ++h) units.push_back(spans_of(tree, h));
+    for (int64_t h = 0; h < shape.num_kv_heads; ++h) units.push_back(spans_of(tree, own, h));
   const auto cost = [](const std::vector<Span>& unit) {
     int64_t cells = 0;
-    for (const Span& span : unit) cells += span.length * span.keys();
+    for (const Span& span : unit)
+      for (const Queries& q : span.queries) cells += (q.end - q.begin) * (span.stem + q.end);
     return cells;
   };
   std::stable_sort(units.begin(), units.end(), [&](const auto& a, const auto& b) { return cost(a) > cost(b); });
   return units;
 }
 
+// A library's product has the same bits only where its operands are aligned the same, whichever thread owns them.
+template <class T>
+struct LineAligned {
+  using value_type = T;
+  static constexpr std::align_val_t kLine{64};
+  LineAligned() = default;
+  template <class U>
+  LineAligned(const LineAligned<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* p, size_t) { ::operator delete(p, kLine); }
+  bool operator==(const LineAligned&) const { return true; }
+};
+template <class T>
+using Buffer = std::vector<T, LineAligned<T>>;
+
 template <class T>
 struct Scratch {
-  std::vector<float> scores, d_p, mixed, d_k, d_v;
-  std::vector<T> q, d_o, p, d_s, gathered;
+  Buffer<float> scores, d_p, mixed, d_k, d_v;
+  Buffer<T> q, d_o, p, d_s, gathered;
 };
 
 template <class V>
@@ -83,22 +139,25 @@ auto* sized(V& buffer, int64_t n) {
   return buffer.data();
 }
 
-// Keys and values of one span, row by row. With a stem, its rows and the span's own are brought side by side first, so that
-// one product covers both.
+// The rows of a tensor that may be parts of wider rows.
+template <class T>
+T* row_of(const at::Tensor& t, int64_t row) { return pointer<T>(t) + row * t.stride(0); }
+
+// Keys and values that the queries of one span need, row by row. With a stem, its rows and the span's own are brought side by
+// side first, so that one product covers both.
 template <class T>
 struct Keys {
   const T *k, *v;
   int64_t stride;
 
-  Keys(const at::Tensor& qkv, const Span& span, const AttentionShape& shape, std::vector<T>& gathered) : stride(shape.width()) {
-    const int64_t D = shape.head_dim, to_k = shape.q_width() + span.kv_head * D, to_v = to_k + shape.num_kv_heads * D;
-    const T* all = pointer<T>(qkv);
-    k = all + span.begin * stride + to_k;
-    v = all + span.begin * stride + to_v;
+  Keys(const at::Tensor& kv, const Span& span, const AttentionShape& shape, Buffer<T>& gathered) : stride(kv.stride(0)) {
+    const int64_t D = shape.head_dim, to_k = span.kv_head * D, to_v = to_k + shape.num_kv_heads * D, seen = span.seen();
+    k = row_of<T>(kv, span.begin) + to_k;
+    v = row_of<T>(kv, span.begin) + to_v;
     if (span.stem == 0) return;
     T *keys = sized(gathered, 2 * span.keys() * D), *values = keys + span.keys() * D;
-    for (int64_t i = 0; i < span.keys(); ++i) {
-      const T* from = all + (i < span.stem ? span.stem_begin + i : span.begin + i - span.stem) * stride;
+    for (int64_t i = 0; i < seen; ++i) {
+      const T* from = row_of<T>(kv, span.token(i));
       std::copy_n(from + to_k, D, keys + i * D);
       std::copy_n(from + to_v, D, values + i * D);
     }
@@ -111,32 +170,41 @@ struct Keys {
 struct Block {
   const Span& span;
   const AttentionShape& shape;
-  int64_t begin, n;  // of the span's queries
+  int64_t begin, n;   // of the span's queries
+  int64_t first_row;  // of the query tensor
 
   int64_t keys() const { return span.stem + begin + n; }
   int64_t rows() const { return n * shape.group(); }
   int64_t valid(int64_t row) const { return keys() - n + row % n + 1; }
-  int64_t token(int64_t row) const { return span.begin + begin + row % n; }
+  int64_t query(int64_t row) const { return first_row + row % n; }
   int64_t head(int64_t row) const { return span.kv_head * shape.group() + row / n; }
 
-  // Between the block's rows and those of a packed tensor whose tokens are `width` wide and start with the query heads.
+  // Between the block's rows and those of a tensor that has the queries' heads.
   template <class T>
-  const T* gather(const at::Tensor& from, int64_t width, std::vector<T>& buffer) const {
+  const T* gather(const at::Tensor& from, Buffer<T>& buffer) const {
     T* to = sized(buffer, rows() * shape.head_dim);
     for (int64_t r = 0; r < rows(); ++r)
-      std::copy_n(pointer<T>(from) + token(r) * width + head(r) * shape.head_dim, shape.head_dim, to + r * shape.head_dim);
+      std::copy_n(row_of<T>(from, query(r)) + head(r) * shape.head_dim, shape.head_dim, to + r * shape.head_dim);
     return to;
   }
   template <class T>
-  void scatter(const float* from, const at::Tensor& to, int64_t width) const {
+  void scatter(const float* from, const at::Tensor& to) const {
     for (int64_t r = 0; r < rows(); ++r)
-      row_table<T>().from_float(from + r * shape.head_dim, shape.head_dim, pointer<T>(to) + token(r) * width + head(r) * shape.head_dim);
+      row_table<T>().from_float(from + r * shape.head_dim, shape.head_dim, row_of<T>(to, query(r)) + head(r) * shape.head_dim);
   }
 };
 
-// What the forward pass reads and writes, of all tokens; lse may be null.
+// run(block) for the queries of a span, a block at a time.
+template <class Run>
+void for_blocks(const Span& span, const AttentionShape& shape, const Run& run) {
+  for (const Queries& q : span.queries)
+    for (int64_t begin = q.begin; begin < q.end; begin += kQueryRows)
+      run(Block{span, shape, begin, std::min(kQueryRows, q.end - begin), q.row + begin - q.begin});
+}
+
+// What the forward pass reads and writes; lse may be null.
 struct Forward {
-  const at::Tensor& qkv;
+  const AttentionRows& in;
   const AttentionShape& shape;
   const at::Tensor& o;
   float* lse;
@@ -144,60 +212,60 @@ struct Forward {
 
 template <class T>
 void forward_span(const Forward& f, const Span& span, Scratch<T>& scratch) {
+  if (span.queries.empty()) return;
   const AttentionShape& shape = f.shape;
   const int64_t D = shape.head_dim;
-  const Keys<T> in(f.qkv, span, shape, scratch.gathered);
-  for (int64_t begin = 0; begin < span.length; begin += kQueryRows) {
-    const Block block{span, shape, begin, std::min(kQueryRows, span.length - begin)};
+  const Keys<T> in(f.in.kv_TK, span, shape, scratch.gathered);
+  for_blocks(span, shape, [&](const Block& block) {
     const int64_t R = block.rows(), keys = block.keys();
     float *scores = sized(scratch.scores, R * keys), *mixed = sized(scratch.mixed, R * D);
     T* p = sized(scratch.p, R * keys);
-    product({false, true, R, keys, D, D, in.stride, keys}, block.gather(f.qkv, shape.width(), scratch.q), in.k, scores);
+    product({false, true, R, keys, D, D, in.stride, keys}, block.gather(f.in.q_OQ, scratch.q), in.k, scores);
     for (int64_t r = 0; r < R; ++r) {
       const float l = row_table<T>().softmax_row(scores + r * keys, shape.scale(), block.valid(r), keys, p + r * keys);
-      if (f.lse) f.lse[block.token(r) * shape.num_heads + block.head(r)] = l;
+      if (f.lse) f.lse[block.query(r) * shape.num_heads + block.head(r)] = l;
     }
     product({false, false, R, D, keys, keys, in.stride, D}, p, in.v, mixed);
-    block.scatter<T>(mixed, f.o, shape.q_width());
-  }
+    block.scatter<T>(mixed, f.o);
+  });
 }
 
-// What the backward pass reads and writes, of all tokens.
+// What the backward pass reads and writes; lse may be null.
 struct Backward {
-  const at::Tensor &d_o, &o, &qkv;
+  const AttentionRows& in;
+  const AttentionOutput& out;
   const float* lse;
   const AttentionShape& shape;
-  const at::Tensor& d_qkv;
+  const AttentionRows& d_in;
 };
 
-// Queries' gradients are written; those of the keys() rows of keys and values are added to d_k and d_v of the scratch.
+// Queries' gradients are written; those of the seen rows of keys and values are added to d_k and d_v of the scratch.
 template <class T>
 void backward_span(const Backward& b, const Span& span, Scratch<T>& scratch) {
   const AttentionShape& shape = b.shape;
   const RowTable<T>& row = row_table<T>();
-  const int64_t D = shape.head_dim, Q = shape.q_width();
-  const Keys<T> in(b.qkv, span, shape, scratch.gathered);
-  for (int64_t begin = 0; begin < span.length; begin += kQueryRows) {
-    const Block block{span, shape, begin, std::min(kQueryRows, span.length - begin)};
+  const int64_t D = shape.head_dim;
+  const Keys<T> in(b.in.kv_TK, span, shape, scratch.gathered);
+  for_blocks(span, shape, [&](const Block& block) {
     const int64_t R = block.rows(), keys = block.keys();
     float *scores = sized(scratch.scores, R * keys), *d_p = sized(scratch.d_p, R * keys), *d_q = sized(scratch.mixed, R * D);
     T *p = sized(scratch.p, R * keys), *d_s = sized(scratch.d_s, R * keys);
-    const T *q = block.gather(b.qkv, shape.width(), scratch.q), *d_o = block.gather(b.d_o, Q, scratch.d_o);
+    const T *q = block.gather(b.in.q_OQ, scratch.q), *d_o = block.gather(b.out.d_o_OQ, scratch.d_o);
     product({false, true, R, keys, D, D, in.stride, keys}, q, in.k, scores);
     product({false, true, R, keys, D, D, in.stride, keys}, d_o, in.v, d_p);
     for (int64_t r = 0; r < R; ++r) {
       const int64_t at = r * keys, valid = block.valid(r);
-      const float l = b.lse ? b.lse[block.token(r) * shape.num_heads + block.head(r)]
+      const float l = b.lse ? b.lse[block.query(r) * shape.num_heads + block.head(r)]
                             : row.softmax_row(scores + at, shape.scale(), valid, keys, p + at);
-      float lse_delta[2] = {l, row.dot(d_o + r * D, pointer<T>(b.o) + block.token(r) * Q + block.head(r) * D, D)};
+      float lse_delta[2] = {l, row.dot(d_o + r * D, row_of<T>(b.out.o_OQ, block.query(r)) + block.head(r) * D, D)};
       int64_t n_valid[2] = {keys, valid};
       row.softmax_backward_row(scores + at, d_p + at, shape.scale(), lse_delta, n_valid, p + at, d_s + at);
     }
     product({true, false, keys, D, R, keys, D, D, 1.0f, 1.0f}, p, d_o, scratch.d_v.data());
     product({true, false, keys, D, R, keys, D, D, 1.0f, 1.0f}, d_s, q, scratch.d_k.data());
     product({false, false, R, D, keys, keys, in.stride, D}, d_s, in.k, d_q);
-    block.scatter<T>(d_q, b.d_qkv, shape.width());
-  }
+    block.scatter<T>(d_q, b.d_in.q_OQ);
+  });
 }
 
 // Branches first: what they owe to the stem's keys and values adds up before the stem's own pass ends it.
@@ -205,39 +273,40 @@ template <class T>
 void backward_unit(const Backward& b, const std::vector<Span>& unit, Scratch<T>& scratch) {
   const AttentionShape& shape = b.shape;
   const RowTable<T>& row = row_table<T>();
-  const int64_t D = shape.head_dim, W = shape.width();
+  const int64_t D = shape.head_dim;
   int64_t longest = 0;
   for (const Span& span : unit) longest = std::max(longest, span.keys());
-  for (std::vector<float>* d : {&scratch.d_k, &scratch.d_v}) std::fill_n(sized(*d, longest * D), longest * D, 0.0f);
+  for (Buffer<float>* d : {&scratch.d_k, &scratch.d_v}) std::fill_n(sized(*d, longest * D), longest * D, 0.0f);
   for (const Span& span : unit) {
     if (span.stem > 0)  // what the branch before left after the stem
-      for (float* d : {scratch.d_k.data(), scratch.d_v.data()}) std::fill(d + span.stem * D, d + span.keys() * D, 0.0f);
-    backward_span<T>(b, span, scratch);
-    T* out = pointer<T>(b.d_qkv) + span.begin * W + shape.q_width() + span.kv_head * D;
+      for (float* d : {scratch.d_k.data(), scratch.d_v.data()}) std::fill_n(d + span.stem * D, span.length * D, 0.0f);
+    if (!span.queries.empty()) backward_span<T>(b, span, scratch);
     for (int64_t i = 0; i < span.length; ++i) {
-      row.from_float(scratch.d_k.data() + (span.stem + i) * D, D, out + i * W);
-      row.from_float(scratch.d_v.data() + (span.stem + i) * D, D, out + i * W + shape.num_kv_heads * D);
+      T* out = row_of<T>(b.d_in.kv_TK, span.begin + i) + span.kv_head * D;
+      row.from_float(scratch.d_k.data() + (span.stem + i) * D, D, out);
+      row.from_float(scratch.d_v.data() + (span.stem + i) * D, D, out + shape.num_kv_heads * D);
     }
   }
 }
 
 template <class T>
 void backward_units(const Backward& b, const Trees& trees) {
-  const std::vector<std::vector<Span>> units = units_of(trees, b.shape);
+  const std::vector<std::vector<Span>> units = units_of(trees, b.in.own, b.shape);
   dynamic_for<Scratch<T>>(static_cast<int64_t>(units.size()), [&](int64_t i, Scratch<T>& scratch) {
     backward_unit<T>(b, units[static_cast<size_t>(i)], scratch);
   });
 }
 
-bool computes_in_half(const at::Tensor& t) { return t.scalar_type() == at::kBFloat16 && half_product_available(); }
+bool needs_float(const at::Tensor& t) { return t.scalar_type() == at::kBFloat16 && !half_product_available(); }
+
+AttentionRows to(const AttentionRows& in, c10::ScalarType dtype) { return {in.q_OQ.to(dtype), in.kv_TK.to(dtype), in.own}; }
 
 template <class T>
-void write_token(const PagedCache& cache, const int32_t* table, int64_t position, const T* qkv_row, const AttentionShape& shape) {
-  const T* k = qkv_row + shape.q_width();
+void write_token(const PagedCache& cache, const int32_t* table, int64_t position, const T* k, const AttentionShape& shape) {
   row_table<T>().write_cache(cache, table[position / cache.block_tokens], position % cache.block_tokens, k, k + shape.num_kv_heads * shape.head_dim);
 }
 
-// One token at a time against the cache; `chosen` are rows of qkv.
+// One token at a time against the cache; `chosen` are rows of the queries.
 template <class T>
 void attend_rows(const Forward& f, const PagedTokens& tokens, const std::vector<int64_t>& chosen, const PagedCache& cache) {
   const RowTable<T>& row = row_table<T>();
@@ -249,43 +318,43 @@ void attend_rows(const Forward& f, const PagedTokens& tokens, const std::vector<
     float* buffer = sized(scratch, (context + kLaneTokens + D) * shape.group());
     const PagedQuery query{tokens.block_tables[static_cast<size_t>(t)], context, i % heads};
     const int64_t head = query.kv_head * shape.group();
-    row.paged_attention(cache, query, pointer<T>(f.qkv) + t * shape.width() + head * D, shape.scale(), buffer,
-                        pointer<T>(f.o) + t * shape.q_width() + head * D);
+    row.paged_attention(cache, query, row_of<T>(f.in.q_OQ, t) + head * D, shape.scale(), buffer, row_of<T>(f.o, t) + head * D);
   });
 }
 
 // As the engine would have it: each branch in blocks of its own, with the stem's keys and values before its own.
 template <class T>
 void by_row(const Forward& f, const Trees& trees) {
-  const at::Tensor& qkv = f.qkv;
   const AttentionShape& shape = f.shape;
+  const OwnTokens own(f.in.own);
+  const auto blocks_of = [](const Span& span) { return (span.seen() + kLaneTokens - 1) / kLaneTokens; };
   std::vector<Span> spans;
   int64_t num_blocks = 0;
   for (const Tree& tree : trees)
-    for (const Span& span : spans_of(tree, 0)) {
-      spans.push_back(span);
-      num_blocks += (span.keys() + kLaneTokens - 1) / kLaneTokens;
+    for (Span& span : spans_of(tree, own, 0)) {
+      num_blocks += blocks_of(span);
+      spans.push_back(std::move(span));
     }
   const std::vector<int64_t> cache_shape = {num_blocks, shape.num_kv_heads, kLaneTokens, shape.head_dim};
-  at::Tensor keys = at::empty(cache_shape, qkv.options()), values = at::empty(cache_shape, qkv.options());
+  at::Tensor keys = at::empty(cache_shape, f.o.options()), values = at::empty(cache_shape, f.o.options());
   const PagedCache cache{keys.data_ptr(), values.data_ptr(), shape.num_kv_heads, shape.head_dim, kLaneTokens, shape.group()};
   PagedTokens tokens;
-  tokens.block_tables.resize(static_cast<size_t>(qkv.size(0)));
+  tokens.block_tables.resize(static_cast<size_t>(f.o.size(0)));
   tokens.positions.resize(tokens.block_tables.size());
   std::vector<int32_t> blocks(static_cast<size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
   const int32_t* table = blocks.data();
   std::vector<int64_t> all;
   for (const Span& span : spans) {
-    for (int64_t i = 0; i < span.keys(); ++i) {
-      const int64_t t = i < span.stem ? span.stem_begin + i : span.begin + i - span.stem;
-      write_token(cache, table, i, pointer<T>(qkv) + t * shape.width(), shape);
-      if (i < span.stem) continue;
-      tokens.block_tables[static_cast<size_t>(t)] = table;
-      tokens.positions[static_cast<size_t>(t)] = i;
-      all.push_back(t);
-    }
-    table += (span.keys() + kLaneTokens - 1) / kLaneTokens;
+    for (int64_t i = 0; i < span.seen(); ++i) write_token(cache, table, i, row_of<T>(f.in.kv_TK, span.token(i)), shape);
+    for (const Queries& q : span.queries)
+      for (int64_t i = q.begin; i < q.end; ++i) {
+        const int64_t row = q.row + i - q.begin;
+        tokens.block_tables[static_cast<size_t>(row)] = table;
+        tokens.positions[static_cast<size_t>(row)] = span.stem + i;
+        all.push_back(row);
+      }
+    table += blocks_of(span);
   }
   attend_rows<T>(f, tokens, all, cache);
 }
@@ -293,7 +362,7 @@ void by_row(const Forward& f, const Trees& trees) {
 template <class T>
 void forward_units(const Forward& f, const Trees& trees) {
   std::vector<Span> spans;
-  for (const std::vector<Span>& unit : units_of(trees, f.shape)) spans.insert(spans.end(), unit.begin(), unit.end());
+  for (const std::vector<Span>& unit : units_of(trees, f.in.own, f.shape)) spans.insert(spans.end(), unit.begin(), unit.end());
   dynamic_for<Scratch<T>>(static_cast<int64_t>(spans.size()), [&](int64_t i, Scratch<T>& scratch) {
     forward_span<T>(f, spans[static_cast<size_t>(i)], scratch);
   });
@@ -301,10 +370,11 @@ void forward_units(const Forward& f, const Trees& trees) {
 
 template <class T>
 void paged(const Forward& f, const PagedTokens& tokens, const PagedCache& cache) {
-  const int64_t T_tokens = f.qkv.size(0);
+  const int64_t T_tokens = f.o.size(0);
   at::parallel_for(0, T_tokens, 64, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)], pointer<T>(f.qkv) + t * f.shape.width(), f.shape);
+      write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)],
+                  row_of<T>(f.in.kv_TK, t), f.shape);
   });
   const bool packed = sizeof(T) == sizeof(float) || half_product_available();
   if (packed) forward_units<T>(f, tokens.whole);
@@ -331,44 +401,52 @@ Trees stems(std::span<const int64_t> lengths) {
 
 float AttentionShape::scale() const { return softmax_scale > 0 ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 
-at::Tensor packed_attention(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape, at::Tensor* lse) {
-  if (qkv.scalar_type() == at::kBFloat16 && !computes_in_half(qkv))
-    return packed_attention(qkv.to(at::kFloat), trees, shape, lse).to(at::kBFloat16);
-  at::Tensor o = at::empty({qkv.size(0), shape.q_width()}, qkv.options());
+AttentionRows all_rows_of(const at::Tensor& qkv, const AttentionShape& shape) {
+  const int64_t Q = shape.q_width();
+  return {qkv.narrow(1, 0, Q), qkv.narrow(1, Q, qkv.size(1) - Q), {{0, qkv.size(0)}}};
+}
+
+at::Tensor packed_attention(const AttentionRows& in, const Trees& trees, const AttentionShape& shape, at::Tensor* lse) {
+  if (needs_float(in.q_OQ)) return packed_attention(to(in, at::kFloat), trees, shape, lse).to(at::kBFloat16);
+  at::Tensor o = at::empty({in.q_OQ.size(0), shape.q_width()}, in.q_OQ.options());
   float* lse_out = nullptr;
   if (lse) {
-    *lse = at::empty({qkv.size(0), shape.num_heads}, qkv.options().dtype(at::kFloat));
+    *lse = at::empty({o.size(0), shape.num_heads}, o.options().dtype(at::kFloat));
     lse_out = lse->data_ptr<float>();
   }
-  const Forward f{qkv, shape, o, lse_out};
-  if (qkv.scalar_type() == at::kFloat) forward_units<float>(f, trees);
+  const Forward f{in, shape, o, lse_out};
+  if (o.scalar_type() == at::kFloat) forward_units<float>(f, trees);
   else forward_units<Half>(f, trees);
   return o;
 }
 
-at::Tensor packed_attention_by_row(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape) {
-  const at::Tensor o = at::empty({qkv.size(0), shape.q_width()}, qkv.options());
-  const Forward f{qkv, shape, o, nullptr};
-  if (qkv.scalar_type() == at::kFloat) by_row<float>(f, trees);
+at::Tensor packed_attention_by_row(const AttentionRows& in, const Trees& trees, const AttentionShape& shape) {
+  const at::Tensor o = at::empty({in.q_OQ.size(0), shape.q_width()}, in.q_OQ.options());
+  const Forward f{in, shape, o, nullptr};
+  if (o.scalar_type() == at::kFloat) by_row<float>(f, trees);
   else by_row<Half>(f, trees);
   return o;
 }
 
-at::Tensor packed_attention_backward(const at::Tensor& d_o, const at::Tensor& o, const at::Tensor& qkv, const at::Tensor& lse,
-                                     const Trees& trees, const AttentionShape& shape) {
-  if (qkv.scalar_type() == at::kBFloat16 && !computes_in_half(qkv))
-    return packed_attention_backward(d_o.to(at::kFloat), o.to(at::kFloat), qkv.to(at::kFloat), lse, trees, shape).to(at::kBFloat16);
-  at::Tensor d_qkv = at::empty_like(qkv);
-  const Backward b{d_o, o, qkv, lse.defined() ? lse.data_ptr<float>() : nullptr, shape, d_qkv};
-  if (qkv.scalar_type() == at::kFloat) backward_units<float>(b, trees);
+void packed_attention_backward(const AttentionRows& in, const AttentionOutput& out, const Trees& trees, const AttentionShape& shape,
+                               const AttentionRows& d_in) {
+  if (needs_float(in.q_OQ)) {
+    const AttentionRows d = to(d_in, at::kFloat);
+    packed_attention_backward(to(in, at::kFloat), {out.o_OQ.to(at::kFloat), out.lse_ON, out.d_o_OQ.to(at::kFloat)}, trees, shape, d);
+    d_in.q_OQ.copy_(d.q_OQ);
+    d_in.kv_TK.copy_(d.kv_TK);
+    return;
+  }
+  const Backward b{in, out, out.lse_ON.defined() ? out.lse_ON.data_ptr<float>() : nullptr, shape, d_in};
+  if (in.q_OQ.scalar_type() == at::kFloat) backward_units<float>(b, trees);
   else backward_units<Half>(b, trees);
-  return d_qkv;
 }
 
 at::Tensor paged_attention(const at::Tensor& qkv, const PagedTokens& tokens, const AttentionShape& shape, const PagedCache& cache) {
   TANDEM_CHECK(static_cast<int64_t>(tokens.positions.size()) == qkv.size(0) && cache.block_tokens % kLaneTokens == 0, "paged attention");
+  const AttentionRows in = all_rows_of(qkv, shape);
   at::Tensor o = at::empty({qkv.size(0), shape.q_width()}, qkv.options());
-  const Forward f{qkv, shape, o, nullptr};
+  const Forward f{in, shape, o, nullptr};
   if (qkv.scalar_type() == at::kFloat) paged<float>(f, tokens, cache);
   else paged<Half>(f, tokens, cache);
   return o;

@@ -34,15 +34,34 @@ using Trees = std::vector<Tree>;
 /// Sequences of these lengths, end to end, that share nothing.
 Trees stems(std::span<const int64_t> lengths);
 
-/// o[T,Q]; lse[T,heads] (fp32) is filled for the backward pass if defined. Blocks of query rows times the keys before them.
-at::Tensor packed_attention(const at::Tensor& qkv_TW, const Trees& trees, const AttentionShape& shape, at::Tensor* lse_TN);
+/// Tokens [begin, begin + length).
+struct TokenRun {
+  int64_t begin, length;
+};
 
-/// The same values computed row by row as decode does, bit for bit; for parity mode.
-at::Tensor packed_attention_by_row(const at::Tensor& qkv_TW, const Trees& trees, const AttentionShape& shape);
+/// Queries of some tokens, keys and values of all: rows of [query heads] and of [key heads | value heads], which may be parts of
+/// wider rows. The O tokens of the queries are those of `own`, rising runs that do not touch, end to end.
+struct AttentionRows {
+  at::Tensor q_OQ, kv_TK;
+  std::vector<TokenRun> own;
+};
+/// All tokens' queries, as views of qkv.
+AttentionRows all_rows_of(const at::Tensor& qkv_TW, const AttentionShape& shape);
 
-/// d_qkv[T,W]. lse may be undefined; then it is recomputed.
-at::Tensor packed_attention_backward(const at::Tensor& d_o_TQ, const at::Tensor& o_TQ, const at::Tensor& qkv_TW, const at::Tensor& lse_TN,
-                                     const Trees& trees, const AttentionShape& shape);
+/// o[O,Q]; lse[O,heads] (fp32) is filled for the backward pass if not null. Blocks of query rows times the keys before them.
+at::Tensor packed_attention(const AttentionRows& in, const Trees& trees, const AttentionShape& shape, at::Tensor* lse_ON);
+
+/// The same values computed row by row as decode does, bit for bit, whichever queries are here; for parity mode.
+at::Tensor packed_attention_by_row(const AttentionRows& in, const Trees& trees, const AttentionShape& shape);
+
+/// What the forward pass gave, and the gradient of it. lse may be undefined; then it is recomputed.
+struct AttentionOutput {
+  at::Tensor o_OQ, lse_ON, d_o_OQ;
+};
+/// Writes the gradients of the queries and those queries' part of the gradients of all keys and values; the rows of d_q and d_kv
+/// may be parts of wider rows.
+void packed_attention_backward(const AttentionRows& in, const AttentionOutput& out, const Trees& trees, const AttentionShape& shape,
+                               const AttentionRows& d_in);
 
 /// Where each of T tokens stands: its block table, how many keys it sees, and the cache slot its own key goes to.
 struct PagedTokens {

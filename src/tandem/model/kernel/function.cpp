@@ -172,7 +172,10 @@ struct AttentionStep final : Step {
   Trees trees;
   AttentionShape shape{};
   variable_list apply(variable_list&& grads) override {
-    return {packed_attention_backward(grad_of(grads, 0), saved[1], saved[0], saved[2], trees, shape)};
+    at::Tensor d_qkv = at::empty_like(saved[0]);
+    const AttentionOutput out{saved[1], saved[2], grad_of(grads, 0)};
+    packed_attention_backward(all_rows_of(saved[0], shape), out, trees, shape, all_rows_of(d_qkv, shape));
+    return {d_qkv};
   }
 };
 
@@ -191,21 +194,7 @@ struct SwigluStep final : Step {
   }
 };
 
-// ---- tensor parallel
-
-at::Tensor summed(const at::Tensor& x, comm::Group& tp) {
-  at::Tensor total = x.contiguous().clone();
-  tp.all_reduce(total, comm::ReduceOp::kSum);
-  return total;
-}
-
-struct EnterStep final : Step {
-  comm::Group* tp = nullptr;
-  variable_list apply(variable_list&& grads) override { return {summed(grads[0], *tp)}; }
-};
-struct LeaveStep final : Step {
-  variable_list apply(variable_list&& grads) override { return {grads[0]}; }
-};
+// ---- recompute
 
 struct RecomputeStep final : Step {
   LayerFunction layer;
@@ -358,8 +347,9 @@ at::Tensor rope(const at::Tensor& qkv, const Parameter& bias, const at::Tensor& 
 
 at::Tensor attention(const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape, bool parity) {
   const bool record = recording({qkv});
+  const AttentionRows rows = all_rows_of(qkv.detach(), shape);
   at::Tensor lse;
-  at::Tensor o = parity ? packed_attention_by_row(qkv, trees, shape) : packed_attention(qkv, trees, shape, record ? &lse : nullptr);
+  at::Tensor o = parity ? packed_attention_by_row(rows, trees, shape) : packed_attention(rows, trees, shape, record ? &lse : nullptr);
   if (record) {
     auto step = make_step<AttentionStep>({qkv});
     step->saved = {qkv.detach(), o.detach(), lse};
@@ -383,23 +373,6 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
     step->saved = {gate_up.detach()};
     attach(out, step);
   }
-  return out;
-}
-
-at::Tensor enter_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
-  if (!tp || tp->size() == 1 || !recording({x})) return x;
-  at::Tensor out = x.detach();
-  auto step = make_step<EnterStep>({x});
-  step->tp = tp;
-  attach(out, step);
-  return out;
-}
-
-at::Tensor leave_tensor_parallel(const at::Tensor& x, comm::Group* tp) {
-  if (!tp || tp->size() == 1) return x;
-  at::Tensor out = x.detach();
-  tp->all_reduce(out, comm::ReduceOp::kSum);  // nobody else holds these bytes: x is a fresh partial product
-  if (recording({x})) attach(out, make_step<LeaveStep>({x}));
   return out;
 }
 

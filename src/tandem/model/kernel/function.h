@@ -64,11 +64,6 @@ at::Tensor attention(const at::Tensor& qkv_TW, const Trees& trees, const Attenti
 /// silu(gate) * up, of rows [gate | up].
 at::Tensor swiglu(const at::Tensor& gate_up_T2F);
 
-/// Identity; the backward sums gradients over the TP ranks. `tp` may be null.
-at::Tensor enter_tensor_parallel(const at::Tensor& x, comm::Group* tp);
-/// Sums over the TP ranks; the backward is the identity.
-at::Tensor leave_tensor_parallel(const at::Tensor& x, comm::Group* tp);
-
 /// Two activations in, two out: what one decoder layer is.
 using LayerFunction = std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
 /// Runs `layer` and keeps its inputs alone; the backward runs it again.

@@ -2,7 +2,6 @@
 #include "tandem/model/kernel/expert/dispatch.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstring>
 #include <numeric>
@@ -40,37 +39,31 @@ void exchange(comm::Group& peers, const at::Tensor& from, const std::vector<int6
 
 Dispatch::Dispatch(const at::Tensor& experts, const ExpertPlace& place)
     : num_tokens_(experts.size(0)), num_choices_(experts.size(1)), peers_(place.peers) {
-  sort(experts, place);
+  sort(experts, place.bounds.back());
+  if (peers_) agree(place);
 }
 
-// The choices of this rank's part by expert. Its part: with peers its tokens, without them its experts.
-void Dispatch::sort(const at::Tensor& experts, const ExpertPlace& place) {
-  const auto index = static_cast<size_t>(place.index);
-  const int64_t first = peers_ ? 0 : place.bounds[index], end = peers_ ? place.bounds.back() : place.bounds[index + 1];
-  const int64_t from = num_tokens_ * place.slice / place.num_slices * num_choices_;
-  const int64_t to = num_tokens_ * (place.slice + 1) / place.num_slices * num_choices_;
+void Dispatch::sort(const at::Tensor& experts, int64_t num_experts) {
   const int64_t* chosen = experts.data_ptr<int64_t>();
-  const auto is_mine = [&](int64_t i) { return i >= from && i < to && chosen[i] >= first && chosen[i] < end; };
-  std::vector<int64_t> counts(static_cast<size_t>(end - first));
-  for (int64_t i = from; i < to; ++i)
-    if (is_mine(i)) ++counts[static_cast<size_t>(chosen[i] - first)];
-  std::vector<int64_t> next(counts.size() + 1);
-  std::partial_sum(counts.begin(), counts.end(), next.begin() + 1);
-  offsets_ = next;
-  choice_.resize(static_cast<size_t>(next.back()));
-  row_.assign(static_cast<size_t>(num_tokens_ * num_choices_), -1);
-  for (int64_t i = from; i < to; ++i) {
-    if (!is_mine(i)) continue;
-    const int64_t r = next[static_cast<size_t>(chosen[i] - first)]++;
+  const auto expert_of = [&](int64_t i) { return static_cast<size_t>(chosen[i]); };
+  offsets_.assign(static_cast<size_t>(num_experts) + 1, 0);
+  for (int64_t i = 0; i < experts.numel(); ++i) ++offsets_[expert_of(i) + 1];
+  std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
+  std::vector<int64_t> next = offsets_;
+  choice_.resize(static_cast<size_t>(experts.numel()));
+  row_.resize(choice_.size());
+  for (int64_t i = 0; i < experts.numel(); ++i) {
+    const int64_t r = next[expert_of(i)]++;
     choice_[static_cast<size_t>(r)] = i;
     row_[static_cast<size_t>(i)] = r;
   }
-  if (peers_) agree(place, counts);
 }
 
 // Tells every peer how many rows come for each of its experts. What arrives is by peer, then by expert; what stays here is by
 // expert, then by peer.
-void Dispatch::agree(const ExpertPlace& place, const std::vector<int64_t>& counts) {
+void Dispatch::agree(const ExpertPlace& place) {
+  std::vector<int64_t> counts(offsets_.size() - 1);
+  for (size_t e = 0; e < counts.size(); ++e) counts[e] = offsets_[e + 1] - offsets_[e];
   const auto size = static_cast<size_t>(peers_->size());
   const auto held = static_cast<size_t>(place.num_held());
   constexpr auto kWidth = static_cast<int64_t>(sizeof(int64_t));
@@ -138,7 +131,7 @@ at::Tensor Dispatch::combine(const at::Tensor& y) const {
       for (int64_t t = begin; t < end; ++t) {
         std::fill(sums.begin(), sums.end(), 0.0f);
         for (int64_t i = t * k; i < (t + 1) * k; ++i)
-          if (const int64_t r = row_[static_cast<size_t>(i)]; r >= 0) row_table<E>().add_columns(pointer<E>(rows) + r * W, W, sums.data());
+          row_table<E>().add_columns(pointer<E>(rows) + row_[static_cast<size_t>(i)] * W, W, sums.data());
         row_table<E>().from_float(sums.data(), W, pointer<E>(out) + t * W);
       }
     });
@@ -154,7 +147,7 @@ at::Tensor Dispatch::to_rows(const at::Tensor& weights) const {
 
 at::Tensor Dispatch::to_tokens(const at::Tensor& weights) const {
   const at::Tensor rows = send_back(weights.view({-1, 1}));
-  at::Tensor out = at::zeros({num_tokens_, num_choices_}, at::kFloat);
+  at::Tensor out = at::empty({num_tokens_, num_choices_}, at::kFloat);
   for (size_t r = 0; r < choice_.size(); ++r) out.data_ptr<float>()[choice_[r]] = rows.data_ptr<float>()[r];
   return out;
 }

@@ -15,15 +15,11 @@
 
 namespace tandem::model::kernel {
 
-/// Where the experts are. Index i of their ranks holds experts bounds[i] to bounds[i+1].
+/// Where the experts are. Index i of the peers holds experts bounds[i] to bounds[i+1].
 struct ExpertPlace {
   std::vector<int64_t> bounds;
   int index = 0;                 ///< of this rank
-  /// Ranks with other tokens, in order of their index; null where the ranks of a tensor-parallel group hold all experts: then each
-  /// takes all tokens, and the caller adds up their sums.
-  comm::Group* peers = nullptr;
-  /// With peers: ranks that have the same tokens, and which of them this one is; each sends its part.
-  int num_slices = 1, slice = 0;
+  comm::Group* peers = nullptr;  ///< ranks with other tokens, in order of their index; null: this rank has all experts
 
   int64_t num_held() const { return bounds[static_cast<size_t>(index) + 1] - bounds[static_cast<size_t>(index)]; }
 };
@@ -41,22 +37,22 @@ class Dispatch {
 
   /// [S,W]: each row a copy of its token's row of x.
   at::Tensor gather(const at::Tensor& x_TW) const;
-  /// [T,W]: each token the sum of its rows, in the order of its choice; 0 for rows that are not in this rank's part.
+  /// [T,W]: each token the sum of its rows, in the order of its choice.
   at::Tensor combine(const at::Tensor& y_SW) const;
-  /// fp32 [S] from [T,k], and back; 0 for what is not in this rank's part.
+  /// fp32 [S] from [T,k], and back.
   at::Tensor to_rows(const at::Tensor& weights_Tk) const;
   at::Tensor to_tokens(const at::Tensor& weights_S) const;
 
  private:
-  void sort(const at::Tensor& experts_Tk, const ExpertPlace& place);
-  void agree(const ExpertPlace& place, const std::vector<int64_t>& counts);
+  void sort(const at::Tensor& experts_Tk, int64_t num_experts);
+  void agree(const ExpertPlace& place);
   at::Tensor send(const at::Tensor& rows) const;
   at::Tensor send_back(const at::Tensor& rows) const;
 
   int64_t num_tokens_, num_choices_;
   std::vector<int64_t> offsets_;      // [experts held here + 1]
-  std::vector<int64_t> choice_;       // of each row of this rank's part, by expert: token * k + choice
-  std::vector<int64_t> row_;          // [T * k]: where a choice stands among those; -1 if not in this rank's part
+  std::vector<int64_t> choice_;       // of each row of this rank's tokens, by expert: token * k + choice
+  std::vector<int64_t> row_;          // [T * k]: where a choice stands among those
   comm::Group* peers_;
   std::vector<int64_t> sent_, received_;  // rows, by peer
   std::vector<int64_t> arrival_;          // row of S at which each received row stands

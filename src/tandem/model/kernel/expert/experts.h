@@ -18,8 +18,8 @@ struct ExpertWeights {
   ExpertPlace place;
 };
 
-/// Sum over a token's experts of weight * down(silu(gate) * up). Where other ranks hold some of the experts or some of an expert's
-/// columns, this rank's part of that sum. Collective over place.peers, forward and backward.
+/// Sum over a token's experts of weight * down(silu(gate) * up). Where other ranks hold some of an expert's columns, this rank's
+/// part of that sum. Collective over place.peers, forward and backward.
 at::Tensor experts(const Gemm& gemm, const at::Tensor& x_TH, const Routing& routing, const ExpertWeights& experts);
 
 }  // namespace tandem::model::kernel

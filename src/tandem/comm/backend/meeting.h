@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the threads of a `local` group share: where they meet, leave messages, and find out whom they wait for.
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/base/clock.h"
+
+namespace tandem::comm {
+
+class Meeting;
+
+/// What one rank brings to an operation. Written before a meeting, read by the peers after it.
+struct Post {
+  const char* op = "";
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;                 // must agree between ranks, as do dtype and argument
+  at::ScalarType dtype = at::kByte;
+  int argument = 0;                  // root or ReduceOp
+  std::vector<int64_t> send_bytes, receive_bytes;  // all_to_all_v; copies, since peers read them even while this rank unwinds
+  int color = 0;                     // split
+};
+
+/// What the groups of one world share: its deadline and clock, and what each rank waits for just now.
+struct World {
+  struct Wait {
+    Meeting* meeting = nullptr;  // null: it does not wait
+    const char* op = "";
+    int peer = -1;               // in the meeting; -1: all
+    uint64_t round = 0;
+    std::string given_up;        // why its last wait failed; "" if it did not
+  };
+  World(int ranks, double deadline_s, WaitClock& clock) : deadline_s(deadline_s), clock(clock), waits(static_cast<size_t>(ranks)) {}
+
+  const double deadline_s;
+  WaitClock& clock;
+  std::mutex mutex;  // of `waits`; may be held while a meeting's is taken, never the other way round
+  std::vector<Wait> waits;
+};
+
+/// Shared ownership: each rank's Group holds it, and a parent watches its children.
+class Meeting {
+ public:
+  Meeting(std::shared_ptr<World> world, std::string name, std::vector<int> world_ranks);
+
+  int size() const { return static_cast<int>(posts.size()); }
+  const std::string& name() const { return name_; }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  const std::shared_ptr<World>& world() const { return world_; }
+
+  /// Returns once every rank has called it. Errors: PeerError after abort, or naming the ranks that are late.
+  void meet(int rank, const char* op);
+  /// The meeting that ends an operation: no rank may leave, even by an exception, while a peer reads its memory. The
+  /// peers are between two meetings, where they only copy and add, so this wait is short and needs no deadline.
+  void part(int rank);
+
+  /// Leaves a message for a rank. Errors: PeerError after abort.
+  void leave(int from, int to, int tag, at::Tensor bytes);
+  /// Waits for the next message of that tag. Errors: as meet.
+  at::Tensor take(int rank, int from, int tag);
+
+  void abort(const std::string& reason);
+  void adopt(const std::shared_ptr<Meeting>& child);
+  /// `rank 3: all_reduce in group 'tp'`, how an error of this rank begins.
+  std::string place(int rank, const char* op) const;
+
+  std::vector<Post> posts;                                // one writer each; meetings order writes and reads
+  std::map<int, std::shared_ptr<Meeting>> split_result;   // by colour; written by rank 0 between two meetings
+
+ private:
+  using Mail = std::map<std::pair<int, int>, std::deque<at::Tensor>>;  // by sender and tag
+
+  bool met(uint64_t round) const { return round_.load(std::memory_order_acquire) != round; }
+  /// True if the meeting took place. Takes the lock away.
+  bool arrive(int rank, uint64_t round, std::unique_lock<std::mutex>& lock);
+  template <class Ready>
+  void wait(int rank, const World::Wait& wait, std::condition_variable& changed, Ready ready);
+  void throw_if_dead(int rank, const char* op) const;
+  /// World ranks that have not come to what `wait` waits for; empty if it is over.
+  std::vector<int> missing(const World::Wait& wait);
+  /// Why this rank has waited in vain.
+  std::string explanation(int rank);
+
+  const std::shared_ptr<World> world_;
+  const std::string name_;
+  const std::vector<int> world_ranks_;
+  int num_spins_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<int> arrived_;
+  std::atomic<uint64_t> round_{0};
+  std::vector<Mail> mail_;                        // by receiver
+  std::deque<std::condition_variable> has_mail_;  // by receiver
+  bool dead_ = false;
+  std::string reason_;
+  std::vector<std::weak_ptr<Meeting>> children_;
+};
+
+}  // namespace tandem::comm

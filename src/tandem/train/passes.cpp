@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/train/passes.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "tandem/train/pipeline.h"
+
+namespace tandem::train {
+namespace {
+
+PipelineShape shape_of(const model::Decoder& decoder) {
+  const model::RankPlace& place = decoder.place();
+  return {place.layout.pp, place.layout.vpp, place.layout.pp_rank(place.rank)};
+}
+
+// The messages between stages: of one chunk and direction they come in order.
+int activation_tag(int chunk) { return 2 * chunk; }
+int gradient_tag(int chunk) { return 2 * chunk + 1; }
+
+// Of all response tokens, whoever predicts them.
+model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                                  const at::Tensor& hidden_RH, double temperature) {
+  const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
+  return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
+}
+
+class Run {
+ public:
+  Run(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of)
+      : pass_(pass), decoder_(pass.decoder), batches_(batches), loss_of_(loss_of), shape_(shape_of(pass.decoder)) {}
+
+  void run() {
+    for (const PipelineAction& action : pipeline_actions(shape_, std::ssize(batches_))) action.forward ? forward(action) : backward(action);
+  }
+
+ private:
+  // What a forward pass leaves for its backward pass.
+  struct Kept {
+    at::Tensor carried, out;  // out: the loss, on the last stage
+    std::unique_ptr<model::PackedContext> context;
+  };
+  Kept& kept(const PipelineAction& action) { return kept_[{action.chunk, action.micro_batch}]; }
+  MicroBatch& batch(const PipelineAction& action) { return batches_[static_cast<size_t>(action.micro_batch)]; }
+  comm::Group& stages() { return *decoder_.place().pp; }
+  int before() const { return (shape_.stage + shape_.stages - 1) % shape_.stages; }
+  int behind() const { return (shape_.stage + 1) % shape_.stages; }
+
+  void forward(const PipelineAction& action) {
+    const MicroBatch& mine = batch(action);
+    Kept& keep = kept(action);
+    keep.context = std::make_unique<model::PackedContext>(mine.trees, decoder_.gemm().parity(), mine.parallel);
+    model::PassOptions options;
+    options.chunk = action.chunk;
+    options.recompute = pass_.recompute;
+    if (action.micro_batch + 1 == std::ssize(batches_)) options.layer_done = pass_.layer_done;
+    if (!decoder_.begins(action.chunk)) {
+      keep.carried = at::empty({decoder_.carried_rows(mine.tokens, *keep.context), decoder_.config().hidden_size},
+                               at::TensorOptions().dtype(decoder_.gemm().dtype()));
+      stages().receive(keep.carried, before(), activation_tag(shape_.stage == 0 ? action.chunk - 1 : action.chunk));
+      options.carried_tH = keep.carried.requires_grad_(true);
+    }
+    const at::Tensor out = decoder_.forward(pass_.parameters, mine.tokens, *keep.context, options);
+    if (decoder_.ends(action.chunk)) {
+      keep.out = loss_of_(mine, head_of(decoder_, pass_.parameters, mine, out, pass_.temperature));
+    } else {
+      keep.out = out;
+      stages().send(out.detach(), behind(), activation_tag(action.chunk));
+    }
+  }
+
+  void backward(const PipelineAction& action) {
+    Kept& keep = kept(action);
+    if (decoder_.ends(action.chunk)) {
+      keep.out.backward();
+    } else {
+      at::Tensor gradient = at::empty_like(keep.out);
+      const bool wraps = shape_.stage + 1 == shape_.stages;
+      stages().receive(gradient, behind(), gradient_tag(wraps ? action.chunk + 1 : action.chunk));
+      keep.out.backward(gradient);
+    }
+    if (!decoder_.begins(action.chunk)) stages().send(keep.carried.grad(), before(), gradient_tag(action.chunk));
+    kept_.erase({action.chunk, action.micro_batch});
+  }
+
+  const TrainingPass& pass_;
+  const model::Decoder& decoder_;
+  std::vector<MicroBatch>& batches_;
+  const LossOf& loss_of_;
+  PipelineShape shape_;
+  std::map<std::pair<int, int64_t>, Kept> kept_;
+};
+
+}  // namespace
+
+void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {
+  int64_t count = std::ssize(batches);
+  if (comm::Group* ep = decoder.ep()) {
+    at::Tensor most = at::zeros({1}, at::kLong).fill_(count);
+    ep->all_reduce(most, comm::ReduceOp::kMax);
+    count = most.item<int64_t>();
+  }
+  pad_micro_batches(batches, padded_micro_batches(shape_of(decoder), count));
+  if (comm::Group* cp = decoder.place().cp)
+    for (MicroBatch& batch : batches) deal_tokens(batch, *cp);
+}
+
+void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of) { Run(pass, batches, loss_of).run(); }
+
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches, double temperature,
+                 const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use) {
+  at::NoGradGuard no_grad;
+  for (const MicroBatch& batch : batches) {
+    model::PackedContext context(batch.trees, decoder.gemm().parity(), batch.parallel);
+    const at::Tensor hidden_RH = decoder.forward_stages(parameters, batch.tokens, context);
+    if (hidden_RH.defined()) use(batch, head_of(decoder, parameters, batch, hidden_RH, temperature));
+  }
+}
+
+}  // namespace tandem::train

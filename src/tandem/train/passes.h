@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Runs micro-batches through this rank's part of the model: its pipeline stage, its part of the tokens.
+
+#include <functional>
+#include <vector>
+
+#include "tandem/model/decoder.h"
+#include "tandem/train/micro_batch.h"
+
+namespace tandem::train {
+
+/// Makes whole micro-batches those of this rank. Ranks that share experts must run as many as the one with most of them, and
+/// interleaved stages a multiple of the stages: appends empty ones. Context-parallel ranks share each. Collective over the decoder's ep.
+void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches);
+
+/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `head` has all R response tokens.
+using LossOf = std::function<at::Tensor(const MicroBatch& batch, const model::kernel::HeadOutput& head)>;
+
+struct TrainingPass {
+  const model::Decoder& decoder;
+  const model::ModelParameters& parameters;
+  double temperature;
+  bool recompute;
+  std::function<void(int64_t layer)> layer_done;  ///< when the step's gradients of a layer are final; may be empty
+};
+
+/// Forward and backward over all of them, as pipeline.h orders it. The loss is asked for on the last stage alone. Collective over the
+/// ranks of the decoder's place.
+void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of);
+
+/// Forward without gradient: `use` gets each micro-batch's head output, on the last stage alone. Collective as above.
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches, double temperature,
+                 const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use);
+
+}  // namespace tandem::train
