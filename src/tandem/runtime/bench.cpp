@@ -16,6 +16,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
+#include "tandem/model/flops.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/session/machine.h"
 #include "tandem/runtime/session/model_on_rank.h"
@@ -290,7 +291,8 @@ struct TrainWork {
   std::vector<std::vector<int32_t>> ids;
   std::vector<float> behavior;
   std::vector<train::Row> rows;
-  double tokens = 0, response_tokens = 0, squares = 0;  ///< over the sequences: lengths, response lengths, lengths squared
+  model::TokenWork work;
+  double response_tokens = 0;
 
   explicit TrainWork(const Bench& bench) {
     const BenchOptions& o = bench.options;
@@ -305,21 +307,20 @@ struct TrainWork {
       rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));
       rows[i].behavior = std::span(behavior).first(rows[i].response.size());
       rows[i].advantage = random.normal();
-      tokens += static_cast<double>(n);
+      work.add(n);
       response_tokens += static_cast<double>(o.lengths[i]);
-      squares += static_cast<double>(n * n);
     }
   }
 };
 
-// Products of the body for every token, the head for response tokens, attention by its causal half; times 3 for training. What the
-// last layer does after its attention is done for response tokens alone.
-double flops_of(const model::ModelConfig& c, const TrainWork& work) {
+// Of a dense model, what has to be computed: products of the body for every token, the head for response tokens, attention by its
+// causal half; times 3 for training. What the last layer does after its attention is done for response tokens alone.
+double needed_flops(const model::ModelConfig& c, const TrainWork& w) {
   const double per_layer = static_cast<double>(c.hidden_size * (2 * c.q_size() + 2 * c.kv_size() + 3 * c.intermediate_size));
   const double after_attention = static_cast<double>(c.hidden_size * (c.q_size() + 3 * c.intermediate_size));
-  const double body = static_cast<double>(c.num_layers) * per_layer * work.tokens - after_attention * (work.tokens - work.response_tokens);
-  const double head = static_cast<double>(c.vocab_size * c.hidden_size) * work.response_tokens;
-  return 6 * (body + head + static_cast<double>(c.num_layers * c.q_size()) * work.squares);
+  const double body = static_cast<double>(c.num_layers) * per_layer * w.work.tokens - after_attention * (w.work.tokens - w.response_tokens);
+  const double head = static_cast<double>(c.vocab_size * c.hidden_size) * w.response_tokens;
+  return 6 * (body + head + static_cast<double>(c.num_layers * c.q_size()) * w.work.squares);
 }
 
 // Log-probabilities of the packed step against those of each sequence alone.
@@ -340,25 +341,27 @@ json bench_train_step(const BenchOptions& o) {
   train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(),
                                    train::Ranks::of_one(*bench.alone), bench.arena});
   trainer.start();
-  const TrainWork work(bench);
-  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), work.rows, 1.0, 1);
-  const double flops = flops_of(bench.model.config(), work);
+  const TrainWork w(bench);
+  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), w.rows, 1.0, 1);
+  const model::ModelConfig& config = bench.model.config();
+  const double flops = model::training_flops(config, w.work);
   Figures figures;
   for (int64_t i = 0; i <= o.repeats; ++i) {
     const double begin = now_s();
-    const train::StepReport step = trainer.policy_step(work.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
+    const train::StepReport step = trainer.policy_step(w.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
     const double seconds = now_s() - begin;
     if (i == 0) {
       check_trained(o, separate, step.logprobs);
       continue;  // the warm-up
     }
     figures["step_s"].push_back(seconds);
-    figures["tokens_per_s"].push_back(work.tokens / seconds);
+    figures["tokens_per_s"].push_back(w.work.tokens / seconds);
     figures["gflops"].push_back(flops / seconds / 1e9);
+    if (config.moe.num_experts == 0 && config.mla.kv_rank == 0) figures["needed_gflops"].push_back(needed_flops(config, w) / seconds / 1e9);
     figures["peak_bytes"].push_back(static_cast<double>(bench.arena.peak_bytes()));
     figures["peak_rss_bytes"].push_back(peak_rss_bytes());
   }
-  return report("train_step", o, {{"sequences", work.rows.size()}, {"prompt_len", o.prompt_len}, {"lengths", lengths_summary(o.lengths)},
+  return report("train_step", o, {{"sequences", w.rows.size()}, {"prompt_len", o.prompt_len}, {"lengths", lengths_summary(o.lengths)},
                                   {"micro_batch_tokens", options.micro_batch_tokens}}, figures);
 }
 

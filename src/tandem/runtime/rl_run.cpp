@@ -11,8 +11,10 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/model/flops.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/reward_model.h"
+#include "tandem/train/balance.h"
 
 namespace tandem::runtime {
 namespace {
@@ -185,8 +187,8 @@ std::span<const int16_t> RlRun::routes_of(const data::Sample& sample, const data
 void RlRun::make_rows(StepData& step) {
   const int dp = context_.train_layout.dp;
   const bool by_group = std::ssize(step.batch.groups) >= 4 * dp;
-  std::vector<int64_t> lengths;
-  std::vector<size_t> unit;  // of each row
+  std::vector<model::TokenWork> work;  // of what goes to one rank
+  std::vector<size_t> unit;            // of each row
   for (const data::Group& group : step.batch.groups) {
     for (const data::Sample& sample : group.samples) {
       train::Row row;
@@ -199,13 +201,16 @@ void RlRun::make_rows(StepData& step) {
       // The weights of a replay are its own: whatever the versions say, the samples come from elsewhere.
       row.fresh = fresh && !is_replay();
       if (mode == "rollout" || (mode == "auto" && !row.fresh)) row.old = sample.logprobs;
-      if (!by_group || &sample == &group.samples.front()) lengths.push_back(std::ssize(row.prompt));
-      lengths.back() += std::ssize(row.response);
-      unit.push_back(lengths.size() - 1);
+      const bool first = !by_group || &sample == &group.samples.front();
+      if (first) work.emplace_back();
+      work.back().add(row.num_tokens(), first ? 0 : std::ssize(row.prompt));
+      unit.push_back(work.size() - 1);
       step.rows.push_back(std::move(row));
     }
   }
-  const std::vector<int> owner = train::balance(lengths, dp);
+  std::vector<double> costs;
+  for (const model::TokenWork& each : work) costs.push_back(model::training_flops(actor_.train_model().decoder().config(), each));
+  const std::vector<int> owner = train::balance(costs, dp);
   const int me = context_.train_layout.dp_rank(context_.world.rank());
   for (size_t i = 0; i < unit.size(); ++i)
     if (owner[unit[i]] == me) step.mine.push_back(i);

@@ -164,18 +164,4 @@ void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count) {
   while (std::ssize(batches) < count) batches.push_back(build({}, {}));
 }
 
-std::vector<int> balance(std::span<const int64_t> lengths, int parts) {
-  std::vector<size_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
-  std::vector<int64_t> load(static_cast<size_t>(parts), 0);
-  std::vector<int> part(lengths.size());
-  for (size_t i : order) {
-    const auto lightest = std::min_element(load.begin(), load.end());
-    *lightest += lengths[i];
-    part[i] = static_cast<int>(lightest - load.begin());
-  }
-  return part;
-}
-
 }  // namespace tandem::train

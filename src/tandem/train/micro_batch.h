@@ -51,7 +51,4 @@ at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine);
 /// Appends micro-batches without a token, up to `count`: where peers have more, a rank runs along.
 void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count);
 
-/// Which of `parts` each row goes to, such that tokens are level: longest first, to the lightest part.
-std::vector<int> balance(std::span<const int64_t> lengths, int parts);
-
 }  // namespace tandem::train

@@ -34,6 +34,8 @@ TEST(Oracle, TheFixturesOfThisRepositoryPass) {
   EXPECT_EQ(passed("grader", kFixtures + "slime_f1.jsonl"), 17);
   EXPECT_EQ(passed("grader", kFixtures + "slime_gpqa.jsonl"), 22);
   EXPECT_EQ(passed("chat", kFixtures + "chat/rendered.jsonl"), 17);
+  EXPECT_EQ(passed("balance", kFixtures + "karmarkar_karp.json"), 90);
+  EXPECT_EQ(passed("flops", kFixtures + "flops.json"), 12);
 }
 
 TEST(Oracle, TheWholeSharedSetsPass) {
@@ -43,6 +45,8 @@ TEST(Oracle, TheWholeSharedSetsPass) {
   EXPECT_EQ(passed("safetensors", kShared + "safetensors"), 50);
   EXPECT_EQ(passed("grader", kShared + "grader"), 639);
   EXPECT_EQ(passed("chat", kShared + "chat"), 200);
+  EXPECT_EQ(passed("balance", kShared + "balance"), 155);
+  EXPECT_EQ(passed("flops", kShared + "flops.json"), 12);
 }
 
 TEST(Oracle, AnUnknownSuiteNamesTheNearest) {
@@ -52,8 +56,8 @@ TEST(Oracle, AnUnknownSuiteNamesTheNearest) {
 
 TEST(Oracle, AFileOfAnotherFormIsNamedWithTheKeyItLacks) {
   const std::string file = (std::filesystem::temp_directory_path() / "tandem_kl.json").string();
-  const std::pair<const char*, const char*> suites[] = {
-      {"losses", "cases"}, {"staleness", "cases"}, {"safetensors", "cases"}, {"tokenizer", "merges"}};
+  const std::pair<const char*, const char*> suites[] = {{"losses", "cases"},  {"staleness", "cases"}, {"safetensors", "cases"},
+                                                        {"balance", "cases"}, {"flops", "cases"},     {"tokenizer", "merges"}};
   for (const auto& [suite, key] : suites) {
     std::ofstream(file) << (std::string(suite) == "tokenizer" ? R"({"vocab": {}})" : R"([{"text": "x"}])");
     try {

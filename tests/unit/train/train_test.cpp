@@ -316,20 +316,5 @@ TEST(MicroBatch, ARowWithoutAResponseIsABug) {
   EXPECT_THROW(pack(batch.rows, 100), InternalError);
 }
 
-TEST(Balance, LevelsTokensAndGivesEachRowToOnePart) {
-  RandomStream random(4, 4);
-  std::vector<int64_t> lengths;
-  for (int i = 0; i < 60; ++i) lengths.push_back(5 + random.below(200));
-  const std::vector<int> part = balance(lengths, 4);
-  std::vector<int64_t> load(4, 0);
-  for (size_t i = 0; i < part.size(); ++i) load.at(static_cast<size_t>(part[i])) += lengths[i];
-  EXPECT_EQ(std::accumulate(load.begin(), load.end(), int64_t{0}), std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
-  const auto [least, most] = std::minmax_element(load.begin(), load.end());
-  EXPECT_LE(*most - *least, *std::min_element(lengths.begin(), lengths.end()) + 10);
-  EXPECT_EQ(balance(lengths, 4), part);
-  EXPECT_EQ(balance(lengths, 1), std::vector<int>(60, 0));
-  EXPECT_EQ(balance(std::vector<int64_t>{9}, 3), std::vector<int>{0});
-}
-
 }  // namespace
 }  // namespace tandem::train

@@ -22,6 +22,8 @@ const std::vector<Suite>& suites() {
       {"chat", run_chat},
       {"safetensors", run_safetensors},
       {"grader", run_grader},
+      {"balance", run_balance},
+      {"flops", run_flops},
       {"losses", [](const std::string& file, const OracleOptions&,
                     Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
       {"staleness", [](const std::string& file, const OracleOptions&,

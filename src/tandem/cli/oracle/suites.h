@@ -36,5 +36,7 @@ void run_tokenizer(const std::string& file, const OracleOptions& options, Report
 void run_chat(const std::string& file, const OracleOptions& options, Report& report);
 void run_safetensors(const std::string& file, const OracleOptions& options, Report& report);
 void run_grader(const std::string& file, const OracleOptions& options, Report& report);
+void run_balance(const std::string& file, const OracleOptions& options, Report& report);
+void run_flops(const std::string& file, const OracleOptions& options, Report& report);
 
 }  // namespace tandem::cli

@@ -149,6 +149,7 @@ void Gemm::forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) co
 }
 
 void Gemm::forward_float(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
+  if (x.size(0) == 0) return;
   if (dtype_ == at::kFloat) return forward(out, x, w);
   if (!parity_ && half_product_available() && choice_.half_blas) {
     product({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, half(x), half(w), out.data_ptr<float>());
@@ -160,6 +161,7 @@ void Gemm::forward_float(at::Tensor& out, const at::Tensor& x, const at::Tensor&
 }
 
 void Gemm::input_grad(at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w) const {
+  if (dy.size(0) == 0) return;
   if (dtype_ == at::kFloat && choice_.input_grad == Library::kBlas) {
     multiply_float({false, false, dy.size(0), w.size(1), w.size(0), dy.stride(0), w.stride(0), dx.stride(0)}, dy, w, dx);
   } else if (dtype_ == at::kFloat) {
@@ -170,6 +172,7 @@ void Gemm::input_grad(at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w)
 }
 
 void Gemm::weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) const {
+  if (dy.size(0) == 0) return;
   const Product p{true, false, dy.size(1), x.size(1), dy.size(0), dy.stride(0), x.stride(0), dw.stride(0), 1.0f, 1.0f};
   if (choice_.weight_grad == Library::kBlas) {
     if (dtype_ == at::kFloat) multiply_float(p, dy, x, dw);

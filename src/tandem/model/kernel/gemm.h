@@ -26,7 +26,7 @@ struct GemmChoice {
   bool half_blas = false;  ///< the BLAS multiplies bfloat16 into fp32, faster than fp32 itself
 };
 
-/// Threads    const methods from any thread.
+/// Threads    const methods from any thread. No rows are as good as some.
 /// Errors     InternalError on shapes that do not fit.
 class Gemm {
  public:

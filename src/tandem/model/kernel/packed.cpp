@@ -101,7 +101,7 @@ PackedWeight pack_weight(const at::Tensor& w) {
 
 at::Tensor packed_product(const at::Tensor& x, const PackedWeight& w) {
   TANDEM_CHECK(x.size(1) == w.K && x.is_contiguous() && x.scalar_type() == w.data.scalar_type(), "packed product of another shape");
-  if (x.scalar_type() != at::kFloat) {
+  if (x.size(0) > 0 && x.scalar_type() != at::kFloat) {
     static const auto linear = find("mkldnn::_linear_pointwise")->typed<Linear>();
     return linear.call(x, w.data, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
   }
