@@ -263,7 +263,8 @@ TEST(OptimizerLayout, ATrainerHoldsThePredictedBytes) {
         const c10::ScalarType dtype = swap ? at::kBFloat16 : at::kFloat;
         const model::Layout layout = model::parse_layout(c.layout, "layout");
         SCOPED_TRACE(join_text(c.config.family, ", ", c.layout, ", adapters of rank ", lora.rank, swap ? ", swapped" : ""));
-        const planner::TrainingPlan plan{c.config, layout, static_cast<int64_t>(c10::elementSize(dtype)), lora, swap ? kSwapChunkElements : 0};
+        const planner::TrainingPlan plan{c.config, layout, static_cast<int64_t>(c10::elementSize(dtype)), lora,
+                                         swap ? kSwapChunkElements : 0};
         comm::run_local(layout.world(), 60, [&](comm::Group& world) {
           comm::Mesh mesh(world, model::mesh_sizes(layout));
           device::Arena device("device"), host("host");
