@@ -16,7 +16,7 @@
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/planner/memory.h"
-#include "tandem/train/optimizer.h"
+#include "tandem/train/trainer.h"
 
 namespace tandem::train {
 namespace {
@@ -253,6 +253,36 @@ TEST(OptimizerLayout, AStateInHostMemoryGivesTheSameBitsAndFreesThePredictedByte
       EXPECT_EQ(held.device_peak[rank] - swapped.device_peak[rank], state - chunk);
     }
   }
+}
+
+// All that a trainer allocates, adapters too.
+TEST(OptimizerLayout, ATrainerHoldsThePredictedBytes) {
+  for (const Case& c : all_cases())
+    for (const model::LoraOptions& lora : {model::LoraOptions{}, {3, 8}, {2, 8, {"down_proj", "o_proj"}}})
+      for (const bool swap : {false, true}) {
+        const c10::ScalarType dtype = swap ? at::kBFloat16 : at::kFloat;
+        const model::Layout layout = model::parse_layout(c.layout, "layout");
+        SCOPED_TRACE(join_text(c.config.family, ", ", c.layout, ", adapters of rank ", lora.rank, swap ? ", swapped" : ""));
+        const planner::TrainingPlan plan{c.config, layout, static_cast<int64_t>(c10::elementSize(dtype)), lora,
+                                         swap ? kSwapChunkElements : 0};
+        comm::run_local(layout.world(), 60, [&](comm::Group& world) {
+          comm::Mesh mesh(world, model::mesh_sizes(layout));
+          device::Arena device("device"), host("host");
+          const model::kernel::Gemm gemm(dtype, model::kernel::GemmChoice{});
+          const model::ParameterTable table = model::parameter_table(c.config, layout, world.rank());
+          const model::Decoder decoder(c.config, gemm, model::place_in(layout, mesh));
+          at::Tensor values = device.allocate("weights", {table.num_elements}, dtype);
+          Options o;
+          o.swap_optimizer = swap;
+          const Trainer trainer(o, {table, decoder, values, Ranks::in(mesh, c.config), device, lora, 5, &host});
+          const planner::TrainingMemory want = planner::training_memory(plan, world.rank());
+          EXPECT_EQ(device.by_owner(), want.device);
+          EXPECT_EQ(host.by_owner(), want.host);
+          int64_t all = 0;
+          for (const auto& [owner, bytes] : want.device) all += bytes;
+          EXPECT_EQ(device.peak_bytes(), all) << "nothing more at any time";
+        });
+      }
 }
 
 // Two ranks with a model and an optimizer, and what its recorder was told.

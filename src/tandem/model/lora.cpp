@@ -48,7 +48,7 @@ bool is_adapted(const Parameter& p, const LoraOptions& o) {
   return can_adapt(p.slot) && (wants(kAll) || wants(target_of(p)));
 }
 
-std::vector<Parameter> adapters_of(const ModelConfig& config, const LoraOptions& o) {
+std::vector<Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& o) {
   std::vector<Parameter> all;
   for (const Parameter& p : family::parameters(config)) {
     if (!is_adapted(p, o)) continue;
@@ -80,7 +80,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
 
 Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
     : frozen_(make_parameters(base, base_values, at::Tensor())),
-      table_(parameter_table(base.config, base.layout, base.rank, adapters_of(base.config, o))),
+      table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
       values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
       scale_(o.scale()) {
   int64_t a_entry = 0, row = 0;

@@ -24,7 +24,7 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
 /// Whether `parameter` gets an adapter.
 bool is_adapted(const family::Parameter& parameter, const LoraOptions& options);
 /// A and B of every chosen matrix, named as in PEFT files, in the model's order. A is [rank, K], B is [N, rank].
-std::vector<family::Parameter> adapters_of(const ModelConfig& config, const LoraOptions& options);
+std::vector<family::Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& options);
 
 /// The adapters of one rank's slice of a model.
 ///
@@ -41,7 +41,7 @@ class Lora {
   /// Writes W into the model's values; to be called whenever A or B changed.
   void merge();
 
-  /// Of adapters_of().
+  /// Of lora_parameters().
   const ParameterTable& table() const { return table_; }
   const at::Tensor& values() const { return values_; }  ///< A and B, flat
   /// The model as it is trained: frozen values, adapters with gradients in `grads` (fp32, flat, of table()).

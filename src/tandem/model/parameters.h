@@ -51,7 +51,7 @@ struct ParameterTable {
   at::Tensor view(const at::Tensor& flat, const ParameterEntry& entry) const;
   /// Whether no rank before this one holds the same box.
   bool holds_first(const ParameterEntry& entry) const;
-  /// Whether TP ranks have parts of its gradient: where several hold a parameter, they use it on other heads, columns or tokens.
+  /// Whether TP ranks have parts of its gradient: they hold the same of it, and use it on other heads, columns or tokens.
   bool adds_over_tp(const ParameterEntry& entry) const;
   /// What travels between ranks, in the dtype of the buffer: shaped as layout.h:boxes_of has it.
   at::Tensor words(const at::Tensor& flat, const ParameterEntry& entry) const;

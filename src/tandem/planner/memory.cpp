@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tandem/base/strings.h"
 #include "tandem/model/lora.h"
 #include "tandem/model/parameters.h"
 
@@ -63,7 +64,7 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   const model::ParameterTable model = model::parameter_table(plan.config, plan.layout, rank);
   const bool adapts = plan.lora.rank > 0;
   const model::ParameterTable trained =
-      adapts ? model::parameter_table(plan.config, plan.layout, rank, model::adapters_of(plan.config, plan.lora)) : model;
+      adapts ? model::parameter_table(plan.config, plan.layout, rank, model::lora_parameters(plan.config, plan.lora)) : model;
   const Elements n = elements_of(trained);
   const bool has_master = plan.element_bytes < kFloatBytes && !adapts;
   TrainingMemory memory;
@@ -80,6 +81,21 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   if (has_master) add(home, "master_weights", n.state * kFloatBytes);
   if (swapped) add(memory.device, "optimizer", (has_master ? 3 : 2) * std::min(n.state, plan.swap_chunk_elements) * kFloatBytes);
   return memory;
+}
+
+std::string to_text(const TrainingMemory& memory) {
+  std::string text;
+  for (const auto& [arena, by_owner] : {std::pair("on the device", memory.device), std::pair("on the host", memory.host)}) {
+    if (by_owner.empty()) continue;
+    int64_t all = 0;
+    std::string owners;
+    for (const auto& [owner, bytes] : by_owner) {
+      all += bytes;
+      owners += (owners.empty() ? "" : ", ") + owner + " " + bytes_text(bytes);
+    }
+    text += (text.empty() ? "" : "; ") + bytes_text(all) + " " + arena + ": " + owners;
+  }
+  return text;
 }
 
 }  // namespace tandem::planner

@@ -28,4 +28,7 @@ struct TrainingMemory {
 /// Weights, adapters, gradients and optimizer of one rank; what passes take and free is not among them.
 TrainingMemory training_memory(const TrainingPlan& plan, int rank);
 
+/// By owner, for the log.
+std::string to_text(const TrainingMemory& memory);
+
 }  // namespace tandem::planner

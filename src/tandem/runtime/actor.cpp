@@ -7,6 +7,8 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/planner/memory.h"
 #include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
@@ -29,9 +31,14 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config), context.device,
                                    lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
+  if (context.is_first()) {
+    const planner::TrainingPlan plan{config, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,
+                                     options.swap_optimizer ? train::kSwapChunkElements : 0};
+    log::info("training holds on rank 0 ", planner::to_text(planner::training_memory(plan, 0)));
+  }
   for (const model::family::Parameter& p : model::family::parameters(config)) add_origin(p, train_.table(), train_.values());
   if (const model::Lora* adapters = trainer_->lora())
-    for (const model::family::Parameter& p : model::adapters_of(config, lora)) add_origin(p, adapters->table(), adapters->values());
+    for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());
   if (context.train_layout == context.rollout_layout) return;
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
@@ -71,7 +78,7 @@ std::vector<checkpoint::TensorInfo> Actor::tensors() const {
 std::vector<checkpoint::TensorInfo> Actor::adapters() const {
   std::vector<checkpoint::TensorInfo> all;
   if (!trainer_->lora()) return all;
-  for (const model::family::Parameter& p : model::adapters_of(train_.config(), context_.config.model.lora))
+  for (const model::family::Parameter& p : model::lora_parameters(train_.config(), context_.config.model.lora))
     all.push_back({p.name, at::kFloat, p.shape});
   return all;
 }
