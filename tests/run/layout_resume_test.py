@@ -30,6 +30,7 @@ CASES = {
     "adapters": (small_model.tiny_config, {}, {"model.lora_rank": 4}, DENSE[:5]),
     "swapped": (small_model.tiny_config, {}, {"train.swap_optimizer": True}, DENSE[:2]),
 }
+FULL_ONLY = ("sparse",)  # "latent" has experts, too
 
 
 def num_ranks(layout):
@@ -83,8 +84,6 @@ class Case:
         self.check(want > 0 and norms[:SAVED] == whole[:SAVED] and len(norms) == STEPS, f"{a}: the history")
         worst = abs(norms[STEPS - 1] / want - 1)
         self.check(worst <= BOUND, f"saved under {a}, resumed under {b}: {worst:.2g}")
-        if a == b:
-            self.check(norms == whole, f"{a}: the same layout gives the same bits")
         return f"gradient norm {want:.6f}, {worst:.2g}"
 
     def run(self, pairs):
@@ -97,7 +96,7 @@ class Case:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--full", action="store_true", help="every ordered pair of layouts")
+    parser.add_argument("--full", action="store_true", help="all models, every ordered pair of layouts")
     parser.add_argument("--only", default="", help="one of " + ", ".join(CASES))
     options = parser.parse_args()
     failed = passed = 0
@@ -106,8 +105,10 @@ def main():
         for name, (_, _, _, layouts) in CASES.items():
             if options.only not in ("", name):
                 continue
-            # Each is left once and entered once; the last also goes on as it was.
-            pairs = [*zip(layouts, layouts[1:] + layouts[:1]), (layouts[-1], layouts[-1])]
+            if name in FULL_ONLY and not (options.full or options.only):
+                continue
+            # Each is left once and entered once.
+            pairs = list(zip(layouts, layouts[1:] + layouts[:1]))
             if options.full:
                 pairs = list(itertools.product(layouts, layouts))
             case = Case(program, scratch, name)
