@@ -106,6 +106,18 @@ void GradientSum::finish() {
   if (error_) std::rethrow_exception(error_);
 }
 
+std::map<std::string, int64_t> GradientSum::sent_bytes() const {
+  std::map<std::string, int64_t> bytes;
+  const auto add = [&](const char* axis, const std::unique_ptr<comm::Group>& group) {
+    if (group) bytes[axis] = group->traffic().bytes();
+  };
+  add("data", groups_.data);
+  add("expert_data", groups_.expert_data);
+  add("tp", groups_.tp);
+  add("tied", groups_.tied);
+  return bytes;
+}
+
 void GradientSum::run() {
   const device::ThreadLimit one(1);  // the backward pass has the others
   std::unique_lock lock(mutex_);

@@ -6,8 +6,10 @@
 
 #include <condition_variable>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -62,6 +64,9 @@ class GradientSum {
   void layer_ready(int64_t layer);
   /// All are; returns once they are summed.
   void finish();
+
+  /// Bytes that the sums so far sent to others, by axis: data, expert_data, tp, tied. Between steps.
+  std::map<std::string, int64_t> sent_bytes() const;
 
  private:
   struct Groups {

@@ -57,6 +57,8 @@ class Optimizer {
 
   /// Sets the master weights from the values; call after loading.
   void adopt_values();
+  /// GradientSum::sent_bytes
+  std::map<std::string, int64_t> gradient_bytes() const { return sum_.sent_bytes(); }
   int64_t num_steps() const { return num_steps_; }
 
   /// The state of this rank's slices, fp32 and flat, by name: master, m and v. A copy where it does not lie so in memory.
