@@ -22,8 +22,8 @@ MODELS = {"dense": (small_model.tiny_config, {}), "sparse": (small_model.moe_con
           "latent": (small_model.mla_config, {"num_key_value_heads": 4})}
 DENSE = ["dp4", "tp4", "pp4", "tp2,pp2", "cp2,tp2", "dp2,tp2", "dp2,pp2,vpp2"]
 SPARSE = ["dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "dp2,tp2,pp2,ep4"]
-ROLLOUT = {"dense": ["tp4", "dp4", "pp4", "tp2,pp2"], "sparse": ["tp4", "dp4", "pp4", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2"]}
-ROLLOUT["latent"] = ROLLOUT["sparse"]
+ROLLOUT_SPARSE = ["tp4", "dp4", "pp4", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2"]
+ROLLOUT = {"dense": ["tp4", "dp4", "pp4", "tp2,pp2"], "sparse": ROLLOUT_SPARSE, "latent": ROLLOUT_SPARSE}
 checks = rf.Checks()
 program = rf.built_program()
 

@@ -56,7 +56,8 @@ struct Mine {
 Mine passes_of(const std::vector<MicroBatch>& batches) {
   Mine mine;
   for (const MicroBatch& batch : batches) {
-    planner::PassTraffic p{batch.tokens.ids_T.numel(), batch.tokens.rows_R.numel(), batch.tokens.ids_T.numel(), batch.tokens.rows_R.numel()};
+    planner::PassTraffic p{batch.tokens.ids_T.numel(), batch.tokens.rows_R.numel(), batch.tokens.ids_T.numel(),
+                           batch.tokens.rows_R.numel()};
     if (batch.parallel.group) p.most_tokens = batch.parallel.share.most_tokens();
     for (const auto& responses : batch.responses_by_rank) p.most_wanted = std::max(p.most_wanted, std::ssize(responses));
     mine.passes.push_back(p);
@@ -65,7 +66,8 @@ Mine passes_of(const std::vector<MicroBatch>& batches) {
 }
 
 // Rows to the experts of each EP index, of the tokens that this rank and those that cut its experts deal.
-std::vector<int64_t> rows_to(const std::vector<MicroBatch>& batches, std::span<const at::Tensor> routes, const model::ModelConfig& config, const model::RankPlace& place) {
+std::vector<int64_t> rows_to(const std::vector<MicroBatch>& batches, std::span<const at::Tensor> routes,
+                             const model::ModelConfig& config, const model::RankPlace& place) {
   const model::Layout& l = place.layout;
   const int64_t k = config.moe.experts_per_token, E = config.moe.num_experts;
   std::vector<int64_t> to(static_cast<size_t>(l.ep), 0);
@@ -96,13 +98,15 @@ std::vector<int64_t> rows_to(const std::vector<MicroBatch>& batches, std::span<c
 
 std::map<std::string, int64_t> counts(comm::Mesh& mesh, const Trainer& trainer) {
   std::map<std::string, int64_t> bytes = trainer.optimizer().gradient_bytes();
-  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEtp, Axis::kData, Axis::kExpertData}) bytes[axis_name(axis)] += mesh.along(axis).traffic().bytes();
+  for (Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEtp, Axis::kData,
+                    Axis::kExpertData}) bytes[axis_name(axis)] += mesh.along(axis).traffic().bytes();
   bytes["ep"] = mesh.along(Axis::kEp).traffic().of(comm::Operation::kAllToAllV).bytes;
   std::erase_if(bytes, [](const auto& entry) { return entry.second == 0; });
   return bytes;
 }
 
-Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::Group& world, const Sequences& tokens, std::span<const at::Tensor> routes) {
+Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::Group& world, const Sequences& tokens,
+          std::span<const at::Tensor> routes) {
   device::set_compute_threads(1);
   comm::Mesh mesh(world, model::mesh_sizes(layout));
   const model::RankPlace place = model::place_in(layout, mesh);
@@ -172,7 +176,8 @@ TEST(Traffic, OfEveryLayoutIsWhatTheFormulaSays) {
     const bool dense = family == std::string("qwen2");
     const model::ModelConfig config = deep(dense ? test::config_of(family, 2) : test::experts_config(family));
     std::vector<std::string> layouts = {"dp4", "tp4", "pp4", "tp2,pp2", "cp2,tp2", "dp2,tp2", "dp2,pp2,vpp2", "cp3"};
-    if (!dense) layouts.insert(layouts.end(), {"dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "dp2,tp2,pp2,ep4", "cp2,ep2", "tp4,ep2"});
+    if (!dense) layouts.insert(layouts.end(), {"dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "dp2,tp2,pp2,ep4",
+                                               "cp2,ep2", "tp4,ep2"});
     for (const std::string& layout : layouts) expect_formula(config, layout);
   }
 }

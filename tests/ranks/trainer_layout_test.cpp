@@ -124,7 +124,8 @@ model::ModelConfig deep(model::ModelConfig config) {
 }
 
 TEST(TrainerLayout, PipelinesToo) {
-  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::config_of("qwen3", 2)), deep(test::experts_config("qwen3_moe")),
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::config_of("qwen3", 2)),
+                                           deep(test::experts_config("qwen3_moe")),
                                            deep(test::experts_config("deepseek_v3"))}) {
     const Result want = train({1, 1}, config, 10, kDeep);
     for (const char* layout : {"pp2", "pp4", "tp2,pp2", "dp2,pp2", "dp2,pp2,vpp2", "tp2,pp2,vpp2"})
@@ -133,7 +134,8 @@ TEST(TrainerLayout, PipelinesToo) {
 }
 
 TEST(TrainerLayout, ContextParallelRanksToo) {
-  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe")), deep(test::experts_config("deepseek_v3"))}) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe")),
+                                           deep(test::experts_config("deepseek_v3"))}) {
     const Extra extra{.balance = config.moe.num_experts > 0 ? 0.1 : 0.0, .deviation = 0.15};
     const Result want = train({1, 1}, config, 10, extra);
     std::vector<std::string> layouts = {"cp2", "cp3", "cp4", "cp2,tp2", "dp2,cp2", "cp2,pp2", "dp2,cp2,tp2"};
@@ -150,8 +152,10 @@ TEST(TrainerLayout, ExpertsOverDataParallelRanksToo) {
       const model::ModelConfig config = deep(test::experts_config(family));
       const Extra extra{.balance = 0.1, .z = 0.01, .bias_rate = config.moe.correction_bias ? 0.01 : 0.0, .deviation = 0.15};
       const Result want = train({1, 1}, config, num_rows, extra);
-      for (const char* layout : {"dp2,ep2", "dp4,ep2", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "tp4,ep2", "tp4,ep2,etp2", "dp2,tp2,pp2,ep4"})
-        expect_same(train(model::parse_layout(layout, ""), config, num_rows, extra), want, join_text(family, ", ", layout, ", rows ", num_rows));
+      for (const char* layout : {"dp2,ep2", "dp4,ep2", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "tp4,ep2",
+                                 "tp4,ep2,etp2", "dp2,tp2,pp2,ep4"})
+        expect_same(train(model::parse_layout(layout, ""), config, num_rows, extra), want, join_text(family, ", ", layout, ", rows ",
+                                                                                                     num_rows));
     }
 }
 

@@ -135,9 +135,12 @@ at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::T
   const LayerParameters& p = pass.parameters.layers[index];
   const MlaConfig& m = config_.mla;
   const int64_t T = pass.tokens.total(), heads = shape_.num_heads;
-  const at::Tensor q_in = m.q_rank > 0 ? kernel::add_rms_norm(kernel::linear(gemm_, x, p.q_down, x_again), {}, p.q_down_norm, kEps).second : x;
+  const auto normed_latent = [&](const at::Tensor& in, const kernel::Parameter& norm) {
+    return kernel::add_rms_norm(in, {}, norm, kEps).second;
+  };
+  const at::Tensor q_in = m.q_rank > 0 ? normed_latent(kernel::linear(gemm_, x, p.q_down, x_again), p.q_down_norm) : x;
   const at::Tensor down = kernel::linear(gemm_, x, p.kv_down, x_again);
-  const at::Tensor normed = kernel::add_rms_norm(down.narrow(1, 0, m.kv_rank).contiguous(), {}, p.kv_down_norm, kEps).second;
+  const at::Tensor normed = normed_latent(down.narrow(1, 0, m.kv_rank).contiguous(), p.kv_down_norm);
   const std::vector<at::Tensor> entered = enter_together({q_in, normed, down.narrow(1, m.kv_rank, m.rope_dim).contiguous()}, pass.tokens);
   const at::Tensor &latent = entered[1], &shared = entered[2];
   const at::Tensor q = kernel::linear(gemm_, entered[0], p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
@@ -190,7 +193,9 @@ kernel::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
   loss.balance = static_cast<float>(losses.balance);
   if (losses.balance > 0) loss.load_E = losses.load_LE[sparse_before(index)];
   if (!pass.selects(index) && pass.batch.rows_R.defined())
-    loss.counted_T = at::zeros({pass.tokens.total()}, at::kBool).index_fill_(0, pass.batch.rows_R, true).narrow(0, pass.tokens.begin(), pass.tokens.count());
+    loss.counted_T = at::zeros({pass.tokens.total()}, at::kBool)
+                         .index_fill_(0, pass.batch.rows_R, true)
+                         .narrow(0, pass.tokens.begin(), pass.tokens.count());
   loss.z_sum = &losses.z_sum;
   loss.balance_sum = &losses.balance_sum;
   return loss;
@@ -204,7 +209,8 @@ at::Tensor Decoder::mlp(const Pass& pass, const at::Tensor& x, const MlpWeights&
 }
 
 // A rank with some of an expert's columns takes the tokens of those with the others, and all add up.
-at::Tensor Decoder::routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing, const kernel::RowShares& shares) const {
+at::Tensor Decoder::routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing,
+                           const kernel::RowShares& shares) const {
   const kernel::ExpertWeights weights{p.expert_gate_up, p.expert_down, expert_place_};
   if (!place_.etp) return kernel::experts(gemm_, x, routing, weights);
   const int first = place_.layout.tp_rank(place_.rank) / place_.etp->size() * place_.etp->size();
@@ -262,7 +268,8 @@ std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index,
   return {middle, leave(mlp(pass, enter(post, shares), {p.gate_up, p.down}, entered_again(again(middle, p.post_norm), shares)), shares)};
 }
 
-at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, const PassOptions& options) const {
+at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context,
+                            const PassOptions& options) const {
   comm::Group* dealt = deals_rows(context) ? place_.tp : nullptr;
   const int64_t T = batch.ids_T.size(0), R = batch.rows_R.defined() ? batch.rows_R.numel() : T;
   const Pass pass{parameters, batch, context, kernel::even_shares(dealt, T), kernel::even_shares(dealt, R),

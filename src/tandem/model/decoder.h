@@ -89,7 +89,8 @@ class Decoder {
   /// Where the last layer is in the chunk: final, normed hidden states [R,H] of the wanted rows, on every TP rank; after its
   /// attention the last layer computes no other. The backward pass expects each TP rank's part of their gradient. Else: what
   /// the next chunk carries on, [t,H].
-  at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, const PassOptions& options = {}) const;
+  at::Tensor forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context,
+                     const PassOptions& options = {}) const;
   bool begins(int chunk) const { return place_.layout.pp_rank(place_.rank) == 0 && chunk == 0; }
   bool ends(int chunk) const { return layers_[static_cast<size_t>(chunk)].end == config_.num_layers; }
   bool has_head() const { return ends(num_chunks() - 1); }

@@ -13,8 +13,9 @@ namespace tandem::model {
 namespace {
 
 int Layout::*axis_of(const std::string& name) {
-  constexpr std::pair<const char*, int Layout::*> kAxes[] = {{"dp", &Layout::dp}, {"cp", &Layout::cp}, {"tp", &Layout::tp}, {"pp", &Layout::pp},
-                                                             {"vpp", &Layout::vpp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}};
+  using L = Layout;
+  constexpr std::pair<const char*, int L::*> kAxes[] = {{"dp", &L::dp}, {"cp", &L::cp},   {"tp", &L::tp},  {"pp", &L::pp},
+                                                        {"ep", &L::ep}, {"etp", &L::etp}, {"vpp", &L::vpp}};
   for (const auto& [axis, member] : kAxes)
     if (name == axis) return member;
   return nullptr;
@@ -22,11 +23,14 @@ int Layout::*axis_of(const std::string& name) {
 
 void check_axes(const Layout& layout, const std::string& text, const std::string& where) {
   const int expert_ranks = layout.ep * layout.expert_tp(), tp = layout.tp;
-  const bool fits = tp % layout.expert_tp() == 0 && (expert_ranks % tp == 0 || tp % expert_ranks == 0) && layout.stage_ranks() % expert_ranks == 0;
+  const bool fits = tp % layout.expert_tp() == 0 && (expert_ranks % tp == 0 || tp % expert_ranks == 0) &&
+      layout.stage_ranks() % expert_ranks == 0;
   if (!fits)
     throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
-                    join_text("etp divides tp, ", tp, "; ep*etp divides dp*cp*tp, ", layout.stage_ranks(), ", and is a multiple or a divisor of tp"));
-  if (layout.vpp > 1 && layout.pp == 1) throw UserError(where, join_text("vpp", layout.vpp, " in the layout '", text, "'"), "vpp only with pp above 1");
+                    join_text("etp divides tp, ", tp, "; ep*etp divides dp*cp*tp, ", layout.stage_ranks(),
+                              ", and is a multiple or a divisor of tp"));
+  if (layout.vpp > 1 && layout.pp == 1)
+    throw UserError(where, join_text("vpp", layout.vpp, " in the layout '", text, "'"), "vpp only with pp above 1");
 }
 
 }  // namespace
@@ -40,7 +44,8 @@ Layout parse_layout(const std::string& text, const std::string& where) {
     int degree = 0;
     const char* end = part.data() + part.size();
     const bool number = digits != std::string::npos && std::from_chars(part.data() + digits, end, degree).ptr == end;
-    if (!number || degree < 1) throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
+    if (!number || degree < 1)
+      throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
     int Layout::*const member = axis_of(axis);
     if (!member) throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, cp, tp, pp, vpp, ep or etp");
     layout.*member = degree;
@@ -104,8 +109,7 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
   if (layout.ep > 1 && layout.ep > c.moe.num_experts)
     throw UserError(where, join_text("ep", layout.ep, " over ", c.moe.num_experts, " experts"), "at most one rank per expert");
   if (const int64_t chunks = static_cast<int64_t>(layout.pp) * layout.vpp; chunks > c.num_layers)
-    throw UserError(where, join_text("pp", layout.pp, layout.vpp > 1 ? join_text(",vpp", layout.vpp) : "", " over ", c.num_layers, " layers"),
-                    "pp*vpp at most the number of layers");
+    throw UserError(where, join_text(to_string(layout), " over ", c.num_layers, " layers"), "pp*vpp at most the number of layers");
   if (use == Use::kRollout && (layout.cp > 1 || layout.vpp > 1))
     throw UserError(where, join_text(to_string(layout), ": cp and vpp are axes of training"), "dp, tp, pp, ep and etp");
   if (c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
@@ -120,8 +124,8 @@ bool holds(const Layout& layout, int rank, const family::Parameter& parameter, c
   const int stage = layout.pp_rank(rank);
   if (parameter.slot == family::Slot::kEmbedding) return stage == 0 || (config.has_tied_head() && stage == layout.pp - 1);
   if (parameter.layer < 0) return stage == layout.pp - 1;
-  const std::vector<LayerRange> ranges = layers_of(layout, config.num_layers, stage);
-  if (std::ranges::none_of(ranges, [&](const LayerRange& r) { return parameter.layer >= r.begin && parameter.layer < r.end; })) return false;
+  const auto has_layer = [&](const LayerRange& r) { return parameter.layer >= r.begin && parameter.layer < r.end; };
+  if (std::ranges::none_of(layers_of(layout, config.num_layers, stage), has_layer)) return false;
   return parameter.expert < 0 || parameter.expert * layout.ep / config.moe.num_experts == layout.ep_rank(rank);
 }
 

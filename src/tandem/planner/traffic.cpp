@@ -104,7 +104,8 @@ class Step {
 
 }  // namespace
 
-std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes, const RoutedRows& routed) {
+std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
+                                                const RoutedRows& routed) {
   Step step(plan, rank);
   for (const PassTraffic& p : passes) step.pass(p);
   step.routed(routed);

@@ -28,6 +28,7 @@ struct RoutedRows {
 /// Bytes that a rank sends to others in a training step without recompute and adapters, by axis (comm/mesh.h:axis_name), the sums of
 /// gradients among them: "tp", "cp", "pp", "etp", "ep", "data", "expert_data", and "tied" for an embedding on two stages. Counters of a few
 /// bytes over the world are left out.
-std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes, const RoutedRows& routed);
+std::map<std::string, int64_t> training_traffic(const TrainingPlan& plan, int rank, const std::vector<PassTraffic>& passes,
+                                                const RoutedRows& routed);
 
 }  // namespace tandem::planner

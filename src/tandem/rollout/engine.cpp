@@ -65,8 +65,8 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
 Engine::Engine(const Options& options, const EngineSetup& setup)
     : options_(options),
       setup_(setup),
-      pool_(cache_shape(options, setup.decoder, setup.decoder.num_layers()), common_blocks(options, setup.decoder, setup.max_context_tokens),
-            setup.arena) {
+      pool_(cache_shape(options, setup.decoder, setup.decoder.num_layers()),
+            common_blocks(options, setup.decoder, setup.max_context_tokens), setup.arena) {
   if (options.kv_block_tokens < 16)
     throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
 }
@@ -335,7 +335,8 @@ void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
   }
   const float* base = all.defined() ? all.data_ptr<float>() : nullptr;
   std::vector<Row> rows;
-  for (int64_t r = 0; r < R; ++r) rows.push_back({plan.sequences[static_cast<size_t>(r)], base ? base + r * shard : nullptr, shard, R * shard});
+  for (int64_t r = 0; r < R; ++r)
+    rows.push_back({plan.sequences[static_cast<size_t>(r)], base ? base + r * shard : nullptr, shard, R * shard});
   draw_rows(rows);
   // A prompt that has just run: its other samples fork from these logits.
   for (int64_t r = 0; r < R; ++r) {

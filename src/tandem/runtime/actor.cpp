@@ -29,7 +29,8 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
-      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config), context.device,
+      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config),
+                                   context.device,
                                    lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
   if (context.is_first()) {
     const planner::TrainingPlan plan{config, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,

@@ -39,7 +39,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("weight_decay", o.weight_decay, "AdamW's decoupled weight decay, on all parameters.", at_least(0.0));
   field("clip_grad_norm", o.clip_grad_norm, "Largest global gradient norm; 0 is no bound.", at_least(0.0));
   field("micro_batch_tokens", o.micro_batch_tokens, "Packed tokens of one forward and backward pass, per rank.", at_least(1));
-  field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.", at_least(1));
+  field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.",
+        at_least(1));
   field("reference_micro_batch_tokens", o.reference_micro_batch_tokens, "Packed tokens of one pass of the reference stage.", at_least(1));
   field("recompute", o.recompute,
         "What the backward pass computes again instead of keeping it: selective the norms and activations, full all but the inputs of layers.",

@@ -113,7 +113,8 @@ void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>&
 
 void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of) { Run(pass, batches, loss_of).run(); }
 
-void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches, double temperature,
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
+                 double temperature,
                  const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use) {
   at::NoGradGuard no_grad;
   for (const MicroBatch& batch : batches) {

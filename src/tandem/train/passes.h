@@ -30,7 +30,8 @@ struct TrainingPass {
 void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of);
 
 /// Forward without gradient: `use` gets each micro-batch's head output, on the last stage alone. Collective as above.
-void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches, double temperature,
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
+                 double temperature,
                  const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use);
 
 }  // namespace tandem::train

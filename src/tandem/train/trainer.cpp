@@ -25,14 +25,18 @@ namespace {
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
   const float* v = values_R.data_ptr<float>();
-  for (size_t i = 0; i < batch.rows.size(); ++i) out[batch.rows[i]].assign(v + batch.response_offsets[i], v + batch.response_offsets[i + 1]);
+  const std::vector<int64_t>& offsets = batch.response_offsets;
+  for (size_t i = 0; i < batch.rows.size(); ++i) out[batch.rows[i]].assign(v + offsets[i], v + offsets[i + 1]);
 }
 
 // One value per response token, from rows.
 template <class Fill>
 at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const Fill& fill) {
   at::Tensor out = at::empty({batch.response_offsets.back()}, at::kFloat);
-  for (size_t i = 0; i < batch.rows.size(); ++i) fill(rows[batch.rows[i]], batch.response_offsets[i], out.data_ptr<float>() + batch.response_offsets[i]);
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    const int64_t at = batch.response_offsets[i];
+    fill(rows[batch.rows[i]], at, out.data_ptr<float>() + at);
+  }
   return out;
 }
 
@@ -132,7 +136,8 @@ struct Trainer::Routing {
 };
 
 Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, double global_tokens) const {
-  Routing routing{{options_.router_z_coef / global_tokens, options_.router_balance_coef / global_tokens, {}, {}}, RouterLoad(setup_.table.config)};
+  Routing routing{{options_.router_z_coef / global_tokens, options_.router_balance_coef / global_tokens, {}, {}},
+                  RouterLoad(setup_.table.config)};
   const int64_t width = setup_.decoder.route_width();
   if (width == 0) return routing;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
@@ -166,7 +171,8 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
   {
     device::AllocationMeter meter(setup_.arena, "activations");
-    run_training({setup_.decoder, parameters_, temperature, recompute_of(options_), [this](int64_t layer) { optimizer_.layer_ready(layer); }}, batches,
+    const auto layer_done = [this](int64_t layer) { optimizer_.layer_ready(layer); };
+    run_training({setup_.decoder, parameters_, temperature, recompute_of(options_), layer_done}, batches,
                  [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
                    split_rows(batch, head.logprobs_R.detach(), report.logprobs);
                    totals.entropy += head.entropy_R.sum().item<double>();
@@ -228,9 +234,12 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
       const float* from = row.old.empty() ? now + at : row.old.data();
       std::copy(from, from + row.response.size(), out);
     });
-    in.behavior_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::copy(row.behavior.begin(), row.behavior.end(), out); });
+    const auto behavior = [](const Row& row, int64_t, float* out) { std::copy(row.behavior.begin(), row.behavior.end(), out); };
+    in.behavior_T = per_token(batch, rows, behavior);
     in.correction_T = at::ones({R}, at::kFloat);
-    in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::fill(out, out + row.response.size(), static_cast<float>(row.advantage)); });
+    in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
+      std::fill(out, out + row.response.size(), static_cast<float>(row.advantage));
+    });
     in.trainable_T = at::ones({R}, at::kBool);
     in.offsets_S = offsets;
     in.global_tokens = totals.global_tokens;
@@ -248,8 +257,11 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
       }
     }
     if (!recipe.needs_reference()) return policy.loss;
-    const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) { std::copy(row.reference.begin(), row.reference.end(), out); });
-    const algo::KlPenalty kl = algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
+    const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
+      std::copy(row.reference.begin(), row.reference.end(), out);
+    });
+    const algo::KlPenalty kl =
+        algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
     totals.kl_ref += kl.sum;
     return policy.loss + kl.loss;
   };
@@ -257,7 +269,8 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {
-  return step(rows, [](const MicroBatch&, const at::Tensor& logprobs, Totals& totals) { return -logprobs.sum() / totals.global_tokens; }, 1.0, lr);
+  const auto loss = [](const MicroBatch&, const at::Tensor& logprobs, Totals& totals) { return -logprobs.sum() / totals.global_tokens; };
+  return step(rows, loss, 1.0, lr);
 }
 
 }  // namespace tandem::train

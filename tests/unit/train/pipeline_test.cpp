@@ -32,7 +32,8 @@ std::vector<int64_t> run(int stages, int chunks, int64_t micro_batches) {
         const PipelineAction a = stage.actions[stage.next];
         const int place = a.chunk * stages + s, last = stages * chunks - 1;
         const bool ready = a.forward ? place == 0 || forward.contains({place - 1, a.micro_batch})
-                                     : forward.contains({place, a.micro_batch}) && (place == last || backward.contains({place + 1, a.micro_batch}));
+                                     : forward.contains({place, a.micro_batch}) && (place == last ||
+                                                                                    backward.contains({place + 1, a.micro_batch}));
         if (!ready) break;
         EXPECT_TRUE((a.forward ? forward : backward).insert({place, a.micro_batch}).second);
         held[static_cast<size_t>(s)] += a.forward ? 1 : -1;

@@ -37,7 +37,8 @@ Outcome train(const std::string& family, c10::ScalarType dtype, const std::strin
   for (int i = 0; i < 2; ++i)
     for (auto& ids = tokens.emplace_back(); ids.size() < 200;) ids.push_back(static_cast<int32_t>(random.below(64)));
   std::vector<Row> rows(tokens.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = std::span(tokens[i]).first(60), rows[i].response = std::span(tokens[i]).subspan(60);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = std::span(tokens[i]).first(60),
+      rows[i].response = std::span(tokens[i]).subspan(60);
   Outcome out{};
   for (int step = 0; step < 2; ++step) {
     const StepReport report = trainer.supervised_step(rows, 1e-3);
@@ -63,7 +64,8 @@ TEST_P(RecomputeOf, GivesTheSameBitsInTheMemoryThatWasPredicted) {
     EXPECT_TRUE(at::equal(less.values, whole.values)) << name;
     const auto predicted = static_cast<double>(planner::saved_activations(plan, pass, recompute));
     const auto fall = static_cast<double>(whole.arena_peak - less.arena_peak);
-    std::printf("%s %s: peak of activations %lld, without %lld; fell by %.0f, predicted %.0f\n", family, name, static_cast<long long>(less.activations),
+    std::printf("%s %s: peak of activations %lld, without %lld; fell by %.0f, predicted %.0f\n", family, name,
+                static_cast<long long>(less.activations),
                 static_cast<long long>(whole.activations), fall, predicted);
     EXPECT_GT(predicted, 0);
     EXPECT_NEAR(fall / predicted, 1, 0.02) << name;
@@ -71,7 +73,8 @@ TEST_P(RecomputeOf, GivesTheSameBitsInTheMemoryThatWasPredicted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RecomputeOf,
-                         testing::Combine(testing::Values("qwen2", "qwen3", "qwen3_moe", "deepseek_v3"), testing::Values(at::kFloat, at::kBFloat16)),
+                         testing::Combine(testing::Values("qwen2", "qwen3", "qwen3_moe", "deepseek_v3"), testing::Values(at::kFloat,
+                                                                                                                         at::kBFloat16)),
                          [](const auto& info) { return join_text(std::get<0>(info.param), "_", c10::toString(std::get<1>(info.param))); });
 
 }  // namespace

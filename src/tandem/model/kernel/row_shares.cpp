@@ -42,7 +42,8 @@ at::Tensor gathered(const at::Tensor& mine, const RowShares& shares) {
     return whole;
   }
   const int64_t width = widest(shares);
-  at::Tensor in = at::zeros(with_rows(mine, width), whole.options()), all = at::empty(with_rows(mine, width * shares.group->size()), whole.options());
+  at::Tensor in = at::zeros(with_rows(mine, width), whole.options());
+  at::Tensor all = at::empty(with_rows(mine, width * shares.group->size()), whole.options());
   in.narrow(0, 0, mine.size(0)).copy_(mine);
   shares.group->all_gather(all, in);
   for_shares(shares, whole, all, [](int, at::Tensor to, const at::Tensor& from) { to.copy_(from); });
