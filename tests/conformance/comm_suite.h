@@ -242,10 +242,10 @@ inline void traffic_is_what_the_formula_says(Group& g) {
     g.send(part, (g.rank() + 1) % g.size(), i);
     g.receive(part, (g.rank() + g.size() - 1) % g.size(), i);
   }
-  std::vector<std::byte> bytes(static_cast<size_t>(n * n * 100));
+  std::vector<std::byte> from(static_cast<size_t>(n * n * 100)), to(from.size());
   std::vector<int64_t> out, in;
   for (int r = 0; r < g.size(); ++r) out.push_back(g.rank() * 10 + r), in.push_back(r * 10 + g.rank());
-  g.all_to_all_v(bytes, out, bytes, in);
+  g.all_to_all_v(from, out, to, in);
   const int64_t to_others = g.rank() * 10 * (n - 1) + n * (n - 1) / 2 - g.rank();
   const std::array<Traffic::Count, kNumOperations> expected = {{{2, 0},                                      // barrier
                                                                 {2, g.rank() == 0 ? 2 * b * (n - 1) : 0},    // broadcast

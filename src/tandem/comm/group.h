@@ -46,7 +46,7 @@ class Group {
   void all_gather(at::Tensor& out, const at::Tensor& in);
   /// in: size() * out.numel() elements; out gets the sum of block rank().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
-  /// Bytes to and from each rank, laid end to end in rank order. Sizes must agree pairwise.
+  /// Bytes to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
   void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                     std::span<const int64_t> receive_bytes);
 

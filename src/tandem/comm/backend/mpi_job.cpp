@@ -50,7 +50,35 @@ MpiJob::MpiJob(double deadline_s) : deadline_s(deadline_s) {
   MPI_Comm_rank(notices_, &rank_);
   MPI_Comm_size(notices_, &size_);
   MPI_Irecv(heard_.data(), static_cast<int>(heard_.size()), MPI_CHAR, MPI_ANY_SOURCE, kNoticeTag, notices_, &notice_);
-  if (size_ > 1) start_heartbeat();
+  if (size_ == 1) return;
+  start_heartbeat();
+  mover_ = std::thread([this] { move_messages(); });
+}
+
+MpiJob::~MpiJob() { stop_moving(); }
+
+void MpiJob::move_messages() {
+  constexpr useconds_t kPause_us = 20;
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    if (sent_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    sent_.remove_if(delivered);
+    lock.unlock();
+    usleep(kPause_us);
+    lock.lock();
+  }
+}
+
+void MpiJob::stop_moving() {
+  {
+    std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  if (mover_.joinable()) mover_.join();
 }
 
 void MpiJob::start_heartbeat() {
@@ -151,8 +179,12 @@ void MpiJob::watch_over_blocking() {
 }
 
 void MpiJob::keep(SentMessage message) {
-  std::lock_guard lock(mutex_);
-  sent_.push_back(std::move(message));
+  if (delivered(message)) return;
+  {
+    std::lock_guard lock(mutex_);
+    sent_.push_back(std::move(message));
+  }
+  changed_.notify_all();
 }
 
 std::vector<std::string> MpiJob::undelivered() {
@@ -194,6 +226,7 @@ std::vector<int> MpiJob::gather(int mine) {
 }
 
 void MpiJob::close() {
+  stop_moving();
   if (notice_ != MPI_REQUEST_NULL) {
     MPI_Cancel(&notice_);
     MPI_Wait(&notice_, MPI_STATUS_IGNORE);

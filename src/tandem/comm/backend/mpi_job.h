@@ -7,10 +7,12 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tandem/base/clock.h"
@@ -29,13 +31,17 @@ struct SentMessage {
 };
 
 /// Ownership  its own communicator, on which a failing rank tells the others why; the heartbeat; sent messages until they are
-///            delivered.
+///            delivered, and a thread that moves them: MPI alone moves large ones only while some thread calls it, and the
+///            peer would wait for the end of this rank's computation.
 /// Threads    any.
 /// Blocking   the constructor, which is collective, and all_ended, gather and all_reported.
 /// Errors     a rank that does not end within seconds of a death, its own thread stuck in MPI, ends the job by MPI_Abort.
 class MpiJob {
  public:
   explicit MpiJob(double deadline_s);
+  ~MpiJob();
+  MpiJob(const MpiJob&) = delete;
+  MpiJob& operator=(const MpiJob&) = delete;
 
   /// Tells every rank; the first reason stays. Never throws.
   void abort(const std::string& reason) noexcept;
@@ -87,8 +93,11 @@ class MpiJob {
   void start_heartbeat();
   void die(const std::string& reason, bool by_peer);
   void watch_over_blocking();
+  void move_messages();
+  void stop_moving();
 
   std::mutex mutex_;
+  std::condition_variable changed_;
   MPI_Comm notices_ = MPI_COMM_NULL;
   MPI_Request notice_ = MPI_REQUEST_NULL;
   std::array<char, 1024> heard_{}, told_{};
@@ -96,9 +105,10 @@ class MpiJob {
   std::list<std::pair<Clock::time_point, std::string>> blocking_;  // until when, and where
   std::atomic<int> num_stuck_{0};
   int rank_ = 0, size_ = 1;
-  bool dead_ = false, killed_by_peer_ = false;
+  bool dead_ = false, killed_by_peer_ = false, ends_ = false;
   Clock::time_point died_at_{};
   std::string reason_;
+  std::thread mover_;
   std::unique_ptr<Heartbeat> heartbeat_;  // last: its thread uses the rest; null for one rank, or where no port could be opened
 };
 
