@@ -19,11 +19,10 @@
 namespace tandem::model::kernel {
 namespace {
 
-constexpr int64_t kChunkBytes = 16 << 20;  // of fp32 logits held at a time
+constexpr int64_t kChunkBytes = 16 << 20;  // of fp32 logits held at a time: what a cache may keep
+constexpr int64_t kChunkRows = 4 * kParityRows;  // but so many rows: every chunk reads the weight, and adds to its whole gradient
 
-int64_t chunk_rows(int64_t vocabulary) {
-  return std::max<int64_t>(kParityRows, kChunkBytes / 4 / vocabulary / kParityRows * kParityRows);
-}
+int64_t chunk_rows(int64_t vocabulary) { return std::max(kChunkRows, kChunkBytes / 4 / vocabulary / kParityRows * kParityRows); }
 
 // Runs body(logits, begin, rows) for each chunk of rows, in order.
 template <class Body>
