@@ -15,6 +15,7 @@
 #include <numbers>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/train/passes.h"
 
@@ -154,6 +155,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
+  const double passes_begin_s = now_s();
   run_training({setup_.decoder, parameters_, temperature, options_.recompute, [this](int64_t layer) { optimizer_.layer_ready(layer); }}, batches,
                [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
                  split_rows(batch, head.logprobs_R.detach(), report.logprobs);
@@ -162,6 +164,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
                  totals.loss += share.item<double>();
                  return share;
                });
+  if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", passes_begin_s, now_s());
   for (const MicroBatch& batch : batches)
     if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
 
