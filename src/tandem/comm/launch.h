@@ -27,8 +27,9 @@ bool mpi_launched();
 
 /// Runs `body` as this process's rank of an MPI job; at most once per process, from any one thread.
 /// Errors  the lowest rank that failed by itself rethrows what `body` threw, so that one process reports it; the others get a
-///         ReportedElsewhere. Before that the peers have been told, and get a PeerError naming this rank; a peer that does not
-///         listen within seconds is ended by MPI_Abort (and this process with it, its error logged).
+///         ReportedElsewhere. Before that the peers have been told, and get a PeerError naming this rank. Where a peer died, or
+///         does not listen within seconds, each rank that lives logs its own error and gets a ReportedElsewhere, and the first
+///         of them ends the rest of the job by MPI_Abort. PeerError also for a message that nobody took.
 ///         UserError naming TANDEM_MPI if the backend is not built.
 void run_mpi(double deadline_s, const RankBody& body);
 

@@ -55,6 +55,13 @@ at::Tensor Arena::allocate(const Owner& owner, std::vector<int64_t> shape, c10::
   return at::from_blob(memory, shape, release, at::TensorOptions().dtype(dtype));
 }
 
+void Arena::count(const Owner& owner, int64_t bytes) {
+  std::lock_guard lock(account_->mutex);
+  account_->bytes += bytes;
+  account_->by_owner[owner] += bytes;
+  account_->peak_bytes = std::max(account_->peak_bytes, account_->bytes);
+}
+
 int64_t Arena::bytes() const {
   std::lock_guard lock(account_->mutex);
   return account_->bytes;

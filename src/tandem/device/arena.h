@@ -28,6 +28,9 @@ class Arena {
   /// A zeroed, 64-byte aligned tensor counted under `owner`.
   at::Tensor allocate(const Owner& owner, std::vector<int64_t> shape, c10::ScalarType dtype);
 
+  /// Counts bytes under `owner` that somebody else allocated (or freed: less than 0). Budgets do not bound them.
+  void count(const Owner& owner, int64_t bytes);
+
   int64_t bytes() const;
   int64_t bytes(const Owner& owner) const;
   int64_t peak_bytes() const;

@@ -51,6 +51,7 @@ struct Decoder::Pass {
   const TokenBatch& batch;
   AttentionContext& context;
   kernel::RowShares tokens, wanted;  // of T and of R
+  bool selective = false;            // recompute
 
   bool selects(size_t index) const { return index + 1 == parameters.layers.size() && batch.rows_R.defined(); }
   // Of the rows behind the attention of a layer.
@@ -79,6 +80,11 @@ at::Tensor Decoder::enter(const at::Tensor& x, const kernel::RowShares& shares) 
   return shares.group ? kernel::gather_rows(x, shares) : x;
 }
 
+kernel::Again Decoder::entered_again(const kernel::Again& x_again, const kernel::RowShares& shares) const {
+  if (!x_again || !shares.group) return x_again;
+  return [x_again, shares] { return kernel::gather_rows(x_again(), shares); };
+}
+
 // In one message.
 std::vector<at::Tensor> Decoder::enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const {
   if (!shares.group) return parts;
@@ -96,9 +102,9 @@ at::Tensor Decoder::leave(const at::Tensor& x, const kernel::RowShares& shares) 
   return place_.tp ? kernel::sum_ranks(x, *place_.tp) : x;
 }
 
-at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const {
+at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const {
   const LayerParameters& p = pass.parameters.layers[index];
-  at::Tensor qkv = kernel::linear(gemm_, enter(x, pass.tokens), p.qkv);
+  at::Tensor qkv = kernel::linear(gemm_, enter(x, pass.tokens), p.qkv, entered_again(x_again, pass.tokens));
   if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
   qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
   return pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
@@ -124,13 +130,13 @@ std::pair<at::Tensor, at::Tensor> Decoder::rotate_latent(const at::Tensor& q, co
 // A key is [up(latent) | rotated], a value up(latent). Where a cache holds the latents, the up-projections move to the queries
 // and the outputs: one key [latent | rotated] then serves all heads, and is its own value ("absorbed"). Parity mode does so
 // in training too, for the same bits.
-at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::Tensor& x) const {
+at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const {
   constexpr double kEps = 1e-6;  // of the norms of latents, whatever the model's is
   const LayerParameters& p = pass.parameters.layers[index];
   const MlaConfig& m = config_.mla;
   const int64_t T = pass.tokens.total(), heads = shape_.num_heads;
-  const at::Tensor q_in = m.q_rank > 0 ? kernel::add_rms_norm(kernel::linear(gemm_, x, p.q_down), {}, p.q_down_norm, kEps).second : x;
-  const at::Tensor down = kernel::linear(gemm_, x, p.kv_down);
+  const at::Tensor q_in = m.q_rank > 0 ? kernel::add_rms_norm(kernel::linear(gemm_, x, p.q_down, x_again), {}, p.q_down_norm, kEps).second : x;
+  const at::Tensor down = kernel::linear(gemm_, x, p.kv_down, x_again);
   const at::Tensor normed = kernel::add_rms_norm(down.narrow(1, 0, m.kv_rank).contiguous(), {}, p.kv_down_norm, kEps).second;
   const std::vector<at::Tensor> entered = enter_together({q_in, normed, down.narrow(1, m.kv_rank, m.rope_dim).contiguous()}, pass.tokens);
   const at::Tensor &latent = entered[1], &shared = entered[2];
@@ -190,8 +196,11 @@ kernel::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
   return loss;
 }
 
-at::Tensor Decoder::mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const {
-  return kernel::linear(gemm_, kernel::swiglu(kernel::linear(gemm_, x, gate_up)), down);
+at::Tensor Decoder::mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const kernel::Again& x_again) const {
+  const at::Tensor gate_up = kernel::linear(gemm_, x, weights.gate_up, x_again);
+  kernel::Again active_again;
+  if (pass.selective) active_again = [kept = gate_up.detach()] { return kernel::swiglu(kept); };
+  return kernel::linear(gemm_, kernel::swiglu(gate_up), weights.down, active_again);
 }
 
 // A rank with some of an expert's columns takes the tokens of those with the others, and all add up.
@@ -229,13 +238,19 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
     else mine(to).copy_(taken);
   }
   const at::Tensor out = routed(p, x, routing, shares);
-  return m.num_shared_experts > 0 ? at::add(out, leave(mlp(enter(x, shares), p.shared_gate_up, p.shared_down), shares)) : out;
+  return m.num_shared_experts > 0 ? at::add(out, leave(mlp(pass, enter(x, shares), {p.shared_gate_up, p.shared_down}, {}), shares)) : out;
 }
 
 std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const {
   const LayerParameters& p = pass.parameters.layers[index];
+  const auto again = [&](const at::Tensor& summed, const kernel::Parameter& norm) -> kernel::Again {
+    if (!pass.selective) return {};
+    return [kept = summed.detach(), norm, eps = config_.norm_eps] { return kernel::rms_norm(kept, norm, eps); };
+  };
   auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
-  at::Tensor attended = config_.mla.kv_rank > 0 ? latent_attention(pass, index, normed) : plain_attention(pass, index, normed);
+  const kernel::Again normed_again = again(residual, p.input_norm);
+  at::Tensor attended = config_.mla.kv_rank > 0 ? latent_attention(pass, index, normed, normed_again)
+                                                : plain_attention(pass, index, normed, normed_again);
   if (pass.selects(index)) {
     attended = kernel::select_rows(attended, pass.batch.rows_R);
     residual = kernel::own_rows(kernel::select_rows(enter(residual, pass.tokens), pass.batch.rows_R), pass.wanted);
@@ -244,13 +259,14 @@ std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index,
   attended = leave(kernel::linear(gemm_, attended, p.output), shares);
   auto [middle, post] = kernel::add_rms_norm(residual, attended, p.post_norm, config_.norm_eps);
   if (p.router.value.defined()) return {middle, experts(pass, index, post)};
-  return {middle, leave(mlp(enter(post, shares), p.gate_up, p.down), shares)};
+  return {middle, leave(mlp(pass, enter(post, shares), {p.gate_up, p.down}, entered_again(again(middle, p.post_norm), shares)), shares)};
 }
 
 at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context, const PassOptions& options) const {
   comm::Group* dealt = deals_rows(context) ? place_.tp : nullptr;
   const int64_t T = batch.ids_T.size(0), R = batch.rows_R.defined() ? batch.rows_R.numel() : T;
-  const Pass pass{parameters, batch, context, kernel::even_shares(dealt, T), kernel::even_shares(dealt, R)};
+  const Pass pass{parameters, batch, context, kernel::even_shares(dealt, T), kernel::even_shares(dealt, R),
+                  options.recompute == Recompute::kSelective};
   at::Tensor x = options.carried_tH, delta;
   if (begins(options.chunk)) {
     x = leave(kernel::embed(parameters.embedding, batch.ids_T, first_row_), pass.tokens);
@@ -260,7 +276,7 @@ at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch&
   for (int64_t i = begin; i < end; ++i) {
     if (options.layer_done) x = kernel::after_backward(x, [done = options.layer_done, i] { done(i); });
     const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, static_cast<size_t>(i), a, b); };
-    std::tie(x, delta) = options.recompute ? kernel::recompute(run, x, delta) : run(x, delta);
+    std::tie(x, delta) = options.recompute == Recompute::kFull ? kernel::recompute(run, x, delta) : run(x, delta);
   }
   if (!ends(options.chunk)) return at::add(x, delta);
   return enter(kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second, pass.shares(parameters.layers.size() - 1));

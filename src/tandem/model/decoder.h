@@ -63,11 +63,18 @@ struct TokenBatch {
   RouterLosses* router_losses = nullptr;  ///< null: none
 };
 
+/// What a training pass computes again in its backward pass instead of keeping it.
+enum class Recompute {
+  kNone,
+  kSelective,  ///< norms and activations: the inputs of linears that are cheap to have again
+  kFull,       ///< all but the inputs of layers
+};
+
 /// One pass through a chunk of this rank's layers: all it has, but for vpp.
 struct PassOptions {
   int chunk = 0;
   at::Tensor carried_tH;   ///< from the chunk before (Decoder::carried_rows); undefined where tokens enter
-  bool recompute = false;  ///< keep only the layers' inputs for the backward pass; then batch and context must outlive it
+  Recompute recompute = Recompute::kNone;  ///< batch and context must outlive the backward pass
   std::function<void(int64_t layer)> layer_done;  ///< called in the backward pass when a layer's gradients are final; may be empty
 };
 
@@ -128,13 +135,17 @@ class Decoder {
  private:
   struct Pass;
   bool deals_rows(const AttentionContext& context) const;
+  kernel::Again entered_again(const kernel::Again& x_again, const kernel::RowShares& shares) const;
   at::Tensor enter(const at::Tensor& x, const kernel::RowShares& shares) const;
   std::vector<at::Tensor> enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const;
   at::Tensor leave(const at::Tensor& x, const kernel::RowShares& shares) const;
-  at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
-  at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x) const;
+  at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const;
+  at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const;
   std::pair<at::Tensor, at::Tensor> rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const;
-  at::Tensor mlp(const at::Tensor& x, const kernel::Parameter& gate_up, const kernel::Parameter& down) const;
+  struct MlpWeights {
+    const kernel::Parameter &gate_up, &down;
+  };
+  at::Tensor mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const kernel::Again& x_again) const;
   at::Tensor routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing, const kernel::RowShares& shares) const;
   at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
   at::Tensor layer_routes(const at::Tensor& routes_TX, size_t index) const;

@@ -20,7 +20,7 @@ struct Options {
   int64_t micro_batch_tokens = 8192;
   int64_t logprob_micro_batch_tokens = 16384;
   int64_t reference_micro_batch_tokens = 16384;
-  bool recompute = false;
+  std::string recompute = "none";
   int64_t gradient_bucket_mib = 64;
   bool swap_optimizer = false;
   double router_balance_coef = 0;
@@ -41,7 +41,9 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("micro_batch_tokens", o.micro_batch_tokens, "Packed tokens of one forward and backward pass, per rank.", at_least(1));
   field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.", at_least(1));
   field("reference_micro_batch_tokens", o.reference_micro_batch_tokens, "Packed tokens of one pass of the reference stage.", at_least(1));
-  field("recompute", o.recompute, "Keep only layer inputs and run each layer again in the backward pass.");
+  field("recompute", o.recompute,
+        "What the backward pass computes again instead of keeping it: selective the norms and activations, full all but the inputs of layers.",
+        one_of({"none", "selective", "full"}));
   field("gradient_bucket_mib", o.gradient_bucket_mib,
         "Gradients of whole layers up to so many MiB are summed over the ranks together, while the backward pass goes on.", at_least(1));
   field("swap_optimizer", o.swap_optimizer,

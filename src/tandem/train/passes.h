@@ -21,7 +21,7 @@ struct TrainingPass {
   const model::Decoder& decoder;
   const model::ModelParameters& parameters;
   double temperature;
-  bool recompute;
+  model::Recompute recompute;
   std::function<void(int64_t layer)> layer_done;  ///< when the step's gradients of a layer are final; may be empty
 };
 

@@ -17,6 +17,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/device/allocation_meter.h"
 #include "tandem/train/passes.h"
 
 namespace tandem::train {
@@ -34,6 +35,15 @@ at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const F
   at::Tensor out = at::empty({batch.response_offsets.back()}, at::kFloat);
   for (size_t i = 0; i < batch.rows.size(); ++i) fill(rows[batch.rows[i]], batch.response_offsets[i], out.data_ptr<float>() + batch.response_offsets[i]);
   return out;
+}
+
+}  // namespace
+
+namespace {
+
+model::Recompute recompute_of(const Options& o) {
+  if (o.recompute == "full") return model::Recompute::kFull;
+  return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
 }
 
 }  // namespace
@@ -155,16 +165,21 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
-  const double passes_begin_s = now_s();
-  run_training({setup_.decoder, parameters_, temperature, options_.recompute, [this](int64_t layer) { optimizer_.layer_ready(layer); }}, batches,
-               [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
-                 split_rows(batch, head.logprobs_R.detach(), report.logprobs);
-                 totals.entropy += head.entropy_R.sum().item<double>();
-                 const at::Tensor share = loss(batch, head.logprobs_R, totals);
-                 totals.loss += share.item<double>();
-                 return share;
-               });
-  if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", passes_begin_s, now_s());
+  const TrainingPass pass{setup_.decoder, parameters_, temperature, recompute_of(options_),
+                          [this](int64_t layer) { optimizer_.layer_ready(layer); }};
+  {
+    const double begin_s = now_s();
+    device::AllocationMeter meter(setup_.arena, "activations");
+    run_training(pass, batches, [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
+      split_rows(batch, head.logprobs_R.detach(), report.logprobs);
+      totals.entropy += head.entropy_R.sum().item<double>();
+      const at::Tensor share = loss(batch, head.logprobs_R, totals);
+      totals.loss += share.item<double>();
+      return share;
+    });
+    report.activation_peak_bytes = meter.peak_bytes();
+    if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", begin_s, now_s());
+  }
   for (const MicroBatch& batch : batches)
     if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
 

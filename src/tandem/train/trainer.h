@@ -42,6 +42,7 @@ struct StepReport {
   double sequence_tokens = 0;       ///< prompt and response of every row
   std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
   std::optional<double> router_balance, router_z;  ///< what the coefficients multiply, as a mean over sparse layers
+  int64_t activation_peak_bytes = 0;  ///< most that the passes of this rank held at once
   double computed_tokens = 0;       ///< what went through the model: a shared prompt counts once, a row's last token not at all
   /// Of this rank's rows, under the weights before the update; on the last pipeline stage, empty on the others.
   std::vector<std::vector<float>> logprobs;

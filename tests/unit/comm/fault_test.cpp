@@ -3,12 +3,10 @@
 // whose minutes pass at once. Whoever is not to blame must say who is.
 #include <gtest/gtest.h>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-
 #include <filesystem>
 #include <regex>
 
+#include "../../comm_operation.h"
 #include "../../virtual_clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
@@ -64,31 +62,6 @@ Trial draw(RandomStream& random, int number) {
   return t;
 }
 
-/// Whether the result is right, so that a fault that only spoils numbers shows.
-bool run(Group& g, Operation operation) {
-  const int64_t n = g.size();
-  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
-  at::Tensor one = at::full({64}, g.rank() + 1, at::kFloat), all = at::full({n * 64}, g.rank() + 1, at::kFloat);
-  const auto total = static_cast<float>(n * (n + 1) / 2);
-  std::vector<std::byte> out(static_cast<size_t>(n), std::byte(g.rank())), in(static_cast<size_t>(n));
-  const std::vector<int64_t> ones(static_cast<size_t>(n), 1);
-  switch (operation) {
-    case Operation::kBarrier: g.barrier(); return true;
-    case Operation::kBroadcast: g.broadcast(one, g.size() - 1); return one[5].item<float>() == static_cast<float>(n);
-    case Operation::kAllReduce: g.all_reduce(one, ReduceOp::kSum); return one[63].item<float>() == total;
-    case Operation::kAllGather: g.all_gather(all, one); return all[n * 64 - 1].item<float>() == static_cast<float>(n);
-    case Operation::kReduceScatter: g.reduce_scatter(one, all); return one[0].item<float>() == total;
-    case Operation::kAllToAllV: g.all_to_all_v(out, ones, in, ones); return in.back() == std::byte(n - 1);
-    case Operation::kSend:
-    case Operation::kReceive:
-      g.send(one, next, 3);
-      g.receive(one, before, 3);
-      return one[1].item<float>() == static_cast<float>(before + 1);
-    case Operation::kSplit: return g.split(g.rank() / 2, "pair")->size() == (g.rank() / 2 * 2 + 1 < n ? 2 : 1);
-  }
-  return false;
-}
-
 struct Outcome {
   std::vector<std::string> errors;  // by rank; "" where it went on to the end
   std::vector<double> end_s;        // by rank
@@ -108,7 +81,7 @@ void run_rank(Group& world, const Trial& t, VirtualClock& clock, Outcome& outcom
       if (t.kind == Kind::kThrow) throw std::runtime_error("injected");
       clock.sleep_s(t.kind == Kind::kHang ? 100 * kDeadline_s : t.sleep_s);
     }
-    EXPECT_TRUE(run(*groups[step.depth], step.operation)) << operation_name(step.operation);
+    EXPECT_TRUE(operation_is_right(*groups[step.depth], step.operation)) << operation_name(step.operation);
   }
   world.barrier();
 }

@@ -122,7 +122,7 @@ TEST_P(ZeroRows, GoThroughRoutersAndExperts) {
     router.loss = {0.1f, 0.1f, at::ones({kExperts}), at::empty({0}, at::kBool), &z_sum, &balance_sum};
     const Routing routing = route(gemm, x, router, {});
     const Parameter &gate_up = weight({kExperts * 2 * kInner, kWidth}), &down = weight({kExperts * kWidth, kInner});
-    const ExpertWeights weights{gate_up, down, {{0, kExperts}, 0, nullptr, 1, 0}};
+    const ExpertWeights weights{gate_up, down, {{0, kExperts}}};
     check(experts(gemm, x, routing, weights), x, {0, kWidth});
   }
   EXPECT_EQ(z_sum, 0);

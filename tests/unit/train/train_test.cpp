@@ -53,7 +53,7 @@ struct Case {
 
 double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
 
-Options options_of(int64_t micro_batch_tokens, bool recompute = false) {
+Options options_of(int64_t micro_batch_tokens, const std::string& recompute = "none") {
   Options o;
   o.micro_batch_tokens = micro_batch_tokens;
   o.recompute = recompute;
@@ -70,7 +70,7 @@ TEST(Trainer, SplittingABatchChangesTheGradientByRoundingAlone) {
     const StepReport want = whole.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
     EXPECT_GT(want.grad_norm, 0);
     for (int64_t tokens : {1, 50, 120}) {
-      Case split(options_of(tokens, tokens == 50));
+      Case split(options_of(tokens, tokens == 50 ? "full" : "none"));
       const StepReport got = split.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
       EXPECT_LT(relative(split.trainer.grads(), whole.trainer.grads()), 2e-6) << tokens;
       EXPECT_NEAR(got.grad_norm / want.grad_norm, 1.0, 1e-6);
@@ -85,7 +85,7 @@ TEST(Trainer, SplittingABatchChangesTheGradientByRoundingAlone) {
 TEST(Trainer, RecomputingLayersGivesTheSameGradientBitForBit) {
   const Rows batch(6);
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Case keep(options_of(8192), dtype), again(options_of(8192, true), dtype);
+    Case keep(options_of(8192), dtype), again(options_of(8192, "full"), dtype);
     keep.trainer.supervised_step(batch.rows, 1e-3);
     again.trainer.supervised_step(batch.rows, 1e-3);
     const auto &a = keep.model.gemm.choice(), &b = again.model.gemm.choice();  // measured, so two models may have chosen differently

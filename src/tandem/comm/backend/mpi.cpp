@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of a process that is a rank of an MPI job, from MPI_Init to which rank reports an error.
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -69,9 +70,15 @@ void run_mpi(double deadline_s, const RankBody& body) {
     job.abort(join_text("rank ", job.rank(), " failed: ", what_of(error)));
   }
   if (!job.all_ended(deadline_s)) {
+    // MPI can no longer end as it should. Whoever lives says why before the launcher is told to end the rest.
     const std::string reason = error ? what_of(error) : join_text("rank ", job.rank(), ": a peer did not end: ", job.death());
     log::write("error", reason);
-    MPI_Abort(MPI_COMM_WORLD, 3);
+    job.all_reported();
+    if (job.is_first_alive()) {
+      usleep(500000);  // the others leave with an exit code of their own
+      MPI_Abort(MPI_COMM_WORLD, 3);
+    }
+    throw ReportedElsewhere(3, reason);
   }
   const std::string death = job.death();
   if (!error && death.empty()) {

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kMaxMessage_bytes = int64_t{1} << 30;  // MPI counts are ints
 constexpr int64_t kOneRound_bytes = 64 << 10;            // below it all_reduce sends everything to everyone: one latency less
+constexpr double kStuck_s = 0.5;                         // who has waited so long is not to blame for what others miss
 constexpr const char* kMisfit = "the message does not have the bytes expected (ranks called different operations, or a peer died)";
 
 /// The messages of one operation that are under way, and the peer of each.
@@ -170,7 +171,10 @@ class MpiGroup : public Group {
     MPI_Comm comm;
     check_mpi(MPI_Comm_group(comm_, &whole), "MPI_Comm_group");
     check_mpi(MPI_Group_incl(whole, static_cast<int>(members.size()), members.data(), &part), "MPI_Group_incl");
-    check_mpi(MPI_Comm_create_group(comm_, part, 0, &comm), "MPI_Comm_create_group");
+    {
+      const MpiJob::Blocking blocking(job_, place("split"));
+      check_mpi(MPI_Comm_create_group(comm_, part, 0, &comm), "MPI_Comm_create_group");
+    }
     MPI_Group_free(&part);
     MPI_Group_free(&whole);
     std::vector<int> in_world;
@@ -238,7 +242,8 @@ class MpiGroup : public Group {
   }
 
   void finish(Flight& flight, const char* op) {
-    const Deadline deadline = Deadline::after_s(job_.deadline_s);
+    const Deadline deadline = Deadline::after_s(job_.deadline_s), patience = Deadline::after_s(kStuck_s);
+    bool is_stuck = false;
     flight.statuses.resize(flight.requests.size());
     for (int64_t round = 0;; ++round) {
       int done = 0;
@@ -247,8 +252,9 @@ class MpiGroup : public Group {
         cancel(flight);
         fail(join_text(place(op), " with ", ranks(flight.peers), ": ", kMisfit));
       }
-      if (done) return;
+      if (done) return job_.count_stuck(is_stuck ? -1 : 0);
       if (round % 64 != 63) continue;
+      if (!is_stuck && patience.passed()) is_stuck = true, job_.count_stuck(1);
       if (!job_.death().empty()) {
         cancel(flight);
         throw_if_dead(op);
@@ -261,9 +267,9 @@ class MpiGroup : public Group {
   [[noreturn]] void late(Flight& flight, const char* op) {
     std::vector<int> missing;
     for (size_t i = 0; i < flight.requests.size(); ++i)
-      if (flight.requests[i] != MPI_REQUEST_NULL) missing.push_back(flight.peers[i]);
+      if (flight.requests[i] != MPI_REQUEST_NULL) missing.push_back(world_rank(flight.peers[i]));
     cancel(flight);
-    fail(join_text(place(op), ": no sign of ", ranks(missing), " within ", job_.deadline_s, " s"));
+    fail(join_text(place(op), ": ", job_.blame(missing)));
   }
 
   [[noreturn]] void fail(const std::string& reason) {

@@ -3,17 +3,29 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "tandem/base/check.h"
-#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/comm/group.h"
+#include "tandem/base/log.h"
 
 namespace tandem::comm {
 namespace {
 
-constexpr double kGrace_s = 5;  // what peers get to end by themselves after an abort
+constexpr double kGrace_s = 5;       // what peers get to end by themselves after an abort
+constexpr double kReport_s = 2;      // and to say why, where one of them never will
+constexpr double kLastResort_s = 15;  // after it a process that still does not end ends itself
+constexpr double kMeet_s = 10;
+
+bool contains(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
+
+std::string named(const std::vector<int>& ranks) {
+  std::string all;
+  for (int r : ranks) all += join_text(all.empty() ? "" : ", ", "rank ", r);
+  return all;
+}
 
 bool delivered(SentMessage& message) {
   int done = 0;
@@ -38,12 +50,40 @@ MpiJob::MpiJob(double deadline_s) : deadline_s(deadline_s) {
   MPI_Comm_rank(notices_, &rank_);
   MPI_Comm_size(notices_, &size_);
   MPI_Irecv(heard_.data(), static_cast<int>(heard_.size()), MPI_CHAR, MPI_ANY_SOURCE, kNoticeTag, notices_, &notice_);
+  if (size_ > 1) start_heartbeat();
+}
+
+void MpiJob::start_heartbeat() {
+  std::array<char, 4096> invitation{};
+  std::optional<Listener> listener;
+  if (rank_ == 0) {
+    try {
+      listener.emplace();
+      listener->invitation().copy(invitation.data(), invitation.size() - 1);
+    } catch (const PeerError& e) {
+      log::warning(e.what(), ": a rank that dies shows at the deadline only");
+    }
+  }
+  check_mpi(MPI_Bcast(invitation.data(), static_cast<int>(invitation.size()), MPI_CHAR, 0, notices_), "MPI_Bcast");
+  if (!invitation[0]) return;
+  std::vector<Link> links(static_cast<size_t>(size_));
+  if (listener) links = listener->accept_all(size_, kMeet_s);
+  else links[0] = accept_invitation(invitation.data(), rank_, kMeet_s);
+  if (rank_ != 0 && !links[0].is_open())
+    log::warning("rank ", rank_, ": no TCP connection to rank 0: if it dies, that shows at the deadline only");
+  heartbeat_ = std::make_unique<Heartbeat>(rank_, std::move(links), Heartbeat::Hooks{
+      .died = [this](int rank) {
+        std::lock_guard lock(mutex_);
+        die(join_text("rank ", rank, " died"), true);
+      },
+      .is_stuck = [this] { return num_stuck_ > 0; },
+      .each_beat = [this] { watch_over_blocking(); }});
 }
 
 void MpiJob::abort(const std::string& reason) noexcept {
   std::lock_guard lock(mutex_);
   if (dead_) return;
-  die(reason);
+  die(reason, false);
   // Kept until the process ends: a peer may take it late.
   std::strncpy(told_.data(), reason.c_str(), told_.size() - 1);
   for (int r = 0; r < size_; ++r) {
@@ -59,11 +99,55 @@ std::string MpiJob::death() {
   if (!dead_ && notice_ != MPI_REQUEST_NULL) {
     int arrived = 0;
     if (MPI_Test(&notice_, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
-      die(heard_.data());
-      killed_by_peer_ = true;
+      die(heard_.data(), true);
     }
   }
   return reason_;
+}
+
+bool MpiJob::killed_by_peer() {
+  std::lock_guard lock(mutex_);
+  return killed_by_peer_;
+}
+
+std::string MpiJob::blame(const std::vector<int>& missing) {
+  const std::vector<int> lost = heartbeat_ ? heartbeat_->lost() : std::vector<int>{}, stuck = heartbeat_ ? heartbeat_->stuck() : lost;
+  std::vector<int> suspects = lost;  // who does not beat; else, who does not wait
+  if (suspects.empty())
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_ && !contains(stuck, r)) suspects.push_back(r);
+  std::vector<int> guilty;
+  for (int r : suspects)
+    if (contains(missing, r)) guilty.push_back(r);
+  std::string whom = named(guilty);
+  if (guilty.empty()) whom = suspects.empty() ? named(missing) : named(suspects) + ", for whom " + named(missing) + " waits,";
+  return join_text("no sign of ", whom, " within ", deadline_s, " s");
+}
+
+MpiJob::Blocking::Blocking(MpiJob& job, std::string place) : job_(job) {
+  std::lock_guard lock(job_.mutex_);
+  entry_ = job_.blocking_.emplace(job_.blocking_.end(), Clock::now() + duration_of_s(job_.deadline_s), std::move(place));
+}
+
+MpiJob::Blocking::~Blocking() {
+  std::lock_guard lock(job_.mutex_);
+  job_.blocking_.erase(entry_);
+}
+
+/// In the heartbeat's thread, at each beat.
+void MpiJob::watch_over_blocking() {
+  const std::vector<int> lost = heartbeat_ ? heartbeat_->lost() : std::vector<int>{};
+  std::lock_guard lock(mutex_);
+  std::string place;
+  for (const auto& [until, where] : blocking_) {
+    place = where;
+    if (Clock::now() >= until)
+      die(join_text(where, ": no sign of ", lost.empty() ? "some rank" : named(lost), " within ", deadline_s, " s"), false);
+  }
+  if (!dead_ || Clock::now() < died_at_ + duration_of_s(place.empty() ? kLastResort_s : kReport_s)) return;
+  if (place.empty()) place = join_text("rank ", rank_, ": what it does");
+  log::write("error", reason_.starts_with(place) ? reason_ : place + " ended: " + reason_);
+  MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
 void MpiJob::keep(SentMessage message) {
@@ -92,6 +176,7 @@ bool MpiJob::all_ended(double seconds) {
   for (int done = 0; !done;) {
     if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
     const bool dead = !death().empty();
+    if (dead && !done && heartbeat_ && !heartbeat_->lost().empty()) return false;  // that one will not come
     if (dead && !hurry) {
       hurry = true;
       deadline = Deadline::after_s(kGrace_s);
@@ -115,9 +200,25 @@ void MpiJob::close() {
   }
 }
 
-void MpiJob::die(const std::string& reason) {
+void MpiJob::all_reported() {
+  if (!heartbeat_) return;
+  heartbeat_->say_done();
+  if (!heartbeat_->all_done(kReport_s)) usleep(500000);  // those that no longer hear of each other get as long
+}
+
+bool MpiJob::is_first_alive() {
+  const std::vector<int> lost = heartbeat_ ? heartbeat_->lost() : std::vector<int>{};
+  for (int r = 0; r < rank_; ++r)
+    if (!contains(lost, r)) return false;
+  return true;
+}
+
+void MpiJob::die(const std::string& reason, bool by_peer) {
+  if (dead_) return;
   dead_ = true;
+  killed_by_peer_ = by_peer;
   reason_ = reason;
+  died_at_ = Clock::now();
 }
 
 }  // namespace tandem::comm

@@ -6,10 +6,15 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "tandem/base/clock.h"
+#include "tandem/comm/backend/heartbeat.h"
 
 namespace tandem::comm {
 
@@ -23,9 +28,11 @@ struct SentMessage {
   std::string name;  // as errors say it
 };
 
-/// Ownership  its own communicator, on which a failing rank tells the others why; sent messages until they are delivered.
+/// Ownership  its own communicator, on which a failing rank tells the others why; the heartbeat; sent messages until they are
+///            delivered.
 /// Threads    any.
-/// Blocking   only all_ended and gather.
+/// Blocking   the constructor, which is collective, and all_ended, gather and all_reported.
+/// Errors     a rank that does not end within seconds of a death, its own thread stuck in MPI, ends the job by MPI_Abort.
 class MpiJob {
  public:
   explicit MpiJob(double deadline_s);
@@ -35,16 +42,39 @@ class MpiJob {
   /// The reason the job is dead, "" while it lives. Looks for notices of others, and lets go of messages that have arrived.
   std::string death();
   /// Whether the first reason came from another rank. After death().
-  bool killed_by_peer() const { return killed_by_peer_; }
+  bool killed_by_peer();
 
   void keep(SentMessage message);
   /// Names of messages that nobody took; only after all_ended.
   std::vector<std::string> undelivered();
 
-  /// Waits until all ranks have ended their body. False if some have not within `seconds` (after a death: within the grace).
+  /// `no sign of rank 2 within 60 s`: of ranks that an operation waits for in vain, those to blame.
+  std::string blame(const std::vector<int>& missing);
+  /// How many threads of this rank have waited in one operation for a while. One that gave up stays among them.
+  void count_stuck(int change) { num_stuck_ += change; }
+
+  /// Stands around an MPI call that waits for others with no deadline of its own.
+  class Blocking {
+   public:
+    Blocking(MpiJob& job, std::string place);
+    ~Blocking();
+    Blocking(const Blocking&) = delete;
+    Blocking& operator=(const Blocking&) = delete;
+
+   private:
+    MpiJob& job_;
+    std::list<std::pair<Clock::time_point, std::string>>::iterator entry_;
+  };
+
+  /// Waits until all ranks have ended their body. False if some have not within `seconds` (after a death: within the grace),
+  /// or never will.
   bool all_ended(double seconds);
   /// What every rank brings, by rank; only after all_ended.
   std::vector<int> gather(int mine);
+  /// Where not all have ended: waits, for seconds at most, until those that live have reported their error, as this rank has.
+  void all_reported();
+  /// Whether this is the lowest rank that lives.
+  bool is_first_alive();
   /// Ends the channel; only after all_ended.
   void close();
 
@@ -54,16 +84,22 @@ class MpiJob {
 
  private:
   static constexpr int kNoticeTag = 1;
-  void die(const std::string& reason);
+  void start_heartbeat();
+  void die(const std::string& reason, bool by_peer);
+  void watch_over_blocking();
 
   std::mutex mutex_;
   MPI_Comm notices_ = MPI_COMM_NULL;
   MPI_Request notice_ = MPI_REQUEST_NULL;
   std::array<char, 1024> heard_{}, told_{};
   std::list<SentMessage> sent_;
+  std::list<std::pair<Clock::time_point, std::string>> blocking_;  // until when, and where
+  std::atomic<int> num_stuck_{0};
   int rank_ = 0, size_ = 1;
   bool dead_ = false, killed_by_peer_ = false;
+  Clock::time_point died_at_{};
   std::string reason_;
+  std::unique_ptr<Heartbeat> heartbeat_;  // last: its thread uses the rest; null for one rank, or where no port could be opened
 };
 
 }  // namespace tandem::comm

@@ -129,9 +129,14 @@ struct HeadNormStep final : Step {
 struct LinearStep final : Step {
   const Gemm* gemm = nullptr;
   Parameter weight;
+  Again x_again;
+  void release_variables() override {
+    saved.clear();
+    x_again = nullptr;
+  }
   variable_list apply(variable_list&& grads) override {
     const at::Tensor dy = grad_of(grads, 0);
-    add_weight_grad(*gemm, weight, 0, dy, saved[0]);
+    add_weight_grad(*gemm, weight, 0, dy, x_again ? x_again() : saved[0]);
     at::Tensor dx = at::empty({dy.size(0), weight.value.size(1)}, dy.options());
     gemm->input_grad(dx, dy, weight.value);
     return {dx};
@@ -281,14 +286,20 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
   return {total, normed};
 }
 
-at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight) {
+at::Tensor rms_norm(const at::Tensor& x, const Parameter& weight, double eps) {
+  at::NoGradGuard no_grad;
+  return add_rms_norm(x, {}, weight, eps).second;
+}
+
+at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight, const Again& x_again) {
   if (weight.packed.serves(x.size(0)) && !recording({x})) return packed_product(x, weight.packed);
   at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
   gemm.forward(y, x.detach(), weight.value);
   if (recording({x})) {
     auto step = make_step<LinearStep>({x});
     step->gemm = &gemm;
-    step->saved = {x.detach()};
+    if (x_again) step->x_again = x_again;
+    else step->saved = {x.detach()};
     step->weight = weight;
     attach(y, step);
   }

@@ -44,8 +44,14 @@ at::Tensor embed(const Parameter& table_VH, const at::Tensor& ids_T, int64_t fir
 /// {x + delta, rms_norm(x + delta) * weight}; delta may be undefined.
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_TH, const at::Tensor& delta_TH, const Parameter& weight_H, double eps);
 
-/// x w^T
-at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& weight_NK);
+/// Computes a tensor again in the backward pass, the same bits, so that it need not be kept. Empty: it is kept.
+using Again = std::function<at::Tensor()>;
+
+/// x w^T; x_again gives x.
+at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& weight_NK, const Again& x_again = {});
+
+/// The second output of add_rms_norm from the first. No gradient.
+at::Tensor rms_norm(const at::Tensor& x_TH, const Parameter& weight_H, double eps);
 
 /// RMSNorm of each query head by the first D of `norms` and of each key head by the others; values pass.
 at::Tensor head_norm(const at::Tensor& qkv_TW, const Parameter& norms_2D, double eps, const AttentionShape& shape);

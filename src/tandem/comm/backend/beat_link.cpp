@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/comm/backend/beat_link.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+
+namespace tandem::comm {
+namespace {
+
+constexpr size_t kFact_bytes = 5;
+constexpr double kHandshake_s = 1;
+
+/// What a rank says first; the listener answers with the token.
+struct Hello {
+  uint64_t token = 0;
+  int64_t rank = 0;
+};
+
+/// Moves exactly `bytes` before the time is over. The socket is non-blocking.
+template <class Move>
+bool move_all(int socket, size_t bytes, short event, Move move) {
+  const Deadline deadline = Deadline::after_s(kHandshake_s);
+  for (size_t done = 0; done < bytes;) {
+    pollfd ready{socket, event, 0};
+    if (deadline.passed()) return false;
+    if (poll(&ready, 1, 50) <= 0) continue;
+    const ssize_t moved = move(done);
+    if (moved > 0) done += static_cast<size_t>(moved);
+    else if (moved == 0 || (errno != EAGAIN && errno != EINTR)) return false;
+  }
+  return true;
+}
+template <class T>
+bool send_value(int socket, const T& value) {
+  const auto* bytes = reinterpret_cast<const char*>(&value);
+  return move_all(socket, sizeof value, POLLOUT, [&](size_t at) { return ::send(socket, bytes + at, sizeof value - at, MSG_NOSIGNAL); });
+}
+template <class T>
+bool receive_value(int socket, T& value) {
+  auto* bytes = reinterpret_cast<char*>(&value);
+  return move_all(socket, sizeof value, POLLIN, [&](size_t at) { return ::recv(socket, bytes + at, sizeof value - at, 0); });
+}
+
+// Close-on-exec: a worker process that outlives its rank must not keep the connection open.
+int new_socket() { return ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+
+void send_at_once(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+/// IPv4 addresses of this machine, the loopback last.
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> found;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) == 0) {
+    for (const ifaddrs* each = all; each; each = each->ifa_next) {
+      if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET) continue;
+      if (!(each->ifa_flags & IFF_UP) || (each->ifa_flags & IFF_LOOPBACK)) continue;
+      std::array<char, INET_ADDRSTRLEN> text{};
+      inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
+      found.push_back(text.data());
+    }
+    freeifaddrs(all);
+  }
+  found.push_back("127.0.0.1");
+  return found;
+}
+
+/// -1 unless that address answers with the token.
+int try_address(const std::string& address, uint16_t port, const Hello& hello) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  if (inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return -1;
+  const int socket = new_socket();
+  if (socket < 0) return -1;
+  const bool begun = ::connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS;
+  uint64_t answer = 0;
+  if (begun && send_value(socket, hello) && receive_value(socket, answer) && answer == hello.token) return socket;
+  ::close(socket);
+  return -1;
+}
+
+}  // namespace
+
+Link::Link(int socket) : socket_(socket) { send_at_once(socket); }
+
+Link::Link(Link&& other) noexcept
+    : socket_(std::exchange(other.socket_, -1)), in_(std::move(other.in_)), out_(std::move(other.out_)) {}
+
+Link& Link::operator=(Link&& other) noexcept {
+  close();
+  socket_ = std::exchange(other.socket_, -1);
+  in_ = std::move(other.in_);
+  out_ = std::move(other.out_);
+  return *this;
+}
+
+void Link::send(const Fact& fact) {
+  if (!is_open()) return;
+  // A stopped peer takes nothing: beats need not pile up for it.
+  if (fact.news != News::kBeat || out_.empty()) {
+    std::array<char, kFact_bytes> bytes{static_cast<char>(fact.news)};
+    std::memcpy(bytes.data() + 1, &fact.rank, sizeof fact.rank);
+    out_.append(bytes.data(), bytes.size());
+  }
+  flush();
+}
+
+void Link::flush() {
+  const ssize_t sent = ::send(socket_, out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent > 0) out_.erase(0, static_cast<size_t>(sent));
+  // What broke the connection shows when it is read.
+}
+
+std::vector<Fact> Link::receive() {
+  std::array<char, 4096> bytes;
+  while (is_open()) {
+    const ssize_t got = ::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) in_.append(bytes.data(), static_cast<size_t>(got));
+    else if (got == 0 || (errno != EAGAIN && errno != EINTR)) close();
+    else break;
+  }
+  std::vector<Fact> facts(in_.size() / kFact_bytes);
+  for (size_t i = 0; i < facts.size(); ++i) {
+    facts[i].news = static_cast<News>(in_[i * kFact_bytes]);
+    std::memcpy(&facts[i].rank, in_.data() + i * kFact_bytes + 1, sizeof facts[i].rank);
+  }
+  in_.erase(0, facts.size() * kFact_bytes);
+  return facts;
+}
+
+void Link::close() {
+  if (is_open()) ::close(std::exchange(socket_, -1));
+}
+
+Listener::Listener() : socket_(new_socket()) {
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof any;
+  if (socket_ < 0 || bind(socket_, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || listen(socket_, SOMAXCONN) != 0 ||
+      getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &size) != 0)
+    throw PeerError(join_text("rank 0: heartbeat: no TCP port can be opened: ", std::strerror(errno)));
+  std::random_device device;
+  token_ = uint64_t{device()} << 32 | device();
+  invitation_ = join_text(token_, " ", ntohs(any.sin_port));
+  for (const std::string& address : own_addresses()) invitation_ += " " + address;
+}
+
+Listener::~Listener() {
+  if (socket_ >= 0) ::close(socket_);
+}
+
+std::vector<Link> Listener::accept_all(int ranks, double seconds) const {
+  std::vector<Link> links(static_cast<size_t>(ranks));
+  const Deadline deadline = Deadline::after_s(seconds);
+  for (int come = 1; come < ranks && !deadline.passed();) {
+    pollfd ready{socket_, POLLIN, 0};
+    if (poll(&ready, 1, 50) <= 0) continue;
+    const int peer = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (peer < 0) continue;
+    Link link(peer);
+    Hello hello;
+    if (!receive_value(peer, hello) || hello.token != token_ || hello.rank < 1 || hello.rank >= ranks) continue;
+    if (!send_value(peer, token_)) continue;
+    Link& place = links[static_cast<size_t>(hello.rank)];
+    come += !place.is_open();
+    place = std::move(link);
+  }
+  return links;
+}
+
+Link accept_invitation(const std::string& invitation, int rank, double seconds) {
+  std::istringstream words(invitation);
+  Hello hello{0, rank};
+  uint16_t port = 0;
+  words >> hello.token >> port;
+  std::vector<std::string> addresses;
+  for (std::string address; words >> address;) addresses.push_back(address);
+  for (const Deadline deadline = Deadline::after_s(seconds); !deadline.passed();)
+    for (const std::string& address : addresses)
+      if (const int socket = try_address(address, port, hello); socket >= 0) return Link(socket);
+  return {};
+}
+
+}  // namespace tandem::comm

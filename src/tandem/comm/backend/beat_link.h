@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// TCP connections that carry the heartbeat: a few bytes each way, never waited for once they stand.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::comm {
+
+enum class News : uint8_t {
+  kBeat,    // the sender lives
+  kStuck,   // has waited in one operation for a while
+  kMoving,  // no longer
+  kSilent,  // sends no beats
+  kHeard,   // sends them again
+  kGone,    // its connection closed without a word
+  kDone,    // has reported its error and only waits for the others
+  kBye,     // ends as it should
+};
+
+/// What one rank says of a rank.
+struct Fact {
+  News news = News::kBeat;
+  int32_t rank = 0;
+};
+
+/// Ownership  the socket.
+/// Threads    one.
+/// Blocking   never.
+/// Errors     none: a connection that breaks is closed.
+class Link {
+ public:
+  Link() = default;
+  explicit Link(int socket);
+  Link(Link&& other) noexcept;
+  Link& operator=(Link&& other) noexcept;
+  ~Link() { close(); }
+
+  bool is_open() const { return socket_ >= 0; }
+  int socket() const { return socket_; }
+  void send(const Fact& fact);
+  /// What has arrived since the last call; may find the connection closed.
+  std::vector<Fact> receive();
+  void close();
+
+ private:
+  void flush();
+  int socket_ = -1;
+  std::string in_, out_;
+};
+
+/// Where the ranks of a job connect to.
+///
+/// Errors  PeerError if no port can be opened.
+class Listener {
+ public:
+  Listener();
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  /// `TOKEN PORT IP IP ...`: the token keeps strangers out; of the addresses of this machine one may reach it from another.
+  const std::string& invitation() const { return invitation_; }
+  /// Links by rank, as many as come within `seconds`; that of rank 0, the caller, is closed.
+  std::vector<Link> accept_all(int ranks, double seconds) const;
+
+ private:
+  int socket_ = -1;
+  uint64_t token_ = 0;
+  std::string invitation_;
+};
+
+/// A closed link if the listener cannot be reached within `seconds`.
+Link accept_invitation(const std::string& invitation, int rank, double seconds);
+
+}  // namespace tandem::comm

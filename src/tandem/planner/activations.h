@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a training pass keeps for its backward pass. docs/design/recompute.md has the formula.
+
+#include <cstdint>
+
+#include "tandem/model/decoder.h"
+#include "tandem/planner/memory.h"
+
+namespace tandem::planner {
+
+/// A micro-batch as a rank has it, without context parallelism.
+struct PassShape {
+  int64_t tokens = 0;  ///< T
+  int64_t wanted = 0;  ///< R: tokens whose hidden states the head sees
+};
+
+/// Bytes of tensors that live between the forward and the backward pass of a micro-batch, on average over TP ranks and, where experts are
+/// dealt, for an even load. Of pipeline rank 0's layers; all of them without pp.
+int64_t kept_activations(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
+/// By how many bytes the most that a step of one micro-batch holds at once falls below that without recompute: what is not kept, but for
+/// what one layer takes when it runs again.
+int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
+
+}  // namespace tandem::planner
