@@ -15,6 +15,7 @@
 #include <numbers>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/train/passes.h"
@@ -169,18 +170,20 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
+  const TrainingPass pass{setup_.decoder, parameters_, temperature, recompute_of(options_),
+                          [this](int64_t layer) { optimizer_.layer_ready(layer); }};
   {
+    const double begin_s = now_s();
     device::AllocationMeter meter(setup_.arena, "activations");
-    const auto layer_done = [this](int64_t layer) { optimizer_.layer_ready(layer); };
-    run_training({setup_.decoder, parameters_, temperature, recompute_of(options_), layer_done}, batches,
-                 [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
-                   split_rows(batch, head.logprobs_R.detach(), report.logprobs);
-                   totals.entropy += head.entropy_R.sum().item<double>();
-                   const at::Tensor share = loss(batch, head.logprobs_R, totals);
-                   totals.loss += share.item<double>();
-                   return share;
-                 });
+    run_training(pass, batches, [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
+      split_rows(batch, head.logprobs_R.detach(), report.logprobs);
+      totals.entropy += head.entropy_R.sum().item<double>();
+      const at::Tensor share = loss(batch, head.logprobs_R, totals);
+      totals.loss += share.item<double>();
+      return share;
+    });
     report.activation_peak_bytes = meter.peak_bytes();
+    if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", begin_s, now_s());
   }
   for (const MicroBatch& batch : batches)
     if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);

@@ -57,7 +57,7 @@ struct TrainerSetup {
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
   device::Arena* host = nullptr;    ///< for Options::swap_optimizer
-  monitor::Recorder* recorder = nullptr;  ///< gets the spans of the gradients' sums
+  monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
 };
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
