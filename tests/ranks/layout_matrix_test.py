@@ -3,7 +3,8 @@
 rank's gradient norms, log-probabilities and losses within 1e-5; each rollout layout gives one rank's greedy answers. Dense, sparse,
 and sparse with latent attention.
 
-With --mpi by processes, too, for one of the three; with --full for all."""
+With --mpi by processes, too, for one of the three; with --full for all, and for the models of ../shared/oracles."""
+import pathlib
 import sys
 import tempfile
 
@@ -20,10 +21,15 @@ TINY = {
 SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2}
 MODELS = {"dense": (small_model.tiny_config, {}), "sparse": (small_model.moe_config, {"num_experts": 8}),
           "latent": (small_model.mla_config, {"num_key_value_heads": 4})}
+# Of 2 and 3 layers, so without the deep layouts; at the rate of a real run. Their weights are large, and at the quickstart's rate
+# Adam alone, which divides by the size of a gradient, makes 1e-5 of their rounding in five steps.
+ORACLES = ("qwen2_tied", "qwen3_moe", "deepseek_v3")
+ORACLE_RATE = {"train.lr": 1e-5}
 DENSE = ["dp4", "tp4", "pp4", "tp2,pp2", "cp2,tp2", "dp2,tp2", "dp2,pp2,vpp2"]
 SPARSE = ["dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2", "dp2,tp2,pp2,ep4"]
+ROLLOUT_DENSE = ["tp4", "dp4", "pp4", "tp2,pp2"]
 ROLLOUT_SPARSE = ["tp4", "dp4", "pp4", "dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2"]
-ROLLOUT = {"dense": ["tp4", "dp4", "pp4", "tp2,pp2"], "sparse": ROLLOUT_SPARSE, "latent": ROLLOUT_SPARSE}
+DEEP = ("pp4", "dp2,pp2,vpp2")
 checks = rf.Checks()
 program = rf.built_program()
 
@@ -37,36 +43,58 @@ def answers(folder):
     return rf.rows(folder, "SELECT row, response FROM evals WHERE step = 0 ORDER BY row")
 
 
-def check_model(name, root):
-    make, changed = MODELS[name]
-    small_model.write_moe(root + "/model", root + "/init/init/hf", make, **{**SHAPE, **changed})
-    start = ["--model", root + "/model"]
-    program.quickstart(root + "/base", TINY, [*start, "--threads", "1"])
-    want = answers(root + "/base")
-    checks.check(len(set(r[1] for r in want)) >= 3, name + ": the base run answers in many ways")
-    replay = [*start, "--replay", root + "/base", "--no-eval"]
-    one = root + "/one"
-    program.quickstart(one, TINY, [*replay, "--threads", "1"])
-    print(name, flush=True)
-    for layout in DENSE + (SPARSE if name != "dense" else []):
-        ranks, folder = num_ranks(layout), root + "/" + layout
-        program.quickstart(folder, TINY, [*replay, "--threads", "1", "--ranks", str(ranks), "--train-layout", layout])
-        compare(checks, layout + ", threads", folder, one, STEPS)
-        if "--mpi" in sys.argv and ranks == 4 and (name == "latent" or "--full" in sys.argv):
-            program.quickstart(folder + "-mpi", TINY, [*replay, "--threads", "1", "--train-layout", layout], rf.mpi(ranks))
-            compare(checks, layout + ", processes", folder + "-mpi", one, STEPS)
-    for layout in ROLLOUT[name]:
-        ranks, folder = num_ranks(layout), root + "/rollout-" + layout
-        program.quickstart(folder, {**TINY, "run.steps": 1, "eval.after": "false"},
-                           [*start, "--threads", "1", "--ranks", str(ranks), "--train-layout", f"dp{ranks}", "--rollout-layout", layout])
+class Model:
+    def __init__(self, name, root, is_dense, is_deep=True, settings=TINY):
+        self.name, self.root, self.start, self.settings = name, root, ["--model", root + "/model"], settings
+        fits = [layout for layout in DENSE + ([] if is_dense else SPARSE) if is_deep or layout not in DEEP]
+        self.layouts = fits
+        self.rollouts = [layout for layout in (ROLLOUT_DENSE if is_dense else ROLLOUT_SPARSE) if is_deep or layout not in DEEP]
+
+    def check(self, processes):
+        program.quickstart(self.root + "/base", self.settings, [*self.start, "--threads", "1"])
+        want = answers(self.root + "/base")
+        checks.check(len(set(r[1] for r in want)) >= 3, self.name + ": the base run answers in many ways")
+        replay = [*self.start, "--replay", self.root + "/base", "--no-eval", "--threads", "1"]
+        one = self.root + "/one"
+        program.quickstart(one, self.settings, replay)
+        print(self.name, flush=True)
+        for layout in self.layouts:
+            ranks, folder = num_ranks(layout), self.root + "/" + layout
+            program.quickstart(folder, self.settings, [*replay, "--ranks", str(ranks), "--train-layout", layout])
+            compare(checks, layout + ", threads", folder, one, STEPS)
+            if processes and ranks == 4:
+                program.quickstart(folder + "-mpi", self.settings, [*replay, "--train-layout", layout], rf.mpi(ranks))
+                compare(checks, layout + ", processes", folder + "-mpi", one, STEPS)
+        for layout in self.rollouts:
+            self.check_rollout(layout, want)
+
+    def check_rollout(self, layout, want):
+        ranks, folder = num_ranks(layout), self.root + "/rollout-" + layout
+        program.quickstart(folder, {**self.settings, "run.steps": 1, "eval.after": "false"},
+                           [*self.start, "--threads", "1", "--ranks", str(ranks), "--train-layout", f"dp{ranks}", "--rollout-layout", layout])
         worst = max(abs(m["actor/kl_rollout_train"]) for m in rf.metrics(folder))
         checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (layout, worst))
         checks.check(answers(folder) == want, layout + ": greedy answers differ from one rank's")
         print("rollout %-18s kl_rollout_train %.2g, greedy answers equal: %s" % (layout, worst, answers(folder) == want), flush=True)
 
 
-for model in MODELS:
+def main():
+    full = "--full" in sys.argv
     with tempfile.TemporaryDirectory(prefix="tandem_layouts_") as folder:
         program.quickstart(folder + "/init", {**TINY, "run.steps": 1}, ["--no-eval"])
-        check_model(model, folder)
+        tokenizer = folder + "/init/init/hf"
+        for name, (make, changed) in MODELS.items():
+            root = pathlib.Path(folder, name)
+            root.mkdir()
+            small_model.write_moe(root / "model", tokenizer, make, **{**SHAPE, **changed})
+            Model(name, str(root), name == "dense").check("--mpi" in sys.argv and (full or name == "latent"))
+        oracles = rf.ROOT.parent / "shared/oracles/models"
+        for name in ORACLES if full and oracles.exists() else ():
+            root = pathlib.Path(folder, name)
+            root.mkdir()
+            small_model.with_tokenizer(root / "model", oracles / name, tokenizer)
+            Model(name, str(root), name == "qwen2_tied", is_deep=False, settings={**TINY, **ORACLE_RATE}).check("--mpi" in sys.argv)
+
+
+main()
 checks.exit()
