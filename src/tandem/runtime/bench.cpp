@@ -22,6 +22,7 @@
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/run.h"
 #include "tandem/text/tokenizer_files.h"
+#include "tandem/train/balance.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -286,6 +287,12 @@ json bench_generate(const BenchOptions& o) {
 
 namespace {
 
+model::TokenWork work_of(int64_t length) {
+  model::TokenWork work;
+  work.add(length);
+  return work;
+}
+
 // Random sequences with random advantages, as rows of a training step.
 struct TrainWork {
   std::vector<std::vector<int32_t>> ids;
@@ -323,46 +330,95 @@ double needed_flops(const model::ModelConfig& c, const TrainWork& w) {
   return 6 * (body + head + static_cast<double>(c.num_layers * c.q_size()) * w.work.squares);
 }
 
-// Log-probabilities of the packed step against those of each sequence alone.
-void check_trained(const BenchOptions& o, const std::vector<std::vector<float>>& alone, const std::vector<std::vector<float>>& packed) {
+// Log-probabilities of the packed step against those of each sequence alone; `rows` are those that this rank tells.
+void check_trained(const BenchOptions& o, std::span<const size_t> rows, const std::vector<std::vector<float>>& alone,
+                   const std::vector<std::vector<float>>& packed) {
   const double bound = o.dtype == "float32" ? 1e-3 : 0.25;
-  for (size_t r = 0; r < alone.size(); ++r)
-    for (size_t t = 0; t < alone[r].size(); ++t)
-      TANDEM_CHECK(std::abs(alone[r][t] - packed[r][t]) <= bound, "packed against alone: ", packed[r][t], ", ", alone[r][t]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<float>& want = alone[rows[i]];
+    for (size_t t = 0; t < want.size(); ++t)
+      TANDEM_CHECK(std::abs(want[t] - packed[i][t]) <= bound, "packed against alone: ", packed[i][t], ", ", want[t]);
+  }
+}
+
+// The rows of a data-parallel rank, dealt level.
+std::vector<size_t> rows_of_rank(const TrainWork& w, const model::ModelConfig& config, const model::Layout& layout, int rank) {
+  std::vector<double> costs;
+  for (const std::vector<int32_t>& ids : w.ids) costs.push_back(model::training_flops(config, work_of(std::ssize(ids))));
+  const std::vector<int> owner = train::balance(costs, layout.dp);
+  std::vector<size_t> mine;
+  for (size_t i = 0; i < owner.size(); ++i)
+    if (owner[i] == layout.dp_rank(rank)) mine.push_back(i);
+  return mine;
+}
+
+struct TrainBench {
+  const BenchOptions& options;
+  const train::Options train;
+  const model::Layout layout;
+  const TrainWork& work;
+  const std::vector<std::vector<float>>& alone;  // log-probabilities of each sequence
+};
+
+// Seconds of each measured step, and the peaks of this rank's arena; of rank 0 where the ranks differ.
+void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::Group& world, Figures& figures) {
+  const BenchOptions& o = b.options;
+  const int64_t threads = o.threads > 0 ? o.threads : device::num_cores();
+  device::set_compute_threads(static_cast<int>(std::max<int64_t>(1, threads / world.size())));
+  comm::Mesh mesh(world, model::mesh_sizes(b.layout));
+  device::Arena arena("device"), host("host");
+  ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, arena, "weights");
+  model.load(o.model);
+  train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0, &host});
+  trainer.start();
+  const std::vector<size_t> mine = rows_of_rank(b.work, model.config(), b.layout, world.rank());
+  std::vector<train::Row> rows;
+  for (size_t i : mine) rows.push_back(b.work.rows[i]);
+  const algo::Recipe recipe = algo::recipe_of(algo::named_recipe("grpo"));
+  for (int64_t i = 0; i <= o.repeats; ++i) {
+    world.barrier();
+    const double begin = now_s();
+    const train::StepReport step = trainer.policy_step(rows, recipe, 1.0, 1e-6);
+    const double seconds = now_s() - begin;
+    if (i == 0 && b.layout.speaks(world.rank())) check_trained(o, mine, b.alone, step.logprobs);
+    if (i == 0 || world.rank() != 0) continue;  // the first is the warm-up
+    figures["step_s"].push_back(seconds);
+    figures["peak_bytes"].push_back(static_cast<double>(arena.peak_bytes()));
+    figures["activation_peak_bytes"].push_back(static_cast<double>(step.activation_peak_bytes));
+    figures["peak_rss_bytes"].push_back(peak_rss_bytes());
+  }
 }
 
 }  // namespace
 
 json bench_train_step(const BenchOptions& o) {
   if (o.lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths");
-  Bench bench(o);
   train::Options options;
   if (o.micro_batch_tokens > 0) options.micro_batch_tokens = o.micro_batch_tokens;
-  train::Trainer trainer(options, {bench.model.table(), bench.model.decoder(), bench.model.values(),
-                                   train::Ranks::of_one(*bench.alone), bench.arena});
-  trainer.start();
-  const TrainWork w(bench);
-  const auto separate = train::score(bench.model.decoder(), bench.model.parameters(), w.rows, 1.0, 1);
-  const model::ModelConfig& config = bench.model.config();
-  const double flops = model::training_flops(config, w.work);
+  options.recompute = o.recompute;
+  options.swap_optimizer = o.swap_optimizer;
+  const model::ModelConfig config = model::read_config(o.model);
+  const model::Layout layout = model::parse_layout(o.train_layout, "--train-layout");
+  model::check_layout(layout, config, model::Use::kTraining, "--train-layout");
+  std::optional<Bench> bench(std::in_place, o);
+  const TrainWork w(*bench);
+  const auto separate = train::score(bench->model.decoder(), bench->model.parameters(), w.rows, 1.0, 1);
+  const model::kernel::Gemm gemm = bench->gemm;
+  bench.reset();  // its weights are not those that are trained
+  constexpr double kDeadlineS = 3600;
   Figures figures;
-  for (int64_t i = 0; i <= o.repeats; ++i) {
-    const double begin = now_s();
-    const train::StepReport step = trainer.policy_step(w.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-6);
-    const double seconds = now_s() - begin;
-    if (i == 0) {
-      check_trained(o, separate, step.logprobs);
-      continue;  // the warm-up
-    }
-    figures["step_s"].push_back(seconds);
+  comm::run_local(layout.world(), kDeadlineS, [&](comm::Group& world) {
+    train_on_rank({o, options, layout, w, separate}, gemm, world, figures);
+  });
+  const double flops = model::training_flops(config, w.work);
+  for (double seconds : std::vector(figures["step_s"])) {
     figures["tokens_per_s"].push_back(w.work.tokens / seconds);
     figures["gflops"].push_back(flops / seconds / 1e9);
     if (config.moe.num_experts == 0 && config.mla.kv_rank == 0) figures["needed_gflops"].push_back(needed_flops(config, w) / seconds / 1e9);
-    figures["peak_bytes"].push_back(static_cast<double>(bench.arena.peak_bytes()));
-    figures["peak_rss_bytes"].push_back(peak_rss_bytes());
   }
   return report("train_step", o, {{"sequences", w.rows.size()}, {"prompt_len", o.prompt_len}, {"lengths", lengths_summary(o.lengths)},
-                                  {"micro_batch_tokens", options.micro_batch_tokens}}, figures);
+                                  {"micro_batch_tokens", options.micro_batch_tokens}, {"train_layout", model::to_string(layout)},
+                                  {"recompute", o.recompute}, {"swap_optimizer", o.swap_optimizer}}, figures);
 }
 
 }  // namespace tandem::runtime

@@ -25,6 +25,9 @@ struct BenchOptions {
   int64_t sequences = 0;             ///< generate: 0 is one batch in fixed mode, all of `lengths` in ragged mode
   int64_t response_tokens = 0;       ///< generate: of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound
   std::vector<int64_t> lengths;      ///< response lengths of ragged generation and of train_step
+  std::string train_layout;          ///< train_step: ranks as threads of this process, which share the compute threads
+  std::string recompute = "none";    ///< train_step: as train.recompute
+  bool swap_optimizer = false;       ///< train_step: as train.swap_optimizer
   int64_t micro_batch_tokens = 0;    ///< train_step: 0 takes the default of train.micro_batch_tokens
   bool parity = false;
   int64_t seed = 0;
