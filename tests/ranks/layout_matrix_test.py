@@ -70,8 +70,8 @@ class Model:
 
     def check_rollout(self, layout, want):
         ranks, folder = num_ranks(layout), self.root + "/rollout-" + layout
-        program.quickstart(folder, {**self.settings, "run.steps": 1, "eval.after": "false"},
-                           [*self.start, "--threads", "1", "--ranks", str(ranks), "--train-layout", f"dp{ranks}", "--rollout-layout", layout])
+        layouts = ["--ranks", str(ranks), "--train-layout", f"dp{ranks}", "--rollout-layout", layout]
+        program.quickstart(folder, {**self.settings, "run.steps": 1, "eval.after": "false"}, [*self.start, "--threads", "1", *layouts])
         worst = max(abs(m["actor/kl_rollout_train"]) for m in rf.metrics(folder))
         checks.check(worst < 1e-9, "%s: rollout and training disagree by %.2g" % (layout, worst))
         checks.check(answers(folder) == want, layout + ": greedy answers differ from one rank's")

@@ -34,10 +34,25 @@ struct Extra {
   int64_t lora_rank = 0;
   double balance = 0, z = 0, bias_rate = 0;
   double deviation = 0.3;  // of the weights
+  const char* recompute = "none";
+  bool replay = false;     // made-up routes
 };
+
+// Experts for all tokens of a sequence but the last, in every sparse layer; each choice once.
+std::vector<std::vector<int16_t>> made_up_routes(const std::vector<std::vector<int32_t>>& tokens, const model::ModelConfig& config) {
+  std::vector<std::vector<int16_t>> all(tokens.size());
+  const int64_t k = config.moe.experts_per_token, E = config.moe.num_experts;
+  for (size_t i = 0; i < tokens.size() && E > 0; ++i)
+    for (size_t t = 0; t + 1 < tokens[i].size(); ++t)
+      for (int64_t layer = 0; layer < config.num_layers; ++layer)
+        for (int64_t j = 0; j < k && config.is_sparse(layer);
+             ++j) all[i].push_back(static_cast<int16_t>((tokens[i][t] * 5 + layer * 3 + j) % E));
+  return all;
+}
 
 Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, const Extra& extra = {}) {
   const auto tokens = sequences(num_rows);
+  const auto routes = made_up_routes(tokens, config);
   Result result;
   result.logprobs.resize(tokens.size());
   std::mutex mutex;
@@ -52,6 +67,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     model::initialize_parameters(table, values, 9, extra.deviation);
     Options options;
     options.micro_batch_tokens = 64;
+    options.recompute = extra.recompute;
     options.router_balance_coef = extra.balance;
     options.router_z_coef = extra.z;
     options.router_bias_rate = extra.bias_rate;
@@ -65,6 +81,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       Row row;
       row.prompt = std::span(tokens[i]).first(2);
       row.response = std::span(tokens[i]).subspan(2);
+      if (extra.replay) row.routes = routes[i];
       mine.push_back(row);
       indices.push_back(i);
     }
@@ -143,6 +160,37 @@ TEST(TrainerLayout, ContextParallelRanksToo) {
     for (const std::string& layout : layouts)
       expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text(config.family, ", ", layout));
   }
+}
+
+// What a pass computes again it computes with all ranks of its groups: the same bits.
+TEST(TrainerLayout, RecomputeChangesNoBitUnderAnyLayout) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("deepseek_v3"))}) {
+    std::vector<std::string> layouts = {"tp2,pp2", "cp2,tp2", "dp2,pp2,vpp2"};
+    if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"dp2,tp2,ep2,etp2", "dp2,ep2"});
+    for (const std::string& text : layouts) {
+      const model::Layout layout = model::parse_layout(text, "");
+      const Result want = train(layout, config, 10, kDeep);
+      for (const char* recompute : {"selective", "full"}) {
+        Extra extra = kDeep;
+        extra.recompute = recompute;
+        const Result got = train(layout, config, 10, extra);
+        EXPECT_EQ(got.norms, want.norms) << text << " " << recompute;
+        EXPECT_EQ(got.logprobs, want.logprobs) << text << " " << recompute;
+      }
+    }
+  }
+}
+
+// With the balance loss, and replicas that have no rows to know it from.
+TEST(TrainerLayout, ReplayedRoutesToo) {
+  for (const char* family : {"qwen3_moe", "deepseek_v3"})
+    for (int64_t num_rows : {10, 3}) {
+      const model::ModelConfig config = deep(test::experts_config(family));
+      const Extra extra{.balance = 0.1, .deviation = 0.15, .replay = true};
+      const Result want = train({1, 1}, config, num_rows, extra);
+      for (const char* layout : {"dp4,ep4", "dp2,tp2,ep4", "cp2,tp2", "tp2,pp2", "dp2,pp2,ep2"})
+        expect_same(train(model::parse_layout(layout, ""), config, num_rows, extra), want, join_text("replayed ", family, ", ", layout));
+    }
 }
 
 // 3 rows: some replicas have fewer micro-batches, or none.

@@ -57,7 +57,8 @@ class Bench : public Command {
     add_lengths(*train, "Response lengths: a JSON array");
     add_checked(*train, "--micro-batch-tokens", &options_.micro_batch_tokens, "Packed tokens of one pass; 0 takes the default of training",
                 at_least(0));
-    train->add_option("--train-layout", options_.train_layout, "Layout such as dp2 or tp2,pp2, of ranks that share the threads")->type_name("L");
+    train->add_option("--train-layout", options_.train_layout,
+                      "Layout such as dp2 or tp2,pp2, of ranks that share the threads")->type_name("L");
     add_checked(*train, "--recompute", &options_.recompute, "What the backward pass computes again", one_of({"none", "selective", "full"}));
     train->add_flag("--swap-optimizer", options_.swap_optimizer, "Keep the optimizer's state in host memory");
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json --train-layout dp2");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <sstream>
 
 #include "tandem/base/check.h"
@@ -22,13 +23,14 @@ int Layout::*axis_of(const std::string& name) {
 }
 
 void check_axes(const Layout& layout, const std::string& text, const std::string& where) {
+  const auto nests = [](int a, int b) { return a % b == 0 || b % a == 0; };
   const int expert_ranks = layout.ep * layout.expert_tp(), tp = layout.tp;
-  const bool fits = tp % layout.expert_tp() == 0 && (expert_ranks % tp == 0 || tp % expert_ranks == 0) &&
+  const bool fits = tp % layout.expert_tp() == 0 && nests(expert_ranks, tp) && nests(expert_ranks, tp * layout.cp) &&
       layout.stage_ranks() % expert_ranks == 0;
   if (!fits)
     throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
                     join_text("etp divides tp, ", tp, "; ep*etp divides dp*cp*tp, ", layout.stage_ranks(),
-                              ", and is a multiple or a divisor of tp"));
+                              ", and is a multiple or a divisor of tp and of cp*tp, ", tp * layout.cp));
   if (layout.vpp > 1 && layout.pp == 1)
     throw UserError(where, join_text("vpp", layout.vpp, " in the layout '", text, "'"), "vpp only with pp above 1");
 }
@@ -36,7 +38,10 @@ void check_axes(const Layout& layout, const std::string& text, const std::string
 }  // namespace
 
 Layout parse_layout(const std::string& text, const std::string& where) {
+  constexpr int64_t kMostRanks = 1 << 20;
   Layout layout;
+  std::set<std::string> given;
+  int64_t ranks = 1;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     const auto digits = part.find_first_of("0123456789");
@@ -48,6 +53,10 @@ Layout parse_layout(const std::string& text, const std::string& where) {
       throw UserError(where, "'" + part + "' in the layout '" + text + "'", "an axis and its degree, as in dp2,tp4");
     int Layout::*const member = axis_of(axis);
     if (!member) throw UserError(where, "unknown axis '" + axis + "' in the layout '" + text + "'", "dp, cp, tp, pp, vpp, ep or etp");
+    if (!given.insert(axis).second) throw UserError(where, "axis '" + axis + "' twice in the layout '" + text + "'", "each axis once");
+    if (axis != "ep" && axis != "etp") ranks *= degree;
+    if (degree > kMostRanks || ranks > kMostRanks)
+      throw UserError(where, "'" + part + "' in the layout '" + text + "'", join_text("at most ", kMostRanks, " ranks"));
     layout.*member = degree;
   }
   check_axes(layout, text, where);
@@ -100,7 +109,11 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
   if (layout.ep > 1 && c.moe.num_experts == 0)
     throw UserError(where, join_text("has ep", layout.ep, ", and a ", c.family, " has no experts"), "no ep");
   divides("tp", layout.tp, c.num_heads, "attention heads");
-  divides("tp", layout.tp, c.intermediate_size, "columns of the MLP");
+  if (layout.etp > 0 && c.moe.num_experts == 0)
+    throw UserError(where, join_text("has etp", layout.etp, ", and a ", c.family, " has no experts"), "no etp");
+  bool has_dense = false;
+  for (int64_t i = 0; i < c.num_layers; ++i) has_dense = has_dense || !c.is_sparse(i);
+  if (has_dense) divides("tp", layout.tp, c.intermediate_size, "columns of the MLP");
   divides("tp", layout.tp, c.vocab_size, "rows of the vocabulary");
   if (c.moe.num_experts > 0) {
     divides("etp", layout.expert_tp(), c.moe.intermediate_size, "columns of an expert");
@@ -112,7 +125,7 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
     throw UserError(where, join_text(to_string(layout), " over ", c.num_layers, " layers"), "pp*vpp at most the number of layers");
   if (use == Use::kRollout && (layout.cp > 1 || layout.vpp > 1))
     throw UserError(where, join_text(to_string(layout), ": cp and vpp are axes of training"), "dp, tp, pp, ep and etp");
-  if (c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
+  if (c.mla.kv_rank == 0 && c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
     throw UserError(where, join_text("tp", layout.tp, " against ", c.num_kv_heads, " kv heads"), "one must divide the other");
 }
 

@@ -20,18 +20,27 @@ reshard::RankBoxes boxes_of_all(const model::ModelConfig& config, const model::L
   return boxes;
 }
 
+// Before anything is built by the layouts.
+const model::ModelConfig& fitting(const RankContext& context, const model::ModelConfig& config) {
+  model::check_layout(context.train_layout, config, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(context.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
+  return config;
+}
+
+bool lie_alike(const model::ParameterTable& a, const model::ParameterTable& b) {
+  return a.num_elements == b.num_elements &&
+         std::ranges::equal(a.entries, b.entries, [](const auto& x, const auto& y) { return x.offset == y.offset && x.box == y.box; });
+}
+
 }  // namespace
 
 Actor::Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options)
-    : context_(context), train_(config, context.train_place(), context.gemm, context.device, "weights") {
-  model::check_layout(context.train_layout, config, model::Use::kTraining, "parallel.train_layout");
-  model::check_layout(context.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
+    : context_(context), train_(fitting(context, config), context.train_place(), context.gemm, context.device, "weights") {
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   trainer_ = std::make_unique<train::Trainer>(
       options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config),
-                                   context.device,
-                                   lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
+                                   context.device, lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
   if (context.is_first()) {
     const planner::TrainingPlan plan{config, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,
                                      options.swap_optimizer ? train::kSwapChunkElements : 0};
@@ -41,11 +50,18 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   if (const model::Lora* adapters = trainer_->lora())
     for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());
   if (context.train_layout == context.rollout_layout) return;
-  rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
   reshard::PlanOptions plan_options;
   plan_options.element_bytes = static_cast<int64_t>(c10::elementSize(context.gemm.dtype()));
   plan_options.bucket_bytes = context.config.parallel.reshard_bucket_mib << 20;
-  plan_ = reshard::make_plan(boxes_of_all(config, context.train_layout), boxes_of_all(config, context.rollout_layout), plan_options);
+  reshard::Plan plan = reshard::make_plan(boxes_of_all(config, context.train_layout), boxes_of_all(config, context.rollout_layout),
+                                          plan_options);
+  const model::ParameterTable rollout = model::parameter_table(config, context.rollout_layout, context.world.rank());
+  if (plan.alias && lie_alike(train_.table(), rollout)) {  // cp, which cuts no weight
+    rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, train_.values());
+    return;
+  }
+  rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
+  plan_ = std::move(plan);
 }
 
 void Actor::load(const std::string& dir) {
@@ -63,7 +79,7 @@ std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
 }
 
 void Actor::switch_to_rollout() {
-  if (!rollout_) return;
+  if (!plan_) return;
   const reshard::Moved moved = reshard::execute(*plan_, context_.world, held(train_), held(*rollout_));
   context_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));

@@ -26,7 +26,7 @@ class Actor {
 
   /// Brings the rollout's weights up to date. Equal layouts alias: nothing moves.
   void switch_to_rollout();
-  bool aliased() const { return !rollout_; }
+  bool aliased() const { return !plan_; }
 
   train::Trainer& trainer() { return *trainer_; }
   /// Null where the whole model is trained.
@@ -65,7 +65,7 @@ class Actor {
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
   std::map<std::string, Origin> origins_;  // by name
-  std::optional<reshard::Plan> plan_;
+  std::optional<reshard::Plan> plan_;      // none where both use the same bytes
 };
 
 }  // namespace tandem::runtime

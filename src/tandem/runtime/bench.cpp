@@ -369,7 +369,8 @@ void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::G
   device::Arena arena("device"), host("host");
   ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, arena, "weights");
   model.load(o.model);
-  train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0, &host});
+  train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0,
+                                   &host});
   trainer.start();
   const std::vector<size_t> mine = rows_of_rank(b.work, model.config(), b.layout, world.rank());
   std::vector<train::Row> rows;

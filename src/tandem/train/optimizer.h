@@ -51,6 +51,8 @@ class Optimizer {
   void begin_step() { sum_.begin_step(); }
   /// All gradients of this layer are final on this rank; final norm and head are with the last layer that it holds.
   void layer_ready(int64_t layer) { sum_.layer_ready(layer); }
+  /// The gradients are not wanted: ends the sums that peers may have begun. Collective.
+  void give_up_step() { sum_.finish(); }
   /// Adds up what is left of the ranks' gradients, clips, updates, and gives every rank the new values. Returns the global norm before
   /// clipping.
   double step(const Options& options, double lr);

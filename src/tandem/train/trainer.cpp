@@ -97,6 +97,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena,
                   options.swap_optimizer ? setup.host : nullptr, setup.recorder, options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
+  TANDEM_CHECK(!options.swap_optimizer || setup.host, "a swapped optimizer needs the host's memory");
 }
 
 void Trainer::start() {
@@ -110,15 +111,16 @@ void Trainer::share_values() {
 }
 
 // The load of the step's tokens under the weights before the update: as replayed, else from a forward pass.
-RouterLoad Trainer::load_before(std::span<MicroBatch> batches) const {
+// `replayed` is the same on all ranks: an empty micro-batch does not know.
+RouterLoad Trainer::load_before(std::span<MicroBatch> batches, bool replayed) const {
   at::NoGradGuard no_grad;
   const model::RankPlace& place = setup_.decoder.place();
   const bool counts_replayed = place.layout.tp_rank(place.rank) == 0 && place.layout.pp_rank(place.rank) == 0;
   RouterLoad load(setup_.table.config);
   for (MicroBatch& batch : batches) {
     const model::TokenBatch& tokens = batch.tokens;
-    if (tokens.replayed_routes_TX.defined()) {
-      if (counts_replayed) load.count(tokens.replayed_routes_TX, tokens.rows_R);
+    if (replayed) {
+      if (counts_replayed && tokens.replayed_routes_TX.defined()) load.count(tokens.replayed_routes_TX, tokens.rows_R);
       continue;
     }
     model::PackedContext context(batch.trees, setup_.decoder.gemm().parity(), batch.parallel);
@@ -136,13 +138,13 @@ struct Trainer::Routing {
   bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
 };
 
-Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, double global_tokens) const {
+Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, double global_tokens, bool replayed) const {
   Routing routing{{options_.router_z_coef / global_tokens, options_.router_balance_coef / global_tokens, {}, {}},
                   RouterLoad(setup_.table.config)};
   const int64_t width = setup_.decoder.route_width();
   if (width == 0) return routing;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
-  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches).relative_LE();
+  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches, replayed).relative_LE();
   return routing;
 }
 
@@ -152,21 +154,22 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   const bool speaks = place.layout.speaks(place.rank);
   std::vector<MicroBatch> batches = pack(rows, options_.micro_batch_tokens);
   Totals totals;
-  at::Tensor counts = at::zeros({4}, at::kDouble);
+  at::Tensor counts = at::zeros({5}, at::kDouble);
   double* count = counts.data_ptr<double>();
   if (speaks) {
     count[1] = static_cast<double>(rows.size());
     for (const Row& row : rows) count[0] += static_cast<double>(row.response.size()), count[2] += static_cast<double>(row.num_tokens());
     for (const MicroBatch& batch : batches) count[3] += static_cast<double>(batch.tokens.ids_T.numel());
+    for (const Row& row : rows) count[4] += row.routes.empty() ? 0 : 1;
   }
   world.all_reduce(counts, comm::ReduceOp::kSum);
   totals.global_tokens = count[0], totals.global_sequences = count[1];
   TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
   share_micro_batches(setup_.decoder, batches);
-  Routing routing = prepare_routers(batches, totals.global_tokens);
+  Routing routing = prepare_routers(batches, totals.global_tokens, count[4] > 0);
 
+  optimizer_.begin_step();  // before: a step that was given up may still be adding up
   grads_.zero_();
-  optimizer_.begin_step();
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
@@ -198,9 +201,11 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   s[6] = routing.losses.z_sum, s[7] = routing.losses.balance_sum;  // each rank has those of its own tokens and layers
   world.all_reduce(sums, comm::ReduceOp::kSum);
   world.all_reduce(most, comm::ReduceOp::kMax);
-  if (!std::isfinite(s[0]))
+  if (!std::isfinite(s[0])) {
+    optimizer_.give_up_step();
     throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
+  }
   report.grad_norm = optimizer_.step(options_, lr);
   if (lora_) lora_->merge();
   if (setup_.decoder.route_width() > 0) {

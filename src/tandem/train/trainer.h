@@ -94,8 +94,8 @@ class Trainer {
   struct Routing;
   using Loss = std::function<at::Tensor(const MicroBatch&, const at::Tensor& logprobs_R, Totals&)>;
   StepReport step(std::span<const Row> rows, const Loss& loss, double temperature, double lr);
-  RouterLoad load_before(std::span<MicroBatch> batches) const;
-  Routing prepare_routers(std::span<MicroBatch> batches, double global_tokens) const;
+  RouterLoad load_before(std::span<MicroBatch> batches, bool replayed) const;
+  Routing prepare_routers(std::span<MicroBatch> batches, double global_tokens, bool replayed) const;
 
   Options options_;
   TrainerSetup setup_;

@@ -34,7 +34,7 @@ TEST(Layout, IsWrittenAsAxesAndDegrees) {
   EXPECT_EQ(parse_layout("tp2,etp2", "here"), (Layout{1, 2}));
   EXPECT_EQ(parse_layout("dp2,ep2,etp1", "here"), (Layout{2, 1, 2}));
   EXPECT_EQ(to_string(parse_layout("tp4,ep2,etp2", "here")), "dp1,tp4,ep2,etp2");
-  for (const char* wrong : {"dp", "2", "dp0", "dp-1", "xp2", "dp2;tp2", "vpp2", "ep2", "dp2,ep4", "dp3,tp4,ep6", "tp2,etp3,ep2", "dp2x"}) EXPECT_THROW(parse_layout(wrong, "here"), UserError) << wrong;
+  for (const char* wrong : {"dp", "2", "dp0", "dp-1", "xp2", "dp2;tp2", "vpp2", "ep2", "dp2,ep4", "dp3,tp4,ep6", "tp2,etp3,ep2", "dp2x", "dp2,dp4", "dp2,cp3,ep2", "dp99999999"}) EXPECT_THROW(parse_layout(wrong, "here"), UserError) << wrong;
 }
 
 TEST(Layout, TensorParallelRanksAreTheFastest) {

@@ -110,17 +110,15 @@ class LocalGroup : public Group {
   }
 
   void do_send(const at::Tensor& tensor, int to, int tag) override {
-    at::Tensor kept = at::empty({static_cast<int64_t>(tensor.nbytes())}, at::kByte);
-    copy(kept.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
-    meeting_->leave(rank(), to, tag, std::move(kept));
+    meeting_->leave(rank(), to, tag, MessageBytes::of(tensor));
   }
 
   void do_receive(at::Tensor& tensor, int from, int tag) override {
-    const at::Tensor kept = meeting_->take(rank(), from, tag);
-    if (kept.nbytes() != tensor.nbytes())
-      fail(join_text(meeting_->place(rank(), "receive"), " with rank ", world_rank(from), ": it sent ", kept.nbytes(),
+    const MessageBytes kept = meeting_->take(rank(), from, tag);
+    if (kept.size != tensor.nbytes())
+      fail(join_text(meeting_->place(rank(), "receive"), " with rank ", world_rank(from), ": it sent ", kept.size,
                      " bytes where this rank expects ", tensor.nbytes()));
-    copy(tensor.mutable_data_ptr(), kept.const_data_ptr(), tensor.nbytes());
+    copy(tensor.mutable_data_ptr(), kept.data.get(), tensor.nbytes());
   }
 
   const Post& post(int rank) const { return meeting_->posts[static_cast<size_t>(rank)]; }

@@ -68,7 +68,7 @@ void Meeting::part(int rank) {
   while (!met(round)) world_->clock.wait_until(lock, changed_, Clock::time_point::max());
 }
 
-void Meeting::leave(int from, int to, int tag, at::Tensor bytes) {
+void Meeting::leave(int from, int to, int tag, MessageBytes bytes) {
   {
     std::lock_guard lock(mutex_);
     throw_if_dead(from, "send");
@@ -77,9 +77,9 @@ void Meeting::leave(int from, int to, int tag, at::Tensor bytes) {
   world_->clock.notify_all(has_mail_[static_cast<size_t>(to)]);
 }
 
-at::Tensor Meeting::take(int rank, int from, int tag) {
+MessageBytes Meeting::take(int rank, int from, int tag) {
   Mail& mine = mail_[static_cast<size_t>(rank)];
-  at::Tensor bytes;
+  MessageBytes bytes;
   wait(rank, {this, "receive", from, 0}, has_mail_[static_cast<size_t>(rank)], [&] {
     const auto found = mine.find({from, tag});
     if (found == mine.end() || dead_) return false;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/comm/backend/message_bytes.h"
 #include "tandem/base/clock.h"
 
 namespace tandem::comm {
@@ -67,9 +68,9 @@ class Meeting {
   void part(int rank);
 
   /// Leaves a message for a rank. Errors: PeerError after abort.
-  void leave(int from, int to, int tag, at::Tensor bytes);
+  void leave(int from, int to, int tag, MessageBytes bytes);
   /// Waits for the next message of that tag. Errors: as meet.
-  at::Tensor take(int rank, int from, int tag);
+  MessageBytes take(int rank, int from, int tag);
 
   void abort(const std::string& reason);
   void adopt(const std::shared_ptr<Meeting>& child);
@@ -80,7 +81,7 @@ class Meeting {
   std::map<int, std::shared_ptr<Meeting>> split_result;   // by colour; written by rank 0 between two meetings
 
  private:
-  using Mail = std::map<std::pair<int, int>, std::deque<at::Tensor>>;  // by sender and tag
+  using Mail = std::map<std::pair<int, int>, std::deque<MessageBytes>>;  // by sender and tag
 
   bool met(uint64_t round) const { return round_.load(std::memory_order_acquire) != round; }
   /// True if the meeting took place. Takes the lock away.

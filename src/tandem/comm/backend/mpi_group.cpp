@@ -183,9 +183,8 @@ class MpiGroup : public Group {
   }
   void do_send(const at::Tensor& tensor, int to, int tag) override {
     throw_if_dead("send");
-    SentMessage message{at::empty({static_cast<int64_t>(tensor.nbytes())}, at::kByte), {}, join_text(place("send"), " with ", ranks({to}))};
-    if (tensor.nbytes() > 0) std::memcpy(message.bytes.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
-    const auto* from = static_cast<const std::byte*>(message.bytes.const_data_ptr());
+    SentMessage message{MessageBytes::of(tensor), {}, join_text(place("send"), " with ", ranks({to}))};
+    const std::byte* from = message.bytes.data.get();
     each_piece(static_cast<int64_t>(tensor.nbytes()), [&](int64_t begin, int count) {
       MPI_Request* const request = &message.requests.emplace_back(MPI_REQUEST_NULL);
       check_mpi(MPI_Isend(from + begin, count, MPI_BYTE, to, kFirstMessageTag + tag, comm_, request), "MPI_Isend");

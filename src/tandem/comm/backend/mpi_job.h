@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tandem/comm/backend/message_bytes.h"
 #include "tandem/base/clock.h"
 #include "tandem/comm/backend/heartbeat.h"
 
@@ -25,7 +26,7 @@ void check_mpi(int code, const char* call);
 
 /// A buffered message: its bytes are kept until the peer has them.
 struct SentMessage {
-  at::Tensor bytes;
+  MessageBytes bytes;
   std::vector<MPI_Request> requests;
   std::string name;  // as errors say it
 };

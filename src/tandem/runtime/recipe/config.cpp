@@ -90,7 +90,7 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
   field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.", at_least(0));
   field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
-  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training.");
+  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training, with cp as dp and without vpp.");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));

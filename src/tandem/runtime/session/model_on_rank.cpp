@@ -3,6 +3,7 @@
 
 #include <iomanip>
 
+#include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -17,6 +18,15 @@ ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlac
       decoder_(config, gemm, place),
       values_(arena.allocate(owner, {table_.num_elements}, gemm.dtype())),
       parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
+
+ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
+                         const at::Tensor& values)
+    : table_(model::parameter_table(config, place.layout, place.rank)),
+      decoder_(config, gemm, place),
+      values_(values),
+      parameters_(model::make_parameters(table_, values_, at::Tensor())) {
+  TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);
+}
 
 void ModelOnRank::load(const std::string& dir) {
   const double begin = now_s();

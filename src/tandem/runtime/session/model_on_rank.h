@@ -17,6 +17,9 @@ class ModelOnRank {
   ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
               const device::Owner& owner);
 
+  /// The model over values that lie as its table has them, of another ModelOnRank.
+  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const at::Tensor& values);
+
   /// Reads the rank's boxes of a Hugging Face directory. Errors: UserError for missing, unexpected or ill-shaped tensors.
   void load(const std::string& dir);
 
