@@ -25,12 +25,13 @@ int Layout::*axis_of(const std::string& name) {
 void check_axes(const Layout& layout, const std::string& text, const std::string& where) {
   const auto nests = [](int a, int b) { return a % b == 0 || b % a == 0; };
   const int expert_ranks = layout.ep * layout.expert_tp(), tp = layout.tp;
-  const bool fits = tp % layout.expert_tp() == 0 && nests(expert_ranks, tp) && nests(expert_ranks, tp * layout.cp) &&
-      layout.stage_ranks() % expert_ranks == 0;
-  if (!fits)
-    throw UserError(where, join_text("ep", layout.ep, " and etp", layout.expert_tp(), " in the layout '", text, "'"),
-                    join_text("etp divides tp, ", tp, "; ep*etp divides dp*cp*tp, ", layout.stage_ranks(),
-                              ", and is a multiple or a divisor of tp and of cp*tp, ", tp * layout.cp));
+  const std::string axes = join_text("ep", layout.ep, " with etp", layout.expert_tp(), " in the layout '", text, "'");
+  if (tp % layout.expert_tp() != 0) throw UserError(where, axes, join_text("etp divides tp, ", tp));
+  if (layout.stage_ranks() % expert_ranks != 0)
+    throw UserError(where, axes, join_text("ep*etp, ", expert_ranks, ", divides dp*cp*tp, ", layout.stage_ranks()));
+  if (!nests(expert_ranks, tp) || !nests(expert_ranks, tp * layout.cp))
+    throw UserError(where, axes, join_text("ep*etp, ", expert_ranks, ", is a multiple or a divisor of tp, ", tp, ", and of cp*tp, ",
+                                           tp * layout.cp));
   if (layout.vpp > 1 && layout.pp == 1)
     throw UserError(where, join_text("vpp", layout.vpp, " in the layout '", text, "'"), "vpp only with pp above 1");
 }

@@ -8,6 +8,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
 namespace {
@@ -15,8 +16,12 @@ namespace {
 model::Layout layout_of(const std::string& text, const std::string& option, int world) {
   model::Layout layout = model::parse_layout(text, option);
   if (text.empty()) layout.dp = world;
-  if (layout.world() != world)
-    throw UserError(option, join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world), join_text("--ranks ", layout.world()));
+  if (layout.world() == world) return layout;
+  const std::string what = join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world);
+  const std::string ranks = join_text("--ranks ", layout.world());
+  if (world % layout.world() != 0) throw UserError(option, what, ranks);
+  layout.dp *= world / layout.world();
+  throw UserError(option, what, join_text(to_string(layout), ", or ", ranks));
   return layout;
 }
 
@@ -43,12 +48,17 @@ model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Gr
 
 }  // namespace
 
+std::pair<model::Layout, model::Layout> layouts_of(const RunConfig& c, int world) {
+  const model::Layout train = layout_of(c.parallel.train_layout, "parallel.train_layout", world);
+  if (c.parallel.rollout_layout.empty()) return {train, rollout_of(train)};
+  return {train, layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", world)};
+}
+
 RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop)
     : config(c),
       world(ranks),
-      train_layout(layout_of(c.parallel.train_layout, "parallel.train_layout", ranks.size())),
-      rollout_layout(c.parallel.rollout_layout.empty() ? rollout_of(train_layout)
-                                                       : layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", ranks.size())),
+      train_layout(layouts_of(c, ranks.size()).first),
+      rollout_layout(layouts_of(c, ranks.size()).second),
       train_mesh(ranks, model::mesh_sizes(train_layout)),
       rollout_mesh(ranks, model::mesh_sizes(rollout_layout)),
       device("device", c.memory.device_mib << 20),
@@ -59,7 +69,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
   const bool same = train_layout.tp == rollout_layout.tp && train_layout.expert_tp() == rollout_layout.expert_tp();
   if (c.run.parity && !same)
     throw UserError("run.parity", join_text("training has ", to_string(train_layout), ", rollout ", to_string(rollout_layout)),
-                    "one tensor-parallel degree for both, of experts, too");
+                    "the same tp, and for experts the same etp, in both");
 }
 
 StopRequested RankContext::stop_between_tokens() {
@@ -86,7 +96,8 @@ bool any_of(comm::Group& group, bool mine) {
 }
 
 void record_memory(RankContext& c) {
-  for (const auto& [owner, bytes] : c.device.by_owner()) c.recorder.set("memory/" + owner + "_bytes", static_cast<double>(bytes));
+  for (const auto& [owner, bytes] : c.device.by_owner())
+    if (owner != train::kActivations) c.recorder.set("memory/" + owner + "_bytes", static_cast<double>(bytes));
   for (const auto& [owner, bytes] : c.host.by_owner()) c.recorder.set("memory/host_" + owner + "_bytes", static_cast<double>(bytes));
   c.recorder.set("memory/peak_bytes", static_cast<double>(c.device.peak_bytes()));
 }

@@ -19,6 +19,9 @@ namespace tandem::runtime {
 /// Whether it is true on any rank of the group. Collective.
 bool any_of(comm::Group& group, bool mine);
 
+/// The layouts of training and rollout on that many ranks. Errors: UserError naming the option.
+std::pair<model::Layout, model::Layout> layouts_of(const RunConfig& config, int world);
+
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {

@@ -259,6 +259,7 @@ void RlRun::advantages(StepData& step) {
 void RlRun::update(StepData& step) {
   const double lr = train::learning_rate(config_.train, state_.step + 1, config_.run.steps);
   step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
+  context_.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
   step.logprobs.resize(step.rows.size());
   for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
   exchange_rows(context_.world, step.logprobs, context_.speaks_for_train());

@@ -46,9 +46,15 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
   return dir + "/hf";
 }
 
-// What the options ask of the model, before any work.
-void check_model(const RunConfig& c, const std::string& model_dir, bool supervised, bool rl) {
+// What options and layouts ask of the model, before any work. Collective: a rank that refuses takes back what it made of the run
+// folder, and
+// nobody may read there then.
+void check_model(const RunConfig& c, comm::Group& world, const std::string& model_dir, bool supervised, bool rl) {
   const model::ModelConfig model = model::read_config(model_dir);
+  world.barrier();
+  const auto [train, rollout] = layouts_of(c, world.size());
+  model::check_layout(train, model, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(rollout, model, model::Use::kRollout, "parallel.rollout_layout");
   if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
   if (rl) train::check_options(c.train, model, c.model.lora, "train");
 }
@@ -78,7 +84,7 @@ RunSummary run_rl(const RunRequest& request) {
     world.barrier();
     std::string model_dir = start_model(request.config, world);
     const bool warm = request.config.model.path.empty() && request.config.supervised.steps > 0;
-    check_model(request.config, model_dir, warm, true);
+    check_model(request.config, world, model_dir, warm, true);
     if (warm) model_dir = warm_start(request, world, model_dir);
     if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
     RankContext context(request.config, world, request.stop);
@@ -98,7 +104,7 @@ RunSummary run_supervised(const RunRequest& request) {
     if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     world.barrier();
     const std::string model_dir = start_model(request.config, world);
-    check_model(request.config, model_dir, true, false);
+    check_model(request.config, world, model_dir, true, false);
     RankContext context(request.config, world, request.stop);
     const RunSummary summary = SupervisedRun(request, context, folder.get(), model_dir).run();
     if (!folder) return;

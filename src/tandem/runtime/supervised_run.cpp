@@ -58,6 +58,7 @@ void SupervisedRun::step() {
   recorder.set("actor/grad_norm", report.grad_norm);
   recorder.set("actor/lr", report.lr);
   recorder.set("actor/entropy", report.entropy);
+  recorder.set("memory/activations_bytes", static_cast<double>(report.activation_peak_bytes));
   recorder.set("time/step_s", now_s() - begin);
   recorder.set("time/train_s", now_s() - begin);
   recorder.span("train", "train", begin, now_s());

@@ -177,7 +177,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
                           [this](int64_t layer) { optimizer_.layer_ready(layer); }};
   {
     const double begin_s = now_s();
-    device::AllocationMeter meter(setup_.arena, "activations");
+    device::AllocationMeter meter(setup_.arena, kActivations);
     run_training(pass, batches, [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
       split_rows(batch, head.logprobs_R.detach(), report.logprobs);
       totals.entropy += head.entropy_R.sum().item<double>();

@@ -31,6 +31,9 @@ void check_options(const Options& options, const model::ModelConfig& config, con
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
                                       double temperature, int64_t budget_tokens);
 
+/// Owner of what passes allocate, in the arena; between passes it is none.
+inline constexpr const char* kActivations = "activations";
+
 /// What one update did, over all ranks.
 struct StepReport {
   double loss = 0, grad_norm = 0, lr = 0;
