@@ -8,7 +8,8 @@ namespace tandem::comm {
 std::string c10d_library() { return ""; }
 
 void run_c10d(double, const RankBody&) {
-  throw UserError("c10d", "this program was built without it", "cmake --preset cuda (TANDEM_CUDA=ON) or cmake --preset npu (TANDEM_NPU=ON)");
+  throw UserError("c10d", "this program was built without it",
+                  "cmake --preset cuda (TANDEM_CUDA=ON) or cmake --preset npu (TANDEM_NPU=ON)");
 }
 
 }  // namespace tandem::comm

@@ -2,7 +2,6 @@
 // A group over a backend of c10d. The device works on its own; every call waits here until it is done, so that there is a deadline
 // and an error with a name.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <deque>
@@ -155,8 +154,7 @@ class C10dGroup : public Group {
 
   /// The device's bytes of all blocks of an all_to_all_v.
   at::Tensor view_of(const std::byte* data, const std::vector<int64_t>& sizes) const {
-    return at::from_blob(const_cast<std::byte*>(data), {std::accumulate(sizes.begin(), sizes.end(), int64_t{0})},
-                         at::device(device()).dtype(at::kByte));
+    return device_bytes(const_cast<std::byte*>(data), std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), device());
   }
 
   std::string lane(int from, int to) const { return join_text(key_, "/lane/", from, ">", to); }

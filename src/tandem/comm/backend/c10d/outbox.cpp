@@ -25,8 +25,13 @@ void wait_for_stream(at::Device device) {
 
 }  // namespace
 
+at::Tensor device_bytes(void* data, int64_t count, at::Device device) {
+  // Named twice, the device is not looked up by the address, which may be null where there are no bytes.
+  return at::for_blob(data, {count}).options(at::device(device).dtype(at::kByte)).target_device(device).make_tensor();
+}
+
 at::Tensor as_bytes(const at::Tensor& tensor) {
-  return at::from_blob(tensor.data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, at::device(tensor.device()).dtype(at::kByte));
+  return device_bytes(tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), tensor.device());
 }
 
 Outbox::Outbox(C10dJob& job, std::string lane) : job_(job), lane_(std::move(lane)), thread_([this] { loop(); }) {}

@@ -16,6 +16,8 @@
 
 namespace tandem::comm {
 
+/// Bytes of the device at an address, as a tensor that shares them.
+at::Tensor device_bytes(void* data, int64_t count, at::Device device);
 /// The bytes of a contiguous tensor, as a tensor that shares them.
 at::Tensor as_bytes(const at::Tensor& tensor);
 
