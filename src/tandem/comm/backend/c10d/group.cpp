@@ -34,7 +34,7 @@ class C10dGroup : public Group {
 
  private:
   void do_barrier() override {
-    at::Tensor one = at::zeros({1}, at::device(device()).dtype(at::kInt));
+    at::Tensor one = at::zeros({1}, at::device(device()).dtype(at::kFloat));
     run("barrier", [&] { return reduce(one, ReduceOp::kSum); });
   }
 
