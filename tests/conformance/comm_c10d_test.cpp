@@ -16,7 +16,7 @@
 namespace tandem::comm {
 
 std::string device_library_name() { return "store"; }
-Library device_library(int) { return suite::store_library(); }
+Library device_library(int, double) { return suite::store_library(); }
 
 namespace {
 
@@ -117,7 +117,8 @@ Rendezvous found(std::map<std::string, std::string> variables) {
 }
 
 TEST(Rendezvous, IsReadFromEachLauncher) {
-  const Rendezvous plain = found({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}});
+  const Rendezvous plain = found({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "head"},
+                                  {"MASTER_PORT", "4000"}});
   EXPECT_EQ(std::tie(plain.rank, plain.size, plain.local_rank), std::make_tuple(3, 8, 1));
   EXPECT_EQ(plain.host + ":" + std::to_string(plain.port), "head:4000");
   const Rendezvous mpirun = found({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},

@@ -33,7 +33,7 @@ std::string c10d_library() { return device_library_name(); }
 
 void run_c10d(double deadline_s, const RankBody& body) {
   const Rendezvous at = rendezvous([](const char* name) -> const char* { return std::getenv(name); });
-  Library library = device_library(at.local_rank);
+  Library library = device_library(at.local_rank, deadline_s);
   C10dJob job(store_of(at, deadline_s), {nullptr, at.rank, at.size, "world", deadline_s}, std::move(library));
   run_job(job, body);
 }
