@@ -27,7 +27,6 @@ class C10dGroup : public Group {
   C10dGroup(C10dJob& job, std::string key, std::string name, Members members)
       : Group(std::move(name), members.rank, std::move(members.world_ranks), job.library().device),
         job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
-  ~C10dGroup() override { job_.disconnect(backend_); }
 
   /// A device cannot leave an operation half done: the whole job ends, not this group alone.
   void abort(const std::string& reason) noexcept override { job_.abort(reason); }

@@ -5,11 +5,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/comm/backend/c10d/outbox.h"
 
 namespace tandem::comm {
@@ -30,7 +29,16 @@ C10dJob::C10dJob(c10::intrusive_ptr<::c10d::Store> store, Place world, Library l
 
 C10dJob::~C10dJob() {
   outboxes_.clear();
-  for (const auto& backend : backends_) death().empty() ? backend->shutdown() : library_.abort(*backend);
+  // Nothing is under way any more. The way of ending that waits for the peers would need one order of groups on all ranks.
+  for (const auto& backend : backends_) end(*backend);
+}
+
+void C10dJob::end(::c10d::Backend& backend) const noexcept {
+  try {
+    library_.abort(backend);
+  } catch (const std::exception& e) {
+    log::write("warning", join_text("rank ", rank(), ": ", library_.name, " does not end a group: ", e.what()));
+  }
 }
 
 c10::intrusive_ptr<::c10d::Backend> C10dJob::connect(const std::string& group, int rank, int size) {
@@ -40,15 +48,6 @@ c10::intrusive_ptr<::c10d::Backend> C10dJob::connect(const std::string& group, i
   std::lock_guard lock(mutex_);
   backends_.push_back(backend);
   return backend;
-}
-
-void C10dJob::disconnect(const c10::intrusive_ptr<::c10d::Backend>& backend) {
-  {
-    std::lock_guard lock(mutex_);
-    if (!reason_.empty()) return;  // the destructor ends it
-    std::erase(backends_, backend);
-  }
-  backend->shutdown();
 }
 
 Outbox& C10dJob::outbox(const std::string& lane) {
@@ -101,7 +100,7 @@ void C10dJob::die(const std::string& reason, bool by_me) {
     is_culprit_ = by_me;
     backends = backends_;
   }
-  for (const auto& backend : backends) library_.abort(*backend);
+  for (const auto& backend : backends) end(*backend);
 }
 
 std::string C10dJob::death() {
@@ -154,12 +153,14 @@ void C10dJob::wait_for_end(const std::string& key) {
   }
 }
 
-void C10dJob::all_ended() {
+void C10dJob::all_ended() try {
   store_->add("tandem/ended", 1);
   wait_for_end("tandem/ended");
   for (const auto& [lane, box] : outboxes_) box->check_delivered();
   store_->add("tandem/left", 1);
   if (rank() == 0) wait_for_end("tandem/left");  // it keeps the store
+} catch (const c10::Error& e) {
+  throw PeerError(join_text("rank ", rank(), ": the store of rank 0 does not answer at the end: ", e.what_without_backtrace()));
 }
 
 void run_job(C10dJob& job, const RankBody& body) {

@@ -36,10 +36,9 @@ class C10dJob {
   double deadline_s() const { return world_.deadline_s; }
   const Library& library() const { return library_; }
 
-  /// This rank's part of a group; `group` is the same on its ranks and unlike that of any other group of the job.
+  /// This rank's part of a group, which stands until the job ends; `group` is the same on its ranks and unlike that of any other
+  /// group of the job.
   c10::intrusive_ptr<::c10d::Backend> connect(const std::string& group, int rank, int size);
-  /// Ends a backend that no work waits for.
-  void disconnect(const c10::intrusive_ptr<::c10d::Backend>& backend);
   /// Messages to one rank of a group; they outlive the group.
   Outbox& outbox(const std::string& lane);
 
@@ -64,6 +63,7 @@ class C10dJob {
   void all_ended();
 
  private:
+  void end(::c10d::Backend& backend) const noexcept;
   void die(const std::string& reason, bool by_me);
   void look_for_notice();
   void set_waiting(const std::string& place);
