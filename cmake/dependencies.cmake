@@ -6,11 +6,14 @@ find_package(PkgConfig REQUIRED)
 if(NOT DEFINED TANDEM_PYTHON)
   set(TANDEM_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")
 endif()
+if(NOT TANDEM_TORCH_PYTHON)
+  set(TANDEM_TORCH_PYTHON ${TANDEM_PYTHON})
+endif()
 if(NOT TANDEM_TORCH_DIR)
-  execute_process(COMMAND ${TANDEM_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+  execute_process(COMMAND ${TANDEM_TORCH_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
                   OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing)
   if(torch_missing)
-    message(FATAL_ERROR "libtorch not found: no torch wheel for ${TANDEM_PYTHON} (run scripts/setup, or set TANDEM_PYTHON)")
+    message(FATAL_ERROR "libtorch not found: no torch wheel for ${TANDEM_TORCH_PYTHON} (run scripts/setup, or set TANDEM_PYTHON)")
   endif()
   set(TANDEM_TORCH_DIR ${torch_dir} CACHE PATH "Folder of the torch wheel")
 endif()
@@ -30,6 +33,8 @@ if(NOT torch_gomp)
 endif()
 target_link_libraries(tandem::torch INTERFACE torch torch_cpu c10 ${torch_gomp})
 target_link_options(tandem::torch INTERFACE "-Wl,-rpath,${TANDEM_TORCH_DIR}/lib" "-Wl,--no-as-needed")
+
+include(cmake/device_libraries.cmake)
 
 # Arrow C++ as the pyarrow wheel has it: headers and two libraries.
 if(TANDEM_PARQUET)

@@ -75,7 +75,8 @@ def signature(head):
     return match[1].strip(), count + 1 if some else 0
 
 
-PARTS = ("backend", "kernel", "expert", "context", "family", "recipe", "session", "folder", "math", "pipeline", "jinja", "jinja_value")
+PARTS = ("backend", "c10d", "kernel", "expert", "context", "family", "recipe", "session", "folder", "math", "pipeline",
+         "jinja", "jinja_value")
 
 
 def unit_of(path):

@@ -15,19 +15,19 @@ namespace {
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
-int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
-
-void check_blocks(const at::Tensor& whole, const at::Tensor& part, int size, const char* op) {
-  check_movable(whole, op);
-  check_movable(part, op);
-  TANDEM_CHECK(whole.numel() == size * part.numel() && whole.scalar_type() == part.scalar_type(), op, ": ", whole.numel(), " and ",
-               part.numel(), " elements in a group of ", size);
+/// What all ranks bring, on the CPU as `in` is, by way of the group's device.
+at::Tensor gathered(Group& group, const at::Tensor& in) {
+  at::Tensor out = at::empty({group.size() * in.numel()}, in.options().device(group.device()));
+  group.all_gather(out, in.to(group.device()));
+  return out.cpu();
 }
+
+int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
 }  // namespace
 
-Group::Group(std::string name, int rank, std::vector<int> world_ranks)
-    : name_(std::move(name)), rank_(rank), world_ranks_(std::move(world_ranks)) {}
+Group::Group(std::string name, int rank, std::vector<int> world_ranks, at::Device device)
+    : name_(std::move(name)), rank_(rank), world_ranks_(std::move(world_ranks)), device_(device) {}
 
 void Group::barrier() {
   count(Operation::kBarrier, 0);
@@ -35,26 +35,26 @@ void Group::barrier() {
 }
 
 void Group::broadcast(at::Tensor& tensor, int root) {
-  check_movable(tensor, "broadcast");
+  check_movable(tensor, device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
   count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
   do_broadcast(tensor, root);
 }
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
-  check_movable(tensor, "all_reduce");
+  check_movable(tensor, device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
   do_all_reduce(tensor, op);
 }
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
-  check_blocks(out, in, size(), "all_gather");
+  check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
   do_all_gather(out, in);
 }
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
-  check_blocks(in, out, size(), "reduce_scatter");
+  check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   do_reduce_scatter(out, in);
 }
@@ -91,8 +91,15 @@ void Group::count(Operation operation, int64_t bytes) {
   count.bytes += bytes;
 }
 
+void Group::check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const {
+  check_movable(whole, device_, op);
+  check_movable(part, device_, op);
+  TANDEM_CHECK(whole.numel() == size() * part.numel() && whole.scalar_type() == part.scalar_type(), op, ": ", whole.numel(), " and ",
+               part.numel(), " elements in a group of ", size());
+}
+
 void Group::check_message(const at::Tensor& tensor, int peer, int tag) const {
-  check_movable(tensor, "send and receive");
+  check_movable(tensor, device_, "send and receive");
   TANDEM_CHECK(peer >= 0 && peer < size(), "no rank ", peer, " in group ", name_);
   TANDEM_CHECK(tag >= 0 && tag <= kMaxTag, "tag ", tag);
 }
@@ -101,18 +108,16 @@ std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<con
   const int size = group.size();
   at::Tensor size_1 = at::empty({1}, at::kLong);
   *size_1.mutable_data_ptr<int64_t>() = static_cast<int64_t>(mine.size());
-  at::Tensor sizes_R = at::empty({size}, at::kLong);
-  group.all_gather(sizes_R, size_1);
+  const at::Tensor sizes_R = gathered(group, size_1);
   const int64_t* sizes = sizes_R.const_data_ptr<int64_t>();
   const int64_t longest = *std::max_element(sizes, sizes + size);
 
   // Padded to the longest, so that one all_gather does; the strings of control traffic are short and alike.
   at::Tensor in = at::empty({longest}, at::kByte);
-  at::Tensor out = at::empty({size * longest}, at::kByte);
   if (!mine.empty()) std::memcpy(in.mutable_data_ptr(), mine.data(), mine.size());
   if (static_cast<int64_t>(mine.size()) < longest)
     std::memset(static_cast<std::byte*>(in.mutable_data_ptr()) + mine.size(), 0, static_cast<size_t>(longest) - mine.size());
-  group.all_gather(out, in);
+  const at::Tensor out = gathered(group, in);
 
   std::vector<std::vector<std::byte>> all(static_cast<size_t>(size));
   const auto* bytes = static_cast<const std::byte*>(out.const_data_ptr());

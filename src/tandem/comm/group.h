@@ -20,14 +20,16 @@ inline constexpr int kMaxTag = (1 << 20) - 1;
 
 /// Some ranks that communicate in lock step.
 ///
-/// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous CPU tensors of any dtype for
-///            moves; float32, float64, bfloat16 and int64 for reductions. bfloat16 sums accumulate in float32.
+/// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous tensors on device(), the CPU
+///            but for c10d, of any dtype for moves; float32, float64, bfloat16 and int64 for reductions.
 /// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
 ///            used at once. All ranks call the same collectives in the same order; send and receive stand outside that order.
 /// Blocking   every call but send waits for the peers, at most the group's deadline.
 /// Errors     PeerError naming rank, operation and peer when a peer fails, aborts or is late; after it the group is dead and
 ///            every later call throws the same error. Ranks in errors are those of the world, whatever the group.
-/// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend.
+/// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend; bfloat16 sums accumulate in float32.
+///            Not so c10d: sum and maximum are those of NCCL or HCCL, whose order follows from the devices' topology, so bits
+///            differ from other backends, a bfloat16 sum may be rounded at each step, and a maximum may lose a NaN.
 /// Read next  launch.h (ranks as threads or processes), mesh.h (named axes), docs/communication.md (bytes).
 class Group {
  public:
@@ -36,6 +38,8 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
+  /// Where tensors are, and the bytes of all_to_all_v.
+  at::Device device() const { return device_; }
   /// The rank in the world of a rank of this group.
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
 
@@ -67,7 +71,7 @@ class Group {
 
  protected:
   /// world_ranks: those of the members, in the order of their ranks here.
-  Group(std::string name, int rank, std::vector<int> world_ranks);
+  Group(std::string name, int rank, std::vector<int> world_ranks, at::Device device = at::kCPU);
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
  private:
@@ -84,11 +88,13 @@ class Group {
   virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
 
   void count(Operation operation, int64_t bytes);
+  void check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const;
   void check_message(const at::Tensor& tensor, int peer, int tag) const;
 
   const std::string name_;
   const int rank_;
   const std::vector<int> world_ranks_;
+  const at::Device device_;
   Traffic traffic_;
 };
 

@@ -33,4 +33,16 @@ bool mpi_launched();
 ///         UserError naming TANDEM_MPI if the backend is not built.
 void run_mpi(double deadline_s, const RankBody& body);
 
+/// The library that moves tensors between devices: "nccl" if this program was built with TANDEM_CUDA, "hccl" with TANDEM_NPU,
+/// "" without either.
+std::string c10d_library();
+
+/// Runs `body` as this process's rank of a job with one device a rank, whose number is that of the rank on its machine.
+/// mpirun, srun or the variables RANK, WORLD_SIZE and LOCAL_RANK say which rank it is; ranks meet at MASTER_ADDR:MASTER_PORT
+/// (backend/c10d/rendezvous.h has the defaults). Nobody watches over processes: a death shows at the deadline.
+/// Errors  the rank that failed first rethrows what `body` threw, another that only heard of it gets a ReportedElsewhere.
+///         PeerError also for a message that nobody took. UserError naming what is missing: TANDEM_CUDA or TANDEM_NPU, a device, or
+///         a variable.
+void run_c10d(double deadline_s, const RankBody& body);
+
 }  // namespace tandem::comm

@@ -58,8 +58,8 @@ void reduce_ordered(std::span<const void* const> sources, std::span<void* const>
   }
 }
 
-void check_movable(const at::Tensor& tensor, const char* op) {
-  TANDEM_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.is_cpu(), op, " needs a contiguous tensor on the CPU");
+void check_movable(const at::Tensor& tensor, at::Device device, const char* op) {
+  TANDEM_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device() == device, op, " needs a contiguous tensor on ", device);
 }
 
 }  // namespace tandem::comm

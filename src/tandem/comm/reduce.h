@@ -23,7 +23,7 @@ Slice slice_of(int64_t count, int rank, int size);
 /// Errors: InternalError for a dtype other than float32, float64, bfloat16, int64.
 void reduce_ordered(std::span<const void* const> sources, std::span<void* const> outs, int64_t count, at::ScalarType dtype, ReduceOp op);
 
-/// Errors: InternalError naming `op` unless the tensor is contiguous and on the CPU.
-void check_movable(const at::Tensor& tensor, const char* op);
+/// Errors: InternalError naming `op` unless the tensor is contiguous and on the device.
+void check_movable(const at::Tensor& tensor, at::Device device, const char* op);
 
 }  // namespace tandem::comm

@@ -329,6 +329,7 @@ TEST_F(Program, DoctorNamesTheProcessor) {
   EXPECT_GT(report["cores"], 0);
   EXPECT_GT(report["memory_bytes"], 0);
   EXPECT_FALSE(report["isa"].get<std::string>().empty());
+  EXPECT_EQ(report["missing"].contains("c10d"), report["c10d"] == "") << "either a backend between devices, or how to get one";
 }
 
 }  // namespace

@@ -63,11 +63,14 @@ json machine_report() {
                  {"blas", blas_name()},
                  {"onednn", at::hasMKLDNN()},
                  {"mpi", comm::mpi_available()},
+                 {"c10d", comm::c10d_library()},
                  {"cuda", false},
                  {"gpus", num_gpus()}};
   json missing = json::object();
   if (!comm::mpi_available())
     missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
+  if (comm::c10d_library().empty())
+    missing["c10d"] = "no collectives between devices; built by cmake --preset cuda or npu (docs/design/c10d.md)";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
   missing["cuda"] = "this version computes on the CPU; a CUDA backend comes with a later one";
   report["missing"] = std::move(missing);
@@ -77,6 +80,7 @@ json machine_report() {
 std::string machine_text(const json& report) {
   std::ostringstream out;
   const auto gib = [&](const char* key) { return std::to_string(report.at(key).get<int64_t>() >> 30) + " GiB"; };
+  const auto c10d = report.at("c10d").get<std::string>();
   const auto yes = [&](const char* key) { return report.at(key).get<bool>() ? "yes" : "no"; };
   out << "cpu       " << report.at("cpu").get<std::string>() << "\n"
       << "cores     " << report.at("cores") << "\n"
@@ -85,6 +89,7 @@ std::string machine_text(const json& report) {
       << "libtorch  " << report.at("libtorch").get<std::string>() << ", " << report.at("blas").get<std::string>()
       << ", oneDNN " << yes("onednn") << "\n"
       << "mpi       " << yes("mpi") << "\n"
+      << "c10d      " << (c10d.empty() ? "no" : c10d) << "\n"
       << "cuda      " << yes("cuda") << ", " << report.at("gpus") << " NVIDIA devices seen\n";
   for (const auto& [name, remedy] : report.at("missing").items()) out << "missing   " << name << ": " << remedy.get<std::string>() << "\n";
   return out.str();

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What all c10d groups of one process share: the store through which ranks find and blame each other, and the messages
+// that are still on their way.
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tandem/comm/backend/c10d/library.h"
+#include "tandem/comm/launch.h"
+
+namespace tandem::comm {
+
+class Outbox;
+
+/// Ownership  the connection to the store, every backend, and an outbox for each direction in which messages were sent.
+/// Threads    any.
+/// Blocking   finish, all_ended, and connect as far as the library waits for its peers.
+/// Errors     PeerError; after the first, every wait ends with its reason.
+class C10dJob {
+ public:
+  C10dJob(c10::intrusive_ptr<::c10d::Store> store, Place world, Library library);
+  ~C10dJob();
+  C10dJob(const C10dJob&) = delete;
+  C10dJob& operator=(const C10dJob&) = delete;
+
+  int rank() const { return world_.rank; }
+  int size() const { return world_.size; }
+  double deadline_s() const { return world_.deadline_s; }
+  const Library& library() const { return library_; }
+
+  /// This rank's part of a group, which stands until the job ends; `group` is the same on its ranks and unlike that of any other
+  /// group of the job.
+  c10::intrusive_ptr<::c10d::Backend> connect(const std::string& group, int rank, int size);
+  /// Messages to one rank of a group; they outlive the group.
+  Outbox& outbox(const std::string& lane);
+
+  /// A wait for peers: how errors name it, and the ranks of the world it may be for.
+  struct Wait {
+    std::string place;
+    std::vector<int> peers;
+    bool has_deadline = true;
+  };
+  /// Returns once the device has done the work. Errors: PeerError when it failed, is late, or the job is dead.
+  void finish(::c10d::Work& work, const Wait& wait);
+
+  /// Tells every rank and wakes those that wait; the first reason of the job stays. Never throws.
+  void abort(const std::string& reason) noexcept;
+  /// The reason the job is dead, "" while it lives.
+  std::string death();
+  void throw_if_dead(const std::string& place);
+  /// Whether the reason is one that this rank gave.
+  bool is_culprit();
+
+  /// Waits until every rank has ended its body and its messages are taken. Errors: PeerError naming who is late, or the message.
+  void all_ended();
+
+ private:
+  void end(::c10d::Backend& backend) const noexcept;
+  void die(const std::string& reason, bool by_me);
+  void look_for_notice();
+  void set_waiting(const std::string& place);
+  void set_moving();
+  std::string blame(const std::vector<int>& peers);
+  void wait_for_end(const std::string& key);
+
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  const Place world_;
+  const Library library_;
+  std::mutex mutex_;
+  std::vector<c10::intrusive_ptr<::c10d::Backend>> backends_;
+  std::map<std::string, std::unique_ptr<Outbox>> outboxes_;
+  std::atomic<int> num_waiting_{0};
+  bool is_culprit_ = false;
+  std::string reason_;
+};
+
+/// The world of the job as a group. The job must outlive it and the groups split from it.
+std::unique_ptr<Group> c10d_world(C10dJob& job);
+
+/// Runs `body` as this rank of the job. Errors: those of run_c10d.
+void run_job(C10dJob& job, const RankBody& body);
+
+}  // namespace tandem::comm

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes the place of c10d/ when neither TANDEM_CUDA nor TANDEM_NPU is on.
+#include "tandem/base/error.h"
+#include "tandem/comm/launch.h"
+
+namespace tandem::comm {
+
+std::string c10d_library() { return ""; }
+
+void run_c10d(double, const RankBody&) {
+  throw UserError("c10d", "this program was built without it",
+                  "cmake --preset cuda (TANDEM_CUDA=ON) or cmake --preset npu (TANDEM_NPU=ON)");
+}
+
+}  // namespace tandem::comm

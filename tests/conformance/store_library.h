@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A library of c10d for the CPU, in place of NCCL: bytes travel through the store. As with NCCL, tags mean nothing, and the work of a
+// send is done when the peer has taken it.
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <vector>
+
+#include "tandem/comm/backend/c10d/library.h"
+#include "tandem/comm/reduce.h"
+
+namespace tandem::comm::suite {
+
+class StoreWork : public ::c10d::Work {
+ public:
+  StoreWork(std::shared_ptr<std::atomic<bool>> aborted, std::function<bool()> attempt)
+      : aborted_(std::move(aborted)), attempt_(std::move(attempt)) {}
+  bool isCompleted() override { return *aborted_ || is_done_ || (is_done_ = attempt_()); }
+  void synchronize() override {}
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> aborted_;
+  const std::function<bool()> attempt_;
+  bool is_done_ = false;
+};
+
+class StoreBackend : public ::c10d::Backend {
+ public:
+  using Blob = std::vector<uint8_t>;
+  using Started = c10::intrusive_ptr<::c10d::Work>;
+  using Take = std::function<void(const std::vector<Blob>& by_rank)>;
+
+  explicit StoreBackend(const Place& place) : Backend(place.rank, place.size), store_(place.store) {}
+  void abort() override { *aborted_ = true; }
+
+  Started broadcast(std::vector<at::Tensor>& tensors, const ::c10d::BroadcastOptions& options) override {
+    return exchange(to_all(tensors[0]), [t = tensors[0], root = options.rootRank](const auto& all) { fill(t, all[root], 0); });
+  }
+  Started allreduce(std::vector<at::Tensor>& tensors, const ::c10d::AllreduceOptions& options) override {
+    const ReduceOp op = options.reduceOp == ::c10d::ReduceOp::SUM ? ReduceOp::kSum : ReduceOp::kMax;
+    return exchange(to_all(tensors[0]), [t = tensors[0], op](const auto& all) { reduce(t, all, op); });
+  }
+  Started _allgather_base(at::Tensor& out, at::Tensor& in, const ::c10d::AllgatherOptions&) override {
+    return exchange(to_all(in), [out](const auto& all) {
+      for (size_t r = 0; r < all.size(); ++r) fill(out, all[r], r * all[r].size());
+    });
+  }
+  Started _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const ::c10d::ReduceScatterOptions&) override {
+    std::vector<Blob> blocks;
+    for (int r = 0; r < size_; ++r) blocks.push_back(blob(in.narrow(0, r * out.numel(), out.numel())));
+    return exchange(blocks, [out](const auto& all) { reduce(out, all, ReduceOp::kSum); });
+  }
+  Started alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>&, std::vector<int64_t>& in_sizes,
+                        const ::c10d::AllToAllOptions&) override {
+    std::vector<Blob> blocks;
+    int64_t begin = 0;
+    for (int64_t n : in_sizes) blocks.push_back(blob(in.narrow(0, begin, n))), begin += n;
+    return exchange(blocks, [out](const auto& all) {
+      size_t at = 0;
+      for (const Blob& block : all) fill(out, block, at), at += block.size();
+    });
+  }
+  Started send(std::vector<at::Tensor>& tensors, int, int) override {
+    const std::string key = "message/" + std::to_string(num_sent_++);
+    store_->set(key, blob(tensors[0]));
+    return work([this, key] { return !store_->check({key}); });
+  }
+  Started recv(std::vector<at::Tensor>& tensors, int, int) override {
+    const std::string key = "message/" + std::to_string(num_received_++);
+    return work([this, key, t = tensors[0]] {
+      if (!store_->check({key})) return false;
+      fill(t, store_->get(key), 0);
+      store_->deleteKey(key);
+      return true;
+    });
+  }
+
+ private:
+  static Blob blob(const at::Tensor& t) {
+    const auto* data = static_cast<const uint8_t*>(t.const_data_ptr());
+    return Blob(data, data + t.nbytes());
+  }
+  static void fill(const at::Tensor& to, const Blob& from, size_t at) {
+    ASSERT_LE(at + from.size(), to.nbytes());
+    if (!from.empty()) std::memcpy(static_cast<uint8_t*>(to.mutable_data_ptr()) + at, from.data(), from.size());
+  }
+  static void reduce(const at::Tensor& to, const std::vector<Blob>& all, ReduceOp op) {
+    std::vector<const void*> sources;
+    for (const Blob& b : all) sources.push_back(b.data());
+    void* const out[] = {to.mutable_data_ptr()};
+    reduce_ordered(sources, out, to.numel(), to.scalar_type(), op);
+  }
+  std::vector<Blob> to_all(const at::Tensor& t) const { return std::vector<Blob>(static_cast<size_t>(size_), blob(t)); }
+
+  /// Block r goes to rank r.
+  Started exchange(const std::vector<Blob>& blocks, Take take) {
+    const std::string op = std::to_string(num_collectives_++) + "/";
+    std::vector<std::string> keys;
+    for (int r = 0; r < size_; ++r) {
+      store_->set(op + std::to_string(rank_) + ">" + std::to_string(r), blocks[static_cast<size_t>(r)]);
+      keys.push_back(op + std::to_string(r) + ">" + std::to_string(rank_));
+    }
+    return work([this, keys, take = std::move(take)] {
+      if (!store_->check(keys)) return false;
+      std::vector<Blob> all;
+      for (const std::string& key : keys) all.push_back(store_->get(key)), store_->deleteKey(key);
+      take(all);
+      return true;
+    });
+  }
+  Started work(std::function<bool()> attempt) const { return c10::make_intrusive<StoreWork>(aborted_, std::move(attempt)); }
+
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  const std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
+  int num_collectives_ = 0, num_sent_ = 0, num_received_ = 0;
+};
+
+inline Library store_library() {
+  return {"store", at::kCPU, [](const Place& place) { return c10::make_intrusive<StoreBackend>(place); },
+          [](::c10d::Backend& backend) { backend.abort(); }};
+}
+
+}  // namespace tandem::comm::suite
