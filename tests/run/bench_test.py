@@ -58,7 +58,8 @@ def check_generate(program, lengths):
 
 def check_train_step(program, lengths):
     report = report_of(program, "train_step", "--prompt-len", 6, "--lengths", lengths, "--micro-batch-tokens", 32)
-    assert read_by(report) == {"sequences": 4, "prompt_len": 6, "micro_batch_tokens": 32,
+    assert read_by(report) == {"sequences": 4, "prompt_len": 6, "micro_batch_tokens": 32, "train_layout": "dp1,tp1",
+                               "recompute": "none", "swap_optimizer": False,
                                "lengths": {"min": 3, "median": 7, "max": 12, "total": 26}}, read_by(report)
     arena, resident = (report["rows"][name]["median"] for name in ("peak_bytes", "peak_rss_bytes"))
     assert resident > arena + (20 << 20), "the program alone is larger"  # libtorch, activations
