@@ -28,8 +28,6 @@ kernel::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& pla
   return out;
 }
 
-int activation_tag(int chunk) { return 2 * chunk; }
-
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place)

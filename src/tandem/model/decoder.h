@@ -63,6 +63,10 @@ struct TokenBatch {
   RouterLosses* router_losses = nullptr;  ///< null: none
 };
 
+/// Tags of what pipeline stages send each other behind a chunk of layers, and before it in the backward pass; of one tag it comes in order.
+constexpr int activation_tag(int chunk) { return 2 * chunk; }
+constexpr int gradient_tag(int chunk) { return 2 * chunk + 1; }
+
 /// What a training pass computes again in its backward pass instead of keeping it.
 enum class Recompute {
   kNone,

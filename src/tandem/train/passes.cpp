@@ -20,10 +20,6 @@ PipelineShape shape_of(const model::Decoder& decoder) {
   return {place.layout.pp, place.layout.vpp, place.layout.pp_rank(place.rank)};
 }
 
-// The messages between stages: of one chunk and direction they come in order.
-int activation_tag(int chunk) { return 2 * chunk; }
-int gradient_tag(int chunk) { return 2 * chunk + 1; }
-
 // Of all response tokens, whoever predicts them.
 model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature) {
@@ -63,7 +59,7 @@ class Run {
     if (!decoder_.begins(action.chunk)) {
       keep.carried = at::empty({decoder_.carried_rows(mine.tokens, *keep.context), decoder_.config().hidden_size},
                                at::TensorOptions().dtype(decoder_.gemm().dtype()));
-      stages().receive(keep.carried, before(), activation_tag(shape_.stage == 0 ? action.chunk - 1 : action.chunk));
+      stages().receive(keep.carried, before(), model::activation_tag(shape_.stage == 0 ? action.chunk - 1 : action.chunk));
       options.carried_tH = keep.carried.requires_grad_(true);
     }
     const at::Tensor out = decoder_.forward(pass_.parameters, mine.tokens, *keep.context, options);
@@ -71,7 +67,7 @@ class Run {
       keep.out = loss_of_(mine, head_of(decoder_, pass_.parameters, mine, out, pass_.temperature));
     } else {
       keep.out = out;
-      stages().send(out.detach(), behind(), activation_tag(action.chunk));
+      stages().send(out.detach(), behind(), model::activation_tag(action.chunk));
     }
   }
 
@@ -82,10 +78,10 @@ class Run {
     } else {
       at::Tensor gradient = at::empty_like(keep.out);
       const bool wraps = shape_.stage + 1 == shape_.stages;
-      stages().receive(gradient, behind(), gradient_tag(wraps ? action.chunk + 1 : action.chunk));
+      stages().receive(gradient, behind(), model::gradient_tag(wraps ? action.chunk + 1 : action.chunk));
       keep.out.backward(gradient);
     }
-    if (!decoder_.begins(action.chunk)) stages().send(keep.carried.grad(), before(), gradient_tag(action.chunk));
+    if (!decoder_.begins(action.chunk)) stages().send(keep.carried.grad(), before(), model::gradient_tag(action.chunk));
     kept_.erase({action.chunk, action.micro_batch});
   }
 
