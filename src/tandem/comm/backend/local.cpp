@@ -181,18 +181,23 @@ void run_local(int ranks, double deadline_s, const RankBody& body, WaitClock& cl
   if (ranks < 1) throw UserError("ranks", join_text("is ", ranks), "at least 1");
   auto world = new_world("world", ranks, deadline_s, clock);
   std::mutex mutex;
-  std::exception_ptr first_error;
+  std::exception_ptr first_error, first_echo;
   auto run_rank = [&](int rank) {
+    const auto failed = [&](std::exception_ptr& first) {
+      const std::exception_ptr error = std::current_exception();
+      {
+        std::lock_guard lock(mutex);
+        if (!first) first = error;
+      }
+      world->abort(join_text("rank ", rank, " failed: ", what_of(error)));
+    };
     try {
       LocalGroup group(world, rank);
       body(group);
+    } catch (const EndedByPeer&) {
+      failed(first_echo);
     } catch (...) {
-      std::exception_ptr error = std::current_exception();
-      {
-        std::lock_guard lock(mutex);
-        if (!first_error) first_error = error;
-      }
-      world->abort(join_text("rank ", rank, " failed: ", what_of(error)));
+      failed(first_error);
     }
     clock.thread_ends();
   };
@@ -200,6 +205,7 @@ void run_local(int ranks, double deadline_s, const RankBody& body, WaitClock& cl
   clock.threads_start(ranks);
   for (int r = 0; r < ranks; ++r) threads.emplace_back(run_rank, r);
   for (std::thread& thread : threads) thread.join();
+  if (!first_error) first_error = first_echo;
   if (first_error) std::rethrow_exception(first_error);
 }
 

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "tandem/base/check.h"
-#include "tandem/base/error.h"
 
 namespace tandem::comm {
 namespace {
@@ -157,7 +156,7 @@ void Meeting::wait(int rank, const World::Wait& wait, std::condition_variable& c
 }
 
 void Meeting::throw_if_dead(int rank, const char* op) const {
-  if (dead_) throw PeerError(join_text(place(rank, op), " ended: ", reason_));
+  if (dead_) throw EndedByPeer(join_text(place(rank, op), " ended: ", reason_));
 }
 
 std::vector<int> Meeting::missing(const World::Wait& wait) {

@@ -17,10 +17,17 @@
 
 #include "tandem/comm/backend/message_bytes.h"
 #include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 
 namespace tandem::comm {
 
 class Meeting;
+
+/// What ended this rank's operation is another rank's failure, which that rank reports itself.
+class EndedByPeer : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
 
 /// What one rank brings to an operation. Written before a meeting, read by the peers after it.
 struct Post {
