@@ -33,5 +33,6 @@ std::unique_ptr<Command> config_command();
 std::unique_ptr<Command> doctor_command();
 std::unique_ptr<Command> board_command();
 std::unique_ptr<Command> bench_command();
+std::unique_ptr<Command> plan_command();
 
 }  // namespace tandem::cli
