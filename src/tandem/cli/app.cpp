@@ -17,7 +17,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 
 namespace tandem::cli {
 namespace {

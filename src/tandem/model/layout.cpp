@@ -87,7 +87,8 @@ Replicas parse_replicas(const std::string& text, const std::string& where) {
   const bool is_count = std::from_chars(text.data(), end, replicas.count).ptr == end && open > 0 && replicas.count > 0;
   if (!is_count || text.back() != ')') throw UserError(where, "'" + text + "'", "replicas of a layout, as in 2x(dp64,tp2,ep128)");
   replicas.layout = parse_layout(text.substr(open + 2, text.size() - open - 3), where);
-  if (replicas.count > kMostRanks / replicas.layout.world()) throw UserError(where, "'" + text + "'", join_text("at most ", kMostRanks, " ranks"));
+  if (replicas.count > kMostRanks / replicas.layout.world())
+    throw UserError(where, "'" + text + "'", join_text("at most ", kMostRanks, " ranks"));
   return replicas;
 }
 

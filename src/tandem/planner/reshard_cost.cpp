@@ -97,7 +97,8 @@ ReshardQuestion reshard_question(const nlohmann::json& config, const std::string
   model::check_layout(q.from.layout, q.config, model::Use::kTraining, "--from");
   model::check_layout(q.to.layout, q.config, model::Use::kTraining, "--to");
   if (q.from.world() != q.to.world())
-    throw UserError("--to", join_text(to, " has ", q.to.world(), " ranks, and ", from, " has ", q.from.world()), "layouts of as many ranks");
+    throw UserError("--to", join_text(to, " has ", q.to.world(), " ranks, and ", from, " has ", q.from.world()),
+                    "layouts of as many ranks");
   return q;
 }
 

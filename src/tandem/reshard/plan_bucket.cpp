@@ -2,24 +2,44 @@
 #include "tandem/reshard/plan_bucket.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tandem::reshard {
 namespace {
 
-/// Receivers were planned one tensor after the other; taken in turns, they share the buckets. A transfer follows the one it waits for.
-std::vector<int32_t> in_turns(const std::vector<Transfer>& transfers, int num_ranks) {
-  std::vector<int32_t> turns(static_cast<size_t>(num_ranks), 0), turn(transfers.size());
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    const Transfer& t = transfers[i];
-    turn[i] = turns[static_cast<size_t>(t.to)]++;
-    if (t.after >= 0) turn[i] = std::max(turn[i], turn[static_cast<size_t>(t.after)] + 1);
+/// How full each bucket of each rank is.
+class Loads {
+ public:
+  Loads(int num_ranks, int64_t bucket_bytes) : bucket_bytes_(bucket_bytes), ranks_(static_cast<size_t>(num_ranks)) {}
+
+  /// The first bucket from `earliest` on in which both ranks have room for so many bytes. It is theirs then.
+  int32_t place(int from, int to, int64_t bytes, int32_t earliest) {
+    Rank &a = ranks_[static_cast<size_t>(from)], &b = ranks_[static_cast<size_t>(to)];
+    int32_t bucket = std::max({earliest, a.first_open, b.first_open});
+    while (at(a, bucket) + bytes > bucket_bytes_ || at(b, bucket) + bytes > bucket_bytes_) ++bucket;
+    for (Rank* rank : {&a, &b}) {
+      rank->bytes.resize(std::max(rank->bytes.size(), static_cast<size_t>(bucket) + 1));
+      peak_ = std::max(peak_, rank->bytes[static_cast<size_t>(bucket)] += bytes);
+      // Buckets that are nearly full are not looked at again, or the search would be quadratic.
+      while (at(*rank, rank->first_open) > bucket_bytes_ - bucket_bytes_ / 16) ++rank->first_open;
+    }
+    return bucket;
   }
-  std::vector<int32_t> order(transfers.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t i) { return turn[static_cast<size_t>(i)]; });
-  return order;
-}
+
+  int64_t peak() const { return peak_; }
+
+ private:
+  struct Rank {
+    std::vector<int64_t> bytes;  // by bucket
+    int32_t first_open = 0;
+  };
+  static int64_t at(const Rank& rank, int32_t bucket) {
+    return bucket < std::ssize(rank.bytes) ? rank.bytes[static_cast<size_t>(bucket)] : 0;
+  }
+
+  const int64_t bucket_bytes_;
+  std::vector<Rank> ranks_;
+  int64_t peak_ = 0;
+};
 
 double modelled_s(const Plan& plan, int num_ranks) {
   struct Load {
@@ -37,7 +57,7 @@ double modelled_s(const Plan& plan, int num_ranks) {
       Load& load = loads[static_cast<size_t>(rank)];
       if (load.bucket != bucket) load = {bucket, {}, {}};
       (t.from / per_node == t.to / per_node ? load.near : load.far)[way] += (t.end - t.begin) * plan.options.element_bytes;
-      const auto seconds = [](const int64_t (&bytes)[2], double speed) { return static_cast<double>(std::max(bytes[0], bytes[1])) / speed; };
+      const auto seconds = [](const int64_t (&way)[2], double speed) { return static_cast<double>(std::max(way[0], way[1])) / speed; };
       longest_s = std::max({longest_s, seconds(load.near, links.near_bytes_per_s), seconds(load.far, links.far_bytes_per_s)});
     }
   }
@@ -47,27 +67,13 @@ double modelled_s(const Plan& plan, int num_ranks) {
 }  // namespace
 
 void fill_buckets(Plan& plan, int num_ranks) {
-  struct Reached {
-    int32_t bucket = 0;
-    int64_t bytes = 0;
-  };
-  std::vector<Reached> reached(static_cast<size_t>(num_ranks));
-  for (int32_t i : in_turns(plan.transfers, num_ranks)) {
-    Transfer& t = plan.transfers[static_cast<size_t>(i)];
-    Reached &from = reached[static_cast<size_t>(t.from)], &to = reached[static_cast<size_t>(t.to)];
-    const int64_t bytes = (t.end - t.begin) * plan.options.element_bytes;
-    int32_t bucket = std::max(from.bucket, to.bucket);
-    if (t.after >= 0) bucket = std::max(bucket, plan.transfers[static_cast<size_t>(t.after)].bucket + 1);
-    const auto is_full = [&](const Reached& r) { return r.bucket == bucket && r.bytes + bytes > plan.options.bucket_bytes; };
-    while (is_full(from) || is_full(to)) ++bucket;
-    for (Reached* r : {&from, &to}) {
-      if (r->bucket != bucket) *r = {bucket, 0};
-      r->bytes += bytes;
-      plan.stats.staging_peak_bytes = std::max(plan.stats.staging_peak_bytes, r->bytes);
-    }
-    t.bucket = bucket;
-    plan.num_buckets = std::max<int64_t>(plan.num_buckets, bucket + 1);
+  Loads loads(num_ranks, plan.options.bucket_bytes);
+  for (Transfer& t : plan.transfers) {
+    const int32_t earliest = t.after < 0 ? 0 : plan.transfers[static_cast<size_t>(t.after)].bucket + 1;
+    t.bucket = loads.place(t.from, t.to, (t.end - t.begin) * plan.options.element_bytes, earliest);
+    plan.num_buckets = std::max<int64_t>(plan.num_buckets, t.bucket + 1);
   }
+  plan.stats.staging_peak_bytes = loads.peak();
   std::ranges::stable_sort(plan.transfers, {}, &Transfer::bucket);  // from here on `after` only says whether there is one
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
 }

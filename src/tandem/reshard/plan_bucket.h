@@ -6,8 +6,8 @@
 
 namespace tandem::reshard {
 
-/// Gives each transfer the first bucket, not before those its two ranks have reached, in which both have room; one that passes on what
-/// another brings comes in a later bucket than that. Sorts the transfers by bucket and fills in num_buckets, the staging peak and the
+/// Gives each transfer the first bucket in which both its ranks have room; one that passes on what another brings comes in a later
+/// bucket than that. Sorts the transfers by bucket and fills in num_buckets, the staging peak and the
 /// modelled time, in which a bucket lasts as long as for its busiest rank.
 void fill_buckets(Plan& plan, int num_ranks);
 

@@ -32,7 +32,9 @@ class Holdings {
 
   Key key(const Parameter& p) const {
     constexpr int kEmbedding = -1, kLast = -2;
-    const int place = p.slot == model::family::Slot::kEmbedding ? kEmbedding : p.layer < 0 ? kLast : stage_of_[static_cast<size_t>(p.layer)];
+    int place = kLast;
+    if (p.slot == model::family::Slot::kEmbedding) place = kEmbedding;
+    else if (p.layer >= 0) place = stage_of_[static_cast<size_t>(p.layer)];
     const int64_t ep = p.expert < 0 ? -1 : p.expert * replicas_.layout.ep / config_.moe.num_experts;
     std::vector<int64_t> shape = p.shape;
     if (p.in_float()) shape = {p.words(p.shape[0])};

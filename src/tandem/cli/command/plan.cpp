@@ -7,7 +7,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/planner/reshard_cost.h"
 
 namespace tandem::cli {
