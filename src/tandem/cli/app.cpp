@@ -17,7 +17,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 
 namespace tandem::cli {
 namespace {
@@ -43,6 +43,7 @@ const std::vector<CommandEntry>& entries() {
       {"detokenize", "Token ids to text", "Using a model", detokenize_command, false},
       {"chat", "Conversations to the text a model reads", "Using a model", chat_command, false},
       {"grade", "Score answers by a rule", "Using a model", grade_command, false},
+      {"plan", "What a change of layouts costs, before it is paid", "Planning", plan_command, false},
       {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command, false},
       {"bench", "Measure speed on this machine", "This machine", bench_command, false},
   };

@@ -13,6 +13,8 @@ namespace tandem::model {
 
 namespace {
 
+constexpr int64_t kMostRanks = 1 << 20;
+
 int Layout::*axis_of(const std::string& name) {
   using L = Layout;
   constexpr std::pair<const char*, int L::*> kAxes[] = {{"dp", &L::dp}, {"cp", &L::cp},   {"tp", &L::tp},  {"pp", &L::pp},
@@ -39,7 +41,6 @@ void check_axes(const Layout& layout, const std::string& text, const std::string
 }  // namespace
 
 Layout parse_layout(const std::string& text, const std::string& where) {
-  constexpr int64_t kMostRanks = 1 << 20;
   Layout layout;
   std::set<std::string> given;
   int64_t ranks = 1;
@@ -76,6 +77,24 @@ std::string to_string(const Layout& layout) {
   add("ep", layout.ep);
   if (layout.etp > 0) text += join_text(",etp", layout.etp);
   return text;
+}
+
+Replicas parse_replicas(const std::string& text, const std::string& where) {
+  const auto open = text.find("x(");
+  if (open == std::string::npos) return {1, parse_layout(text, where)};
+  Replicas replicas;
+  const char* const end = text.data() + open;
+  const bool is_count = std::from_chars(text.data(), end, replicas.count).ptr == end && open > 0 && replicas.count > 0;
+  if (!is_count || text.back() != ')') throw UserError(where, "'" + text + "'", "replicas of a layout, as in 2x(dp64,tp2,ep128)");
+  replicas.layout = parse_layout(text.substr(open + 2, text.size() - open - 3), where);
+  if (replicas.count > kMostRanks / replicas.layout.world())
+    throw UserError(where, "'" + text + "'", join_text("at most ", kMostRanks, " ranks"));
+  return replicas;
+}
+
+std::string to_string(const Replicas& replicas) {
+  const std::string layout = to_string(replicas.layout);
+  return replicas.count == 1 ? layout : join_text(replicas.count, "x(", layout, ")");
 }
 
 std::vector<LayerRange> layers_of(const Layout& layout, int64_t num_layers, int pp_rank) {

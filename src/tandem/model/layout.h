@@ -72,6 +72,19 @@ RankPlace place_in(const Layout& layout, comm::Mesh& mesh);
 /// "" or "dp1" is one rank. Errors: UserError naming `where` and the part that is wrong.
 Layout parse_layout(const std::string& text, const std::string& where);
 std::string to_string(const Layout& layout);
+
+/// Equal layouts side by side, the ranks of one after those of the other: "2x(dp64,tp2,ep128)"; one of them is written as a layout.
+struct Replicas {
+  int count = 1;
+  Layout layout;
+
+  int world() const { return count * layout.world(); }
+  bool operator==(const Replicas&) const = default;
+};
+/// Errors: UserError naming `where` and the part that is wrong.
+Replicas parse_replicas(const std::string& text, const std::string& where);
+std::string to_string(const Replicas& replicas);
+
 enum class Use { kTraining, kRollout };
 /// Errors: UserError if the layout cannot cut this model (heads, columns, vocabulary, experts, layers), or the use cannot have it.
 void check_layout(const Layout& layout, const ModelConfig& config, Use use, const std::string& where);

@@ -11,9 +11,10 @@
 
 namespace tandem::reshard {
 
-/// A box of a named tensor and its values; the shape of `tensor` is that of spec.box. It may be a view.
+/// A box of the plan's tensor of that number, and its values in the shape of the box. It may be a view.
 struct Held {
-  TensorSpec spec;
+  int32_t number;
+  Box box;
   at::Tensor tensor;
 };
 
@@ -22,12 +23,12 @@ struct Moved {
   int64_t staging_peak_bytes = 0;  ///< both staging buffers at their largest
 };
 
-/// Fills `target` from the `source` of all ranks. Both in the order of the lists the plan was made from.
+/// Fills `target` from the `source` of all ranks; both in the order of the numbers. An empty plan moves nothing.
 ///
 /// Ownership  tensors stay the caller's; staging of one bucket lives only during the call.
 /// Blocking   collective over `group`.
 /// Errors     InternalError if tensors do not fit the plan; PeerError from the group. After an error the target holds an
 ///            unusable mixture; the source is never written.
-Moved execute(const Plan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target);
+Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target);
 
 }  // namespace tandem::reshard

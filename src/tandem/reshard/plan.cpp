@@ -3,180 +3,246 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "tandem/base/check.h"
+#include "tandem/reshard/plan_bucket.h"
 
 namespace tandem::reshard {
 namespace {
 
-struct Holder {
-  int rank;
-  int64_t index;
-  const TensorSpec* spec;
+/// Elements [begin, end) of a fragment that a rank is to get.
+struct Want {
+  int32_t to;
+  int64_t begin, end;
 };
 
-bool contains(const Box& outer, const Box& inner) {
-  for (size_t d = 0; d < inner.begin.size(); ++d)
-    if (inner.begin[d] < outer.begin[d] || inner.end[d] > outer.end[d]) return false;
-  return true;
-}
+/// Fragments of so few bytes come from one sender.
+constexpr int64_t kUncut_bytes = 16 << 10;
 
-bool equal(const RankBoxes& a, const RankBoxes& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(),
-                      [](const TensorSpec& s, const TensorSpec& t) { return s.name == t.name && s.box == t.box; });
-  });
-}
-
-class Planner {
+/// Deals what is wanted to those that hold it.
+class Dealer {
  public:
-  Planner(const RankBoxes& source, const RankBoxes& target, const PlanOptions& options) : target_(target) {
-    TANDEM_CHECK(source.size() == target.size(), "layouts of ", source.size(), " and ", target.size(), " ranks");
-    TANDEM_CHECK(options.bucket_bytes >= options.element_bytes && options.element_bytes > 0, "a bucket of ", options.bucket_bytes,
-                 " bytes");
-    plan_.options = options;
-    plan_.stats.sent_bytes.resize(source.size());
-    plan_.stats.received_bytes.resize(source.size());
-    for (size_t r = 0; r < source.size(); ++r)
-      for (size_t i = 0; i < source[r].size(); ++i)
-        holders_[source[r][i].name].push_back({static_cast<int>(r), static_cast<int64_t>(i), &source[r][i]});
+  Dealer(Plan& plan, int num_ranks) : plan_(plan), sent_(static_cast<size_t>(num_ranks)) {
+    if (plan.options.ranks_per_node > 0) ranks_per_node_ = plan.options.ranks_per_node;
+    else ranks_per_node_ = num_ranks;
   }
 
-  Plan run() {
-    for (int to = 0; to < std::ssize(target_); ++to)
-      for (int64_t i = 0; i < std::ssize(target_[static_cast<size_t>(to)]); ++i) fetch(to, i);
-    fill_buckets();
-    return std::move(plan_);
+  void deal(int32_t tensor, int32_t number, const Fragment& fragment) {
+    if (fragment.receivers.empty()) return;
+    tensor_ = tensor, fragment_ = number;
+    elements_ = fragment.box.num_elements();
+    unit_ = unit_of(fragment.box);
+    std::vector<Want> far;
+    for (auto begin = fragment.receivers.begin(); begin != fragment.receivers.end();) {
+      const auto end = std::find_if(begin, fragment.receivers.end(), [&](int r) { return node(r) != node(*begin); });
+      const std::vector<int> near = of_node(fragment.holders, node(*begin));
+      if (!near.empty()) deal(near, wants(begin, end));
+      else if (plan_.mode == Mode::kMulticast && end - begin > 1) multicast_.emplace_back(begin, end);
+      else std::ranges::copy(wants(begin, end), std::back_inserter(far));
+      begin = end;
+    }
+    share(fragment, far);
   }
 
  private:
-  int64_t bytes(const Box& box) const { return box.num_elements() * plan_.options.element_bytes; }
+  using Ranks = std::vector<int>::const_iterator;
 
-  /// Plans one wanted box: own parts first, then the rest piece by piece.
-  void fetch(int to, int64_t target_index) {
-    const TensorSpec& want = target_[static_cast<size_t>(to)][static_cast<size_t>(target_index)];
-    if (want.box.num_elements() == 0) return;
-    const auto found = holders_.find(want.name);
-    TANDEM_CHECK(found != holders_.end(), "nobody holds ", want.name);
-    const std::vector<Holder>& holders = found->second;
-    std::vector<Box> missing = {want.box};
-    for (const Holder& h : holders) {
-      TANDEM_CHECK(h.spec->shape == want.shape, want.name, " has two shapes");
-      if (h.rank == to) cut(missing, h.spec->box, [&](const Box& part) {
-        plan_.copies.push_back({to, to, h.index, target_index, part, 0});
-        plan_.stats.bytes_copied += bytes(part);
-      });
-    }
-    for (const Box& box : missing) plan_.stats.lower_bound_bytes += bytes(box);
-    for (const Holder& h : holders) {
-      if (missing.empty()) return;
-      cut(missing, h.spec->box, [&](const Box& part) { send(holders, part, to, target_index); });
-    }
-    TANDEM_CHECK(missing.empty(), "nobody holds a part of ", want.name);
+  int node(int rank) const { return rank / ranks_per_node_; }
+
+  std::vector<int> of_node(const std::vector<int>& ranks, int number) const {
+    const auto begin = std::ranges::lower_bound(ranks, number * ranks_per_node_);
+    return {begin, std::lower_bound(begin, ranks.end(), (number + 1) * ranks_per_node_)};
   }
 
-  /// Removes `hole` from the boxes and tells which parts it met.
-  template <class Met>
-  static void cut(std::vector<Box>& boxes, const Box& hole, Met met) {
-    std::vector<Box> rest;
-    for (const Box& box : boxes) {
-      const auto part = intersect(box, hole);
-      if (part) met(*part);
-      for (Box& outside : part ? subtract(box, *part) : std::vector<Box>{box}) rest.push_back(std::move(outside));
-    }
-    boxes = std::move(rest);
+  std::vector<Want> wants(Ranks begin, Ranks end) const {
+    std::vector<Want> all;
+    for (Ranks r = begin; r != end; ++r) all.push_back({*r, 0, elements_});
+    return all;
   }
 
-  void send(const std::vector<Holder>& holders, const Box& part, int to, int64_t target_index) {
-    if (bytes(part) > plan_.options.bucket_bytes) {
-      // Halves along the first dimension that can be halved, so that halves of a row-major tensor stay contiguous.
-      size_t dim = 0;
-      while (part.extent(dim) == 1) ++dim;
-      Box low = part, high = part;
-      low.end[dim] = high.begin[dim] = part.begin[dim] + part.extent(dim) / 2;
-      send(holders, low, to, target_index);
-      send(holders, high, to, target_index);
+  bool is_small() const { return elements_ * plan_.options.element_bytes <= kUncut_bytes; }
+
+  /// Where a fragment may be cut: between its rows if they are short against a bucket, else anywhere.
+  int64_t unit_of(const Box& box) const {
+    if (box.begin.size() < 2) return 1;
+    const int64_t row = elements_ / box.extent(0);
+    return row * plan_.options.element_bytes * 4 <= plan_.options.bucket_bytes ? row : 1;
+  }
+
+  /// From other nodes: whole for ranks that are alone in theirs, a share for each of several, who then pass it on.
+  void share(const Fragment& fragment, std::vector<Want> far) {
+    const size_t first_shared = far.size();
+    for (const auto& [begin, end] : multicast_) {
+      const int64_t count = end - begin, units = elements_ / unit_;
+      for (int64_t i = 0; i < count; ++i) {
+        Want want{begin[i], i * units / count * unit_, (i + 1) * units / count * unit_};
+        if (is_small()) want.begin = 0, want.end = i == tensor_ % count ? elements_ : 0;
+        if (want.begin < want.end) far.push_back(want);
+      }
+    }
+    const size_t first = plan_.transfers.size();
+    if (!far.empty()) deal(fragment.holders, far);
+    if (far.size() > first_shared) pass_on(first);
+    multicast_.clear();
+  }
+
+  void pass_on(size_t first) {
+    const size_t end = plan_.transfers.size();
+    for (size_t i = first; i < end; ++i) {
+      const Transfer got = plan_.transfers[i];
+      const auto group = std::ranges::find_if(multicast_, [&](const auto& g) { return node(*g.first) == node(got.to); });
+      if (group == multicast_.end()) continue;
+      for (Ranks r = group->first; r != group->second; ++r)
+        if (*r != got.to) send(got.to, {*r, got.begin, got.end}, static_cast<int32_t>(i));
+    }
+  }
+
+  /// The holders that have sent least are filled up to one level, in one line along all that is wanted.
+  void deal(const std::vector<int>& holders, const std::vector<Want>& wants) {
+    if (is_small() || holders.size() == 1) {
+      for (const Want& want : wants) send(least_loaded(holders, want.to), want, -1);
       return;
     }
-    // Of equally loaded holders the next one after the receiver: replicas then serve different receivers.
-    const int size = static_cast<int>(target_.size());
-    auto cost = [&](const Holder& h) {
-      return std::pair(plan_.stats.sent_bytes[static_cast<size_t>(h.rank)], (h.rank - to + size) % size);
-    };
-    const Holder* best = nullptr;
-    for (const Holder& h : holders)
-      if (contains(h.spec->box, part) && (!best || cost(h) < cost(*best))) best = &h;
-    plan_.transfers.push_back({best->rank, to, best->index, target_index, part, 0});
-    plan_.stats.sent_bytes[static_cast<size_t>(best->rank)] += bytes(part);
-    plan_.stats.received_bytes[static_cast<size_t>(to)] += bytes(part);
-    plan_.stats.bytes_total += bytes(part);
-  }
-
-  /// Gives each transfer the first bucket, not before those its two ranks have reached, in which both have room.
-  void fill_buckets() {
-    struct Reached {
-      int64_t bucket = 0, bytes = 0;
-    };
-    // Receivers were planned one after the other; taken in turns, they share the buckets.
-    std::vector<int64_t> turn(target_.size(), 0);
-    std::vector<std::pair<int64_t, size_t>> order;
-    for (size_t i = 0; i < plan_.transfers.size(); ++i) order.emplace_back(turn[static_cast<size_t>(plan_.transfers[i].to)]++, i);
-    std::sort(order.begin(), order.end());
-    std::vector<Reached> reached(target_.size());
-    for (const auto& [when, i] : order) {
-      Transfer& t = plan_.transfers[i];
-      Reached &from = reached[static_cast<size_t>(t.from)], &to = reached[static_cast<size_t>(t.to)];
-      const int64_t size = bytes(t.box);
-      int64_t bucket = std::max(from.bucket, to.bucket);
-      auto full = [&](const Reached& r) { return r.bucket == bucket && r.bytes + size > plan_.options.bucket_bytes; };
-      while (full(from) || full(to)) ++bucket;
-      for (Reached* r : {&from, &to}) {
-        if (r->bucket != bucket) *r = {bucket, 0};
-        r->bytes += size;
-        plan_.stats.staging_peak_bytes = std::max(plan_.stats.staging_peak_bytes, r->bytes);
+    int64_t total = 0;
+    for (const Want& w : wants) total += w.end - w.begin;
+    std::vector<int64_t> room = rooms(holders, total);
+    size_t h = 0;
+    for (Want want : wants)
+      while (want.begin < want.end) {
+        while (h + 1 < holders.size() && room[h] < std::min(unit_, want.end - want.begin)) room[h + 1] += room[h], ++h;
+        int64_t end = std::min(want.end, want.begin + room[h] / unit_ * unit_);
+        if (end <= want.begin || h + 1 == holders.size()) end = want.end;
+        send(holders[h], {want.to, want.begin, end}, -1);
+        room[h] -= end - want.begin;
+        want.begin = end;
       }
-      t.bucket = bucket;
-      plan_.num_buckets = std::max(plan_.num_buckets, bucket + 1);
-    }
-    std::stable_sort(plan_.transfers.begin(), plan_.transfers.end(),
-                     [](const Transfer& a, const Transfer& b) { return a.bucket < b.bucket; });
   }
 
-  const RankBoxes& target_;
-  std::map<std::string, std::vector<Holder>> holders_;
-  Plan plan_;
+  /// Elements that each holder sends so that all have sent alike afterwards, those apart that have sent more already.
+  std::vector<int64_t> rooms(const std::vector<int>& holders, int64_t total) const {
+    const int64_t width = plan_.options.element_bytes;
+    std::vector<int64_t> loads;
+    for (int h : holders) loads.push_back(sent_[static_cast<size_t>(h)] / width);
+    std::ranges::sort(loads);
+    int64_t level = 0, below = 0;
+    for (size_t n = 1; n <= loads.size(); ++n) {
+      below += loads[n - 1];
+      level = (total + below + static_cast<int64_t>(n) - 1) / static_cast<int64_t>(n);
+      if (n == loads.size() || level <= loads[n]) break;
+    }
+    std::vector<int64_t> room;
+    for (int h : holders) room.push_back(std::max<int64_t>(0, level - sent_[static_cast<size_t>(h)] / width));
+    return room;
+  }
+
+  /// Of equally loaded holders the next one after the receiver: replicas then serve different receivers.
+  int least_loaded(const std::vector<int>& holders, int to) const {
+    const int size = static_cast<int>(sent_.size());
+    return *std::ranges::min_element(
+        holders, {}, [&](int h) { return std::pair(sent_[static_cast<size_t>(h)], (h - to + size) % size); });
+  }
+
+  /// In parts that fit a bucket.
+  void send(int from, const Want& want, int32_t after) {
+    const int64_t width = plan_.options.element_bytes, count = want.end - want.begin;
+    const int64_t most = std::max(plan_.options.bucket_bytes / width / unit_ * unit_, int64_t{1});
+    const int64_t parts = (count + most - 1) / most, each = ((count + parts - 1) / parts + unit_ - 1) / unit_ * unit_;
+    for (int64_t begin = want.begin; begin < want.end; begin += each)
+      plan_.transfers.push_back({tensor_, fragment_, from, want.to, begin, std::min(begin + each, want.end), 0, after});
+    sent_[static_cast<size_t>(from)] += count * width;
+  }
+
+  Plan& plan_;
+  int ranks_per_node_ = 1;
+  std::vector<int64_t> sent_;
+  std::vector<std::pair<Ranks, Ranks>> multicast_;  // receivers of one node
+  int32_t tensor_ = 0, fragment_ = 0;
+  int64_t elements_ = 0, unit_ = 1;
 };
+
+void count(Plan& plan, int num_ranks) {
+  PlanStats& s = plan.stats;
+  const int per_node = plan.options.ranks_per_node > 0 ? plan.options.ranks_per_node : num_ranks;
+  s.sent_bytes.assign(static_cast<size_t>(num_ranks), 0);
+  s.received_bytes.assign(static_cast<size_t>(num_ranks), 0);
+  for (const Transfer& t : plan.transfers) {
+    const int64_t bytes = (t.end - t.begin) * plan.options.element_bytes;
+    s.bytes_total += bytes;
+    s.sent_bytes[static_cast<size_t>(t.from)] += bytes;
+    s.received_bytes[static_cast<size_t>(t.to)] += bytes;
+    if (t.from / per_node != t.to / per_node) s.bytes_across_nodes += bytes;
+  }
+  struct Lack {
+    int64_t kept = 0, ranks = 0, nodes = 0;
+  };
+  std::vector<Lack> lacks;  // by kind
+  for (const std::vector<Fragment>& fragments : plan.fragments) {
+    Lack& lack = lacks.emplace_back();
+    for (const Fragment& f : fragments) {
+      const int64_t bytes = f.box.num_elements() * plan.options.element_bytes;
+      lack.kept += bytes * std::ssize(f.keepers);
+      lack.ranks += bytes * std::ssize(f.receivers);
+      int last = -1;
+      for (int r : f.receivers) {
+        const int node = r / per_node;
+        const auto holder = std::ranges::lower_bound(f.holders, node * per_node);
+        const bool is_there = holder != f.holders.end() && *holder / per_node == node;
+        if (node != last && !is_there) lack.nodes += bytes;
+        last = node;
+      }
+    }
+  }
+  for (int32_t kind : plan.kind_of) {
+    const Lack& lack = lacks[static_cast<size_t>(kind)];
+    s.bytes_kept += lack.kept, s.lower_bound_bytes += lack.ranks, s.lower_bound_across_nodes_bytes += lack.nodes;
+  }
+}
+
+bool is_alias(const Table& table) {
+  const auto same = [](const Piece& a, const Piece& b) { return a.rank == b.rank && a.box == b.box; };
+  return std::ranges::all_of(table.kinds, [&](const Table::Kind& k) {
+    return std::ranges::equal(table.holdings[static_cast<size_t>(k.source)], table.holdings[static_cast<size_t>(k.target)], same);
+  });
+}
+
+Plan with_fragments(const Table& table, const PlanOptions& options) {
+  TANDEM_CHECK(options.element_bytes > 0 && options.bucket_bytes >= options.element_bytes, "a bucket of ", options.bucket_bytes, " bytes");
+  Plan plan;
+  plan.options = options;
+  plan.kind_of = table.kind_of;
+  plan.alias = is_alias(table);
+  if (!plan.alias)
+    for (const Table::Kind& k : table.kinds)
+      plan.fragments.push_back(fragments_of(table.holdings[static_cast<size_t>(k.source)], table.holdings[static_cast<size_t>(k.target)]));
+  return plan;
+}
+
+void fill(Plan& plan, int num_ranks, Mode mode) {
+  plan.mode = mode;
+  Dealer dealer(plan, num_ranks);
+  for (int32_t tensor = 0; tensor < std::ssize(plan.kind_of); ++tensor) {
+    const auto& fragments = plan.fragments[static_cast<size_t>(plan.kind_of[static_cast<size_t>(tensor)])];
+    for (int32_t f = 0; f < std::ssize(fragments); ++f) dealer.deal(tensor, f, fragments[static_cast<size_t>(f)]);
+  }
+  fill_buckets(plan, num_ranks);
+  count(plan, num_ranks);
+}
 
 }  // namespace
 
-std::vector<Box> subtract(const Box& box, const Box& hole) {
-  const auto common = intersect(box, hole);
-  if (!common) return {box};
-  std::vector<Box> parts;
-  Box rest = box;
-  for (size_t d = 0; d < box.begin.size(); ++d) {
-    if (rest.begin[d] < common->begin[d]) {
-      parts.push_back(rest);
-      parts.back().end[d] = rest.begin[d] = common->begin[d];
-    }
-    if (common->end[d] < rest.end[d]) {
-      parts.push_back(rest);
-      parts.back().begin[d] = rest.end[d] = common->end[d];
-    }
-  }
-  return parts;
+Plan make_plan(const Table& table, const PlanOptions& options, Mode mode) {
+  Plan plan = with_fragments(table, options);
+  if (plan.alias) plan.fragments.clear(), plan.kind_of.clear();
+  fill(plan, table.num_ranks, mode);
+  return plan;
 }
 
-Plan make_plan(const RankBoxes& source, const RankBoxes& target, const PlanOptions& options) {
-  if (equal(source, target)) {
-    Plan plan;
-    plan.alias = true;
-    plan.options = options;
-    plan.stats.sent_bytes.resize(source.size());
-    plan.stats.received_bytes.resize(source.size());
-    return plan;
-  }
-  return Planner(source, target, options).run();
+Plan make_plan(const Table& table, const PlanOptions& options) {
+  Plan direct = make_plan(table, options, Mode::kDirect);
+  if (direct.stats.bytes_across_nodes == direct.stats.lower_bound_across_nodes_bytes) return direct;
+  Plan multicast = make_plan(table, options, Mode::kMulticast);
+  return multicast.stats.modelled_s < direct.stats.modelled_s ? multicast : direct;
 }
 
 }  // namespace tandem::reshard

@@ -1,54 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From one layout of weights to another: which rank sends which box to whom, in buckets of bounded size. A pure function of
-// the boxes, so it can be printed, costed and tested without a device; all ranks compute the same plan.
+// From one layout of weights to another: which rank sends what to whom, in buckets of bounded size. A pure function of a table, so it
+// can be printed, costed and tested without a device; all ranks compute the same plan. docs/design/reshard.md has the rules.
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "tandem/base/box.h"
+#include "tandem/reshard/plan_table.h"
 
 namespace tandem::reshard {
 
-/// What each rank holds or wants: boxes of named tensors.
-using RankBoxes = std::vector<std::vector<TensorSpec>>;
+/// How ranks of one node get what all of them lack.
+enum class Mode {
+  kDirect,     ///< each from a rank that holds it
+  kMulticast,  ///< each a share from another node, and the rest from each other
+};
+
+/// What the time of a plan is modelled by.
+struct Links {
+  double near_bytes_per_s = 200e9;  ///< of a rank to others of its node
+  double far_bytes_per_s = 25e9;    ///< of a rank to other nodes
+  double call_s = 30e-6;            ///< of a bucket beside its bytes
+};
 
 struct PlanOptions {
   int64_t element_bytes = 2;
   int64_t bucket_bytes = 64 << 20;  ///< most that one rank sends and receives in one call, taken together
+  int ranks_per_node = 0;           ///< 0: all ranks are of one node
+  Links links;
 };
 
-/// A box that goes from an entry of the sender's list to an entry of the receiver's. from == to is a copy.
+/// Elements [begin, end) of a fragment, in row-major order, from one rank to another.
 struct Transfer {
-  int from, to;
-  int64_t source_index, target_index;  ///< into the lists of `from` and `to`
-  Box box;
-  int64_t bucket;                      ///< 0 for copies
+  int32_t tensor;
+  int32_t fragment;  ///< of the tensor's kind
+  int32_t from, to;
+  int64_t begin, end;
+  int32_t bucket;
+  int32_t after;     ///< the transfer of an earlier bucket that brings this one's elements into the sender's target; -1: from its source
 };
 
 struct PlanStats {
   int64_t bytes_total = 0;        ///< sent over all ranks
   int64_t lower_bound_bytes = 0;  ///< what receivers lack, each element once
-  int64_t bytes_copied = 0;       ///< moved inside a rank
-  int64_t staging_peak_bytes = 0; ///< most of one rank in one bucket
+  int64_t bytes_kept = 0;         ///< wanted by a rank that holds it
+  int64_t bytes_across_nodes = 0;
+  int64_t lower_bound_across_nodes_bytes = 0;  ///< what nodes lack, each element once
+  int64_t staging_peak_bytes = 0;              ///< most of one rank in one bucket
+  double modelled_s = 0;
   std::vector<int64_t> sent_bytes, received_bytes;  ///< by rank
 };
 
 struct Plan {
-  bool alias = false;                ///< the layouts are equal: the target may be the source, nothing moves
-  std::vector<Transfer> copies;      ///< inside ranks
-  std::vector<Transfer> transfers;   ///< between ranks, by bucket
-  int64_t num_buckets = 0;           ///< calls of all_to_all_v
+  bool alias = false;  ///< the layouts are equal: the target may be the source, nothing moves
+  Mode mode = Mode::kDirect;
   PlanOptions options;
+  std::vector<int32_t> kind_of;                  ///< by tensor
+  std::vector<std::vector<Fragment>> fragments;  ///< by kind
+  std::vector<Transfer> transfers;               ///< by bucket
+  int64_t num_buckets = 0;                       ///< calls of all_to_all_v
   PlanStats stats;
+
+  const Fragment& fragment(const Transfer& t) const {
+    return fragments[static_cast<size_t>(kind_of[static_cast<size_t>(t.tensor)])][static_cast<size_t>(t.fragment)];
+  }
 };
 
-/// Takes what a rank already holds; every other element comes once, from the holder that has sent least so far.
-/// Errors: InternalError if nobody holds a wanted box, or shapes of one name differ.
-Plan make_plan(const RankBoxes& source, const RankBoxes& target, const PlanOptions& options);
+/// A rank takes what it holds; every other element comes once, from a holder of its node if there is one, and those that hold the same
+/// share the sending. Errors: InternalError if nobody holds a wanted box.
+Plan make_plan(const Table& table, const PlanOptions& options, Mode mode);
+/// The mode whose modelled time is lower.
+Plan make_plan(const Table& table, const PlanOptions& options);
 
-/// The parts of `box` outside `hole`, disjoint; at most two per dimension.
-std::vector<Box> subtract(const Box& box, const Box& hole);
+/// What one rank does of a plan.
+struct RankPlan {
+  struct Copy {
+    int32_t number;  ///< of the tensor in the table
+    Box box;
+  };
+  struct Move {
+    int32_t number;
+    int peer;
+    std::vector<Box> boxes;    ///< in the order of their elements in the message
+    bool from_target = false;  ///< sent from what an earlier bucket brought
+  };
+  struct Bucket {
+    std::vector<Move> sends, receives;  ///< by peer; for each peer in the same order on both sides
+  };
+  std::vector<Copy> copies;
+  std::vector<Bucket> buckets;
+};
+RankPlan part_of(const Plan& plan, int rank);
 
 }  // namespace tandem::reshard

@@ -9,16 +9,11 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/planner/memory.h"
+#include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
 namespace {
-
-reshard::RankBoxes boxes_of_all(const model::ModelConfig& config, const model::Layout& layout) {
-  reshard::RankBoxes boxes;
-  for (int rank = 0; rank < layout.world(); ++rank) boxes.push_back(model::boxes_of(config, layout, rank));
-  return boxes;
-}
 
 // Before anything is built by the layouts.
 const model::ModelConfig& fitting(const RankContext& context, const model::ModelConfig& config) {
@@ -53,15 +48,15 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   reshard::PlanOptions plan_options;
   plan_options.element_bytes = static_cast<int64_t>(c10::elementSize(context.gemm.dtype()));
   plan_options.bucket_bytes = context.config.parallel.reshard_bucket_mib << 20;
-  reshard::Plan plan = reshard::make_plan(boxes_of_all(config, context.train_layout), boxes_of_all(config, context.rollout_layout),
-                                          plan_options);
+  const reshard::Table table = reshard::table_of(config, {1, context.train_layout}, {1, context.rollout_layout});
+  const reshard::Plan plan = reshard::make_plan(table, plan_options);
   const model::ParameterTable rollout = model::parameter_table(config, context.rollout_layout, context.world.rank());
   if (plan.alias && lie_alike(train_.table(), rollout)) {  // cp, which cuts no weight
     rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, train_.values());
     return;
   }
   rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
-  plan_ = std::move(plan);
+  plan_ = reshard::part_of(plan, context.world.rank());
 }
 
 void Actor::load(const std::string& dir) {
@@ -71,10 +66,18 @@ void Actor::load(const std::string& dir) {
 
 std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
   std::vector<reshard::Held> all;
-  for (const model::ParameterEntry& e : model.table().entries)
-    if (const at::Tensor words = model.table().words(model.values(), e); e.parameter.in_float())
-      all.push_back({{e.parameter.name, words.sizes().vec(), Box::whole(words.sizes().vec())}, words});
-    else all.push_back({{e.parameter.name, e.parameter.shape, e.box}, words});
+  auto entry = model.table().entries.begin();
+  int32_t number = 0;
+  for (const model::family::Parameter& p : model::flat_order(model::family::parameters(model.config()))) {
+    if (entry == model.table().entries.end()) break;
+    if (entry->parameter.name == p.name) {
+      const at::Tensor words = model.table().words(model.values(), *entry);
+      all.push_back({number, p.in_float() ? Box::whole(words.sizes().vec()) : entry->box, words});
+      ++entry;
+    }
+    ++number;
+  }
+  TANDEM_CHECK(entry == model.table().entries.end(), "parameters in another order than the table's");
   return all;
 }
 

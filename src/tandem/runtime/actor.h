@@ -65,7 +65,7 @@ class Actor {
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
   std::map<std::string, Origin> origins_;  // by name
-  std::optional<reshard::Plan> plan_;      // none where both use the same bytes
+  std::optional<reshard::RankPlan> plan_;  // none where both use the same bytes
 };
 
 }  // namespace tandem::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/command_text.h"
+#include "tandem/cli/command/text.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -322,6 +322,34 @@ TEST_F(Program, ConfigShowsChecksAndResolves) {
   refuses("config --check " + write("bad.yaml", "run:\n  stepz: 3\n"), {"bad.yaml:2", "run.stepz", "run.steps"});
 }
 
+TEST_F(Program, PlanReshardCountsTheBytesOfASwitch) {
+  const std::string plan = "plan reshard --dtype float32 --model " + model() + "/config.json ";
+  const Outcome o = run(plan + "--from dp2 --to tp2");
+  ASSERT_EQ(o.code, 0) << o.err;
+  const json cut = json::parse(o.out);
+  EXPECT_EQ(cut["ranks"], 2);
+  EXPECT_EQ(cut["bytes_total"], 0) << "each rank keeps a part of what it has";
+  EXPECT_FALSE(cut.contains("experts"));
+  const Outcome back = run(plan + "--from tp2 --to '2x(dp1)' --ranks-per-node 1");
+  ASSERT_EQ(back.code, 0) << back.err;
+  const json whole = json::parse(back.out);
+  EXPECT_GT(whole["bytes_total"], 0);
+  for (const char* same : {"lower_bound_bytes", "bytes_across_nodes", "lower_bound_across_nodes_bytes"})
+    EXPECT_EQ(whole[same], whole["bytes_total"]) << same;
+  EXPECT_EQ(whole["dense"]["bytes_total"], whole["bytes_total"]);
+  EXPECT_EQ(whole["bytes_sent_max"].get<double>(), whole["bytes_sent_mean"].get<double>());
+}
+
+TEST_F(Program, PlanReshardRefusesLayoutsThatCannotBe) {
+  const std::string plan = "plan reshard --model " + model() + "/config.json ";
+  refuses(plan + "--from dp2 --to tp4", {"--to", "heads"});
+  refuses(plan + "--from dp2 --to dp3", {"--to", "3 ranks", "2", "as many ranks"});
+  refuses(plan + "--from '2x(dp2' --to dp4", {"--from", "2x(dp2", "replicas"});
+  refuses("plan reshard --from dp2 --to tp2 --model " + write("bad.json", "{"), {"bad.json", "no JSON"});
+  refuses("plan reshard --from dp2 --to tp2 --model " + path("absent"), {"absent"});
+  refuses("plan", {"tandem plan", "names no command"});
+}
+
 TEST_F(Program, DoctorNamesTheProcessor) {
   const Outcome o = run("doctor --json");
   ASSERT_EQ(o.code, 0) << o.err;

@@ -23,11 +23,21 @@ const ParameterEntry& entry(const ParameterTable& table, const std::string& name
   throw std::out_of_range(name);
 }
 
+TEST(Layout, StandsSideBySideWithItsEqual) {
+  const Replicas two = parse_replicas("2x(dp64,tp2,ep128)", "here");
+  EXPECT_EQ(two, (Replicas{2, {.dp = 64, .tp = 2, .ep = 128}}));
+  EXPECT_EQ(two.world(), 256);
+  EXPECT_EQ(parse_replicas(to_string(two), "here"), two);
+  EXPECT_EQ(parse_replicas("dp2,tp2", "here"), (Replicas{1, {.dp = 2, .tp = 2}}));
+  for (const char* wrong : {"x(dp2)", "0x(dp2)", "2x(dp2", "2x(dp2)x", "2 x(dp2)", "-1x(dp2)", "1048576x(dp2)", "2x(2x(dp2))"})
+    EXPECT_THROW(parse_replicas(wrong, "here"), UserError) << wrong;
+}
+
 TEST(Layout, IsWrittenAsAxesAndDegrees) {
   EXPECT_EQ(parse_layout("", "here"), (Layout{1, 1}));
   EXPECT_EQ(parse_layout("dp2,tp4", "here"), (Layout{2, 4}));
   EXPECT_EQ(parse_layout("tp4,dp2", "here"), (Layout{2, 4}));
-  EXPECT_EQ(parse_layout(to_string({3, 2}), "here"), (Layout{3, 2}));
+  EXPECT_EQ(parse_layout(to_string(Layout{3, 2}), "here"), (Layout{3, 2}));
   EXPECT_EQ(parse_layout("dp2,pp1", "here"), (Layout{2, 1}));
   EXPECT_EQ(parse_layout("dp2,ep2", "here"), (Layout{2, 1, 2}));
   EXPECT_EQ(parse_layout("dp2,tp2,ep2,etp2", "here"), (Layout{2, 2, 2, 2}));

@@ -2,6 +2,7 @@
 #pragma once
 // Random layouts for tests: each tensor is cut into a grid whose cells are dealt to ranks, some to several.
 
+#include <algorithm>
 #include <set>
 
 #include "tandem/base/rng.h"
@@ -23,11 +24,10 @@ inline Shapes random_shapes(RandomStream& random) {
   return shapes;
 }
 
-/// Every element is held by at least one rank; a rank's boxes of one tensor do not overlap.
-inline RankBoxes random_layout(const Shapes& shapes, int ranks, RandomStream& random) {
-  RankBoxes boxes(static_cast<size_t>(ranks));
-  for (size_t t = 0; t < shapes.of.size(); ++t) {
-    const std::vector<int64_t>& shape = shapes.of[t];
+/// Every element is held by at least one rank; a rank's boxes of one tensor do not overlap. By tensor.
+inline std::vector<Holding> random_layout(const Shapes& shapes, int ranks, RandomStream& random) {
+  std::vector<Holding> layout;
+  for (const std::vector<int64_t>& shape : shapes.of) {
     std::vector<Box> cells = {Box::whole(shape)};
     for (size_t d = 0; d < shape.size(); ++d) {
       const int64_t at = random.below(shape[d] + 1);  // 0 and the end mean: not cut
@@ -40,13 +40,27 @@ inline RankBoxes random_layout(const Shapes& shapes, int ranks, RandomStream& ra
       }
       cells = next;
     }
+    Holding& holding = layout.emplace_back();
     for (const Box& cell : cells) {
-      std::set<int64_t> holders = {random.below(ranks)};
-      while (random.uniform() < 0.4) holders.insert(random.below(ranks));
-      for (int64_t r : holders) boxes[static_cast<size_t>(r)].push_back({"w" + std::to_string(t), shape, cell});
+      std::set<int> holders = {static_cast<int>(random.below(ranks))};
+      while (random.uniform() < 0.4) holders.insert(static_cast<int>(random.below(ranks)));
+      for (int r : holders) holding.push_back({r, cell});
     }
+    std::ranges::stable_sort(holding, {}, &Piece::rank);
   }
-  return boxes;
+  return layout;
+}
+
+/// Each tensor a kind of its own.
+inline Table table_of(int num_ranks, const std::vector<Holding>& source, const std::vector<Holding>& target) {
+  Table table{.num_ranks = num_ranks};
+  for (size_t t = 0; t < source.size(); ++t) {
+    const auto first = static_cast<int32_t>(table.holdings.size());
+    table.holdings.insert(table.holdings.end(), {source[t], target[t]});
+    table.kinds.push_back({first, first + 1});
+    table.kind_of.push_back(static_cast<int32_t>(t));
+  }
+  return table;
 }
 
 }  // namespace tandem::reshard

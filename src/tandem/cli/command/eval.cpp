@@ -5,7 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/cli/recipe_arguments.h"
 

@@ -6,7 +6,7 @@
 
 #include "tandem/board/server.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
 #include "tandem/runtime/session/machine.h"

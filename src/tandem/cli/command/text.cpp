@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/command_text.h"
+#include "tandem/cli/command/text.h"
 
 #include <CLI/App.hpp>
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"

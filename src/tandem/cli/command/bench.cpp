@@ -7,7 +7,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/runtime/bench.h"
 
 namespace tandem::cli {

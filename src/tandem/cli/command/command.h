@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a command of `tandem` is. A new one is a class in a command_*.cpp, one line below and one line in app.cpp.
+// What a command of `tandem` is. A new one is a class in a file of this folder, one line below and one line in app.cpp.
 
 #include <memory>
 
@@ -33,5 +33,6 @@ std::unique_ptr<Command> config_command();
 std::unique_ptr<Command> doctor_command();
 std::unique_ptr<Command> board_command();
 std::unique_ptr<Command> bench_command();
+std::unique_ptr<Command> plan_command();
 
 }  // namespace tandem::cli

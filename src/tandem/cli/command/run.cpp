@@ -2,7 +2,7 @@
 // `tandem run` and `tandem sft`: a recipe, what the command line changes in it, and a flag for signals.
 #include <CLI/App.hpp>
 
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
 #include "tandem/runtime/run.h"

@@ -14,7 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/cli/arguments.h"
-#include "tandem/cli/command.h"
+#include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/text/turns.h"
 

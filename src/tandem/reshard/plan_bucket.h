@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The second half of planning: when each transfer goes.
+
+#include "tandem/reshard/plan.h"
+
+namespace tandem::reshard {
+
+/// Gives each transfer the first bucket in which both its ranks have room; one that passes on what another brings comes in a later
+/// bucket than that. Sorts the transfers by bucket and fills in num_buckets, the staging peak and the
+/// modelled time, in which a bucket lasts as long as for its busiest rank.
+void fill_buckets(Plan& plan, int num_ranks);
+
+/// Elements [begin, end) of a box in row-major order, as boxes in that order.
+std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);
+
+}  // namespace tandem::reshard

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The weights of a model under two layouts, as the table of a plan.
+
+#include "tandem/model/layout.h"
+#include "tandem/reshard/plan_table.h"
+
+namespace tandem::reshard {
+
+enum class Part { kAll, kExperts, kDense };  ///< kExperts: the routed ones
+
+/// Tensors are numbered in model::flat_order; what is kept in fp32 is counted in elements of the compute dtype.
+/// Errors: InternalError if the layouts are of different worlds. Layouts must fit the model (model::check_layout).
+Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part = Part::kAll);
+
+}  // namespace tandem::reshard
