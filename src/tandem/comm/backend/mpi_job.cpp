@@ -203,7 +203,7 @@ std::vector<std::string> MpiJob::undelivered() {
 bool MpiJob::all_ended(double seconds) {
   MPI_Request request;
   if (MPI_Ibarrier(notices_, &request) != MPI_SUCCESS) return false;
-  Deadline deadline = Deadline::after_s(seconds);
+  Deadline deadline = Deadline::after_s(seconds + kReport_s);  // a peer that waits in vain for so long says so first
   bool hurry = false;
   for (int done = 0; !done;) {
     if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
