@@ -37,7 +37,8 @@ void expect_the_loaded_bits(const model::ModelConfig& config, const std::string&
       EXPECT_LE(moved.staging_peak_bytes, options.bucket_bytes);
       EXPECT_TRUE(at::equal(held, initial(before, dtype))) << "the source was written";
     }
-    for (const model::ParameterEntry& e : after.entries) EXPECT_TRUE(at::equal(after.view(got, e), after.view(loaded, e))) << e.parameter.name;
+    for (const model::ParameterEntry& e : after.entries)
+      EXPECT_TRUE(at::equal(after.view(got, e), after.view(loaded, e))) << e.parameter.name;
   });
 }
 

@@ -88,8 +88,12 @@ TEST(Weights, OfSeveralHoldersAreSentByAllOfThem) {
   model::ModelConfig config = deepseek(true);
   config.hidden_size = 512, config.intermediate_size = 1024, config.moe.intermediate_size = 256, config.vocab_size = 4096;
   int64_t num_plans = 0;
-  for (const char* from : {"dp8", "dp4,tp2", "dp4,pp2", "dp2,pp2,tp2", "dp8,ep4", "dp4,tp2,ep2", "dp4,pp2,ep2", "dp4,tp2,ep2,etp2", "dp4,cp2,ep4"})
-    for (const char* to : {"dp8", "tp4,dp2", "dp8,ep8", "dp8,ep2", "dp4,tp2,ep8", "dp4,tp2,ep2,etp2", "pp4,dp2", "2x(dp2,tp2,ep2)", "8x(dp1)"}) {
+  const char* const sources[] = {"dp8",         "dp4,tp2",     "dp4,pp2",          "dp2,pp2,tp2", "dp8,ep4",
+                                 "dp4,tp2,ep2", "dp4,pp2,ep2", "dp4,tp2,ep2,etp2", "dp4,cp2,ep4"};
+  const char* const targets[] = {"dp8",         "tp4,dp2",          "dp8,ep8", "dp8,ep2",         "dp4,tp2,ep8",
+                                 "pp4,dp2", "dp4,tp2,ep2,etp2", "8x(dp1)", "2x(dp2,tp2,ep2)"};
+  for (const char* from : sources)
+    for (const char* to : targets) {
       const Plan plan = make_plan(table_of(config, model::parse_replicas(from, "from"), model::parse_replicas(to, "to")), {});
       if (plan.stats.bytes_total == 0) continue;
       ++num_plans;
