@@ -220,11 +220,19 @@ Plan with_fragments(const Table& table, const PlanOptions& options) {
 
 void fill(Plan& plan, int num_ranks, Mode mode) {
   plan.mode = mode;
-  Dealer dealer(plan, num_ranks);
+  struct Turn {
+    int32_t tensor, number;
+    const Fragment* fragment;
+  };
+  std::vector<Turn> turns;
   for (int32_t tensor = 0; tensor < std::ssize(plan.kind_of); ++tensor) {
     const auto& fragments = plan.fragments[static_cast<size_t>(plan.kind_of[static_cast<size_t>(tensor)])];
-    for (int32_t f = 0; f < std::ssize(fragments); ++f) dealer.deal(tensor, f, fragments[static_cast<size_t>(f)]);
+    for (int32_t f = 0; f < std::ssize(fragments); ++f) turns.push_back({tensor, f, &fragments[static_cast<size_t>(f)]});
   }
+  // Those with few holders first, so that those with many can make up for them.
+  std::ranges::stable_sort(turns, {}, [](const Turn& turn) { return turn.fragment->holders.size(); });
+  Dealer dealer(plan, num_ranks);
+  for (const Turn& turn : turns) dealer.deal(turn.tensor, turn.number, *turn.fragment);
   fill_buckets(plan, num_ranks);
   count(plan, num_ranks);
 }

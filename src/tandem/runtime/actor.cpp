@@ -9,6 +9,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/planner/memory.h"
+#include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/exchange.h"
 
@@ -64,26 +65,10 @@ void Actor::load(const std::string& dir) {
   trainer_->start();
 }
 
-std::vector<reshard::Held> Actor::held(const ModelOnRank& model) const {
-  std::vector<reshard::Held> all;
-  auto entry = model.table().entries.begin();
-  int32_t number = 0;
-  for (const model::family::Parameter& p : model::flat_order(model::family::parameters(model.config()))) {
-    if (entry == model.table().entries.end()) break;
-    if (entry->parameter.name == p.name) {
-      const at::Tensor words = model.table().words(model.values(), *entry);
-      all.push_back({number, p.in_float() ? Box::whole(words.sizes().vec()) : entry->box, words});
-      ++entry;
-    }
-    ++number;
-  }
-  TANDEM_CHECK(entry == model.table().entries.end(), "parameters in another order than the table's");
-  return all;
-}
-
 void Actor::switch_to_rollout() {
   if (!plan_) return;
-  const reshard::Moved moved = reshard::execute(*plan_, context_.world, held(train_), held(*rollout_));
+  const reshard::Moved moved = reshard::execute(*plan_, context_.world, reshard::held_weights(train_.table(), train_.values()),
+                                                reshard::held_weights(rollout_->table(), rollout_->values()));
   context_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }

@@ -58,7 +58,6 @@ class Actor {
   };
   void add_origin(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values);
   std::vector<std::pair<int, Box>> parts_of(const model::family::Parameter& parameter) const;
-  std::vector<reshard::Held> held(const ModelOnRank& model) const;
 
   RankContext& context_;
   ModelOnRank train_;

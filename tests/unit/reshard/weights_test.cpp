@@ -68,6 +68,40 @@ TEST(Weights, OfPartsMakeUpTheWhole) {
   EXPECT_GT(bytes(Part::kExperts), 0);
 }
 
+/// What no sharing can undercut: of any set of ranks, what it alone can send, over its size. The sets that hold a fragment are tried.
+double least_sent_max(const Plan& plan) {
+  std::map<std::vector<int>, int64_t> demands;
+  for (int32_t kind : plan.kind_of)
+    for (const Fragment& f : plan.fragments[static_cast<size_t>(kind)])
+      demands[f.holders] += f.box.num_elements() * plan.options.element_bytes * std::ssize(f.receivers);
+  double most = static_cast<double>(plan.stats.bytes_total) / static_cast<double>(plan.stats.sent_bytes.size());
+  for (const auto& [set, ignored] : demands) {
+    int64_t bytes = 0;
+    for (const auto& [holders, demand] : demands)
+      if (std::ranges::includes(set, holders)) bytes += demand;
+    most = std::max(most, static_cast<double>(bytes) / static_cast<double>(set.size()));
+  }
+  return most;
+}
+
+TEST(Weights, OfSeveralHoldersAreSentByAllOfThem) {
+  model::ModelConfig config = deepseek(true);
+  config.hidden_size = 512, config.intermediate_size = 1024, config.moe.intermediate_size = 256, config.vocab_size = 4096;
+  int64_t num_plans = 0;
+  const char* const sources[] = {"dp8",         "dp4,tp2",     "dp4,pp2",          "dp2,pp2,tp2", "dp8,ep4",
+                                 "dp4,tp2,ep2", "dp4,pp2,ep2", "dp4,tp2,ep2,etp2", "dp4,cp2,ep4"};
+  const char* const targets[] = {"dp8",         "tp4,dp2",          "dp8,ep8", "dp8,ep2",         "dp4,tp2,ep8",
+                                 "pp4,dp2", "dp4,tp2,ep2,etp2", "8x(dp1)", "2x(dp2,tp2,ep2)"};
+  for (const char* from : sources)
+    for (const char* to : targets) {
+      const Plan plan = make_plan(table_of(config, model::parse_replicas(from, "from"), model::parse_replicas(to, "to")), {});
+      if (plan.stats.bytes_total == 0) continue;
+      ++num_plans;
+      EXPECT_LE(*std::ranges::max_element(plan.stats.sent_bytes), 1.1 * least_sent_max(plan)) << from << " to " << to;
+    }
+  EXPECT_GT(num_plans, 40);
+}
+
 // A rank ends with one expert of each of the 58 sparse layers: 58 * 3 * 7168 * 2048 elements, of which one rank keeps all.
 TEST(Weights, OfDeepSeekV3MoveOneExpertALayerToEachRank) {
   const model::ModelConfig config = deepseek(false);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A switch between any two layouts leaves each rank with the bits that it would have loaded, for the fewest bytes.
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "../tiny_model.h"
+#include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/plan_weights.h"
+
+namespace tandem::reshard {
+namespace {
+
+constexpr uint64_t kSeed = 5;
+
+at::Tensor initial(const model::ParameterTable& table, at::ScalarType dtype) {
+  at::Tensor values = at::zeros({table.num_elements}, dtype);
+  model::initialize_parameters(table, values, kSeed, 0.3);
+  return values;
+}
+
+void expect_the_loaded_bits(const model::ModelConfig& config, const std::string& from, const std::string& to, at::ScalarType dtype) {
+  const model::Layout source = model::parse_layout(from, "from"), target = model::parse_layout(to, "to");
+  SCOPED_TRACE(config.family + ", " + from + " to " + to);
+  const auto width = static_cast<int64_t>(c10::elementSize(dtype));
+  const PlanOptions options = {.element_bytes = width, .bucket_bytes = 8 << 10, .ranks_per_node = 4};
+  const Plan plan = make_plan(table_of(config, {1, source}, {1, target}), options);
+  EXPECT_EQ(plan.stats.bytes_total, plan.stats.lower_bound_bytes);
+  comm::run_local(source.world(), 60, [&](comm::Group& world) {
+    const int rank = world.rank();
+    const model::ParameterTable before = model::parameter_table(config, source, rank), after = model::parameter_table(config, target, rank);
+    const at::Tensor held = initial(before, dtype), loaded = initial(after, dtype);
+    at::Tensor got = plan.alias ? held : at::zeros_like(loaded);
+    if (!plan.alias) {
+      const Moved moved = execute(part_of(plan, rank), world, held_weights(before, held), held_weights(after, got));
+      EXPECT_EQ(moved.sent_bytes, plan.stats.sent_bytes[rank]);
+      EXPECT_LE(moved.staging_peak_bytes, options.bucket_bytes);
+      EXPECT_TRUE(at::equal(held, initial(before, dtype))) << "the source was written";
+    }
+    for (const model::ParameterEntry& e : after.entries)
+      EXPECT_TRUE(at::equal(after.view(got, e), after.view(loaded, e))) << e.parameter.name;
+  });
+}
+
+// Layouts of 4 ranks: of training, and the rollout's among them without cp and vpp.
+const std::vector<std::string> kDense = {"dp4", "tp4", "pp4", "tp2,pp2", "dp2,tp2", "dp2,pp2", "cp2,tp2", "dp2,pp2,vpp2"};
+const std::vector<std::string> kSparse = {"dp4,ep4", "dp2,tp2,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2"};
+const std::vector<std::string> kOfEight = {"dp2,tp2,pp2,ep4", "dp4,pp2,ep4", "dp8,ep8", "dp4,tp2,ep2,etp2", "tp4,pp2"};
+
+void expect_of_all_pairs(const model::ModelConfig& config, const std::vector<std::string>& layouts) {
+  for (const std::string& from : layouts)
+    for (const std::string& to : layouts)
+      if (to.find("cp") == std::string::npos && to.find("vpp") == std::string::npos)
+        expect_the_loaded_bits(config, from, to, &from == &layouts[0] ? at::kBFloat16 : at::kFloat);
+}
+
+TEST(ReshardLayout, OfADenseModelGivesTheLoadedBits) {
+  model::ModelConfig config = test::config_of("qwen2", 2);
+  config.num_layers = 5;
+  expect_of_all_pairs(config, kDense);
+}
+
+TEST(ReshardLayout, OfASparseModelGivesTheLoadedBits) {
+  for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
+    model::ModelConfig config = test::experts_config(family);
+    config.moe.num_experts = 8, config.num_layers = 5;
+    if (config.moe.num_groups > 0) config.moe.num_groups = 4;
+    std::vector<std::string> layouts = kDense;
+    layouts.insert(layouts.end(), kSparse.begin(), kSparse.end());
+    expect_of_all_pairs(config, layouts);
+    expect_of_all_pairs(config, kOfEight);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::reshard
