@@ -15,6 +15,7 @@ namespace tandem::comm {
 namespace {
 
 constexpr double kStuck_s = 0.5;  // who has waited so long is not to blame for what others miss
+constexpr double kReport_s = 2;   // a rank that has ended leaves it to one that waits in vain to say so
 constexpr double kLook_s = 0.1;   // between looks into the store for the notice of another rank
 const std::string kDead = "tandem/dead";
 
@@ -144,7 +145,7 @@ std::string C10dJob::blame(const std::vector<int>& peers) {
 }
 
 void C10dJob::wait_for_end(const std::string& key) {
-  const Deadline deadline = Deadline::after_s(world_.deadline_s);
+  const Deadline deadline = Deadline::after_s(world_.deadline_s + kReport_s);
   while (store_->add(key, 0) < size()) {
     look_for_notice();
     throw_if_dead(join_text("rank ", rank(), ": the end"));
