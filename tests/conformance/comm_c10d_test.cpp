@@ -55,15 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, C10dComm, testing::Combine(testing::Values(1, 2,
 TEST(C10dMessages, AFaultNamesTheSender) {
   for (const suite::Fault& fault : suite::message_faults()) {
     std::string said = "nothing";
-    run_threads(2, fault.deadline_s, [&](Group& world) {
-      if (world.rank() == 1) return fault.culprit(world);
-      try {
-        suite::receive_four(world);
-      } catch (const PeerError& e) {
-        said = e.what();
-        throw;
-      }
-    });
+    run_threads(2, fault.deadline_s, [&](Group& world) { suite::play(fault, world, said); });
     EXPECT_EQ(said.substr(0, std::strlen(fault.survivor_says)), fault.survivor_says) << fault.name;
   }
 }

@@ -26,15 +26,7 @@ TEST(LocalMessages, AFaultNamesTheSender) {
   for (const suite::Fault& fault : suite::message_faults()) {
     std::string said = "nothing";
     try {
-      run_local(2, fault.deadline_s, [&](Group& world) {
-        if (world.rank() == 1) return fault.culprit(world);
-        try {
-          suite::receive_four(world);
-        } catch (const PeerError& e) {
-          said = e.what();
-          throw;
-        }
-      });
+      run_local(2, fault.deadline_s, [&](Group& world) { suite::play(fault, world, said); });
     } catch (const PeerError&) {
     }
     EXPECT_EQ(said.substr(0, std::strlen(fault.survivor_says)), fault.survivor_says) << fault.name;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/group.h"
 #include "tandem/comm/mesh.h"
@@ -318,6 +319,17 @@ inline const std::vector<Fault>& message_faults() {
 inline void receive_four(Group& g) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // a culprit that has ended waits longer for this rank than this one for it
   received(g, 4, 1, 5);
+}
+
+/// One of the two ranks of a fault; `said` is what the survivor's error says.
+inline void play(const Fault& fault, Group& g, std::string& said) {
+  if (g.rank() == 1) return fault.culprit(g);
+  try {
+    receive_four(g);
+  } catch (const PeerError& e) {
+    said = e.what();
+    throw;
+  }
 }
 
 }  // namespace tandem::comm::suite

@@ -210,11 +210,11 @@ Plan with_fragments(const Table& table, const PlanOptions& options) {
   TANDEM_CHECK(options.element_bytes > 0 && options.bucket_bytes >= options.element_bytes, "a bucket of ", options.bucket_bytes, " bytes");
   Plan plan;
   plan.options = options;
-  plan.kind_of = table.kind_of;
   plan.alias = is_alias(table);
-  if (!plan.alias)
-    for (const Table::Kind& k : table.kinds)
-      plan.fragments.push_back(fragments_of(table.holdings[static_cast<size_t>(k.source)], table.holdings[static_cast<size_t>(k.target)]));
+  if (plan.alias) return plan;
+  plan.kind_of = table.kind_of;
+  for (const Table::Kind& k : table.kinds)
+    plan.fragments.push_back(fragments_of(table.holdings[static_cast<size_t>(k.source)], table.holdings[static_cast<size_t>(k.target)]));
   return plan;
 }
 
@@ -241,15 +241,15 @@ void fill(Plan& plan, int num_ranks, Mode mode) {
 
 Plan make_plan(const Table& table, const PlanOptions& options, Mode mode) {
   Plan plan = with_fragments(table, options);
-  if (plan.alias) plan.fragments.clear(), plan.kind_of.clear();
   fill(plan, table.num_ranks, mode);
   return plan;
 }
 
 Plan make_plan(const Table& table, const PlanOptions& options) {
-  Plan direct = make_plan(table, options, Mode::kDirect);
+  Plan direct = with_fragments(table, options), multicast = direct;
+  fill(direct, table.num_ranks, Mode::kDirect);
   if (direct.stats.bytes_across_nodes == direct.stats.lower_bound_across_nodes_bytes) return direct;
-  Plan multicast = make_plan(table, options, Mode::kMulticast);
+  fill(multicast, table.num_ranks, Mode::kMulticast);
   return multicast.stats.modelled_s < direct.stats.modelled_s ? multicast : direct;
 }
 
