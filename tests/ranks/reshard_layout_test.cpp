@@ -32,7 +32,7 @@ void expect_the_loaded_bits(const model::ModelConfig& config, const std::string&
     const at::Tensor held = initial(before, dtype), loaded = initial(after, dtype);
     at::Tensor got = plan.alias ? held : at::zeros_like(loaded);
     if (!plan.alias) {
-      const Moved moved = execute(part_of(plan, rank), world, held_weights(before, held), held_weights(after, got));
+      const Moved moved = execute(part_of(plan, rank), world, held_weights(before, held, dtype), held_weights(after, got, dtype), {dtype});
       EXPECT_EQ(moved.sent_bytes, plan.stats.sent_bytes[rank]);
       EXPECT_LE(moved.staging_peak_bytes, options.bucket_bytes);
       EXPECT_TRUE(at::equal(held, initial(before, dtype))) << "the source was written";

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "tandem/base/error.h"
+#include "tandem/checkpoint/checksum.h"
 
 namespace tandem::checkpoint {
 namespace {
@@ -87,42 +87,6 @@ void write_durable(const std::string& path, const std::string& bytes) {
 
 void sync_file(const std::string& path) { sync_path(path, O_RDONLY); }
 void sync_directory(const std::string& path) { sync_path(path, O_RDONLY | O_DIRECTORY); }
-
-void Checksum::block(const std::byte* bytes) {
-  for (int lane = 0; lane < 4; ++lane) {
-    uint64_t word;
-    std::memcpy(&word, bytes + 8 * lane, 8);
-    lanes_[lane] = std::rotl((lanes_[lane] ^ word) * 0x9FB21C651E98DF25ull, 31);
-  }
-}
-
-void Checksum::update(std::span<const std::byte> bytes) {
-  length_bytes_ += bytes.size();
-  if (num_held_ > 0) {
-    const size_t taken = std::min(bytes.size(), sizeof held_ - num_held_);
-    std::copy_n(bytes.begin(), taken, held_ + num_held_);
-    num_held_ += taken;
-    bytes = bytes.subspan(taken);
-    if (num_held_ < sizeof held_) return;
-    block(held_);
-    num_held_ = 0;
-  }
-  for (; bytes.size() >= sizeof held_; bytes = bytes.subspan(sizeof held_)) block(bytes.data());
-  std::copy(bytes.begin(), bytes.end(), held_);
-  num_held_ = bytes.size();
-}
-
-uint64_t Checksum::value() const {
-  Checksum last = *this;
-  std::fill(last.held_ + last.num_held_, last.held_ + sizeof held_, std::byte{0});
-  if (last.num_held_ > 0) last.block(last.held_);
-  uint64_t hash = length_bytes_;
-  for (uint64_t lane : last.lanes_) {
-    hash = (hash ^ lane) * 0xBF58476D1CE4E5B9ull;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
 
 uint64_t file_checksum(const std::string& path) {
   Descriptor file(path, O_RDONLY);

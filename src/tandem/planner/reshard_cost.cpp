@@ -44,7 +44,7 @@ ReshardCost cost_of(const reshard::Plan& plan) {
   cost.bytes_sent_mean = static_cast<double>(s.bytes_total) / cost.ranks;
   cost.bytes_across_nodes = s.bytes_across_nodes, cost.lower_bound_across_nodes_bytes = s.lower_bound_across_nodes_bytes;
   cost.staging_peak_bytes = s.staging_peak_bytes;
-  cost.calls = plan.num_buckets;
+  cost.calls = plan.num_calls;
   cost.modelled_s = s.modelled_s;
   return cost;
 }

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reshard/execute.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/reshard/courier.h"
+#include "tandem/reshard/staging.h"
 
 namespace tandem::reshard {
 namespace {
 
-/// The tensors of one side, all of one dtype, and the views of them that a plan names.
+/// The tensors of one side, and the views of them that a plan names.
 class Side {
  public:
-  Side(std::span<const Held> held, at::ScalarType dtype) : held_(held) {
-    for (const Held& h : held) {
+  explicit Side(std::span<const Held> held) : held_(held) {
+    for (const Held& h : held)
       TANDEM_CHECK(h.tensor.sizes() == at::IntArrayRef(h.box.shape()), "tensor ", h.number, " has another shape than its box");
-      TANDEM_CHECK(h.tensor.scalar_type() == dtype, "tensor ", h.number, " has another dtype than the others");
-    }
     TANDEM_CHECK(std::ranges::is_sorted(held, {}, &Held::number), "tensors in another order than their numbers");
   }
 
@@ -38,65 +40,122 @@ class Side {
   std::span<const Held> held_;
 };
 
-/// The messages of one bucket that a rank sends, or receives: bytes by peer, one after the other.
-struct Staging {
-  Staging(std::span<const RankPlan::Move> moves, int num_ranks, at::ScalarType dtype) : bytes(static_cast<size_t>(num_ranks)) {
-    int64_t elements = 0;
-    for (const RankPlan::Move& m : moves)
-      for (const Box& box : m.boxes) {
-        elements += box.num_elements();
-        bytes[static_cast<size_t>(m.peer)] += box.num_elements() * static_cast<int64_t>(c10::elementSize(dtype));
-      }
-    memory = at::empty({elements}, dtype);
+/// One rank's way through its buckets.
+class Switch {
+ public:
+  Switch(const RankPlan& plan, comm::Group& group, std::pair<Side, Side> sides, const ExecuteOptions& options)
+      : plan_(plan), group_(group), source_(sides.first), target_(sides.second), options_(options),
+        format_{group.size(), options.dtype, group.device(), plan.checksums} {}
+
+  Moved run() {
+    // A device's copies are ordered by the stream of one thread.
+    if (plan_.overlap && plan_.num_calls > 1 && group_.device().is_cpu()) overlapped();
+    else one_by_one();
+    for (size_t b = plan_.num_calls; b < plan_.buckets.size(); ++b) finish(b);
+    return moved_;
   }
 
-  /// Calls `move(slot, move, box)` with the staging memory of each box, in its shape.
-  template <class Visit>
-  void each_slot(std::span<const RankPlan::Move> moves, Visit visit) const {
-    int64_t begin = 0;
-    for (const RankPlan::Move& m : moves)
-      for (const Box& box : m.boxes) {
-        visit(memory.narrow(0, begin, box.num_elements()).view(box.shape()), m, box);
-        begin += box.num_elements();
-      }
+  /// Why the transfer under way has failed, if it has.
+  std::exception_ptr transfer_error() { return courier_ ? courier_->error() : nullptr; }
+
+ private:
+  void one_by_one() {
+    for (size_t b = 0; b < plan_.num_calls; ++b) {
+      pack(b, send_);
+      open(receive_, plan_.buckets[b].receives);
+      carry();
+      send_.reset();
+      arrived_ = std::exchange(receive_, {});
+      finish(b);
+    }
   }
 
-  std::span<std::byte> as_bytes() const { return {static_cast<std::byte*>(memory.data_ptr()), memory.nbytes()}; }
+  /// While bucket b travels, b-1 is unpacked and then b+1 is packed.
+  void overlapped() {
+    courier_.emplace();
+    pack(0, send_);
+    for (size_t b = 0; b < plan_.num_calls; ++b) {
+      open(receive_, plan_.buckets[b].receives);
+      courier_->start([this] { carry(); });
+      if (b > 0) finish(b - 1);
+      if (b + 1 < plan_.num_calls) pack(b + 1, next_);
+      courier_->wait();
+      send_ = std::exchange(next_, {});
+      arrived_ = std::exchange(receive_, {});
+    }
+    finish(plan_.num_calls - 1);
+  }
 
-  std::vector<int64_t> bytes;
-  at::Tensor memory;
+  void open(std::optional<Staging>& staging, std::span<const RankPlan::Move> moves) {
+    staging.emplace(moves, format_);
+    int64_t bytes = 0;
+    for (const auto* each : {&send_, &receive_, &next_, &arrived_})
+      if (*each) bytes += std::ssize((*each)->bytes());
+    moved_.staging_peak_bytes = std::max(moved_.staging_peak_bytes, bytes);
+  }
+
+  void pack(size_t bucket, std::optional<Staging>& staging) {
+    open(staging, plan_.buckets[bucket].sends);
+    staging->each_slot([&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) {
+      slot.copy_((m.from_target ? target_ : source_).view(m.number, box));
+    });
+    if (plan_.checksums) staging->seal();
+    moved_.sent_bytes += staging->element_bytes();
+  }
+
+  void carry() { group_.all_to_all_v(send_->bytes(), send_->bytes_by_rank(), receive_->bytes(), receive_->bytes_by_rank()); }
+
+  void finish(size_t bucket) {
+    if (options_.before_bucket) options_.before_bucket(bucket);
+    for (const RankPlan::Copy& copy : plan_.buckets[bucket].copies) {
+      const at::Tensor part = target_.view(copy.number, copy.box);
+      part.copy_(source_.view(copy.number, copy.box));
+      moved_.copied_bytes += static_cast<int64_t>(part.nbytes());
+    }
+    if (arrived_) {
+      if (plan_.checksums) check(*arrived_, bucket);
+      arrived_->each_slot(
+          [&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) { target_.view(m.number, box).copy_(slot); });
+      moved_.received_bytes += arrived_->element_bytes();
+      arrived_.reset();
+    }
+    if (options_.after_bucket) options_.after_bucket(bucket);
+  }
+
+  void check(const Staging& arrived, size_t bucket) const {
+    const std::span<const RankPlan::Move> broken = arrived.broken();
+    if (broken.empty()) return;
+    const auto [first, last] = std::ranges::minmax(broken, {}, &RankPlan::Move::number);
+    const int from = group_.world_rank(broken.front().peer), to = group_.world_rank(group_.rank());
+    throw PeerError(join_text("rank ", to, ": switch: bucket ", bucket, " from rank ", from, " to rank ", to, " with tensors ", first.number,
+                              " to ", last.number, " is not what was sent: its checksum differs"));
+  }
+
+  const RankPlan& plan_;
+  comm::Group& group_;
+  const Side source_, target_;
+  const ExecuteOptions& options_;
+  const Staging::Format format_;
+  Moved moved_;
+  std::optional<Staging> send_, receive_;  // of the bucket that travels
+  std::optional<Staging> next_, arrived_;  // of the one behind, which is packed, and the one before, which is unpacked
+  std::optional<Courier> courier_;         // last: it uses the others
 };
-
-at::ScalarType dtype_of(std::span<const Held> source, std::span<const Held> target) {
-  if (!source.empty()) return source.front().tensor.scalar_type();
-  return target.empty() ? at::kByte : target.front().tensor.scalar_type();  // with neither, a rank takes part with no bytes
-}
 
 }  // namespace
 
-Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target) {
+Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target,
+              const ExecuteOptions& options) {
   c10::AutoGradMode no_grad(false);
-  const at::ScalarType dtype = dtype_of(source, target);
-  const Side from(source, dtype), to(target, dtype);
-  Moved moved;
-  for (const RankPlan::Copy& copy : plan.copies) {
-    const at::Tensor part = to.view(copy.number, copy.box);
-    part.copy_(from.view(copy.number, copy.box));
-    moved.copied_bytes += static_cast<int64_t>(part.nbytes());
+  Switch one(plan, group, {Side(source), Side(target)}, options);
+  try {
+    return one.run();
+  } catch (const std::exception& error) {
+    const std::exception_ptr first = one.transfer_error();
+    group.abort(join_text("rank ", group.world_rank(group.rank()), " failed in a switch: ", error.what()));
+    if (first) std::rethrow_exception(first);
+    throw;
   }
-  for (const RankPlan::Bucket& bucket : plan.buckets) {
-    const Staging send(bucket.sends, group.size(), dtype), receive(bucket.receives, group.size(), dtype);
-    send.each_slot(bucket.sends, [&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) {
-      slot.copy_((m.from_target ? to : from).view(m.number, box));
-    });
-    group.all_to_all_v(send.as_bytes(), send.bytes, receive.as_bytes(), receive.bytes);
-    receive.each_slot(bucket.receives,
-                      [&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) { to.view(m.number, box).copy_(slot); });
-    const auto sent = static_cast<int64_t>(send.memory.nbytes()), received = static_cast<int64_t>(receive.memory.nbytes());
-    moved.sent_bytes += sent, moved.received_bytes += received;
-    moved.staging_peak_bytes = std::max(moved.staging_peak_bytes, sent + received);
-  }
-  return moved;
 }
 
 }  // namespace tandem::reshard

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Runs a plan: copies what a rank holds itself, then moves the buckets, one all_to_all_v each.
+// Runs a plan: bucket by bucket, copies what a rank holds itself and moves the rest by one all_to_all_v.
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <span>
 
 #include "tandem/comm/group.h"
@@ -18,17 +19,29 @@ struct Held {
   at::Tensor tensor;
 };
 
+struct ExecuteOptions {
+  /// Of elements on the way, as wide as the plan counts them: the narrower of the source's and the target's. A sender rounds to it, a
+  /// receiver widens from it, and what a rank takes from itself is converted in the same way.
+  at::ScalarType dtype;
+  /// Called in turn for each bucket, on the calling thread: before any target of the bucket is written, and once nothing of the
+  /// bucket will be read or written again. An exception ends the switch.
+  std::function<void(size_t bucket)> before_bucket = {}, after_bucket = {};
+};
+
 struct Moved {
-  int64_t sent_bytes = 0, received_bytes = 0, copied_bytes = 0;
-  int64_t staging_peak_bytes = 0;  ///< both staging buffers at their largest
+  int64_t sent_bytes = 0, received_bytes = 0;  ///< without checksums
+  int64_t copied_bytes = 0;                    ///< of the target
+  int64_t staging_peak_bytes = 0;              ///< all staging that lived at one time
 };
 
 /// Fills `target` from the `source` of all ranks; both in the order of the numbers. An empty plan moves nothing.
 ///
-/// Ownership  tensors stay the caller's; staging of one bucket lives only during the call.
+/// Ownership  tensors stay the caller's; staging lives only during the call, as does a thread for the group's calls.
 /// Blocking   collective over `group`.
-/// Errors     InternalError if tensors do not fit the plan; PeerError from the group. After an error the target holds an
-///            unusable mixture; the source is never written.
-Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target);
+/// Errors     InternalError if tensors do not fit the plan; PeerError from the group, or if a checksum is wrong: it names sender,
+///            receiver, bucket and tensors. The first error ends both the packing and the transfer, and the group. After one the
+///            target holds an unusable mixture; the source is never written.
+Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target,
+              const ExecuteOptions& options);
 
 }  // namespace tandem::reshard

@@ -4,15 +4,24 @@
 #include "tandem/base/check.h"
 
 namespace tandem::reshard {
+namespace {
 
-std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values) {
+at::Tensor as_sent(const model::ParameterTable& table, const at::Tensor& values, const model::ParameterEntry& entry, at::ScalarType dtype) {
+  if (!entry.parameter.in_float() || values.scalar_type() == dtype) return table.words(values, entry);
+  return table.view(values, entry).view(dtype);
+}
+
+}  // namespace
+
+std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values, at::ScalarType dtype) {
+  TANDEM_CHECK(c10::elementSize(dtype) <= values.element_size(), "elements that would be widened on the way");
   std::vector<Held> all;
   auto entry = table.entries.begin();
   int32_t number = 0;
   for (const model::family::Parameter& p : model::flat_order(model::family::parameters(table.config))) {
     if (entry != table.entries.end() && entry->parameter.name == p.name) {
-      const at::Tensor words = table.words(values, *entry);
-      all.push_back({number, p.in_float() ? Box::whole(words.sizes().vec()) : entry->box, words});
+      const at::Tensor tensor = as_sent(table, values, *entry, dtype);
+      all.push_back({number, p.in_float() ? Box::whole(tensor.sizes().vec()) : entry->box, tensor});
       ++entry;
     }
     ++number;

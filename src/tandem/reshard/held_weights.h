@@ -7,7 +7,8 @@
 
 namespace tandem::reshard {
 
-/// Views of `values`, which lie as the table says.
-std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values);
+/// Views of `values`, which lie as the table says. `dtype` is that of elements on the way: that of `values`, or bfloat16 where those are
+/// float32. What is kept in fp32 whatever the dtype is seen as the bits of elements of `dtype`, so that a switch leaves them as they are.
+std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values, at::ScalarType dtype);
 
 }  // namespace tandem::reshard

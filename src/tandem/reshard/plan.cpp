@@ -23,10 +23,7 @@ constexpr int64_t kUncut_bytes = 16 << 10;
 /// Deals what is wanted to those that hold it.
 class Dealer {
  public:
-  Dealer(Plan& plan, int num_ranks) : plan_(plan), sent_(static_cast<size_t>(num_ranks)) {
-    if (plan.options.ranks_per_node > 0) ranks_per_node_ = plan.options.ranks_per_node;
-    else ranks_per_node_ = num_ranks;
-  }
+  Dealer(Plan& plan, int num_ranks) : plan_(plan), sent_(static_cast<size_t>(num_ranks)) {}
 
   void deal(int32_t tensor, int32_t number, const Fragment& fragment) {
     if (fragment.receivers.empty()) return;
@@ -48,11 +45,11 @@ class Dealer {
  private:
   using Ranks = std::vector<int>::const_iterator;
 
-  int node(int rank) const { return rank / ranks_per_node_; }
+  int node(int rank) const { return plan_.options.node_of(rank); }
 
   std::vector<int> of_node(const std::vector<int>& ranks, int number) const {
-    const auto begin = std::ranges::lower_bound(ranks, number * ranks_per_node_);
-    return {begin, std::lower_bound(begin, ranks.end(), (number + 1) * ranks_per_node_)};
+    const auto all = std::ranges::equal_range(ranks, number, {}, [&](int r) { return node(r); });
+    return {all.begin(), all.end()};
   }
 
   std::vector<Want> wants(Ranks begin, Ranks end) const {
@@ -63,11 +60,17 @@ class Dealer {
 
   bool is_small() const { return elements_ * plan_.options.element_bytes <= kUncut_bytes; }
 
-  /// Where a fragment may be cut: between its rows if they are short against a bucket, else anywhere.
+  /// Most bytes of a transfer. Where two stagings share a bucket it holds some of them each way, or they would not fill it.
+  int64_t part_bytes() const {
+    const int64_t room = plan_.options.bucket_bytes - (plan_.options.checksums ? kChecksum_bytes : 0);
+    return std::max(plan_.options.overlap ? room / 6 : room, plan_.options.element_bytes);
+  }
+
+  /// Where a fragment may be cut: between its rows if they are short against a transfer, else anywhere.
   int64_t unit_of(const Box& box) const {
     if (box.begin.size() < 2) return 1;
     const int64_t row = elements_ / box.extent(0);
-    return row * plan_.options.element_bytes * 4 <= plan_.options.bucket_bytes ? row : 1;
+    return row * plan_.options.element_bytes * 4 <= part_bytes() ? row : 1;
   }
 
   /// From other nodes: whole for ranks that are alone in theirs, a share for each of several, who then pass it on.
@@ -143,10 +146,10 @@ class Dealer {
         holders, {}, [&](int h) { return std::pair(sent_[static_cast<size_t>(h)], (h - to + size) % size); });
   }
 
-  /// In parts that fit a bucket.
+  /// In parts that fit a bucket well.
   void send(int from, const Want& want, int32_t after) {
     const int64_t width = plan_.options.element_bytes, count = want.end - want.begin;
-    const int64_t most = std::max(plan_.options.bucket_bytes / width / unit_ * unit_, int64_t{1});
+    const int64_t most = std::max(part_bytes() / width / unit_ * unit_, int64_t{1});
     const int64_t parts = (count + most - 1) / most, each = ((count + parts - 1) / parts + unit_ - 1) / unit_ * unit_;
     for (int64_t begin = want.begin; begin < want.end; begin += each)
       plan_.transfers.push_back({tensor_, fragment_, from, want.to, begin, std::min(begin + each, want.end), 0, after});
@@ -154,7 +157,6 @@ class Dealer {
   }
 
   Plan& plan_;
-  int ranks_per_node_ = 1;
   std::vector<int64_t> sent_;
   std::vector<std::pair<Ranks, Ranks>> multicast_;  // receivers of one node
   int32_t tensor_ = 0, fragment_ = 0;
@@ -163,7 +165,7 @@ class Dealer {
 
 void count(Plan& plan, int num_ranks) {
   PlanStats& s = plan.stats;
-  const int per_node = plan.options.ranks_per_node > 0 ? plan.options.ranks_per_node : num_ranks;
+  const PlanOptions& o = plan.options;
   s.sent_bytes.assign(static_cast<size_t>(num_ranks), 0);
   s.received_bytes.assign(static_cast<size_t>(num_ranks), 0);
   for (const Transfer& t : plan.transfers) {
@@ -171,7 +173,7 @@ void count(Plan& plan, int num_ranks) {
     s.bytes_total += bytes;
     s.sent_bytes[static_cast<size_t>(t.from)] += bytes;
     s.received_bytes[static_cast<size_t>(t.to)] += bytes;
-    if (t.from / per_node != t.to / per_node) s.bytes_across_nodes += bytes;
+    if (o.node_of(t.from) != o.node_of(t.to)) s.bytes_across_nodes += bytes;
   }
   struct Lack {
     int64_t kept = 0, ranks = 0, nodes = 0;
@@ -185,10 +187,8 @@ void count(Plan& plan, int num_ranks) {
       lack.ranks += bytes * std::ssize(f.receivers);
       int last = -1;
       for (int r : f.receivers) {
-        const int node = r / per_node;
-        const auto holder = std::ranges::lower_bound(f.holders, node * per_node);
-        const bool is_there = holder != f.holders.end() && *holder / per_node == node;
-        if (node != last && !is_there) lack.nodes += bytes;
+        const int node = o.node_of(r);
+        if (node != last && !std::ranges::binary_search(f.holders, node, {}, [&](int h) { return o.node_of(h); })) lack.nodes += bytes;
         last = node;
       }
     }
@@ -207,7 +207,8 @@ bool is_alias(const Table& table) {
 }
 
 Plan with_fragments(const Table& table, const PlanOptions& options) {
-  TANDEM_CHECK(options.element_bytes > 0 && options.bucket_bytes >= options.element_bytes, "a bucket of ", options.bucket_bytes, " bytes");
+  const int64_t least = options.element_bytes + (options.checksums ? kChecksum_bytes : 0);
+  TANDEM_CHECK(options.element_bytes > 0 && options.bucket_bytes >= least, "a bucket of ", options.bucket_bytes, " bytes");
   Plan plan;
   plan.options = options;
   plan.alias = is_alias(table);

@@ -25,9 +25,14 @@ struct Links {
 
 struct PlanOptions {
   int64_t element_bytes = 2;
-  int64_t bucket_bytes = 64 << 20;  ///< most that one rank sends and receives in one call, taken together
+  int64_t bucket_bytes = 64 << 20;  ///< most that one rank stages at a time
   int ranks_per_node = 0;           ///< 0: all ranks are of one node
+  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts.
+  bool overlap = true;
+  bool checksums = false;  ///< each message ends with one, and a bucket has room for it
   Links links;
+
+  int node_of(int rank) const { return ranks_per_node > 0 ? rank / ranks_per_node : 0; }
 };
 
 /// Elements [begin, end) of a fragment, in row-major order, from one rank to another.
@@ -37,7 +42,7 @@ struct Transfer {
   int32_t from, to;
   int64_t begin, end;
   int32_t bucket;
-  int32_t after;     ///< the transfer of an earlier bucket that brings this one's elements into the sender's target; -1: from its source
+  int32_t after;     ///< the transfer that brings this one's elements into the sender's target, buckets before; -1: from its source
 };
 
 struct PlanStats {
@@ -46,7 +51,7 @@ struct PlanStats {
   int64_t bytes_kept = 0;         ///< wanted by a rank that holds it
   int64_t bytes_across_nodes = 0;
   int64_t lower_bound_across_nodes_bytes = 0;  ///< what nodes lack, each element once
-  int64_t staging_peak_bytes = 0;              ///< most of one rank in one bucket
+  int64_t staging_peak_bytes = 0;              ///< most that one rank stages at a time
   double modelled_s = 0;
   std::vector<int64_t> sent_bytes, received_bytes;  ///< by rank
 };
@@ -58,7 +63,8 @@ struct Plan {
   std::vector<int32_t> kind_of;                  ///< by tensor
   std::vector<std::vector<Fragment>> fragments;  ///< by kind
   std::vector<Transfer> transfers;               ///< by bucket
-  int64_t num_buckets = 0;                       ///< calls of all_to_all_v
+  int64_t num_buckets = 0;
+  int64_t num_calls = 0;                         ///< buckets with transfers, which come first: calls of all_to_all_v
   PlanStats stats;
 
   const Fragment& fragment(const Transfer& t) const {
@@ -85,10 +91,12 @@ struct RankPlan {
     bool from_target = false;  ///< sent from what an earlier bucket brought
   };
   struct Bucket {
+    std::vector<Copy> copies;           ///< what the rank takes from itself, in the table's order over all buckets
     std::vector<Move> sends, receives;  ///< by peer; for each peer in the same order on both sides
   };
-  std::vector<Copy> copies;
   std::vector<Bucket> buckets;
+  size_t num_calls = 0;  ///< buckets from there on travel nowhere, on any rank
+  bool overlap = true, checksums = false;
 };
 RankPlan part_of(const Plan& plan, int rank);
 

@@ -2,6 +2,7 @@
 #include "tandem/reshard/plan_bucket.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tandem::reshard {
 namespace {
@@ -9,36 +10,63 @@ namespace {
 /// How full each bucket of each rank is.
 class Loads {
  public:
-  Loads(int num_ranks, int64_t bucket_bytes) : bucket_bytes_(bucket_bytes), ranks_(static_cast<size_t>(num_ranks)) {}
+  Loads(int num_ranks, const PlanOptions& options)
+      : bucket_bytes_(options.bucket_bytes), overlap_(options.overlap), ranks_(static_cast<size_t>(num_ranks)) {}
 
   /// The first bucket from `earliest` on in which both ranks have room for so many bytes. It is theirs then.
-  int32_t place(int from, int to, int64_t bytes, int32_t earliest) {
-    Rank &a = ranks_[static_cast<size_t>(from)], &b = ranks_[static_cast<size_t>(to)];
-    int32_t bucket = std::max({earliest, a.first_open, b.first_open});
-    while (at(a, bucket) + bytes > bucket_bytes_ || at(b, bucket) + bytes > bucket_bytes_) ++bucket;
-    for (Rank* rank : {&a, &b}) {
-      rank->bytes.resize(std::max(rank->bytes.size(), static_cast<size_t>(bucket) + 1));
-      peak_ = std::max(peak_, rank->bytes[static_cast<size_t>(bucket)] += bytes);
-      // Buckets that are nearly full are not looked at again, or the search would be quadratic.
-      while (at(*rank, rank->first_open) > bucket_bytes_ - bucket_bytes_ / 16) ++rank->first_open;
-    }
+  int32_t place(const Transfer& t, int64_t bytes, int32_t earliest) {
+    Rank &from = ranks_[static_cast<size_t>(t.from)], &to = ranks_[static_cast<size_t>(t.to)];
+    int32_t bucket = std::max({earliest, from.first_open, to.first_open});
+    while (!has_room(from, bucket, bytes, 0) || !has_room(to, bucket, 0, bytes)) ++bucket;
+    add(from, bucket, {bytes, 0});
+    add(to, bucket, {0, bytes});
     return bucket;
   }
 
-  int64_t peak() const { return peak_; }
+  int64_t peak() const {
+    int64_t peak = 0;
+    for (const Rank& rank : ranks_)
+      for (int32_t b = 0; b < std::ssize(rank.buckets); ++b) peak = std::max(peak, staged(rank, b, 0, 0));
+    return peak;
+  }
 
  private:
+  struct Bytes {
+    int64_t sent = 0, received = 0;
+  };
   struct Rank {
-    std::vector<int64_t> bytes;  // by bucket
+    std::vector<Bytes> buckets;
     int32_t first_open = 0;
   };
-  static int64_t at(const Rank& rank, int32_t bucket) {
-    return bucket < std::ssize(rank.bytes) ? rank.bytes[static_cast<size_t>(bucket)] : 0;
+  static Bytes at(const Rank& rank, int32_t bucket) {
+    return bucket >= 0 && bucket < std::ssize(rank.buckets) ? rank.buckets[static_cast<size_t>(bucket)] : Bytes{};
+  }
+
+  /// While a bucket travels; so much more than now is received in the one before, or sent in the one behind.
+  int64_t staged(const Rank& rank, int32_t bucket, int64_t more_before, int64_t more_behind) const {
+    const Bytes here = at(rank, bucket);
+    int64_t beside = 0;
+    if (overlap_) beside = std::max(at(rank, bucket - 1).received + more_before, at(rank, bucket + 1).sent + more_behind);
+    return here.sent + here.received + beside;
+  }
+
+  bool has_room(const Rank& rank, int32_t bucket, int64_t sent, int64_t received) const {
+    if (staged(rank, bucket, 0, 0) + sent + received > bucket_bytes_) return false;
+    if (!overlap_) return true;
+    return staged(rank, bucket - 1, 0, sent) <= bucket_bytes_ && staged(rank, bucket + 1, received, 0) <= bucket_bytes_;
+  }
+
+  void add(Rank& rank, int32_t bucket, Bytes more) {
+    rank.buckets.resize(std::max(rank.buckets.size(), static_cast<size_t>(bucket) + 1));
+    Bytes& bytes = rank.buckets[static_cast<size_t>(bucket)];
+    bytes.sent += more.sent, bytes.received += more.received;
+    // Buckets that are nearly full are not looked at again, or the search would be quadratic.
+    while (staged(rank, rank.first_open, 0, 0) > bucket_bytes_ - bucket_bytes_ / 16) ++rank.first_open;
   }
 
   const int64_t bucket_bytes_;
+  const bool overlap_;
   std::vector<Rank> ranks_;
-  int64_t peak_ = 0;
 };
 
 double modelled_s(const Plan& plan, int num_ranks) {
@@ -46,8 +74,7 @@ double modelled_s(const Plan& plan, int num_ranks) {
     int64_t bucket = -1;
     int64_t near[2] = {}, far[2] = {};  // out, in
   };
-  const int per_node = plan.options.ranks_per_node > 0 ? plan.options.ranks_per_node : num_ranks;
-  const Links& links = plan.options.links;
+  const PlanOptions& o = plan.options;
   std::vector<Load> loads(static_cast<size_t>(num_ranks));
   double total_s = 0, longest_s = 0;
   int64_t bucket = -1;
@@ -56,26 +83,86 @@ double modelled_s(const Plan& plan, int num_ranks) {
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
       Load& load = loads[static_cast<size_t>(rank)];
       if (load.bucket != bucket) load = {bucket, {}, {}};
-      (t.from / per_node == t.to / per_node ? load.near : load.far)[way] += (t.end - t.begin) * plan.options.element_bytes;
+      (o.node_of(t.from) == o.node_of(t.to) ? load.near : load.far)[way] += (t.end - t.begin) * o.element_bytes;
       const auto seconds = [](const int64_t (&way)[2], double speed) { return static_cast<double>(std::max(way[0], way[1])) / speed; };
-      longest_s = std::max({longest_s, seconds(load.near, links.near_bytes_per_s), seconds(load.far, links.far_bytes_per_s)});
+      longest_s = std::max({longest_s, seconds(load.near, o.links.near_bytes_per_s), seconds(load.far, o.links.far_bytes_per_s)});
     }
   }
-  return total_s + longest_s + static_cast<double>(plan.num_buckets) * links.call_s;
+  return total_s + longest_s + static_cast<double>(plan.num_calls) * o.links.call_s;
 }
+
+/// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far. What is passed on goes
+/// behind what brings it.
+std::vector<int32_t> order_of(const Plan& plan, int num_ranks) {
+  const std::vector<Transfer>& all = plan.transfers;
+  std::vector<int32_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return all[static_cast<size_t>(i)].tensor; });
+  std::vector<int64_t> total(static_cast<size_t>(num_ranks)), sent(total.size());
+  for (const Transfer& t : all)
+    if (t.after < 0) total[static_cast<size_t>(t.from)] += t.end - t.begin;
+  std::vector<double> progress(all.size());
+  for (int32_t i : order) {
+    const Transfer& t = all[static_cast<size_t>(i)];
+    const auto from = static_cast<size_t>(t.from);
+    if (t.after >= 0) progress[static_cast<size_t>(i)] = progress[static_cast<size_t>(t.after)];
+    else progress[static_cast<size_t>(i)] = static_cast<double>(sent[from] += t.end - t.begin) / static_cast<double>(total[from]);
+  }
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
+  return order;
+}
+
+/// Elements that each rank takes from itself.
+std::vector<int64_t> kept_elements(const Plan& plan, int num_ranks) {
+  std::vector<int64_t> tensors(plan.fragments.size()), kept(static_cast<size_t>(num_ranks));
+  for (int32_t kind : plan.kind_of) ++tensors[static_cast<size_t>(kind)];
+  for (size_t kind = 0; kind < tensors.size(); ++kind)
+    for (const Fragment& f : plan.fragments[kind])
+      for (int r : f.keepers) kept[static_cast<size_t>(r)] += f.box.num_elements() * tensors[kind];
+  return kept;
+}
+
+/// Deals what a rank takes from itself over its buckets, equally much to each.
+class Copies {
+ public:
+  Copies(RankPlan& part, int64_t elements) : part_(part), elements_(elements) {}
+
+  void add(int32_t tensor, const Box& box) {
+    const int64_t count = box.num_elements(), buckets = std::ssize(part_.buckets);
+    for (int64_t begin = 0; begin < count;) {
+      const int64_t bucket = (done_ + begin) * buckets / elements_;
+      const int64_t first_of_next = ((bucket + 1) * elements_ + buckets - 1) / buckets;
+      const int64_t end = std::min(count, first_of_next - done_);
+      for (Box& piece : boxes_of_range(box, begin, end)) part_.buckets[static_cast<size_t>(bucket)].copies.push_back({tensor, std::move(piece)});
+      begin = end;
+    }
+    done_ += count;
+  }
+
+ private:
+  RankPlan& part_;
+  const int64_t elements_;
+  int64_t done_ = 0;
+};
 
 }  // namespace
 
 void fill_buckets(Plan& plan, int num_ranks) {
-  Loads loads(num_ranks, plan.options.bucket_bytes);
-  for (Transfer& t : plan.transfers) {
-    const int32_t earliest = t.after < 0 ? 0 : plan.transfers[static_cast<size_t>(t.after)].bucket + 1;
-    t.bucket = loads.place(t.from, t.to, (t.end - t.begin) * plan.options.element_bytes, earliest);
-    plan.num_buckets = std::max<int64_t>(plan.num_buckets, t.bucket + 1);
+  const PlanOptions& o = plan.options;
+  Loads loads(num_ranks, o);
+  const int32_t gap = o.overlap ? 2 : 1;  // a bucket is packed while the one before travels
+  for (int32_t i : order_of(plan, num_ranks)) {
+    Transfer& t = plan.transfers[static_cast<size_t>(i)];
+    const int32_t earliest = t.after < 0 ? 0 : plan.transfers[static_cast<size_t>(t.after)].bucket + gap;
+    t.bucket = loads.place(t, (t.end - t.begin) * o.element_bytes + (o.checksums ? kChecksum_bytes : 0), earliest);
+    plan.num_calls = std::max<int64_t>(plan.num_calls, t.bucket + 1);
   }
   plan.stats.staging_peak_bytes = loads.peak();
-  std::ranges::stable_sort(plan.transfers, {}, &Transfer::bucket);  // from here on `after` only says whether there is one
+  // From here on `after` only says whether there is one.
+  std::ranges::stable_sort(plan.transfers, {}, [](const Transfer& t) { return std::pair(t.bucket, t.tensor); });
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
+  const int64_t kept_bytes = std::ranges::max(kept_elements(plan, num_ranks)) * o.element_bytes;
+  plan.num_buckets = std::max(plan.num_calls, (kept_bytes + o.bucket_bytes - 1) / o.bucket_bytes);
 }
 
 std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end) {
@@ -103,10 +190,16 @@ std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end) {
 
 RankPlan part_of(const Plan& plan, int rank) {
   RankPlan part;
+  part.buckets.resize(static_cast<size_t>(plan.num_buckets));
+  part.num_calls = static_cast<size_t>(plan.num_calls);
+  part.overlap = plan.options.overlap, part.checksums = plan.options.checksums;
+  std::vector<std::pair<int32_t, const Box*>> kept;
+  int64_t elements = 0;
   for (int32_t tensor = 0; tensor < std::ssize(plan.kind_of); ++tensor)
     for (const Fragment& f : plan.fragments[static_cast<size_t>(plan.kind_of[static_cast<size_t>(tensor)])])
-      if (std::ranges::binary_search(f.keepers, rank)) part.copies.push_back({tensor, f.box});
-  part.buckets.resize(static_cast<size_t>(plan.num_buckets));
+      if (std::ranges::binary_search(f.keepers, rank)) kept.emplace_back(tensor, &f.box), elements += f.box.num_elements();
+  Copies copies(part, elements);
+  for (const auto& [tensor, box] : kept) copies.add(tensor, *box);
   for (const Transfer& t : plan.transfers) {
     if (t.from != rank && t.to != rank) continue;
     RankPlan::Bucket& bucket = part.buckets[static_cast<size_t>(t.bucket)];

@@ -6,9 +6,12 @@
 
 namespace tandem::reshard {
 
-/// Gives each transfer the first bucket in which both its ranks have room; one that passes on what another brings comes in a later
-/// bucket than that. Sorts the transfers by bucket and fills in num_buckets, the staging peak and the
-/// modelled time, in which a bucket lasts as long as for its busiest rank.
+/// At the end of a message.
+constexpr int64_t kChecksum_bytes = 8;
+
+/// Gives each transfer the first bucket in which both its ranks have room; one that passes on what another brings comes in a bucket
+/// that is packed after that is unpacked. Sorts the transfers by bucket, then tensor, and fills in the numbers of buckets and calls,
+/// the staging peak and the modelled time, in which a bucket lasts as long as for its busiest rank.
 void fill_buckets(Plan& plan, int num_ranks);
 
 /// Elements [begin, end) of a box in row-major order, as boxes in that order.

@@ -67,8 +67,9 @@ void Actor::load(const std::string& dir) {
 
 void Actor::switch_to_rollout() {
   if (!plan_) return;
-  const reshard::Moved moved = reshard::execute(*plan_, context_.world, reshard::held_weights(train_.table(), train_.values()),
-                                                reshard::held_weights(rollout_->table(), rollout_->values()));
+  const at::ScalarType dtype = context_.gemm.dtype();
+  const reshard::Moved moved = reshard::execute(*plan_, context_.world, reshard::held_weights(train_.table(), train_.values(), dtype),
+                                                reshard::held_weights(rollout_->table(), rollout_->values(), dtype), {dtype});
   context_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }

@@ -11,6 +11,7 @@
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
 #include "tandem/base/error.h"
+#include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
 
 namespace tandem::checkpoint {

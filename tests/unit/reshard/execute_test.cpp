@@ -33,7 +33,8 @@ TEST(Execute, GivesWhatDirectSlicingGivesBitForBit) {
     const auto source = random_layout(shapes, ranks, random), target = random_layout(shapes, ranks, random);
     const at::ScalarType dtype = trial % 2 == 0 ? at::kFloat : at::kBFloat16;
     const int64_t width = trial % 2 == 0 ? 4 : 2;
-    const PlanOptions options = {.element_bytes = width, .bucket_bytes = width * (1 + random.below(60)), .ranks_per_node = 2};
+    const PlanOptions options = {.element_bytes = width, .bucket_bytes = width * (1 + random.below(60)), .ranks_per_node = 2,
+                                 .overlap = trial % 4 < 2};
     const Plan plan = make_plan(table_of(ranks, source, target), options, trial % 3 == 0 ? Mode::kMulticast : Mode::kDirect);
     if (plan.alias) continue;
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial);
@@ -47,7 +48,7 @@ TEST(Execute, GivesWhatDirectSlicingGivesBitForBit) {
         for (const Piece& p : target[static_cast<size_t>(n)])
           if (p.rank == world.rank()) wanted.push_back({n, p.box, at::full(p.box.shape(), -7, dtype)});
       }
-      const Moved moved = execute(part_of(plan, world.rank()), world, held, wanted);
+      const Moved moved = execute(part_of(plan, world.rank()), world, held, wanted, {dtype});
       for (const Held& w : wanted)
         EXPECT_TRUE(at::equal(w.tensor, slice(whole(shapes.of[static_cast<size_t>(w.number)], w.number, dtype), w.box))) << w.number;
       EXPECT_EQ(moved.sent_bytes, plan.stats.sent_bytes[world.rank()]);
@@ -61,7 +62,7 @@ TEST(Execute, OfAnAliasMovesNothing) {
   RandomStream random(3, 3);
   const auto layout = random_layout(random_shapes(random), 2, random);
   auto one = comm::single();
-  EXPECT_EQ(execute(part_of(make_plan(table_of(2, layout, layout), {}), 0), *one, {}, {}).copied_bytes, 0);
+  EXPECT_EQ(execute(part_of(make_plan(table_of(2, layout, layout), {}), 0), *one, {}, {}, {at::kFloat}).copied_bytes, 0);
 }
 
 }  // namespace

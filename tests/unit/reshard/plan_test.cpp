@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "box_tables.h"
 #include "tandem/base/error.h"
@@ -27,7 +28,7 @@ TEST(Plan, OfEqualLayoutsIsEmpty) {
   const Plan plan = make_plan(table_of(4, {row_slices(4, 2, 8)}, {row_slices(4, 2, 8)}), {});
   EXPECT_TRUE(plan.alias);
   EXPECT_TRUE(plan.transfers.empty());
-  EXPECT_TRUE(part_of(plan, 1).copies.empty());
+  EXPECT_TRUE(part_of(plan, 1).buckets.empty());
   EXPECT_EQ(plan.stats.bytes_total, 0);
 }
 
@@ -136,29 +137,33 @@ class Ledger {
   void follow(const Plan& plan, int num_ranks) {
     std::vector<RankPlan> parts;
     for (int r = 0; r < num_ranks; ++r) parts.push_back(part_of(plan, r));
-    for (int r = 0; r < num_ranks; ++r)
-      for (const RankPlan::Copy& copy : parts[static_cast<size_t>(r)].copies)
-        each_element(copy.box, [&](int64_t e) {
-          EXPECT_TRUE(held_.contains({r, copy.number, e}));
-          ++given_[{r, copy.number, e}];
-        });
+    std::vector<Element> arrived;  // in the bucket before: it is unpacked after this one is packed
     for (size_t b = 0; b < static_cast<size_t>(plan.num_buckets); ++b) {
-      std::vector<Element> arrived;
+      std::vector<Element> under_way;
       for (int r = 0; r < num_ranks; ++r) {
         const RankPlan::Bucket& bucket = parts[static_cast<size_t>(r)].buckets[b];
-        EXPECT_LE(bytes_of(bucket.sends, plan) + bytes_of(bucket.receives, plan), plan.options.bucket_bytes);
+        for (const RankPlan::Copy& copy : bucket.copies)
+          each_element(copy.box, [&](int64_t e) {
+            EXPECT_TRUE(held_.contains({r, copy.number, e}));
+            ++given_[{r, copy.number, e}];
+          });
+        EXPECT_LE(staged(parts[static_cast<size_t>(r)], b, plan), plan.stats.staging_peak_bytes);
+        EXPECT_TRUE(b < part_of(plan, r).num_calls || (bucket.sends.empty() && bucket.receives.empty()));
         for (const RankPlan::Move& m : bucket.sends) {
           EXPECT_NE(m.peer, r);
           for (int64_t e : elements_of(m.boxes)) {
             EXPECT_TRUE(m.from_target ? given_.contains({r, m.number, e}) : held_.contains({r, m.number, e}));
             EXPECT_FALSE(held_.contains({m.peer, m.number, e})) << "sent to a rank that holds it";
-            arrived.push_back({m.peer, m.number, e});
+            under_way.push_back({m.peer, m.number, e});
           }
         }
         EXPECT_EQ(messages_to(parts, b, r), messages_from(bucket));
       }
+      if (!plan.options.overlap) arrived = std::exchange(under_way, {});
       for (const Element& e : arrived) ++given_[e];
+      arrived = std::move(under_way);
     }
+    for (const Element& e : arrived) ++given_[e];
   }
 
   void expect_each_wanted_once() const {
@@ -176,6 +181,13 @@ class Ledger {
  private:
   using Message = std::tuple<int, int32_t, std::vector<int64_t>>;
 
+  /// While bucket b travels, by the definition: all its messages, and those unpacked or packed meanwhile.
+  static int64_t staged(const RankPlan& part, size_t b, const Plan& plan) {
+    int64_t beside = 0;
+    if (plan.options.overlap && b > 0) beside = bytes_of(part.buckets[b - 1].receives, plan);
+    if (plan.options.overlap && b + 1 < part.buckets.size()) beside = std::max(beside, bytes_of(part.buckets[b + 1].sends, plan));
+    return bytes_of(part.buckets[b].sends, plan) + bytes_of(part.buckets[b].receives, plan) + beside;
+  }
   static int64_t bytes_of(const std::vector<RankPlan::Move>& moves, const Plan& plan) {
     int64_t elements = 0;
     for (const RankPlan::Move& m : moves) elements += std::ssize(elements_of(m.boxes));
@@ -208,6 +220,7 @@ TEST(Plan, OfRandomTablesSendsEveryMissingElementOnce) {
     const auto source = random_layout(shapes, ranks, random), target = random_layout(shapes, ranks, random);
     PlanOptions options = {.element_bytes = 4, .bucket_bytes = 4 * (1 + random.below(40))};
     options.ranks_per_node = static_cast<int>(random.below(4));
+    options.overlap = random.below(2) == 0;
     if (trial % 2 == 0) options.element_bytes = 4096, options.bucket_bytes *= 1024;  // nothing is too small to be cut
     for (const Mode mode : {Mode::kDirect, Mode::kMulticast}) {
       const Plan plan = make_plan(table_of(ranks, source, target), options, mode);

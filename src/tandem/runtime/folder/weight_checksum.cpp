@@ -9,7 +9,7 @@
 #include <span>
 #include <sstream>
 
-#include "tandem/checkpoint/durable_file.h"
+#include "tandem/checkpoint/checksum.h"
 
 namespace tandem::runtime {
 namespace {
