@@ -35,7 +35,7 @@ struct Open {
   runtime::ModelOnRank model;
 
   Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
-      : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, arena, "weights") {
+      : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, {arena, "weights"}) {
     model.load(dir);
   }
 };

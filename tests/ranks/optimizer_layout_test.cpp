@@ -110,7 +110,7 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
   at::Tensor grads = device.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
   monitor::Recorder recorder;
-  Optimizer optimizer({table, values, grads, ranks, device, c.swap ? &host : nullptr, &recorder, c.bucket_bytes, kChunkElements});
+  Optimizer optimizer({table, values, grads, ranks, device, &host, c.swap, nullptr, &recorder, c.bucket_bytes, kChunkElements});
   optimizer.adopt_values();
   for (int step = 0; step < kSteps; ++step) {
     for (const model::ParameterEntry& e : table.entries) {

@@ -10,6 +10,8 @@
 namespace tandem::planner {
 
 enum class RoleKind { kActor, kReference };
+/// What a stage may find on the device.
+enum class Resident { kTrainWeights, kGradients, kOptimizer, kRolloutWeights, kKvCache, kReference, kRewardModel };
 enum class StageKind { kRollout, kReference, kOldLogprob, kAdvantage, kUpdate, kSwitch };
 
 struct Role {
@@ -23,6 +25,7 @@ struct Stage {
   std::string name;              ///< also the metric time/<name>_s and the span in the trace
   int role;                      ///< index into roles
   std::vector<int> after;        ///< stages of the same step that must have ended
+  std::vector<Resident> needs;   ///< must be on the device while it runs; empty: it computes nothing there
 };
 
 /// Colocated: all roles share every rank, so stages run one after the other in list order.
@@ -31,11 +34,15 @@ struct Schedule {
   int64_t staleness = 0;         ///< updates a sample may lag; 0 generates each batch under the weights that train on it
   std::vector<Role> roles;
   std::vector<Stage> stages;
+
+  /// The first of this kind. Errors: InternalError if there is none.
+  const Stage& stage(StageKind kind) const;
 };
 
 struct ScheduleNeeds {
   bool reference = false;        ///< the loss has a KL term
   bool old_logprob = false;      ///< old log-probabilities are computed anew instead of skipped
+  bool start_is_reference = false;  ///< adapters are trained, and the reference is the model under them
 };
 
 /// Generate, train, switch; each batch under the weights before its update.

@@ -92,6 +92,7 @@ class SampleQueue {
   PolicyVersion version() const;
   int64_t num_outstanding() const;
   int64_t num_finished() const;
+  int64_t groups_per_step() const { return rule_.groups_per_step; }
   Counters counters() const;
 
  private:

@@ -14,8 +14,8 @@ using model::family::Parameter;
 /// The holdings of one layout; parameters that lie alike share one.
 class Holdings {
  public:
-  Holdings(const model::ModelConfig& config, const model::Replicas& replicas, std::vector<Holding>& all)
-      : config_(config), replicas_(replicas), all_(all), stage_of_(static_cast<size_t>(config.num_layers)) {
+  Holdings(const model::ModelConfig& config, const model::Replicas& replicas, int first_rank, std::vector<Holding>& all)
+      : config_(config), replicas_(replicas), first_rank_(first_rank), all_(all), stage_of_(static_cast<size_t>(config.num_layers)) {
     for (int stage = 0; stage < replicas.layout.pp; ++stage)
       for (const auto& [begin, end] : model::layers_of(replicas.layout, config.num_layers, stage))
         std::fill(stage_of_.begin() + begin, stage_of_.begin() + end, stage);
@@ -48,13 +48,14 @@ class Holdings {
       for (int rank = 0; rank < layout.world(); ++rank)
         if (model::holds(layout, rank, p, config_)) {
           Box box = p.in_float() ? Box::whole({p.words(p.shape[0])}) : model::box_of(p, config_, layout, rank);
-          holding.push_back({replica * layout.world() + rank, std::move(box)});
+          holding.push_back({first_rank_ + replica * layout.world() + rank, std::move(box)});
         }
     return holding;
   }
 
   const model::ModelConfig& config_;
   const model::Replicas& replicas_;
+  int first_rank_;
   std::vector<Holding>& all_;
   std::vector<int> stage_of_;  // by layer
   std::map<Key, int32_t> places_;
@@ -62,10 +63,11 @@ class Holdings {
 
 }  // namespace
 
-Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part) {
-  TANDEM_CHECK(from.world() == to.world(), "layouts of ", from.world(), " and ", to.world(), " ranks");
-  Table table{.num_ranks = from.world()};
-  Holdings source(config, from, table.holdings), target(config, to, table.holdings);
+Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part, int to_first) {
+  TANDEM_CHECK(to_first == from.world() || (to_first == 0 && from.world() == to.world()), "layouts of ", from.world(), " and ", to.world(),
+               " ranks");
+  Table table{.num_ranks = to_first + to.world()};
+  Holdings source(config, from, 0, table.holdings), target(config, to, to_first, table.holdings);
   std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
   for (const Parameter& p : model::flat_order(model::family::parameters(config))) {
     if (part != Part::kAll && (p.expert >= 0) != (part == Part::kExperts)) continue;

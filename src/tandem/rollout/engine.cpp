@@ -62,20 +62,48 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
   return std::max<int64_t>(1, std::min(affordable, per_sequence * (options.max_running + 1)));
 }
 
-Engine::Engine(const Options& options, const EngineSetup& setup)
-    : options_(options),
-      setup_(setup),
-      pool_(cache_shape(options, setup.decoder, setup.decoder.num_layers()),
-            common_blocks(options, setup.decoder, setup.max_context_tokens), setup.arena) {
+Engine::Engine(const Options& options, const EngineSetup& setup) : options_(options), setup_(setup) {
   if (options.kv_block_tokens < 16)
     throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
 }
 
+Engine::~Engine() { count_packed(0); }
+
+void Engine::count_packed(int64_t bytes) {
+  setup_.arena.count("packed", bytes - packed_bytes_);
+  packed_bytes_ = bytes;
+}
+
+// As many blocks as are wanted, or as there is room for; as many on all TP and PP peers, which plan the same steps.
+void Engine::make_cache() {
+  const model::Decoder& decoder = setup_.decoder;
+  const CacheShape shape = cache_shape(options_, decoder, decoder.num_layers());
+  int64_t blocks = common_blocks(options_, decoder, setup_.max_context_tokens);
+  if (const auto left = setup_.arena.left_bytes()) {
+    const int64_t wanted = blocks;
+    blocks = std::min(blocks, *left / shape.bytes_per_block());
+    for (comm::Group* peers : {decoder.place().tp, decoder.place().pp}) {
+      if (!peers || peers->size() == 1) continue;
+      at::Tensor fewest = at::full({1}, -blocks, at::kLong);
+      peers->all_reduce(fewest, comm::ReduceOp::kMax);
+      blocks = -fewest.item<int64_t>();
+    }
+    const int64_t one = std::min(wanted, (setup_.max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
+    if (blocks < one)
+      throw UserError("memory." + setup_.arena.name() + "_mib",
+                      join_text("leaves ", *left, " bytes for the KV cache, and a sequence of ", setup_.max_context_tokens, " tokens takes ",
+                                one * shape.bytes_per_block()),
+                      "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
+  }
+  pool_.emplace(shape, blocks, setup_.arena);
+}
+
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
+  drop_weights();
   parameters_ = parameters;
   version_ = version;
-  if (options_.packed_weights && !setup_.decoder.gemm().parity())
-    setup_.recorder.set("memory/packed_bytes", static_cast<double>(model::pack_parameters(*parameters_)));
+  if (options_.packed_weights && !setup_.decoder.gemm().parity()) count_packed(model::pack_parameters(*parameters_));
+  if (!pool_) make_cache();
   // A prompt's logits belong to the version that computed them: samples that have not forked run the prompt again.
   while (reclaim_prompt()) {}
   // So do the keys and values of a prompt that has drawn nothing yet.
@@ -86,20 +114,37 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
     }
 }
 
-void Engine::drop_weights() { parameters_.reset(); }
+void Engine::drop_weights() {
+  parameters_.reset();
+  count_packed(0);
+}
+
+void Engine::release_memory() {
+  drop_weights();
+  while (reclaim_prompt()) {}
+  std::ranges::stable_sort(running_, {}, [](const SequencePtr& s) { return s->order; });
+  for (; !running_.empty(); running_.pop_back()) {  // the youngest goes first, and is the last to come back
+    Sequence& s = *running_.back();
+    release(s);
+    if (s.sample().ids.empty()) s.routes.clear();
+    preempted_.push_front(std::move(running_.back()));
+  }
+  pool_.reset();
+}
 
 void Engine::admit(Request request) {
   const auto prompt = static_cast<int64_t>(request.group.prompt.ids.size());
   const std::string where = join_text("prompt of row ", request.group.prompt.row);
   const std::vector<int64_t>& each = request.max_new_tokens;
+  TANDEM_CHECK(pool_, "the engine has no KV cache before its first weights");
   TANDEM_CHECK(each.empty() || std::ssize(each) == request.num_samples, each.size(), " lengths for ", request.num_samples, " samples");
   const int64_t longest = each.empty() ? request.sampling.max_new_tokens : *std::max_element(each.begin(), each.end());
   const int64_t total = prompt + longest, most = setup_.decoder.config().max_positions;
   if (prompt == 0) throw UserError(where, "is empty", "at least one token");
   if (total > most)
     throw UserError(where, join_text(prompt, " tokens and ", longest, " new ones"), join_text("at most the model's context of ", most));
-  if ((total + pool_.block_tokens() - 1) / pool_.block_tokens() > pool_.num_blocks())
-    throw UserError(where, join_text(total, " tokens do not fit into a KV cache of ", pool_.num_blocks() * pool_.block_tokens()),
+  if ((total + pool_->block_tokens() - 1) / pool_->block_tokens() > pool_->num_blocks())
+    throw UserError(where, join_text(total, " tokens do not fit into a KV cache of ", pool_->num_blocks() * pool_->block_tokens()),
                     "a larger rollout.kv_cache_mib");
   for (int32_t id : request.group.prompt.ids)
     if (id < 0 || id >= setup_.decoder.config().vocab_size)
@@ -125,13 +170,13 @@ Engine::SequencePtr Engine::make_sequence(const std::shared_ptr<Job>& job) {
 }
 
 void Engine::release(Sequence& sequence) {
-  for (int32_t block : sequence.blocks) pool_.release(block);
+  for (int32_t block : sequence.blocks) pool_->release(block);
   sequence.blocks.clear();
   sequence.num_cached = 0;
 }
 
 void Engine::release_prompt(Job& job) {
-  for (int32_t block : job.prompt_blocks) pool_.release(block);
+  for (int32_t block : job.prompt_blocks) pool_->release(block);
   job.prompt_blocks.clear();
   job.prompt_logits.clear();
   job.prompt_routes.clear();
@@ -139,8 +184,8 @@ void Engine::release_prompt(Job& job) {
 
 // Makes room for `tokens` tokens in all; false if the pool is empty.
 bool Engine::grow(Sequence& sequence, int64_t tokens) {
-  while (static_cast<int64_t>(sequence.blocks.size()) * pool_.block_tokens() < tokens) {
-    const int32_t block = pool_.try_allocate();
+  while (static_cast<int64_t>(sequence.blocks.size()) * pool_->block_tokens() < tokens) {
+    const int32_t block = pool_->try_allocate();
     if (block < 0) return false;
     sequence.blocks.push_back(block);
   }
@@ -160,16 +205,16 @@ bool Engine::reclaim_prompt() {
 void Engine::fork_samples(const std::shared_ptr<Job>& job, std::vector<Row>& rows) {
   while (job->num_unstarted > 0 && num_running() < options_.max_running) {
     const auto prompt = static_cast<int64_t>(job->request.group.prompt.ids.size());
-    const bool partial = prompt % pool_.block_tokens() != 0;
-    const int32_t copy = partial ? pool_.try_allocate() : 0;
+    const bool partial = prompt % pool_->block_tokens() != 0;
+    const int32_t copy = partial ? pool_->try_allocate() : 0;
     if (copy < 0) return;
     SequencePtr sequence = make_sequence(job);
     sequence->blocks = job->prompt_blocks;
     if (partial) {
-      pool_.copy(sequence->blocks.back(), copy);
+      pool_->copy(sequence->blocks.back(), copy);
       sequence->blocks.back() = copy;
     }
-    for (size_t i = 0; i + (partial ? 1 : 0) < sequence->blocks.size(); ++i) pool_.share(sequence->blocks[i]);
+    for (size_t i = 0; i + (partial ? 1 : 0) < sequence->blocks.size(); ++i) pool_->share(sequence->blocks[i]);
     sequence->num_cached = prompt;
     sequence->routes = job->prompt_routes;
     const int64_t shard = std::ssize(job->prompt_logits) / setup_.decoder.tp_size();
@@ -191,8 +236,8 @@ void Engine::start_waiting() {
     const bool again = !preempted_.empty();
     const int64_t tokens = 1 + (again ? preempted_.front()->length() : std::ssize(waiting_.front()->request.group.prompt.ids));
     // One free block per running sequence stays in reserve, so that admission does not cause a preemption at once.
-    const int64_t needed = (tokens + pool_.block_tokens() - 1) / pool_.block_tokens() + (running_.empty() ? 0 : num_running());
-    if (needed > pool_.num_free() && !running_.empty()) return;
+    const int64_t needed = (tokens + pool_->block_tokens() - 1) / pool_->block_tokens() + (running_.empty() ? 0 : num_running());
+    if (needed > pool_->num_free() && !running_.empty()) return;
     if (again) {
       running_.push_back(std::move(preempted_.front()));
       preempted_.pop_front();
@@ -267,7 +312,7 @@ void Engine::step() {
   std::copy(plan.ids.begin(), plan.ids.end(), ids.data_ptr<int64_t>());
   std::copy(plan.tokens.positions.begin(), plan.tokens.positions.end(), positions.data_ptr<int64_t>());
   std::copy(plan.rows.begin(), plan.rows.end(), rows.data_ptr<int64_t>());
-  PagedContext context(pool_, setup_.decoder, plan.tokens);
+  PagedContext context(*pool_, setup_.decoder, plan.tokens);
   model::TokenBatch batch{ids, positions, rows, {}, {}};
   if (std::ranges::any_of(plan.owners, [](const Sequence* s) { return s->job->request.record_routes; }))
     batch.recorded_routes_TX = at::full({T, setup_.decoder.route_width()}, -1, at::kShort);
@@ -343,20 +388,20 @@ void Engine::sample_rows(const Plan& plan, const at::Tensor& hidden) {
     const Sequence& s = *plan.sequences[static_cast<size_t>(r)];
     if (s.length() != s.num_prompt + 1 || s.job->num_unstarted == 0 || !s.job->prompt_blocks.empty()) continue;
     Job& job = *s.job;
-    const int64_t blocks = (s.num_prompt + pool_.block_tokens() - 1) / pool_.block_tokens();
+    const int64_t blocks = (s.num_prompt + pool_->block_tokens() - 1) / pool_->block_tokens();
     job.prompt_blocks.assign(s.blocks.begin(), s.blocks.begin() + blocks);
-    if (s.num_prompt % pool_.block_tokens() != 0) {
-      const int32_t copy = pool_.try_allocate();  // the leader goes on writing into its own last block
+    if (s.num_prompt % pool_->block_tokens() != 0) {
+      const int32_t copy = pool_->try_allocate();  // the leader goes on writing into its own last block
       if (copy < 0) {
         job.prompt_blocks.clear();
         waiting_.push_front(s.job);
         continue;
       }
-      pool_.copy(job.prompt_blocks.back(), copy);
+      pool_->copy(job.prompt_blocks.back(), copy);
       job.prompt_blocks.back() = copy;
-      for (int64_t b = 0; b + 1 < blocks; ++b) pool_.share(job.prompt_blocks[static_cast<size_t>(b)]);
+      for (int64_t b = 0; b + 1 < blocks; ++b) pool_->share(job.prompt_blocks[static_cast<size_t>(b)]);
     } else {
-      for (int32_t block : job.prompt_blocks) pool_.share(block);
+      for (int32_t block : job.prompt_blocks) pool_->share(block);
     }
     job.prompt_routes = s.routes;
     for (int64_t part = 0; part < tp && base; ++part)

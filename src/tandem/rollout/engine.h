@@ -30,22 +30,30 @@ struct EngineSetup {
   int64_t max_context_tokens;   ///< longest prompt plus response that will be asked for
 };
 
-/// Ownership  uses the decoder, the arena and the weights; owns the KV cache.
+/// Ownership  uses the decoder, the arena and the weights; owns the KV cache, which it makes with what is left of the arena when it first
+///            gets weights, and counts the packed copy of the weights in the arena.
 /// Threads    one per engine. The ranks of one tp and one pp group admit the same requests in the same order and get the same
 ///            tokens: TP ranks draw each from the gathered logits, the last pipeline stage tells the others.
 /// Blocking   step() computes; it waits for TP and PP peers, and for the ranks that share experts.
-/// Errors     UserError in admit for a prompt that cannot fit; InternalError when asked to generate without weights.
+/// Errors     UserError in admit for a prompt that cannot fit, and in switch_weights if the arena has no room for one sequence of the
+///            longest context; InternalError when asked to generate without weights.
 /// Read next  sampler.h (one draw), block_pool.h (memory), docs/design/rollout.md
 class Engine {
  public:
   Engine(const Options& options, const EngineSetup& setup);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
   /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
-  /// made where the options ask for one.
+  /// made where the options ask for one. Collective over TP and PP peers.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();
+  /// Gives back the KV cache and the packed copy, too, between two steps. Sequences that have begun are computed again after the next
+  /// switch_weights; their tokens stay.
+  void release_memory();
 
   void admit(Request request);
   /// True while a sequence runs or waits.
@@ -67,8 +75,8 @@ class Engine {
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_drawn() const { return num_drawn_; }  ///< tokens, since the start
   int64_t num_preemptions() const { return num_preemptions_; }
-  int64_t num_free_blocks() const { return pool_.num_free(); }
-  int64_t num_blocks() const { return pool_.num_blocks(); }
+  int64_t num_free_blocks() const { return pool_ ? pool_->num_free() : 0; }
+  int64_t num_blocks() const { return pool_ ? pool_->num_blocks() : 0; }
 
  private:
   using SequencePtr = std::unique_ptr<Sequence>;
@@ -80,6 +88,8 @@ class Engine {
     int64_t shard_size, shard_stride;
   };
 
+  void make_cache();
+  void count_packed(int64_t bytes);
   void start_waiting();
   SequencePtr make_sequence(const std::shared_ptr<Job>& job);
   void fork_samples(const std::shared_ptr<Job>& job, std::vector<Row>& rows);
@@ -99,7 +109,8 @@ class Engine {
   EngineSetup setup_;
   std::optional<model::ModelParameters> parameters_;
   data::PolicyVersion version_{};
-  BlockPool pool_;
+  std::optional<BlockPool> pool_;
+  int64_t packed_bytes_ = 0;
   std::deque<std::shared_ptr<Job>> waiting_;      // their prompts have not run
   std::vector<std::shared_ptr<Job>> forking_;     // their prompts have run, some samples wait for a slot
   std::deque<SequencePtr> preempted_;

@@ -12,6 +12,7 @@
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/exchange.h"
+#include "tandem/runtime/folder/weight_checksum.h"
 
 namespace tandem::runtime {
 namespace {
@@ -31,69 +32,134 @@ bool lie_alike(const model::ParameterTable& a, const model::ParameterTable& b) {
 }  // namespace
 
 Actor::Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options)
-    : context_(context), train_(fitting(context, config), context.train_place(), context.gemm, context.device, "weights") {
+    : context_(context), config_(fitting(context, config)) {
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
-  trainer_ = std::make_unique<train::Trainer>(
-      options, train::TrainerSetup{train_.table(), train_.decoder(), train_.values(), train::Ranks::in(context.train_mesh, config),
-                                   context.device, lora, static_cast<uint64_t>(context.config.run.seed), &context.host, &context.recorder});
+  if (context.trains()) {
+    train_ = std::make_unique<ModelOnRank>(config_, context.train_place(), context.gemm, WeightsHome{context.device, "weights", &context.host});
+    trainer_ = std::make_unique<train::Trainer>(
+        options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*context.train_mesh, config_),
+                                     context.device, lora, static_cast<uint64_t>(context.config.run.seed), &context.host, train_->memory(),
+                                     &context.recorder});
+  }
   if (context.is_first()) {
-    const planner::TrainingPlan plan{config, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,
+    const planner::TrainingPlan plan{config_, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,
                                      options.swap_optimizer ? train::kSwapChunkElements : 0};
     log::info("training holds on rank 0 ", planner::to_text(planner::training_memory(plan, 0)));
   }
-  for (const model::family::Parameter& p : model::family::parameters(config)) add_origin(p, train_.table(), train_.values());
-  if (const model::Lora* adapters = trainer_->lora())
-    for (const model::family::Parameter& p : model::lora_parameters(config, lora)) add_origin(p, adapters->table(), adapters->values());
-  if (context.train_layout == context.rollout_layout) return;
-  reshard::PlanOptions plan_options;
-  plan_options.element_bytes = static_cast<int64_t>(c10::elementSize(context.gemm.dtype()));
-  plan_options.bucket_bytes = context.config.parallel.reshard_bucket_mib << 20;
-  const reshard::Table table = reshard::table_of(config, {1, context.train_layout}, {1, context.rollout_layout});
-  const reshard::Plan plan = reshard::make_plan(table, plan_options);
-  const model::ParameterTable rollout = model::parameter_table(config, context.rollout_layout, context.world.rank());
-  if (plan.alias && lie_alike(train_.table(), rollout)) {  // cp, which cuts no weight
-    rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, train_.values());
+  add_origins(model::family::parameters(config_), train_ ? &train_->table() : nullptr, false);
+  if (lora.rank > 0) add_origins(model::lora_parameters(config_, lora), trainer_ ? &trainer_->lora()->table() : nullptr, true);
+  if (context.placement.is_split() || context.train_layout != context.rollout_layout) make_rollout_weights();
+}
+
+void Actor::make_rollout_weights() {
+  const RankContext& c = context_;
+  reshard::PlanOptions options;
+  options.element_bytes = static_cast<int64_t>(c10::elementSize(c.gemm.dtype()));
+  options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
+  const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll, c.placement.rollout.first);
+  const reshard::Plan plan = reshard::make_plan(table, options);
+  if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, c.rollout_layout, c.world.rank()))) {  // cp cuts no weight
+    rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
     return;
   }
-  rollout_ = std::make_unique<ModelOnRank>(config, context.rollout_place(), context.gemm, context.device, "rollout_weights");
-  plan_ = reshard::part_of(plan, context.world.rank());
+  plan_ = reshard::part_of(plan, c.world.rank());
+  if (!c.rolls_out()) return;
+  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm,
+                                           WeightsHome{context_.device, "rollout_weights", nullptr, device::Keep::kNothing});
+  if (!train_ || !c.config.memory.offload_train_param) return;
+  rollout_->memory()->leave();
+  hand_over_ = hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
+}
+
+void Actor::register_with(Residency& residency) {
+  using planner::Resident;
+  const MemoryOptions& m = context_.config.memory;
+  const auto add = [&](Resident what, device::Swappable* memory, bool brought_by_switch) {
+    residency.add({what, [=] { return memory->is_away(); }, [=] { return memory->leave(); },
+                   brought_by_switch ? std::function<int64_t()>() : [=] { return memory->come_back(); }});
+  };
+  if (hand_over_) {
+    add(Resident::kTrainWeights, train_->memory(), false);
+    add(Resident::kRolloutWeights, rollout_->memory(), true);
+  }
+  if (!trainer_) return;
+  train::Trainer* trainer = trainer_.get();
+  if (m.offload_train_grad)
+    residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); }, [=] { return trainer->release_gradients(), int64_t{0}; },
+                   [=] { return trainer->back_gradients(), int64_t{0}; }});
+  if (m.offload_train_optimizer)
+    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); }, [=] { return trainer->optimizer().leave_device(); },
+                   [=] { return trainer->optimizer().come_back(); }});
 }
 
 void Actor::load(const std::string& dir) {
-  train_.load(dir);
+  if (!train_) return;
+  train_->load(dir);
   trainer_->start();
 }
 
 void Actor::switch_to_rollout() {
   if (!plan_) return;
   const at::ScalarType dtype = context_.gemm.dtype();
-  const reshard::Moved moved = reshard::execute(*plan_, context_.world, reshard::held_weights(train_.table(), train_.values(), dtype),
-                                                reshard::held_weights(rollout_->table(), rollout_->values(), dtype), {dtype});
+  const auto held = [&](const std::unique_ptr<ModelOnRank>& model) {
+    return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
+  };
+  reshard::ExecuteOptions options{dtype};
+  int64_t copied = 0;
+  if (hand_over_) {
+    options.before_bucket = [&](size_t bucket) {
+      for (int64_t chunk : hand_over_->come[bucket]) rollout_->memory()->come_back(chunk, chunk + 1);
+    };
+    options.after_bucket = [&](size_t bucket) {
+      for (int64_t chunk : hand_over_->leave[bucket]) copied += train_->memory()->leave(chunk, chunk + 1);
+    };
+  }
+  const reshard::Moved moved = reshard::execute(*plan_, context_.world, held(train_), held(rollout_), options);
+  if (hand_over_) {
+    rollout_->memory()->come_back();  // what no bucket named
+    copied += train_->memory()->leave();
+    context_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
+  }
   context_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
   context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
+std::string Actor::checksum() const {
+  const ModelOnRank* model = train_.get();
+  return weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), context_.world);
+}
+
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
-  for (const model::family::Parameter& p : model::family::parameters(train_.config()))
+  for (const model::family::Parameter& p : model::family::parameters(config_))
     all.push_back({p.name, p.in_float() ? at::kFloat : context_.gemm.dtype(), p.shape});
   return all;
 }
 
 std::vector<checkpoint::TensorInfo> Actor::adapters() const {
   std::vector<checkpoint::TensorInfo> all;
-  if (!trainer_->lora()) return all;
-  for (const model::family::Parameter& p : model::lora_parameters(train_.config(), context_.config.model.lora))
-    all.push_back({p.name, at::kFloat, p.shape});
+  if (!lora()) return all;
+  for (const model::family::Parameter& p : model::lora_parameters(config_, *lora())) all.push_back({p.name, at::kFloat, p.shape});
   return all;
 }
 
-void Actor::add_origin(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values) {
-  const auto entry = std::ranges::find_if(table.entries, [&](const auto& e) { return e.parameter.name == parameter.name; });
-  at::Tensor mine = at::empty({0}, values.options().dtype(parameter.in_float() ? at::kFloat : values.scalar_type()));
-  if (entry != table.entries.end()) mine = table.view(values, *entry);
-  origins_.emplace(parameter.name, Origin{parameter, std::move(mine)});
+void Actor::add_origins(const std::vector<model::family::Parameter>& parameters, const model::ParameterTable* table, bool are_adapters) {
+  std::map<std::string, const model::ParameterEntry*> entries;
+  if (table)
+    for (const model::ParameterEntry& e : table->entries) entries[e.parameter.name] = &e;
+  for (const model::family::Parameter& p : parameters) {
+    const auto found = entries.find(p.name);
+    const at::ScalarType dtype = are_adapters || p.in_float() ? at::kFloat : context_.gemm.dtype();
+    origins_.emplace(p.name, Origin{p, dtype, found == entries.end() ? nullptr : found->second, are_adapters});
+  }
+}
+
+// This rank's part, wherever it is now.
+at::Tensor Actor::part_of(const Origin& origin) const {
+  if (!origin.entry) return at::empty({0}, origin.dtype);
+  if (origin.is_adapter) return trainer_->lora()->table().view(trainer_->lora()->values(), *origin.entry);
+  return train_->table().view(train_->contents(), *origin.entry);
 }
 
 // The boxes that make up a parameter and the ranks they come from: of equal ones the first.
@@ -101,8 +167,8 @@ std::vector<std::pair<int, Box>> Actor::parts_of(const model::family::Parameter&
   const model::Layout& layout = context_.train_layout;
   std::vector<std::pair<int, Box>> all;
   for (int rank = 0; rank < layout.world(); ++rank) {
-    if (!model::holds(layout, rank, p, train_.config())) continue;
-    Box box = model::box_of(p, train_.config(), layout, rank);
+    if (!model::holds(layout, rank, p, config_)) continue;
+    Box box = model::box_of(p, config_, layout, rank);
     if (std::ranges::none_of(all, [&](const auto& other) { return other.second == box; })) all.emplace_back(rank, std::move(box));
   }
   return all;
@@ -120,7 +186,7 @@ Actor::Staging Actor::stage() {
   int64_t most = 0;
   for (const auto& [name, origin] : origins_)
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
-      most = std::max(most, checkpoint::TensorInfo{name, origin.mine.scalar_type(), origin.parameter.shape}.num_bytes());
+      most = std::max(most, checkpoint::TensorInfo{name, origin.dtype, origin.parameter.shape}.num_bytes());
   Staging staging;
   run_alike(context_.world, [&] {
     if (most == 0 || !context_.is_first()) return;
@@ -130,7 +196,9 @@ Actor::Staging Actor::stage() {
 }
 
 at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
-  const auto& [parameter, mine] = origins_.at(name);
+  const Origin& origin = origins_.at(name);
+  const model::family::Parameter& parameter = origin.parameter;
+  const at::Tensor mine = part_of(origin);
   const auto parts = parts_of(parameter);
   if (first_has_all(parts, parameter)) return context_.is_first() ? mine : at::Tensor();
   comm::Group& world = context_.world;

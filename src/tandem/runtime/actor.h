@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The actor of one rank: the weights that train, the weights that generate, and the switch between them. With equal layouts
-// both are the same bytes.
+// both are the same bytes; with a split placement a rank has one of the two.
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,31 +11,43 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/runtime/context.h"
+#include "tandem/runtime/hand_over.h"
+#include "tandem/runtime/residency.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
 
-/// Ownership  owns training weights, trainer state and, where the layouts differ, the rollout's copy.
+/// Ownership  owns training weights, trainer state and, where they are not the same, the rollout's copy.
 /// Threads    one per rank; load, switch and gather are collective.
 class Actor {
  public:
   /// Errors: UserError for a layout or adapters that the model cannot have.
   Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options);
 
-  /// Weights of a Hugging Face directory.
+  /// Weights of a Hugging Face directory, where this rank trains.
   void load(const std::string& dir);
 
-  /// Brings the rollout's weights up to date. Equal layouts alias: nothing moves.
+  /// Names what may leave the device, as memory.offload_train_* say.
+  void register_with(Residency& residency);
+
+  /// Brings the rollout's weights up to date. Equal layouts alias: nothing moves. Where training weights may leave they do, bucket
+  /// by bucket, and the rollout's get their memory so.
   void switch_to_rollout();
   bool aliased() const { return !plan_; }
 
+  const model::ModelConfig& config() const { return config_; }
+  int64_t route_width() const { return (train_ ? *train_ : *rollout_).decoder().route_width(); }
+  /// Only where this rank trains.
   train::Trainer& trainer() { return *trainer_; }
+  const ModelOnRank& train_model() const { return *train_; }
+  /// Only where it generates.
+  const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : *train_; }
   /// Null where the whole model is trained.
-  const model::LoraOptions* lora() const { return trainer_->lora() ? &context_.config.model.lora : nullptr; }
+  const model::LoraOptions* lora() const { return context_.config.model.lora.rank > 0 ? &context_.config.model.lora : nullptr; }
   /// The weights before any adapter; only where lora().
   model::ModelParameters base_parameters() const { return trainer_->lora()->base(); }
-  const ModelOnRank& train_model() const { return train_; }
-  const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : train_; }
+  /// A text that is equal for equal training weights. Collective.
+  std::string checksum() const;
   /// The Hugging Face tensors that gather() knows, in the dtype they are kept in.
   std::vector<checkpoint::TensorInfo> tensors() const;
   /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
@@ -54,17 +67,23 @@ class Actor {
   // A tensor that gather() knows, whoever holds it, and this rank's part; empty, of its dtype, if it has none.
   struct Origin {
     model::family::Parameter parameter;
-    at::Tensor mine;
+    at::ScalarType dtype;
+    const model::ParameterEntry* entry = nullptr;  // null: this rank has none
+    bool is_adapter = false;
   };
-  void add_origin(const model::family::Parameter& parameter, const model::ParameterTable& table, const at::Tensor& values);
+  void add_origins(const std::vector<model::family::Parameter>& parameters, const model::ParameterTable* table, bool are_adapters);
+  at::Tensor part_of(const Origin& origin) const;
+  void make_rollout_weights();
   std::vector<std::pair<int, Box>> parts_of(const model::family::Parameter& parameter) const;
 
   RankContext& context_;
-  ModelOnRank train_;
+  const model::ModelConfig config_;
+  std::unique_ptr<ModelOnRank> train_;
   std::unique_ptr<train::Trainer> trainer_;
   std::unique_ptr<ModelOnRank> rollout_;
   std::map<std::string, Origin> origins_;  // by name
   std::optional<reshard::RankPlan> plan_;  // none where both use the same bytes
+  std::optional<HandOver> hand_over_;      // where training weights leave for rollout
 };
 
 }  // namespace tandem::runtime

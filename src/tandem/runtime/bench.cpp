@@ -174,7 +174,7 @@ struct Bench {
   ModelOnRank model;
 
   explicit Bench(const BenchOptions& o)
-      : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, arena, "weights") {
+      : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
     model.load(o.model);
   }
   static c10::ScalarType threads_then_dtype(const BenchOptions& o) {
@@ -367,7 +367,7 @@ void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::G
   device::set_compute_threads(static_cast<int>(std::max<int64_t>(1, threads / world.size())));
   comm::Mesh mesh(world, model::mesh_sizes(b.layout));
   device::Arena arena("device"), host("host");
-  ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, arena, "weights");
+  ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, {arena, "weights"});
   model.load(o.model);
   train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0,
                                    &host});

@@ -22,7 +22,6 @@ model::Layout layout_of(const std::string& text, const std::string& option, int 
   if (world % layout.world() != 0) throw UserError(option, what, ranks);
   layout.dp *= world / layout.world();
   throw UserError(option, what, join_text(to_string(layout), ", or ", ranks));
-  return layout;
 }
 
 // The training layout as a rollout can have it: context-parallel ranks generate other sequences, a stage's layers lie together.
@@ -48,19 +47,50 @@ model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Gr
 
 }  // namespace
 
-std::pair<model::Layout, model::Layout> layouts_of(const RunConfig& c, int world) {
-  const model::Layout train = layout_of(c.parallel.train_layout, "parallel.train_layout", world);
-  if (c.parallel.rollout_layout.empty()) return {train, rollout_of(train)};
-  return {train, layout_of(c.parallel.rollout_layout, "parallel.rollout_layout", world)};
+namespace {
+
+// Ranks of a side whose layout is given; 0 where it is not.
+int ranks_of(const std::string& text, const std::string& option) { return text.empty() ? 0 : model::parse_layout(text, option).world(); }
+
+// A side without a layout takes what the other leaves, both without one half each.
+std::pair<int, int> sides_of(const ParallelOptions& p, int world) {
+  int train = ranks_of(p.train_layout, "parallel.train_layout"), rollout = ranks_of(p.rollout_layout, "parallel.rollout_layout");
+  if (train == 0) train = rollout == 0 ? world - world / 2 : world - rollout;
+  if (rollout == 0) rollout = world - train;
+  if (world < 2 || train < 1 || rollout < 1 || train + rollout != world)
+    throw UserError("parallel.placement",
+                    join_text("split over ", world, world == 1 ? " rank: training takes " : " ranks: training takes ", std::max(train, 0),
+                              ", rollout ", std::max(rollout, 0)),
+                    "layouts whose ranks add up to those of the run, at least one each");
+  return {train, rollout};
+}
+
+std::unique_ptr<comm::Mesh> mesh_of(bool takes_part, comm::Group& group, const model::Layout& layout) {
+  return takes_part ? std::make_unique<comm::Mesh>(group, model::mesh_sizes(layout)) : nullptr;
+}
+
+}  // namespace
+
+Layouts layouts_of(const RunConfig& c, int world) {
+  const ParallelOptions& p = c.parallel;
+  const planner::PlacementKind kind = planner::parse_placement(p.placement, "parallel.placement");
+  const bool split = kind == planner::PlacementKind::kSplit;
+  const auto [train_ranks, rollout_ranks] = split ? sides_of(p, world) : std::pair(world, world);
+  const model::Layout train = layout_of(p.train_layout, "parallel.train_layout", train_ranks);
+  const bool follows = p.rollout_layout.empty() && !split;
+  const model::Layout rollout = follows ? rollout_of(train) : layout_of(p.rollout_layout, "parallel.rollout_layout", rollout_ranks);
+  return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
 }
 
 RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop)
     : config(c),
       world(ranks),
-      train_layout(layouts_of(c, ranks.size()).first),
-      rollout_layout(layouts_of(c, ranks.size()).second),
-      train_mesh(ranks, model::mesh_sizes(train_layout)),
-      rollout_mesh(ranks, model::mesh_sizes(rollout_layout)),
+      placement(layouts_of(c, ranks.size()).placement),
+      train_layout(layouts_of(c, ranks.size()).train),
+      rollout_layout(layouts_of(c, ranks.size()).rollout),
+      side_group(placement.is_split() ? ranks.split(trains() ? 0 : 1, trains() ? "train" : "rollout") : nullptr),
+      train_mesh(mesh_of(trains(), side(), train_layout)),
+      rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)),
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
       gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
@@ -74,6 +104,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
 
 StopRequested RankContext::stop_between_tokens() {
   std::vector<comm::Group*> peers;
+  if (!rolls_out()) return stop_requested;
   const model::RankPlace place = rollout_place();
   for (comm::Group* group : {place.tp, place.pp, rollout_layout.shares_experts() ? place.ep : nullptr})
     if (group) peers.push_back(group);
@@ -89,10 +120,14 @@ StopRequested RankContext::stop_between_tokens() {
 }
 
 bool any_of(comm::Group& group, bool mine) {
+  return max_over(group, mine ? 1 : 0) != 0;
+}
+
+int64_t max_over(comm::Group& group, int64_t mine) {
   if (group.size() == 1) return mine;
-  at::Tensor any = at::zeros({1}, at::kLong).fill_(mine ? 1 : 0);
-  group.all_reduce(any, comm::ReduceOp::kMax);
-  return any.data_ptr<int64_t>()[0] != 0;
+  at::Tensor most = at::zeros({1}, at::kLong).fill_(mine);
+  group.all_reduce(most, comm::ReduceOp::kMax);
+  return most.data_ptr<int64_t>()[0];
 }
 
 void record_memory(RankContext& c) {

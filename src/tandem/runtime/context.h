@@ -10,6 +10,7 @@
 #include "tandem/device/arena.h"
 #include "tandem/model/kernel/gemm.h"
 #include "tandem/monitor/recorder.h"
+#include "tandem/planner/placement.h"
 #include "tandem/runtime/recipe/config.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/model_on_rank.h"
@@ -19,16 +20,30 @@ namespace tandem::runtime {
 /// Whether it is true on any rank of the group. Collective.
 bool any_of(comm::Group& group, bool mine);
 
-/// The layouts of training and rollout on that many ranks. Errors: UserError naming the option.
-std::pair<model::Layout, model::Layout> layouts_of(const RunConfig& config, int world);
+/// The largest of them. Collective.
+int64_t max_over(comm::Group& group, int64_t mine);
+
+/// Who does what on how many ranks.
+struct Layouts {
+  planner::Placement placement;
+  model::Layout train, rollout;
+};
+/// Of a run of that many ranks. Errors: UserError naming the option.
+Layouts layouts_of(const RunConfig& config, int world);
 
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {
   RankContext(const RunConfig& config, comm::Group& world, StopRequested stop);
 
-  model::RankPlace train_place() { return model::place_in(train_layout, train_mesh); }
-  model::RankPlace rollout_place() { return model::place_in(rollout_layout, rollout_mesh); }
+  /// Whether this rank trains, and generates.
+  bool trains() const { return placement.train.has(world.rank()); }
+  bool rolls_out() const { return placement.rollout.has(world.rank()); }
+  /// Its rank in the layout; only where it does.
+  int train_rank() const { return world.rank() - placement.train.first; }
+  int rollout_rank() const { return world.rank() - placement.rollout.first; }
+  model::RankPlace train_place() { return model::place_in(train_layout, *train_mesh); }
+  model::RankPlace rollout_place() { return model::place_in(rollout_layout, *rollout_mesh); }
   bool is_first() const { return world.rank() == 0; }
   /// Whether it is true on any rank; the same answer on all. Collective.
   bool any(bool mine) { return any_of(world, mine); }
@@ -37,13 +52,17 @@ struct RankContext {
   /// To be asked at every token of a generation that only the rollout's TP, PP and EP peers share; they get the same answer.
   StopRequested stop_between_tokens();
   /// model/layout.h:Layout::speaks
-  bool speaks_for_rollout() const { return rollout_layout.speaks(world.rank()); }
-  bool speaks_for_train() const { return train_layout.speaks(world.rank()); }
+  bool speaks_for_rollout() const { return rolls_out() && rollout_layout.speaks(rollout_rank()); }
+  bool speaks_for_train() const { return trains() && train_layout.speaks(train_rank()); }
+  /// The ranks with the same work: all, or with a split placement those that train or those that generate.
+  comm::Group& side() { return side_group ? *side_group : world; }
 
   const RunConfig& config;
   comm::Group& world;
+  planner::Placement placement;
   model::Layout train_layout, rollout_layout;
-  comm::Mesh train_mesh, rollout_mesh;
+  std::unique_ptr<comm::Group> side_group;  ///< null: the world
+  std::unique_ptr<comm::Mesh> train_mesh, rollout_mesh;  ///< null on ranks that have no part in it
   device::Arena device, host;
   monitor::Recorder recorder;
   model::kernel::Gemm gemm;

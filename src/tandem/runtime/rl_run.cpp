@@ -19,8 +19,11 @@
 namespace tandem::runtime {
 namespace {
 
+// Under adapters the start is still there, unless the reference is another model.
+bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
+
 planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recipe) {
-  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute"};
+  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute", start_is_reference(config)};
   return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
 }
 
@@ -48,28 +51,54 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
     eval_prompts_ =
         std::make_unique<PromptStream>(data_for(*reward_, config_.data), data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
   // Before any work: what could not be generated at the end must not start.
-  const int64_t positions = actor_.train_model().config().max_positions;
+  const int64_t positions = actor_.config().max_positions;
   if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);
   if (eval_prompts_ && (config_.eval.before || config_.eval.after || config_.eval.every_steps > 0))
     eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, "eval.max_new_tokens", positions);
-  if (config_.schedule.routing_replay && actor_.train_model().decoder().route_width() == 0)
+  if (config_.schedule.routing_replay && actor_.route_width() == 0)
     throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
   files_.load_start(actor_);
-  const std::string& other = config_.model.ref_model_load_path;
-  if (recipe_.needs_reference() && !(actor_.lora() && other.empty())) {
-    reference_ = std::make_unique<ModelOnRank>(actor_.train_model().config(), context.train_place(), context.gemm, context.device,
-                                               "reference_weights");
-    reference_->load(other.empty() ? files_.start_dir() : other);
-  }
+  actor_.register_with(residency_);
+  if (recipe_.needs_reference() && !start_is_reference(config_) && context.trains()) load_reference();
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
     if (const auto has = std::ssize(replay_->steps()); has < config_.run.steps)
       throw UserError("--replay " + request.replay, join_text("has the samples of ", has, " steps, run.steps is ", config_.run.steps),
                       join_text("--steps ", has, " at most"));
   } else {
+    const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
     rollout_ = std::make_unique<RolloutRole>(
-        context, RolloutParts{actor_.rollout_model().decoder(), tokenizer_, prompts_, *reward_, queue_, std::min(positions, longest_context())});
+        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, *reward_, queue_, std::min(positions, longest_context())});
+    if (decoder && config_.memory.offloads())
+      residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
+                      [this] { return rollout_->release_memory(), int64_t{0}; }, nullptr});
   }
+}
+
+// When its turn comes it finds the room that it will have in each step.
+void RlRun::load_reference() {
+  enter(schedule_.stage(planner::StageKind::kReference));
+  reference_ = std::make_unique<ModelOnRank>(actor_.config(), context_.train_place(), context_.gemm,
+                                             WeightsHome{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
+  const std::string& other = config_.model.ref_model_load_path;
+  reference_->load(other.empty() ? files_.start_dir() : other);
+  if (context_.placement.kind != planner::PlacementKind::kFullyColocated) return;
+  device::Swappable* memory = reference_->memory();
+  residency_.add({planner::Resident::kReference, [=] { return memory->is_away(); }, [=] { return memory->leave(); },
+                  [=] { return memory->come_back(); }});
+}
+
+void RlRun::enter(const planner::Stage& stage) {
+  const double begin = now_s();
+  const int64_t copied = residency_.enter(stage);
+  if (residency_.empty()) return;
+  context_.recorder.add("time/offload_s", now_s() - begin);
+  context_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
+}
+
+void RlRun::give_rollout_weights() {
+  if (rollout_ && context_.rolls_out())
+    rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
 }
 
 int64_t RlRun::longest_context() const {
@@ -78,6 +107,7 @@ int64_t RlRun::longest_context() const {
 }
 
 void RlRun::restore_or_start() {
+  enter(schedule_.stage(planner::StageKind::kUpdate));
   if (request_.resume) {
     const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
     if (std::optional<RunState> found = files_.load(actor_, needs_start)) {
@@ -97,8 +127,9 @@ void RlRun::restore_or_start() {
   }
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
+  enter(schedule_.stage(planner::StageKind::kSwitch));
   actor_.switch_to_rollout();
-  if (rollout_) rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+  give_rollout_weights();
 }
 
 RunSummary RlRun::run() {
@@ -126,7 +157,9 @@ RunSummary RlRun::run() {
     step.begin_s = now_s();
     for (const planner::Stage& stage : schedule_.stages) {
       const double begin = now_s();
+      enter(stage);
       const bool done = run_stage(stage, step);
+      context_.recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(context_.device.take_stage_peak_bytes()));
       context_.recorder.span(stage.name, stage.name, begin, now_s());
       context_.recorder.add("time/" + stage.name + "_s", now_s() - begin);
       if (done) continue;
@@ -174,7 +207,7 @@ void RlRun::take_batch(StepData& step) {
 
 std::span<const int16_t> RlRun::routes_of(const data::Sample& sample, const data::Group& group) const {
   const int64_t tokens = std::ssize(group.prompt.ids) + std::ssize(sample.ids) - 1;
-  const int64_t width = actor_.train_model().decoder().route_width();
+  const int64_t width = actor_.route_width();
   if (std::ssize(sample.routes) != tokens * width)
     throw UserError("schedule.routing_replay",
                     join_text("sample ", value(sample.id), " has ", sample.routes.size(), " routes for ", tokens, " tokens of ", width),
@@ -209,9 +242,10 @@ void RlRun::make_rows(StepData& step) {
     }
   }
   std::vector<double> costs;
-  for (const model::TokenWork& each : work) costs.push_back(model::training_flops(actor_.train_model().decoder().config(), each));
+  for (const model::TokenWork& each : work) costs.push_back(model::training_flops(actor_.config(), each));
   const std::vector<int> owner = train::balance(costs, dp);
-  const int me = context_.train_layout.dp_rank(context_.world.rank());
+  if (!context_.trains()) return;
+  const int me = context_.train_layout.dp_rank(context_.train_rank());
   for (size_t i = 0; i < unit.size(); ++i)
     if (owner[unit[i]] == me) step.mine.push_back(i);
 }
@@ -227,9 +261,9 @@ std::vector<train::Row> rows_of(const StepData& step) {
 }  // namespace
 
 void RlRun::reference_logprobs(StepData& step) {
+  if (!context_.trains()) return;
   std::vector<train::Row> rows = rows_of(step);
   for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
-  // Under adapters the start is still there.
   const ModelOnRank& model = reference_ ? *reference_ : actor_.train_model();
   auto scored = train::score(model.decoder(), reference_ ? model.parameters() : actor_.base_parameters(), rows, config_.rollout.sampling.temperature,
                              config_.train.reference_micro_batch_tokens);
@@ -237,6 +271,7 @@ void RlRun::reference_logprobs(StepData& step) {
 }
 
 void RlRun::old_logprobs(StepData& step) {
+  if (!context_.trains()) return;
   auto scored = train::score(actor_.train_model().decoder(), actor_.train_model().parameters(), rows_of(step),
                              config_.rollout.sampling.temperature, config_.train.logprob_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].old = std::move(scored[i]);
@@ -257,9 +292,14 @@ void RlRun::advantages(StepData& step) {
 }
 
 void RlRun::update(StepData& step) {
-  const double lr = train::learning_rate(config_.train, state_.step + 1, config_.run.steps);
-  step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
-  context_.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
+  if (context_.trains()) {
+    const double lr = train::learning_rate(config_.train, state_.step + 1, config_.run.steps);
+    step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
+    context_.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
+  }
+  const bool overlaps = rollout_ && context_.placement.is_split() && schedule_.staleness > 0;
+  if (overlaps && context_.rolls_out()) rollout_->run_ahead();
+  if (overlaps) rollout_->tell_ahead();
   step.logprobs.resize(step.rows.size());
   for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
   exchange_rows(context_.world, step.logprobs, context_.speaks_for_train());
@@ -274,25 +314,36 @@ void RlRun::switch_weights(StepData& step) {
   const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version}, without_token);
   rollout_->cancel(evicted);
   if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
-  rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+  give_rollout_weights();
+}
+
+// This rank's part of the held-out problems, answered and scored. Errors: Interrupted.
+std::vector<data::Group> RlRun::answers_of_rank() {
+  const int dp = context_.rollout_layout.dp, me = context_.rollout_layout.dp_rank(context_.rollout_rank());
+  std::vector<data::Prompt> prompts;
+  for (int64_t row = me; row < eval_prompts_->size(); row += dp) prompts.push_back(eval_prompts_->at_row(row));
+  const ModelOnRank& model = actor_.rollout_model();
+  rollout::Engine* idle = rollout_ ? rollout_->idle_engine() : nullptr;
+  // Unfinished sequences have the one cache that there is room for.
+  const bool makes_room = rollout_ && !idle && config_.memory.device_mib > 0;
+  if (makes_room) rollout_->release_memory();
+  // A seed of its own, so that evaluation never draws the numbers of training.
+  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
+                              config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
+                              context_.stop_between_tokens(), idle};
+  reward::Scorer scorer(*reward_, config_.reward.workers);
+  answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
+  std::vector<data::Group> scored = scorer.collect_all(config_.schedule.queue.take_timeout_s);
+  if (makes_room) give_rollout_weights();
+  return scored;
 }
 
 std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
   const double begin = now_s();
-  const int dp = context_.rollout_layout.dp, me = context_.rollout_layout.dp_rank(context_.world.rank());
-  std::vector<data::Prompt> prompts;
-  for (int64_t row = me; row < eval_prompts_->size(); row += dp) prompts.push_back(eval_prompts_->at_row(row));
-  const ModelOnRank& model = actor_.rollout_model();
-  // A seed of its own, so that evaluation never draws the numbers of training.
-  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
-                              config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
-                              context_.stop_between_tokens(), rollout_ ? rollout_->idle_engine() : nullptr};
   std::vector<data::Group> mine;
-  reward::Scorer scorer(*reward_, config_.reward.workers);
   bool stopped = false;
   try {
-    answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
-    mine = scorer.collect_all(config_.schedule.queue.take_timeout_s);
+    if (context_.rolls_out()) mine = answers_of_rank();
   } catch (const Interrupted&) {
     stopped = true;
   }

@@ -14,6 +14,7 @@
 
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
+#include "tandem/runtime/residency.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"
@@ -44,7 +45,10 @@ class RlRun {
   RunSummary run();
 
  private:
+  void load_reference();
   void restore_or_start();
+  void enter(const planner::Stage& stage);
+  void give_rollout_weights();
   int64_t longest_context() const;  // prompt and response, of training and evaluation
   bool run_stage(const planner::Stage& stage, StepData& step);
   void take_batch(StepData& step);
@@ -59,6 +63,7 @@ class RlRun {
   void finish_step(StepData& step);
   void conclude_step();
   void record_samples(const StepData& step);
+  std::vector<data::Group> answers_of_rank();
   std::optional<EvalSummary> evaluate(int64_t step);  // nullopt: asked to stop
   void save();
   bool is_replay() const { return replay_ != nullptr; }
@@ -74,7 +79,8 @@ class RlRun {
   algo::Recipe recipe_;
   planner::Schedule schedule_;
   Actor actor_;
-  std::unique_ptr<ModelOnRank> reference_;
+  std::unique_ptr<ModelOnRank> reference_;  // null: the loss needs none, or takes the start under its adapters
+  Residency residency_;
   queue::SampleQueue queue_;
   std::unique_ptr<RolloutRole> rollout_;
   std::unique_ptr<data::SampleReader> replay_;

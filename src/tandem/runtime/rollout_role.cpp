@@ -18,17 +18,19 @@ constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks 
 RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
     : context_(context),
       parts_(parts),
-      engine_(context.config.rollout.engine, {parts.decoder, context.device, context.recorder,
-                                              std::min(parts.tokenizer.vocab_size(), parts.decoder.config().vocab_size),
-                                              parts.max_context_tokens}),
       scorer_(parts.reward, context.config.reward.workers),
-      stop_ids_(stop_ids(parts.decoder.config().eos_ids, &parts.tokenizer)),
-      stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {}
+      stop_ids_(stop_ids(parts.config.eos_ids, &parts.tokenizer)),
+      stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {
+  if (parts.decoder)
+    engine_.emplace(context.config.rollout.engine,
+                    rollout::EngineSetup{*parts.decoder, context.device, context.recorder,
+                                         std::min(parts.tokenizer.vocab_size(), parts.config.vocab_size), parts.max_context_tokens});
+}
 
 void RolloutRole::start(data::GroupId id) {
   parts_.queue.start(id, parts_.queue.version());
   // Groups go round the data-parallel replicas; every rank's queue knows of all.
-  if (value(id) % context_.rollout_layout.dp != context_.rollout_layout.dp_rank(context_.world.rank())) return;
+  if (!engine_ || value(id) % context_.rollout_layout.dp != context_.rollout_layout.dp_rank(context_.rollout_rank())) return;
   const int64_t group_size = context_.config.schedule.queue.group_size;
   rollout::Request request;
   request.group.id = id;
@@ -40,30 +42,31 @@ void RolloutRole::start(data::GroupId id) {
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = context_.config.schedule.routing_replay;
-  engine_.admit(std::move(request));
+  engine_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
-  for (int64_t n = parts_.queue.num_may_start(); n > 0; --n) {
-    if (!again_.empty()) {
-      start(again_.front());
-      again_.erase(again_.begin());
-    } else {
-      start(data::GroupId{next_group_++});
-    }
-  }
+  for (int64_t n = parts_.queue.num_may_start(); n > 0; --n) start_next();
+}
+
+void RolloutRole::start_next() {
+  if (again_.empty()) return start(data::GroupId{next_group_++});
+  start(again_.front());
+  again_.erase(again_.begin());
 }
 
 // Some token steps; the scorer's threads grade what they finish while the engine goes on.
 void RolloutRole::generate() {
+  generating_ = false;
+  if (!engine_) return;
   const bool alone = context_.world.size() == 1;  // else all ranks stop between rounds
   const int64_t steps = context_.config.parallel.exchange_steps * (context_.config.staleness() == 0 ? kSyncRounds : 1);
   for (int64_t i = 0; i < steps; ++i) {
-    generating_ = engine_.must_step();
+    generating_ = engine_->must_step();
     if (!generating_) break;
     if (alone && context_.stop_requested && context_.stop_requested()) break;
-    engine_.step();
-    for (data::Group& group : engine_.finished()) {
+    engine_->step();
+    for (data::Group& group : engine_->finished()) {
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
       scorer_.submit(std::move(group));
     }
@@ -76,7 +79,7 @@ std::vector<data::Group> RolloutRole::graded() {
   std::vector<data::Group> groups;
   while (auto group = scorer_.collect(moment)) groups.push_back(std::move(*group));
   context_.recorder.add("time/reward_s", now_s() - begin);
-  const bool waits = !engine_.running() && scorer_.num_pending() > 0 && groups.empty();
+  const bool waits = !running() && scorer_.num_pending() > 0 && groups.empty();
   if (!waits) waiting_since_s_ = 0;
   else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
   else if (now_s() - waiting_since_s_ > timeout_s)
@@ -85,11 +88,15 @@ std::vector<data::Group> RolloutRole::graded() {
   return groups;
 }
 
-void RolloutRole::run_round() {
+void RolloutRole::run_round(comm::Group& peers) {
   generate();
-  for (const data::Group& group : exchange_groups(context_.world, graded(), context_.speaks_for_rollout())) parts_.queue.put(group);
-  const bool busy = engine_.running() || scorer_.num_pending() > 0 || parts_.queue.num_may_start() > 0 || parts_.queue.batch_ready();
-  TANDEM_CHECK(context_.any(busy), "no batch is ready, no group runs and none may start");
+  std::vector<data::Group> mine = graded();
+  if (&peers != &context_.world && context_.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
+  for (const data::Group& group : exchange_groups(peers, std::move(mine), context_.speaks_for_rollout())) parts_.queue.put(group);
+}
+
+bool RolloutRole::may_go_on(comm::Group& peers) {
+  return any_of(peers, running() || scorer_.num_pending() > 0 || parts_.queue.num_may_start() > 0);
 }
 
 bool RolloutRole::run_until_batch() {
@@ -102,28 +109,49 @@ bool RolloutRole::run_until_batch() {
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !parts_.queue.must_wait_for().empty();
     const double begin = now_s();
-    run_round();
+    run_round(context_.world);
+    TANDEM_CHECK(may_go_on(context_.world) || parts_.queue.batch_ready(), "no batch is ready, no group runs and none may start");
     if (held_back) context_.recorder.add("time/wait_s", now_s() - begin);
   }
   return true;
 }
 
+void RolloutRole::run_ahead() {
+  comm::Group& peers = context_.side();
+  while (parts_.queue.num_finished() < parts_.queue.groups_per_step() && may_go_on(peers)) {
+    if (any_of(peers, context_.stop_requested && context_.stop_requested())) return;
+    num_started_ahead_ += parts_.queue.num_may_start();
+    start_groups();
+    run_round(peers);
+  }
+}
+
+void RolloutRole::tell_ahead() {
+  const int64_t started = max_over(context_.world, std::exchange(num_started_ahead_, 0));
+  for (int64_t n = started; n > 0 && !engine_; --n) start_next();
+  for (const data::Group& group : exchange_groups(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout()))
+    if (!engine_) parts_.queue.put(group);
+}
+
 std::vector<data::GroupId> RolloutRole::without_token() {
-  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_.without_token() : std::vector<data::GroupId>();
+  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
   return exchange_ids(context_.world, mine);
 }
 
 double RolloutRole::take_num_tokens() {
-  const int64_t drawn = engine_.num_drawn() - std::exchange(num_tokens_told_, engine_.num_drawn());
+  const int64_t all = engine_ ? engine_->num_drawn() : 0, drawn = all - std::exchange(num_tokens_told_, all);
   return sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
 }
 
 void RolloutRole::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  engine_.switch_weights(parameters, version);
+  engine_->switch_weights(parameters, version);
 }
 
+void RolloutRole::release_memory() { engine_->release_memory(); }
+
 void RolloutRole::cancel(const std::vector<data::GroupId>& groups) {
-  for (data::GroupId id : groups) engine_.cancel(id);
+  if (!engine_) return;
+  for (data::GroupId id : groups) engine_->cancel(id);
 }
 
 void RolloutRole::restore(int64_t next_group, std::vector<data::GroupId> again) {

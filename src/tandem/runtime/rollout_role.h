@@ -19,7 +19,8 @@
 namespace tandem::runtime {
 
 struct RolloutParts {
-  const model::Decoder& decoder;
+  const model::ModelConfig& config;
+  const model::Decoder* decoder;   ///< null: this rank keeps the queue, and does not generate
   const text::Tokenizer& tokenizer;
   const PromptStream& prompts;
   const reward::Rule& reward;
@@ -36,8 +37,17 @@ class RolloutRole {
 
   /// Generates until the queue can form a batch. False if the run was asked to stop. Collective.
   bool run_until_batch();
+  /// Where others train meanwhile: goes on until the next batch could be formed or the staleness rule stops it. Collective over the ranks
+  /// that generate.
+  void run_ahead();
+  /// Those that trained hear what run_ahead() started and finished. Collective.
+  void tell_ahead();
   /// On a token boundary; unfinished sequences go on under the new weights.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
+  /// rollout/engine.h:Engine::release_memory
+  void release_memory();
+  /// Whether it has a KV cache.
+  bool has_memory() const { return engine_ && engine_->num_blocks() > 0; }
   /// Forgets groups that the queue evicted.
   void cancel(const std::vector<data::GroupId>& groups);
 
@@ -50,24 +60,29 @@ class RolloutRole {
   /// Tokens drawn since the last call, over all ranks. Collective.
   double take_num_tokens();
   /// The engine, if nothing runs in it: evaluation then needs no second cache.
-  rollout::Engine* idle_engine() { return engine_.running() ? nullptr : &engine_; }
+  rollout::Engine* idle_engine() { return engine_ && !engine_->running() ? &*engine_ : nullptr; }
 
  private:
   void start_groups();
-  void run_round();
+  void start_next();
+  void run_round(comm::Group& peers);
   void generate();
   std::vector<data::Group> graded();
   void start(data::GroupId id);
+  bool may_go_on(comm::Group& peers);
+  bool running() const { return engine_ && engine_->running(); }
 
   RankContext& context_;
   RolloutParts parts_;
-  rollout::Engine engine_;
+  std::optional<rollout::Engine> engine_;  // where this rank generates
   reward::Scorer scorer_;
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0;
+  std::vector<data::Group> ahead_;   // finished by this rank since the others heard
+  int64_t num_started_ahead_ = 0;
   bool generating_ = false;      // the last round, here or on a rank that shares experts
   double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };

@@ -27,12 +27,20 @@ std::string start_model(const RunConfig& config, comm::Group& world) {
   return dir;
 }
 
+// Supervised steps generate next to nothing: all ranks train.
+void train_on_all_ranks(RunConfig& config) {
+  if (config.parallel.placement != "split") return;
+  config.parallel.train_layout = config.parallel.rollout_layout = "";
+  config.parallel.placement = "colocated";
+}
+
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
 std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
   if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
+    train_on_all_ranks(supervised.config);
     RankContext context(supervised.config, world, request.stop);
     std::unique_ptr<RunFolder> folder;
     if (context.is_first()) {
@@ -52,7 +60,7 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
 void check_model(const RunConfig& c, comm::Group& world, const std::string& model_dir, bool supervised, bool rl) {
   const model::ModelConfig model = model::read_config(model_dir);
   world.barrier();
-  const auto [train, rollout] = layouts_of(c, world.size());
+  const auto [placement, train, rollout] = layouts_of(c, world.size());
   model::check_layout(train, model, model::Use::kTraining, "parallel.train_layout");
   model::check_layout(rollout, model, model::Use::kRollout, "parallel.rollout_layout");
   if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
@@ -97,8 +105,10 @@ RunSummary run_rl(const RunRequest& request) {
   return result;
 }
 
-RunSummary run_supervised(const RunRequest& request) {
+RunSummary run_supervised(const RunRequest& asked) {
   RunSummary result;
+  RunRequest request = asked;
+  train_on_all_ranks(request.config);
   launch_ranks(request.config, [&](comm::Group& world) {
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);

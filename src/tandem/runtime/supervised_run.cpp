@@ -36,7 +36,7 @@ void SupervisedRun::step() {
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
   const std::vector<int32_t> ends = stop_ids(actor_.train_model().config().eos_ids, &tokenizer_);
-  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
+  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.train_rank());
   for (int64_t i = me; i < o.batch_size; i += dp) {
     const int64_t position = state_.step * o.batch_size + i;
     prompts.push_back(prompts_.at_position(position));
@@ -74,7 +74,7 @@ void SupervisedRun::step() {
 bool SupervisedRun::reached_accuracy() {
   const SupervisedOptions& o = config_.supervised;
   if (o.stop_at_accuracy == 0 || state_.step % o.accuracy_every_steps != 0) return false;
-  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.world.rank());
+  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.train_rank());
   std::vector<data::Prompt> prompts;
   for (int64_t i = me; i < o.accuracy_problems; i += dp) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
   const ModelOnRank& model = actor_.train_model();

@@ -34,12 +34,16 @@ Optimizer::Optimizer(const OptimizerSetup& s)
       slices_(slices_of(buckets_, share_of(s.ranks.data), share_of(s.ranks.expert_data))),
       sum_(gradient_buckets(), s.ranks, s.arena, s.recorder) {
   for (const Slice& slice : slices_) size_ += slice.size;
-  device::Arena& home = s.host ? *s.host : s.arena;
-  m_ = home.allocate("optimizer", {size_}, at::kFloat);
-  v_ = home.allocate("optimizer", {size_}, at::kFloat);
-  if (has_half()) master_ = home.allocate("master_weights", {size_}, at::kFloat);
+  TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
+  const auto state = [&](const char* owner) {
+    return std::make_unique<device::Swappable>(s.swap ? *s.host : s.arena, s.host, owner, std::vector{size_}, at::kFloat,
+                                               device::Keep::kContents);
+  };
+  m_ = state("optimizer");
+  v_ = state("optimizer");
+  if (has_half()) master_ = state("master_weights");
   find_stretches();
-  if (s.host) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
+  if (s.swap) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
 }
 
 // With one rank the gradients are their own sum.
@@ -50,7 +54,10 @@ GradientBuckets Optimizer::gradient_buckets() {
   const auto is_summed = [&](const Slice& s) { return (s.experts ? ranks.expert_data : ranks.data)->size() > 1; };
   for (const Slice& s : slices_) room += is_summed(s) ? s.size : 0;
   at::Tensor sums;
-  if (room > 0) sums = setup_.arena.allocate("gradients", {room}, at::kFloat);
+  if (room > 0) {
+    sums_ = std::make_unique<device::Swappable>(setup_.arena, nullptr, "gradients", std::vector{room}, at::kFloat, device::Keep::kNothing);
+    sums = sums_->tensor();
+  }
   for (const Slice& s : slices_) {
     const bool apart = is_summed(s);
     summed_.push_back(apart ? sums.narrow(0, at, s.size) : setup_.grads.narrow(0, s.begin, s.size));
@@ -79,7 +86,7 @@ void Optimizer::find_stretches() {
 
 void Optimizer::adopt_values() {
   if (!has_half()) return;
-  for (const Slice& s : slices_) master_.narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
+  for (const Slice& s : slices_) master_->tensor().narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
 }
 
 double Optimizer::gradient_norm() {
@@ -124,7 +131,7 @@ double Optimizer::step(const Options& o, double lr) {
   a.weight_decay = static_cast<float>(o.weight_decay);
   a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
-  for (const Stretch& stretch : stretches_) setup_.host ? update_swapped(stretch, a) : update(stretch, a);
+  for (const Stretch& stretch : stretches_) setup_.swap ? update_swapped(stretch, a) : update(stretch, a);
   share_values();
   return norm;
 }
@@ -141,9 +148,9 @@ void Optimizer::update(const Stretch& s, const model::kernel::AdamArgs& args) {
   model::kernel::AdamArgs a = args;
   const auto values = [&](auto* base) { return base + s.begin; };
   a.grad = s.grad;
-  a.m = m_.data_ptr<float>() + s.at;
-  a.v = v_.data_ptr<float>() + s.at;
-  a.master = has_half() ? master_.data_ptr<float>() + s.at : values(setup_.values.data_ptr<float>());
+  a.m = state_data(m_) + s.at;
+  a.v = state_data(v_) + s.at;
+  a.master = has_half() ? state_data(master_) + s.at : values(setup_.values.data_ptr<float>());
   a.half = has_half() ? values(static_cast<model::kernel::Half*>(setup_.values.data_ptr())) : nullptr;
   run_adam(a, s.size);
 }
@@ -154,8 +161,8 @@ void Optimizer::update_swapped(const Stretch& s, model::kernel::AdamArgs a) {
   for (int64_t from = 0; from < s.size; from += room) {
     const int64_t n = std::min(room, s.size - from);
     std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
-    const auto bring = [&](const at::Tensor& state) {
-      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state.narrow(0, s.at + from, n));
+    const auto bring = [&](const std::unique_ptr<device::Swappable>& state) {
+      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state->tensor().narrow(0, s.at + from, n));
       return moved.back().first.copy_(moved.back().second).data_ptr<float>();
     };
     a.m = bring(m_);
@@ -179,18 +186,41 @@ void Optimizer::share_values() {
   }
 }
 
+int64_t Optimizer::leave_device() {
+  if (setup_.swap) return 0;  // it is there
+  int64_t copied = 0;
+  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->leave() : 0;
+  return copied;
+}
+
+int64_t Optimizer::come_back() {
+  if (setup_.swap) return 0;
+  int64_t copied = 0;
+  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->come_back() : 0;
+  return copied;
+}
+
+void Optimizer::release_sums() {
+  if (sums_) sums_->leave();
+}
+
+void Optimizer::back_sums() {
+  if (sums_) sums_->come_back();
+}
+
 const std::vector<std::string>& Optimizer::state_names() {
   static const std::vector<std::string> kNames = {"m", "master", "v"};
   return kNames;
 }
 
 at::Tensor Optimizer::state(const std::string& name) const {
-  if (name == "m") return m_;
-  if (name == "v") return v_;
+  if (name == "m") return m_->contents();
+  if (name == "v") return v_->contents();
   TANDEM_CHECK(name == "master", "state ", name);
-  if (has_half()) return master_;
+  if (has_half()) return master_->contents();
+  const at::Tensor& values = setup_.home ? setup_.home->contents() : setup_.values;
   std::vector<at::Tensor> parts;
-  for (const Slice& s : slices_) parts.push_back(setup_.values.narrow(0, s.begin, s.size));
+  for (const Slice& s : slices_) parts.push_back(values.narrow(0, s.begin, s.size));
   return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts);
 }
 
@@ -208,10 +238,11 @@ void Optimizer::restore(int64_t num_steps, const ReadPiece& read) {
   for (const StatePiece& piece : state_pieces()) {
     const int64_t n = piece.end - piece.begin;
     at::Tensor values = setup_.values.narrow(0, piece.entry->offset + piece.begin, n);
-    read("m", piece, m_.narrow(0, piece.at, n));
-    read("v", piece, v_.narrow(0, piece.at, n));
-    read("master", piece, has_half() ? master_.narrow(0, piece.at, n) : values);
-    if (has_half()) values.copy_(master_.narrow(0, piece.at, n));
+    const auto part = [&](const std::unique_ptr<device::Swappable>& state) { return state->tensor().narrow(0, piece.at, n); };
+    read("m", piece, part(m_));
+    read("v", piece, part(v_));
+    read("master", piece, has_half() ? part(master_) : values);
+    if (has_half()) values.copy_(part(master_));
   }
   num_steps_ = num_steps;
 }

@@ -5,11 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tandem/comm/group.h"
-#include "tandem/device/arena.h"
+#include "tandem/device/swappable.h"
 #include "tandem/model/parameters.h"
 #include "tandem/train/gradient_sum.h"
 #include "tandem/train/options.h"
@@ -24,7 +25,9 @@ struct OptimizerSetup {
   at::Tensor values, grads;               ///< flat; the values in the compute dtype
   Ranks ranks;
   device::Arena& arena;
-  device::Arena* host = nullptr;          ///< if set, where master weights and moments live between updates
+  device::Arena* host = nullptr;          ///< where the state goes when it leaves
+  bool swap = false;                      ///< master weights and moments live in `host`, but for the chunk that an update works on
+  const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets a span for each bucket of gradients
   int64_t bucket_bytes = 64 << 20;        ///< of gradients that are summed together
   int64_t chunk_elements = kSwapChunkElements;  ///< of each tensor in the host's memory that are in `arena` at a time
@@ -59,11 +62,19 @@ class Optimizer {
 
   /// Sets the master weights from the values; call after loading.
   void adopt_values();
+  /// Master weights and moments go to the host and come back; between steps. Returns the bytes copied.
+  int64_t leave_device();
+  int64_t come_back();
+  bool is_away() const { return m_->is_away(); }
+  /// The sums of gradients lose their memory, and get some again; between steps.
+  void release_sums();
+  void back_sums();
   /// GradientSum::sent_bytes
   std::map<std::string, int64_t> gradient_bytes() const { return sum_.sent_bytes(); }
   int64_t num_steps() const { return num_steps_; }
 
-  /// The state of this rank's slices, fp32 and flat, by name: master, m and v. A copy where it does not lie so in memory.
+  /// The state of this rank's slices, fp32 and flat, by name: master, m and v; from the host while it is there. A copy where it does
+  /// not lie so in memory.
   static const std::vector<std::string>& state_names();
   at::Tensor state(const std::string& name) const;
   int64_t state_size() const { return size_; }
@@ -87,16 +98,18 @@ class Optimizer {
   double gradient_norm();
   void update(const Stretch& stretch, const model::kernel::AdamArgs& args);
   void update_swapped(const Stretch& stretch, model::kernel::AdamArgs args);
+  float* state_data(const std::unique_ptr<device::Swappable>& state) const { return state->tensor().data_ptr<float>(); }
   bool has_half() const { return setup_.values.scalar_type() == at::kBFloat16; }
 
   OptimizerSetup setup_;
   std::vector<Bucket> buckets_;
   std::vector<Slice> slices_;
+  std::unique_ptr<device::Swappable> sums_;  // null where all gradients are their own sum
   std::vector<at::Tensor> summed_;   // by slice
   std::vector<Stretch> stretches_;
   GradientSum sum_;
   int64_t size_ = 0;                 // of the state
-  at::Tensor master_, m_, v_;        // [size_]; no master_ in fp32 models, whose values are it
+  std::unique_ptr<device::Swappable> master_, m_, v_;  // [size_]; no master_ in fp32 models, whose values are it
   at::Tensor chunk_;                 // [3, some]: master and moments on their way, where they live in the host's memory
   int64_t num_steps_ = 0;
 };

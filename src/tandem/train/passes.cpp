@@ -20,13 +20,6 @@ PipelineShape shape_of(const model::Decoder& decoder) {
   return {place.layout.pp, place.layout.vpp, place.layout.pp_rank(place.rank)};
 }
 
-// Of all response tokens, whoever predicts them.
-model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
-                                  const at::Tensor& hidden_RH, double temperature) {
-  const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
-  return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
-}
-
 class Run {
  public:
   Run(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of)
@@ -95,6 +88,12 @@ class Run {
 
 }  // namespace
 
+model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                                  const at::Tensor& hidden_RH, double temperature) {
+  const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
+  return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
+}
+
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {
   int64_t count = std::ssize(batches);
   if (comm::Group* ep = decoder.ep()) {
@@ -110,13 +109,12 @@ void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>&
 void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of) { Run(pass, batches, loss_of).run(); }
 
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
-                 double temperature,
-                 const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use) {
+                 const std::function<void(const MicroBatch&, const at::Tensor& hidden_RH)>& use) {
   at::NoGradGuard no_grad;
   for (const MicroBatch& batch : batches) {
     model::PackedContext context(batch.trees, decoder.gemm().parity(), batch.parallel);
     const at::Tensor hidden_RH = decoder.forward_stages(parameters, batch.tokens, context);
-    if (hidden_RH.defined()) use(batch, head_of(decoder, parameters, batch, hidden_RH, temperature));
+    if (hidden_RH.defined()) use(batch, hidden_RH);
   }
 }
 

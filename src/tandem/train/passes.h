@@ -29,9 +29,12 @@ struct TrainingPass {
 /// ranks of the decoder's place.
 void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of);
 
-/// Forward without gradient: `use` gets each micro-batch's head output, on the last stage alone. Collective as above.
+/// Forward without gradient: `use` gets the final hidden states of the rows of each micro-batch that this rank has, on the last stage
+/// alone. Collective as above.
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
-                 double temperature,
-                 const std::function<void(const MicroBatch&, const model::kernel::HeadOutput&)>& use);
+                 const std::function<void(const MicroBatch&, const at::Tensor& hidden_RH)>& use);
+/// The head's output for all R response tokens, whoever has their hidden states. Collective over the decoder's tp and cp.
+model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                                  const at::Tensor& hidden_RH, double temperature);
 
 }  // namespace tandem::train

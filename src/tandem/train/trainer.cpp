@@ -71,14 +71,34 @@ void check_options(const Options& o, const model::ModelConfig& config, const mod
   if (lora.rank > 0) refuse("router_bias_rate", "a correction bias cannot move where adapters alone are trained");
 }
 
-std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
-                                      double temperature, int64_t budget_tokens) {
+namespace {
+
+// One value for each response token, as `values` has them of a micro-batch.
+template <class Values>
+std::vector<std::vector<float>> values_of_rows(const model::Decoder& decoder, const model::ModelParameters& parameters,
+                                               std::span<const Row> rows, int64_t budget_tokens, const Values& values) {
   std::vector<std::vector<float>> out(rows.size());
   std::vector<MicroBatch> batches = pack(rows, budget_tokens);
   share_micro_batches(decoder, batches);
-  run_scoring(decoder, parameters, batches, temperature,
-              [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) { split_rows(batch, head.logprobs_R, out); });
+  run_scoring(decoder, parameters, batches,
+              [&](const MicroBatch& batch, const at::Tensor& hidden_RH) { split_rows(batch, values(batch, hidden_RH), out); });
   return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
+                                      double temperature, int64_t budget_tokens) {
+  return values_of_rows(decoder, parameters, rows, budget_tokens, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    return head_of(decoder, parameters, batch, hidden_RH, temperature).logprobs_R;
+  });
+}
+
+std::vector<std::vector<float>> token_values(const model::Decoder& decoder, const model::ModelParameters& parameters,
+                                             std::span<const Row> rows, int64_t budget_tokens) {
+  return values_of_rows(decoder, parameters, rows, budget_tokens, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous());
+  });
 }
 
 struct Trainer::Totals {
@@ -92,17 +112,26 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
       setup_(setup),
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
-      grads_(setup.arena.allocate("gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat)),
-      parameters_(lora_ ? lora_->adapted(grads_) : model::make_parameters(setup.table, setup.values, grads_)),
-      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads_, setup.ranks, setup.arena,
-                  options.swap_optimizer ? setup.host : nullptr, setup.recorder, options.gradient_bucket_mib << 20}) {
+      grads_(setup.arena, nullptr, "gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat, device::Keep::kNothing),
+      parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
+      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads(), setup.ranks, setup.arena, setup.host,
+                  options.swap_optimizer, lora_ ? nullptr : setup.home, setup.recorder, options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
-  TANDEM_CHECK(!options.swap_optimizer || setup.host, "a swapped optimizer needs the host's memory");
 }
 
 void Trainer::start() {
   if (lora_) lora_->start(setup_.seed);
   optimizer_.adopt_values();
+}
+
+void Trainer::release_gradients() {
+  grads_.leave();
+  optimizer_.release_sums();
+}
+
+void Trainer::back_gradients() {
+  grads_.come_back();
+  optimizer_.back_sums();
 }
 
 void Trainer::share_values() {
@@ -169,7 +198,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   Routing routing = prepare_routers(batches, totals.global_tokens, count[4] > 0);
 
   optimizer_.begin_step();  // before: a step that was given up may still be adding up
-  grads_.zero_();
+  grads().zero_();
   StepReport report;
   report.logprobs.resize(rows.size());
   for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;

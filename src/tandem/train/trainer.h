@@ -31,6 +31,10 @@ void check_options(const Options& options, const model::ModelConfig& config, con
 std::vector<std::vector<float>> score(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const Row> rows,
                                       double temperature, int64_t budget_tokens);
 
+/// What the first label of a score head says of the text before each response token; passes and ranks as for score().
+std::vector<std::vector<float>> token_values(const model::Decoder& decoder, const model::ModelParameters& parameters,
+                                             std::span<const Row> rows, int64_t budget_tokens);
+
 /// Owner of what passes allocate, in the arena; between passes it is none.
 inline constexpr const char* kActivations = "activations";
 
@@ -59,7 +63,8 @@ struct TrainerSetup {
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
-  device::Arena* host = nullptr;    ///< for Options::swap_optimizer
+  device::Arena* host = nullptr;    ///< for Options::swap_optimizer, and for an optimizer that leaves the device
+  const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
 };
 
@@ -89,7 +94,11 @@ class Trainer {
   /// Null where the whole model is trained.
   const model::Lora* lora() const { return lora_.get(); }
   const model::ModelParameters& parameters() const { return parameters_; }
-  const at::Tensor& grads() const { return grads_; }
+  const at::Tensor& grads() const { return grads_.tensor(); }
+  /// Between steps: gradients lose their memory, and must have it again before the next.
+  void release_gradients();
+  void back_gradients();
+  bool gradients_away() const { return grads_.is_away(); }
   const Options& options() const { return options_; }
 
  private:
@@ -103,7 +112,7 @@ class Trainer {
   Options options_;
   TrainerSetup setup_;
   std::unique_ptr<model::Lora> lora_;
-  at::Tensor grads_;               // of what is trained: the model or its adapters
+  device::Swappable grads_;        // of what is trained: the model or its adapters
   model::ModelParameters parameters_;
   Optimizer optimizer_;
 };

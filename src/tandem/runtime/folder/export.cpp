@@ -63,7 +63,7 @@ void Exporter::write_model(const std::string& dir, const Stream& stream) const {
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
   const char* dtype = context_.gemm.dtype() == at::kFloat ? "float32" : "bfloat16";
-  const nlohmann::json config = model::to_json(stream.actor.train_model().config(), dtype);
+  const nlohmann::json config = model::to_json(stream.actor.config(), dtype);
   stream.run(order, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
 }
 
@@ -79,7 +79,7 @@ void Exporter::write_adapter(const std::string& dir, const Stream& stream) const
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
-      {"target_modules", model::lora_targets(stream.actor.train_model().config(), lora, "model.lora_targets")}};
+      {"target_modules", model::lora_targets(stream.actor.config(), lora, "model.lora_targets")}};
   std::vector<checkpoint::TensorInfo> tensors = stream.actor.adapters();
   checkpoint::sort_for_file(tensors);
   std::vector<std::string> order;

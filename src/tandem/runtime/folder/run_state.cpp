@@ -13,7 +13,6 @@
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/folder/optimizer_files.h"
-#include "tandem/runtime/folder/weight_checksum.h"
 
 namespace tandem::runtime {
 namespace {
@@ -61,12 +60,11 @@ StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::st
 
 void StateFiles::load_start(Actor& actor) {
   actor.load(exporter_.model_dir());
-  const ModelOnRank& model = actor.train_model();
-  start_ = {exporter_.model_dir(), weight_checksum(model.table(), model.values(), context_.world)};
+  start_ = {exporter_.model_dir(), actor.checksum()};
 }
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
-  write_optimizer(dir, context_.world.rank(), actor.trainer().optimizer());
+  if (context_.trains()) write_optimizer(dir, context_.train_rank(), actor.trainer().optimizer());
   if (!context_.is_first()) return;
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(context_.train_layout);
@@ -129,9 +127,11 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
   if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
-  OptimizerFiles files(dir, saved_under.world(), context_.world.rank());
-  actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
-  actor.trainer().share_values();
+  if (context_.trains()) {
+    OptimizerFiles files(dir, saved_under.world(), context_.train_rank());
+    actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
+    actor.trainer().share_values();
+  }
   if (context_.is_first() && saved_under != context_.train_layout)
     log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(context_.train_layout));
   last_saved_step_ = state.step;

@@ -89,8 +89,12 @@ void describe(OptionVisitor& field, CheckpointOptions& o) {
 void describe(OptionVisitor& field, ParallelOptions& o) {
   field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
   field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.", at_least(0));
-  field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks.");
-  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training, with cp as dp and without vpp.");
+  field("placement", o.placement,
+        "colocated: all ranks train and generate in turns. fully_colocated: so, and the reference and the reward model are on the device "
+        "during their own stages alone, in the layout of training. split: the first ranks train, the others generate.",
+        one_of({"colocated", "fully_colocated", "split"}));
+  field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split: over half of them, or those that rollout leaves).");
+  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));
@@ -100,6 +104,12 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
 void describe(OptionVisitor& field, MemoryOptions& o) {
   field("device_mib", o.device_mib, "Budget of the device arena per rank; 0 is no bound.", at_least(0));
   field("host_mib", o.host_mib, "Budget of the host arena per rank; 0 is no bound.", at_least(0));
+  field("offload_train_param", o.offload_train_param,
+        "During rollout the weights of training are in host memory, where rollout has weights of its own (another layout or dtype).");
+  field("offload_train_grad", o.offload_train_grad, "During rollout gradients take no memory.");
+  field("offload_train_optimizer", o.offload_train_optimizer,
+        "During rollout moments and master weights are in host memory. With any of the three the KV cache takes no memory outside rollout, "
+        "and what they leave is its own; unfinished sequences are then computed again after a switch.");
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {

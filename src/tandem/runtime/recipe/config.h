@@ -69,6 +69,7 @@ void describe(OptionVisitor& field, CheckpointOptions& o);
 struct ParallelOptions {
   int64_t ranks = 1;
   int64_t threads = 0;
+  std::string placement = "colocated";
   std::string train_layout;
   std::string rollout_layout;
   double deadline_s = 600;
@@ -80,6 +81,11 @@ void describe(OptionVisitor& field, ParallelOptions& o);
 struct MemoryOptions {
   int64_t device_mib = 0;
   int64_t host_mib = 0;
+  bool offload_train_param = false;
+  bool offload_train_grad = false;
+  bool offload_train_optimizer = false;
+
+  bool offloads() const { return offload_train_param || offload_train_grad || offload_train_optimizer; }
 };
 void describe(OptionVisitor& field, MemoryOptions& o);
 

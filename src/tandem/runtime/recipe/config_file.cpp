@@ -139,6 +139,11 @@ void validate(const RunConfig& c, const std::string& where) {
                     "schedule.kind: stale, or staleness 0");
   if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
     throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
+  for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
+                                 std::pair{"optimizer", c.memory.offload_train_optimizer}})
+    if (on && c.parallel.placement == "split")
+      throw UserError(where, join_text("memory.offload_train_", name, " is on, and a split placement never generates where it trains"),
+                      "false, or another parallel.placement");
   (void)algo::recipe_of(c.algo);
 }
 

@@ -21,7 +21,7 @@ struct Inference::State {
   std::optional<text::Tokenizer> tokenizer;
 
   explicit State(const InferenceOptions& o)
-      : options(o), gemm(dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, arena, "weights") {
+      : options(o), gemm(dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
     model.load(o.model);
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
   }

@@ -13,10 +13,12 @@
 namespace tandem::runtime {
 
 ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
-                         device::Arena& arena, const device::Owner& owner)
+                         const WeightsHome& home)
     : table_(model::parameter_table(config, place.layout, place.rank)),
       decoder_(config, gemm, place),
-      values_(arena.allocate(owner, {table_.num_elements}, gemm.dtype())),
+      memory_(std::make_unique<device::Swappable>(home.device, home.host, home.owner, std::vector{table_.num_elements}, gemm.dtype(),
+                                                  home.keep)),
+      values_(memory_->tensor()),
       parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
 
 ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,

@@ -5,17 +5,24 @@
 #include <memory>
 #include <string>
 
-#include "tandem/device/arena.h"
+#include "tandem/device/swappable.h"
 #include "tandem/model/decoder.h"
 
 namespace tandem::runtime {
 
+/// Where a model's weights live.
+struct WeightsHome {
+  device::Arena& device;
+  device::Owner owner;
+  device::Arena* host = nullptr;  ///< if they may leave for it
+  device::Keep keep = device::Keep::kContents;
+};
+
 /// Ownership  owns the flat values; uses the Gemm and the group.
 class ModelOnRank {
  public:
-  /// Zeroed weights, counted under `owner`.
-  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, device::Arena& arena,
-              const device::Owner& owner);
+  /// Zeroed weights.
+  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const WeightsHome& home);
 
   /// The model over values that lie as its table has them, of another ModelOnRank.
   ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const at::Tensor& values);
@@ -28,11 +35,16 @@ class ModelOnRank {
   const model::Decoder& decoder() const { return decoder_; }
   const model::ModelParameters& parameters() const { return parameters_; }
   at::Tensor& values() { return values_; }
+  /// Null where they are another model's.
+  device::Swappable* memory() { return memory_.get(); }
+  /// values(), or their copy on the host while they are away.
+  const at::Tensor& contents() const { return memory_ ? memory_->contents() : values_; }
   const at::Tensor& values() const { return values_; }
 
  private:
   model::ParameterTable table_;
   model::Decoder decoder_;
+  std::unique_ptr<device::Swappable> memory_;
   at::Tensor values_;
   model::ModelParameters parameters_;
 };

@@ -110,7 +110,7 @@ class ModelRule final : public reward::Rule {
         threads_(threads),
         arena_(std::move(arena)),
         gemm_(fixed_products(dtype_of(o.model_dtype, "reward.model_dtype"))),
-        model_(config_of(dir_), {}, gemm_, arena_, "reward_model"),
+        model_(config_of(dir_), {}, gemm_, {arena_, "reward_model"}),
         tokenizer_(text::Tokenizer::load(dir_)) {
     if (text::ChatTemplate::present_in(dir_)) chat_ = text::ChatTemplate::load(dir_);
     model_.load(dir_);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/swappable.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tandem/base/check.h"
+
+namespace tandem::device {
+
+Swappable::Swappable(Arena& device, Arena* host, const Owner& owner, std::vector<int64_t> shape, c10::ScalarType dtype, Keep keep)
+    : region_(device.reserve(owner, std::move(shape), dtype)), host_(host), owner_(owner), keep_(keep) {
+  region_.back();
+}
+
+const at::Tensor& Swappable::contents() const {
+  if (is_present()) return tensor();
+  TANDEM_CHECK(is_away() && keep_ != Keep::kNothing, owner_, " is neither on the device nor on the host");
+  return copy_;
+}
+
+std::pair<int64_t, int64_t> Swappable::chunks_of(int64_t begin, int64_t end) const {
+  const int64_t width = tensor().element_size(), chunk = region_.chunk_bytes();
+  return {begin * width / chunk, (end * width + chunk - 1) / chunk};
+}
+
+at::Tensor Swappable::bytes_of(const at::Tensor& tensor, int64_t chunk) const {
+  const int64_t begin = chunk * region_.chunk_bytes(), all = static_cast<int64_t>(tensor.nbytes());
+  return tensor.view({-1}).view(at::kByte).narrow(0, std::min(begin, all), std::clamp<int64_t>(all - begin, 0, region_.chunk_bytes()));
+}
+
+int64_t Swappable::leave(int64_t first, int64_t last) {
+  int64_t copied = 0;
+  if (keep_ != Keep::kNothing && !copy_.defined() && first < last) {
+    TANDEM_CHECK(host_, owner_, " has no host memory to leave for");
+    copy_ = host_->allocate(owner_, tensor().sizes().vec(), tensor().scalar_type());
+  }
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    if (!region_.is_backed(chunk)) continue;
+    if (keep_ != Keep::kNothing && !is_copied_) {
+      const at::Tensor from = bytes_of(tensor(), chunk);
+      bytes_of(copy_, chunk).copy_(from);
+      copied += from.numel();
+    }
+    region_.release(chunk, chunk + 1);
+  }
+  if (keep_ == Keep::kOriginal && is_away()) is_copied_ = true;
+  return copied;
+}
+
+int64_t Swappable::come_back(int64_t first, int64_t last) {
+  std::vector<int64_t> missing;
+  for (int64_t chunk = first; chunk < last; ++chunk)
+    if (!region_.is_backed(chunk)) missing.push_back(chunk);
+  region_.back(first, last);
+  int64_t copied = 0;
+  if (keep_ == Keep::kNothing) return 0;
+  for (int64_t chunk : missing) {
+    const at::Tensor from = bytes_of(copy_, chunk);
+    bytes_of(tensor(), chunk).copy_(from);
+    copied += from.numel();
+  }
+  return copied;
+}
+
+}  // namespace tandem::device

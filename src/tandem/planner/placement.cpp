@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/planner/placement.h"
+
+#include "tandem/base/error.h"
+
+namespace tandem::planner {
+
+Placement placement_of(PlacementKind kind, int train_ranks, int rollout_ranks) {
+  return {kind, {0, train_ranks}, {kind == PlacementKind::kSplit ? train_ranks : 0, rollout_ranks}};
+}
+
+PlacementKind parse_placement(const std::string& name, const std::string& where) {
+  if (name == "colocated") return PlacementKind::kColocated;
+  if (name == "fully_colocated") return PlacementKind::kFullyColocated;
+  if (name == "split") return PlacementKind::kSplit;
+  throw UserError(where, "is '" + name + "'", "colocated, fully_colocated or split");
+}
+
+}  // namespace tandem::planner

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which ranks train and which generate.
+
+#include <string>
+
+namespace tandem::planner {
+
+enum class PlacementKind {
+  kColocated,       ///< every rank does both, in turns
+  kFullyColocated,  ///< so, and the reference and the reward model are on the device during their own stages alone
+  kSplit,           ///< the first ranks train, the others generate; weights are sent
+};
+
+/// [first, first + count)
+struct RankRange {
+  int first = 0, count = 0;
+  bool has(int rank) const { return rank >= first && rank < first + count; }
+};
+
+struct Placement {
+  PlacementKind kind = PlacementKind::kColocated;
+  RankRange train, rollout;
+
+  bool is_split() const { return kind == PlacementKind::kSplit; }
+};
+
+/// Of layouts with so many ranks; split: one after the other, else over each other.
+Placement placement_of(PlacementKind kind, int train_ranks, int rollout_ranks);
+/// From colocated, fully_colocated or split. Errors: UserError naming `where`.
+PlacementKind parse_placement(const std::string& name, const std::string& where);
+
+}  // namespace tandem::planner

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What leaves the device between stages changes no number; the peak is that of the larger stage and one bucket; the KV cache gets
+what optimizer and gradients leave."""
+import json
+import pathlib
+import tempfile
+
+import run_folder as rf
+
+# Large enough that weights outweigh a bucket of 1 MiB and a chunk of 64 KiB.
+SHAPE = {"model.init_hidden": 128, "model.init_layers": 4, "model.init_heads": 4, "model.init_kv_heads": 2, "model.init_intermediate": 672,
+         "parallel.reshard_bucket_mib": 1, "rollout.packed_weights": "false", "rollout.max_running": 64}
+RUN = {"supervised.steps": 0, "run.steps": 3, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 8,
+       "eval.max_new_tokens": 8, "eval.every_steps": 2, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
+       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "algo.kl_coef": 0.001, "run.parity": "true"}
+OFFLOAD = {f"memory.offload_train_{what}": "true" for what in ("param", "grad", "optimizer")}
+MIB = 1 << 20
+checks = rf.Checks()
+program = rf.built_program()
+
+
+def run(folder, settings, flags=()):
+    program.quickstart(folder, {**SHAPE, **RUN, **settings}, flags)
+    return rf.all_metrics(folder)
+
+
+def offloading_changes_no_number(root, name, settings, flags=()):
+    """Samples, metrics and weights are those of a run that keeps everything on the device, and so is a resumed run."""
+    plain, lean = f"{root}/{name}-plain", f"{root}/{name}-offload"
+    before, after = run(plain, settings, flags), run(lean, {**settings, **OFFLOAD}, flags)
+    rf.check_equal(plain, lean, name)
+    for step in rf.committed_steps(plain):
+        for file in ("hf/model.safetensors", "optimizer_rank0.safetensors"):
+            one, other = (pathlib.Path(folder, f"checkpoint/step_{step}", file).read_bytes() for folder in (plain, lean))
+            checks.check(one == other, f"{name}: {file} of step {step}")
+    checks.check(all(m["memory/offload_copied_bytes"] > 0 for m in after), f"{name}: something left and came back each step")
+    checks.check("memory/offload_copied_bytes" not in before[0], f"{name}: and nothing without the switches")
+    stopped = f"{root}/{name}-resumed"
+    run(stopped, {**settings, **OFFLOAD, "run.steps": 2}, flags)
+    program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "3", *flags])
+    checks.check(rf.metrics(stopped)[-1] == rf.metrics(lean)[-1], f"{name}: a resumed run goes on as it would have")
+    return before, after
+
+
+def peak_is_bounded(name, metrics, bucket_bytes):
+    """Peak <= max(train state, rollout weights + KV) + one bucket, by owner, not by what the stages say of themselves."""
+    last = metrics[-1]
+    weights = last.get("memory/weights_bytes", 0)
+    rollout = last.get("memory/rollout_weights_bytes", 0) + weights + last["memory/kv_cache_bytes"]
+    train = last["memory/train_peak_bytes"]
+    bound = max(train, rollout) + bucket_bytes
+    checks.check(last["memory/peak_bytes"] <= bound, f"{name}: peak {last['memory/peak_bytes']:.0f} above {bound:.0f}")
+    checks.check(last["memory/switch_peak_bytes"] <= bound, f"{name}: switch {last['memory/switch_peak_bytes']:.0f} above {bound:.0f}")
+    print(f"{name}: peak {last['memory/peak_bytes'] / MIB:.2f} MiB, train {train / MIB:.2f}, switch {last['memory/switch_peak_bytes'] / MIB:.2f}, "
+          f"rollout {rollout / MIB:.2f} (KV {last['memory/kv_cache_bytes'] / MIB:.2f})", flush=True)
+
+
+def the_cache_gets_what_training_leaves(root, budget_mib):
+    """Under one budget, with a cache that would take any amount."""
+    settings = {"memory.device_mib": budget_mib, "rollout.max_running": 4096, "run.steps": 1, "eval.every_steps": 0}
+    flags = ["--no-eval"]
+    without = run(f"{root}/budget-plain", settings, flags)[-1]
+    with_offload = run(f"{root}/budget-offload", {**settings, **OFFLOAD}, flags)[-1]
+    state = without["memory/optimizer_bytes"] + without["memory/gradients_bytes"]
+    gain = with_offload["memory/kv_cache_bytes"] - without["memory/kv_cache_bytes"]
+    checks.check(gain >= state, f"the cache gained {gain:.0f} bytes, optimizer and gradients have {state:.0f}")
+    print(f"budget {budget_mib} MiB: KV cache {without['memory/kv_cache_bytes'] / MIB:.2f} -> {with_offload['memory/kv_cache_bytes'] / MIB:.2f} MiB, "
+          f"gain {gain / MIB:.2f}, optimizer and gradients {state / MIB:.2f}", flush=True)
+
+
+with tempfile.TemporaryDirectory(prefix="tandem_offload_") as root:
+    alone = offloading_changes_no_number(root, "one rank", {})
+    peak_is_bounded("one rank", alone[1], MIB)
+    checks.check(alone[1][-1]["memory/peak_bytes"] <= alone[0][-1]["memory/peak_bytes"], "offloading takes no more memory")
+    for train, rollout in (("pp2", "dp2"), ("dp2", "pp2")):  # parity wants the same tp
+        name = f"{train} to {rollout}"
+        layouts = {"parallel.train_layout": train, "parallel.rollout_layout": rollout, "rollout.max_running": 4}
+        two = offloading_changes_no_number(root, name, layouts, ["--ranks", "2"])
+        peak_is_bounded(name, two[1], MIB)
+    offloading_changes_no_number(root, "bf16", {"model.dtype": "bfloat16"})
+    the_cache_gets_what_training_leaves(root, 64)
+checks.exit()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where stages run changes no number: training and rollout on ranks of their own, and reference and reward model that are on the device
+only for their own stages."""
+import tempfile
+
+import run_folder as rf
+
+RUN = {"supervised.steps": 0, "run.steps": 4, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 8,
+       "eval.max_new_tokens": 8, "eval.every_steps": 2, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
+       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "algo.kl_coef": 0.001, "model.init_hidden": 64,
+       "model.init_layers": 2, "model.init_intermediate": 96, "run.parity": "true"}
+SPLIT = {"parallel.placement": "split"}
+checks = rf.Checks()
+program = rf.built_program()
+
+
+def run(folder, settings, flags=(), launcher=()):
+    program.quickstart(folder, {**RUN, **settings}, flags, launcher)
+    return folder
+
+
+def split_is_what_one_rank_does(root):
+    one = run(f"{root}/one", {})
+    two = run(f"{root}/split", SPLIT, ["--ranks", "2"])
+    rf.check_equal(one, two, "one rank, and one that trains with one that generates")
+    under_mpi = run(f"{root}/split-mpi", SPLIT, launcher=rf.mpi(2))
+    rf.check_equal(one, under_mpi, "the same as two processes")
+    stopped = run(f"{root}/split-stopped", {**SPLIT, "run.steps": 2}, ["--ranks", "2"])
+    program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "4"])
+    checks.check(rf.metrics(stopped)[2:] == rf.metrics(one)[2:], "a split run resumes")
+    rf.said("a split run of two ranks is that of one, bit for bit")
+
+
+def split_layouts(root):
+    layouts = {"parallel.train_layout": "pp2", "parallel.rollout_layout": "dp2"}
+    both = run(f"{root}/both", layouts, ["--ranks", "2"])
+    apart = run(f"{root}/apart", {**SPLIT, **layouts}, ["--ranks", "4"])
+    rf.check_equal(both, apart, "pp2 and dp2 on the same ranks, and on ranks of their own")
+    rf.said("so is one of four ranks, pp2 beside dp2")
+
+
+def split_overlaps(root, staleness):
+    folder = run(f"{root}/stale-{staleness}", {**SPLIT, "schedule.staleness": staleness, "run.steps": 8}, ["--ranks", "2", "--schedule", "stale"])
+    again = run(f"{root}/stale-{staleness}-again", {**SPLIT, "schedule.staleness": staleness, "run.steps": 8}, ["--ranks", "2", "--schedule", "stale"])
+    rf.check_equal(folder, again, f"staleness {staleness}: a run beside itself")
+    lags = [m["staleness/lag_max"] for m in rf.all_metrics(folder)]
+    checks.check(max(lags) <= staleness, f"staleness {staleness}: a group lags {max(lags)}")
+    checks.check(max(lags) >= 1, f"staleness {staleness}: rollout never ran ahead")
+    spans = rf.all_metrics(folder)
+    stopped = run(f"{root}/stale-{staleness}-stopped", {**SPLIT, "schedule.staleness": staleness, "run.steps": 4},
+                  ["--ranks", "2", "--schedule", "stale"])
+    program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "8"])
+    rf.check_whole(stopped, 8)
+    checks.check(len(spans) == 8, "as many steps as asked for")
+    rf.said(f"staleness {staleness}: rollout runs ahead of training by {max(lags):.0f}, and twice the same")
+
+
+def refusals(root):
+    recipe = rf.tiny_recipe(f"{root}/tiny.yaml")
+    start = ["run", recipe, "--run-dir", f"{root}/refused", "--set", "parallel.placement=split"]
+    program.refused(start, 2, "parallel.placement", "split over 1 rank", "add up")
+    program.refused([*start, "--ranks", "3", "--train-layout", "dp2", "--rollout-layout", "dp2"], 2, "parallel.placement", "split over 3 ranks",
+                    "training takes 2, rollout 2")
+    program.refused([*start, "--ranks", "2", "--set", "memory.offload_train_param=true"], 2, "memory.offload_train_param", "split")
+    rf.said("a split that does not add up is refused")
+
+
+with tempfile.TemporaryDirectory(prefix="tandem_placement_") as root:
+    split_is_what_one_rank_does(root)
+    split_layouts(root)
+    for staleness in (1, 2):
+        split_overlaps(root, staleness)
+    refusals(root)
+checks.exit()
