@@ -40,12 +40,14 @@ class Engine {
  public:
   Engine(const Options& options, const EngineSetup& setup);
 
-  /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
+  /// For one rank alone; several switch by weight_switch.h. Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
   /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
   /// made where the options ask for one.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();
+  /// Of the weights it generates with; none without them.
+  std::optional<data::PolicyVersion> version() const { return parameters_ ? std::optional(version_) : std::nullopt; }
 
   void admit(Request request);
   /// True while a sequence runs or waits.

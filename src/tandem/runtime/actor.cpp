@@ -49,6 +49,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   reshard::PlanOptions plan_options;
   plan_options.element_bytes = static_cast<int64_t>(c10::elementSize(context.gemm.dtype()));
   plan_options.bucket_bytes = context.config.parallel.reshard_bucket_mib << 20;
+  plan_options.ranks_per_node = comm::ranks_per_machine(context.world);
   const reshard::Table table = reshard::table_of(config, {1, context.train_layout}, {1, context.rollout_layout});
   const reshard::Plan plan = reshard::make_plan(table, plan_options);
   const model::ParameterTable rollout = model::parameter_table(config, context.rollout_layout, context.world.rank());

@@ -97,8 +97,7 @@ void RlRun::restore_or_start() {
   }
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
-  actor_.switch_to_rollout();
-  if (rollout_) rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+  move_weights();
 }
 
 RunSummary RlRun::run() {
@@ -267,14 +266,20 @@ void RlRun::update(StepData& step) {
   ++state_.version;
 }
 
+// The engine has no version until every rank has the new weights.
+void RlRun::move_weights() {
+  const auto move = [this] { actor_.switch_to_rollout(); };
+  if (!rollout_) return move();
+  rollout_->switch_weights(move, {actor_.rollout_model().parameters(), data::PolicyVersion{state_.version}});
+}
+
 void RlRun::switch_weights(StepData& step) {
-  actor_.switch_to_rollout();
-  if (is_replay()) return;
+  if (is_replay()) return move_weights();
   const std::vector<data::GroupId> without_token = rollout_->without_token();
   const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version}, without_token);
   rollout_->cancel(evicted);
   if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
-  rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
+  move_weights();
 }
 
 std::optional<EvalSummary> RlRun::evaluate(int64_t step) {

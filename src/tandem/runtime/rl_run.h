@@ -55,6 +55,7 @@ class RlRun {
   void old_logprobs(StepData& step);
   void advantages(StepData& step);
   void update(StepData& step);
+  void move_weights();
   void switch_weights(StepData& step);
   void finish_step(StepData& step);
   void conclude_step();

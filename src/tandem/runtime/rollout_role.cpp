@@ -118,8 +118,8 @@ double RolloutRole::take_num_tokens() {
   return sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
 }
 
-void RolloutRole::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  engine_.switch_weights(parameters, version);
+void RolloutRole::switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights) {
+  rollout::switch_weights(engine_, context_.world, move, weights);
 }
 
 void RolloutRole::cancel(const std::vector<data::GroupId>& groups) {

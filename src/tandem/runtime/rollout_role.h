@@ -6,13 +6,14 @@
 //   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of groups
 //   gives     scored groups to the queue    woken by   the loop of the run
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "tandem/queue/sample_queue.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/weight_switch.h"
 #include "tandem/runtime/context.h"
 #include "tandem/runtime/session/prompt_stream.h"
 
@@ -36,8 +37,8 @@ class RolloutRole {
 
   /// Generates until the queue can form a batch. False if the run was asked to stop. Collective.
   bool run_until_batch();
-  /// On a token boundary; unfinished sequences go on under the new weights.
-  void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
+  /// On a token boundary: `move` writes the new weights, without a version meanwhile; unfinished sequences go on under them. Collective.
+  void switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights);
   /// Forgets groups that the queue evicted.
   void cancel(const std::vector<data::GroupId>& groups);
 

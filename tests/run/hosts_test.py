@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A run on two machines ends as the same run on one: metrics, samples and weights, bit for bit. The machines are network namespaces.
+--full runs the quickstart recipe as it stands on both and compares how its accuracy grows."""
+import argparse
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import run_folder as rf
+from run_folder import said
+from two_hosts import SUBNET, TwoHosts
+
+RANKS = 4
+MPI = rf.mpi(RANKS)
+# The quickstart recipe, shortened. Parity mode fixes which kernel runs a product; else each run measures for itself.
+SHORT = {
+    "run.steps": 4, "run.parity": "true", "supervised.steps": 6, "supervised.batch_size": 32,
+    "schedule.groups_per_step": 8, "schedule.group_size": 4, "rollout.max_running": 32, "data.synthetic_eval_rows": 20,
+    "eval.every_steps": 2, "checkpoint.every_steps": 2,
+}
+LAYOUTS = [("dp2,tp2", "dp2,tp2"), ("tp2,pp2", "dp2,tp2")]  # the second moves weights, and between machines
+
+
+def flags(train, rollout):
+    return ["--threads", "1", "--train-layout", train, "--rollout-layout", rollout]
+
+
+def weights(folder):
+    return (folder / "checkpoint/latest/hf/model.safetensors").read_bytes()
+
+
+def check_equal(folder, other, what):
+    """Which rank sends weights to whom depends on where they are, what arrives does not."""
+    for each in (folder, other):
+        lines = [{k: v for k, v in line.items() if not k.startswith("switch/")} for line in rf.metrics(each)]
+        assert len(lines) == SHORT["run.steps"] and any(line["actor/grad_norm"] > 0 for line in lines), lines
+    different = {k: (a.get(k), b.get(k)) for a, b in zip(rf.metrics(folder), rf.metrics(other), strict=True)
+                 for k in a.keys() | b.keys() if a.get(k) != b.get(k) and not k.startswith("switch/")}
+    assert not different, f"{what}: {different}"
+    assert rf.samples(folder) == rf.samples(other), f"{what}: samples"
+    assert rf.evals(folder) == rf.evals(other), f"{what}: answers of evaluations"
+    assert weights(folder) == weights(other), f"{what}: weights"
+
+
+def check_where_ranks_are(hosts):
+    command = hosts.mpi(MPI, "--map-by", "node") + ["sh", "-c", 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $(readlink /proc/self/ns/net)"']
+    out = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0, out.stderr
+    told = [line.split() for line in sorted(out.stdout.split("\n")) if line]
+    assert [name for _, name, _ in told] == 2 * hosts.names and len({where for _, _, where in told}) == 2, told
+    assert f"ranks meet over {SUBNET}" in out.stderr, out.stderr
+    said(f"{RANKS} ranks dealt to two machines in turn; without a word they meet over {SUBNET}")
+
+
+def check_refused(hosts, program):
+    """An interface that is not there, to scripts/mpi and to the program."""
+    out = subprocess.run(hosts.mpi(MPI, "--interface", "eth9") + ["true"], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 2 and f"has no such interface or subnet (it has link-a {SUBNET})" in out.stderr, (out.returncode, out.stderr)
+    with tempfile.TemporaryDirectory(prefix="tandem_hosts_") as folder:
+        recipe = rf.tiny_recipe(f"{folder}/recipe.yaml")
+        launcher = hosts.mpi(MPI) + ["env", "TANDEM_INTERFACE=eth9"]
+        line = program.refused(["run", recipe, "--run-dir", f"{folder}/run"], 2, "TANDEM_INTERFACE", "eth9", "link-a 10.77.0.1/24",
+                               launcher=launcher)
+    said(f"an interface that is not there: `{line}`")
+
+
+def check_runs(hosts, program, scratch):
+    for train, rollout in LAYOUTS:
+        one, two, dealt = (scratch / f"{train}-{name}" for name in ("one", "two", "dealt"))
+        program.quickstart(one, SHORT, flags(train, rollout), MPI)
+        for folder, options in ((two, []), (dealt, ["--map-by", "node", "--interface", SUBNET])):
+            before = hosts.crossed_bytes()
+            recipe = rf.ROOT / "configs/quickstart.yaml"
+            out = program.done(["run", recipe, "--run-dir", folder, *flags(train, rollout), *rf.sets(SHORT)],
+                               launcher=hosts.mpi(MPI, *options), timeout=300)
+            crossed = hosts.crossed_bytes() - before
+            assert crossed > 1 << 20, f"{crossed} bytes crossed the link: the machines did not talk over it"
+            assert "no TCP connection" not in out.stderr, out.stderr
+            dealt_text = ("" if folder == two else " (mpirun's 0, 2)", "" if folder == two else " (mpirun's 1, 3)")
+            assert f"ranks 0-1 on {hosts.names[0]}{dealt_text[0]}, ranks 2-3 on {hosts.names[1]}{dealt_text[1]}" in out.stderr, out.stderr
+            check_equal(folder, one, f"{train} -> {rollout}, {folder.name}")
+        said(f"train {train}, rollout {rollout}: two machines end as one, bit for bit; {crossed >> 10} KiB crossed the link")
+
+
+def check_death(hosts, program, scratch):
+    """A rank of the other machine dies: the heartbeat, which has only the link, tells every survivor."""
+    folder = scratch / "death"
+    recipe = rf.tiny_recipe(scratch / "death.yaml", run__steps=100000, parallel__deadline_s=60)
+    keep = hosts.mpi(MPI, "--enable-recovery")
+    process = program.start(["run", recipe, "--run-dir", folder, *flags("dp2,tp2", "dp4"), "--set", "run.parity=false"], launcher=keep)
+    assert rf.wait_for(lambda: len(rf.committed_steps(folder)) > 0, process), process.communicate()[1]
+    victim = processes_of(hosts, 3)
+    assert len(victim) == 1, victim
+    begin = time.monotonic()
+    os.kill(victim[0], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    seconds = time.monotonic() - begin
+    for rank in range(3):
+        assert f"rank {rank}: rank 3 is gone: its process died" in err, err[-3000:]
+    assert seconds < 20, seconds
+    said(f"rank 3 on the second machine killed: named by ranks 0, 1 and 2; ended after {seconds:.1f} s")
+
+
+def processes_of(hosts, rank):
+    """Processes of our program on the second machine that are this rank."""
+    pids = subprocess.run(["ip", "netns", "pids", hosts.names[1]], check=True, capture_output=True, text=True).stdout.split()
+    wanted = f"\0OMPI_COMM_WORLD_RANK={rank}\0".encode()
+    return [int(pid) for pid in pids if wanted in pathlib.Path(f"/proc/{pid}/environ").read_bytes()]
+
+
+def accuracy(folder):
+    return {line["step"]: round(line["eval/accuracy"], 3) for line in rf.all_metrics(folder) if "eval/accuracy" in line}
+
+
+def run_full(hosts, program, scratch):
+    """The whole recipe, on one machine and on two."""
+    curves = []
+    for name, launcher in (("one", MPI), ("two", hosts.mpi(MPI))):
+        begin = time.monotonic()
+        arguments = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", scratch / name, *flags("dp2,tp2", "dp2,tp2")]
+        program.done(arguments + ["--set", "run.parity=true"], launcher=launcher, timeout=3600)
+        curves.append(accuracy(scratch / name))
+        said(f"{name}: {time.monotonic() - begin:.0f} s, accuracy by step {curves[-1]}")
+    assert curves[0] == curves[1] and weights(scratch / "one") == weights(scratch / "two")
+    said("the whole recipe: accuracies and weights are equal bit for bit")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    if not shutil.which("mpirun"):
+        rf.skip("no mpirun")
+    program = rf.Program(options.build)
+    with tempfile.TemporaryDirectory(prefix="tandem_hosts_") as scratch:
+        try:
+            with TwoHosts(scratch, RANKS // 2) as hosts:
+                if options.full:
+                    run_full(hosts, program, pathlib.Path(scratch))
+                    return
+                check_where_ranks_are(hosts)
+                check_refused(hosts, program)
+                check_runs(hosts, program, pathlib.Path(scratch))
+                check_death(hosts, program, pathlib.Path(scratch))
+        except TwoHosts.Unavailable as reason:
+            rf.skip(str(reason))
+
+
+if __name__ == "__main__":
+    main()
