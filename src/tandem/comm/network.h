@@ -24,9 +24,4 @@ std::vector<Address> own_addresses();
 /// Errors  UserError, as of `where`, for one that names none of `all`.
 std::vector<Address> chosen(const std::vector<Address>& all, const std::string& choice, const std::string& where);
 
-/// Names the interfaces or subnets over which ranks of several machines meet; scripts/mpi --interface sets it.
-inline constexpr const char* kInterfaceVariable = "TANDEM_INTERFACE";
-/// The value of that variable; "" without it.
-std::string interface_choice();
-
 }  // namespace tandem::comm

@@ -40,9 +40,9 @@ class Engine {
  public:
   Engine(const Options& options, const EngineSetup& setup);
 
-  /// For one rank alone; several switch by weight_switch.h. Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
+  /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
   /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
-  /// made where the options ask for one.
+  /// made where the options ask for one. Engines of several ranks switch together: weight_switch.h.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();

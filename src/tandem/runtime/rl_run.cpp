@@ -11,6 +11,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/device/process.h"
 #include "tandem/model/flops.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/reward_model.h"
@@ -125,6 +126,7 @@ RunSummary RlRun::run() {
     step.begin_s = now_s();
     for (const planner::Stage& stage : schedule_.stages) {
       const double begin = now_s();
+      device::name_thread(stage.name);
       const bool done = run_stage(stage, step);
       context_.recorder.span(stage.name, stage.name, begin, now_s());
       context_.recorder.add("time/" + stage.name + "_s", now_s() - begin);
@@ -132,6 +134,7 @@ RunSummary RlRun::run() {
       if (state_.step != files_.last_saved_step()) save();
       throw Interrupted(join_text("stopped after step ", state_.step, "; --resume continues"));
     }
+    device::name_thread("record");
     finish_step(step);
   }
   if (files_.last_saved_step() != state_.step) save();

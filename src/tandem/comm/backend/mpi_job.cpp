@@ -10,6 +10,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/launch.h"
 
 namespace tandem::comm {
 namespace {

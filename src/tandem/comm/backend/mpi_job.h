@@ -39,7 +39,8 @@ struct SentMessage {
 ///            peer would wait for the end of this rank's computation.
 /// Threads    any.
 /// Blocking   the constructor, which is collective, and all_ended, gather and all_reported.
-/// Errors     UserError from the constructor if TANDEM_INTERFACE names nothing here; a rank that does not end within seconds of a death, its own thread stuck in MPI, ends the job by MPI_Abort.
+/// Errors     UserError from the constructor of rank 0 if TANDEM_INTERFACE names nothing there. A rank that does not end within seconds of
+///            a death, its own thread stuck in MPI, ends the job by MPI_Abort.
 class MpiJob {
  public:
   explicit MpiJob(double deadline_s);

@@ -19,10 +19,9 @@ int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
   if (asked > 0) return asked;
   const std::string mine = device::cores_name();
   const auto all = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
-  int64_t same = 0;
-  for (int r = 0; r < world.size(); ++r)
-    same += world.machine(r) == world.machine(world.rank()) &&
-            std::ranges::equal(all[static_cast<size_t>(r)], std::as_bytes(std::span(mine)));
+  const auto same = std::count_if(all.begin(), all.end(), [&](const std::vector<std::byte>& other) {
+    return std::ranges::equal(other, std::as_bytes(std::span(mine)));
+  });
   return std::max<int64_t>(1, device::num_cores() / same);
 }
 

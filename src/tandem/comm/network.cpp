@@ -10,7 +10,6 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -82,11 +81,6 @@ std::vector<Address> chosen(const std::vector<Address>& all, const std::string& 
       throw UserError(where, "no address of this machine is of `" + word + "`", "the name or subnet of one of: " + listed(all));
   }
   return found;
-}
-
-std::string interface_choice() {
-  const char* choice = std::getenv(kInterfaceVariable);
-  return choice ? choice : "";
 }
 
 }  // namespace tandem::comm
