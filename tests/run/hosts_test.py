@@ -48,6 +48,29 @@ def check_equal(folder, other, what):
     assert weights(folder) == weights(other), f"{what}: weights"
 
 
+def check_arguments(scratch):
+    """What scripts/mpi refuses, each in one line that says what would be right."""
+    hosts = {name: scratch / name for name in ("colon", "empty")}
+    hosts["colon"].write_text("node1:4\n")
+    hosts["empty"].write_text("# nobody\n\n")
+    cases = [
+        (["--interface", "eth99"], "--interface eth99: this machine has no such interface or subnet (it has "),
+        (["--interface", "203.0.113.0/24"], "--interface 203.0.113.0/24: this machine has no such interface or subnet (it has "),
+        (["--interface="], "--interface: names nothing (an interface or subnet of: "),
+        (["--hostfile", "/no/hosts"], "--hostfile /no/hosts: cannot be read (a file with a line such as 'node1 slots=4' for each machine)"),
+        (["--hostfile", hosts["colon"]], f"--hostfile {hosts['colon']}: has the line 'node1:4' ('node1 slots=4')"),
+        (["--hostfile", hosts["empty"]], f"--hostfile {hosts['empty']}: names no machine (a line such as 'node1 slots=4' for each)"),
+    ]
+    for arguments, wanted in cases:
+        out = subprocess.run([MPI[0], *arguments, "-n", "1", "true"], capture_output=True, text=True, timeout=60)
+        assert out.returncode == 2 and out.stderr.startswith(f"scripts/mpi: error: {wanted}"), (arguments, out.returncode, out.stderr)
+        assert out.stderr.count("\n") == 1, out.stderr
+    out = subprocess.run([MPI[0], "-n", "2"], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 2 and "names no program" in out.stderr, out.stderr
+    assert "--hostfile FILE" in subprocess.run([MPI[0], "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    said(f"scripts/mpi refuses {len(cases)} wrong arguments by name")
+
+
 def check_where_ranks_are(hosts):
     command = hosts.mpi(MPI, "--map-by", "node") + ["sh", "-c", 'echo "$OMPI_COMM_WORLD_RANK $(hostname) $(readlink /proc/self/ns/net)"']
     out = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -131,6 +154,36 @@ def check_death(hosts, program, scratch):
     said(f"rank 3 on the second machine killed: named by ranks 0, 1 and 2; ended after {seconds:.1f} s")
 
 
+def check_cut_off(hosts, program, scratch):
+    """The link breaks for a while: both sides say so, and go on once it is back. Then the run is told to end."""
+    folder, log = scratch / "cut_off", scratch / "cut_off.log"
+    recipe = rf.tiny_recipe(scratch / "cut_off.yaml", run__steps=100000, parallel__deadline_s=60)
+    with open(log, "w") as out:
+        command = [*hosts.mpi(MPI), program.tandem, "run", recipe, "--run-dir", str(folder), *flags("tp2,pp2", "dp2,tp2")]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out)
+    try:
+        assert rf.wait_for(lambda: len(rf.committed_steps(folder)) > 0, process), log.read_text()
+        silent = [f"rank {each}: rank {other} sends no heartbeat" for each, other in ((0, 2), (0, 3), (1, 2), (1, 3))]
+        hosts.set_link("down")
+        begin = time.monotonic()
+        rf.wait_until(lambda: all(line in log.read_text() for line in silent), 3, "a side does not say that the other is cut off")
+        seconds = time.monotonic() - begin
+        hosts.set_link("up")
+        # What the second machine says crosses the link as well.
+        late = ["rank 2: rank 0 sends no heartbeat", "rank 3: rank 0 sends no heartbeat", "rank 0: rank 3 sends heartbeats again"]
+        rf.wait_until(lambda: all(line in log.read_text() for line in late), 20, "the link is back, and nobody hears of it")
+        before = rf.committed_steps(folder)[-1]
+        rf.wait_until(lambda: rf.committed_steps(folder)[-1] > before + 2, 30, "the run does not go on")
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=60) == 130, log.read_text()[-3000:]
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert "; --resume continues" in log.read_text()
+    assert seconds < 2, seconds
+    said(f"a broken link: both sides knew after {seconds:.1f} s and went on when it was back; SIGTERM saved and ended all with 130")
+
+
 def processes_of(hosts, rank):
     """Processes of our program on the second machine that are this rank."""
     pids = subprocess.run(["ip", "netns", "pids", hosts.names[1]], check=True, capture_output=True, text=True).stdout.split()
@@ -164,6 +217,7 @@ def main():
         rf.skip("no mpirun")
     program = rf.Program(options.build)
     with tempfile.TemporaryDirectory(prefix="tandem_hosts_") as scratch:
+        check_arguments(pathlib.Path(scratch))
         try:
             with TwoHosts(scratch, RANKS // 2) as hosts:
                 if options.full:
@@ -173,6 +227,7 @@ def main():
                 check_refused(hosts, program)
                 check_runs(hosts, program, pathlib.Path(scratch))
                 check_death(hosts, program, pathlib.Path(scratch))
+                check_cut_off(hosts, program, pathlib.Path(scratch))
         except TwoHosts.Unavailable as reason:
             rf.skip(str(reason))
 

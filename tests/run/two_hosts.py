@@ -88,6 +88,10 @@ class TwoHosts:
         """scripts/mpi on the first machine, for ranks on both. mpi: as run_folder.mpi gives it."""
         return self.on_first([mpi[0], "--hostfile", str(self.hostfile), *options, "--mca", "plm_rsh_agent", str(self.agent), *mpi[1:]])
 
+    def set_link(self, state):
+        """state: up or down, for both machines."""
+        ip("-n", self.names[1], "link", "set", self.links[1], state)
+
     def crossed_bytes(self):
         """What has gone over the link so far, both ways."""
         command = ["ip", "netns", "exec", self.names[0], "cat", f"/sys/class/net/{self.links[0]}/statistics/tx_bytes",
