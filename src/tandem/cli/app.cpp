@@ -148,12 +148,13 @@ void give_way(int seconds) {
   std::this_thread::sleep_for(std::chrono::seconds(seconds));
 }
 
-int fail(int code, const std::string& message) {
+/// level: of the log. Who stops as it was told to has not failed.
+int end(int code, const std::string& message, const char* level = "error") {
   if (launched_rank() > 0) give_way(3);
   std::cout.flush();
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');
-  log::write("error", line);  // on standard error, and in the log of the run that it ends
+  log::write(level, line);  // on standard error, and in the log of the run that it ends
   return code;
 }
 
@@ -172,18 +173,18 @@ int main(int argc, char** argv) {
     run(argc, argv);
     return 0;
   } catch (const UserError& e) {
-    return fail(2, e.what());
+    return end(2, e.what());
   } catch (const ReportedElsewhere& e) {
     give_way(8);
     return e.exit_code;
   } catch (const PeerError& e) {
-    return fail(3, e.what());
+    return end(3, e.what());
   } catch (const Interrupted& e) {
-    return fail(130, e.what());
+    return end(130, e.what(), "info");
   } catch (const std::exception& e) {
     if (is_out_of_memory(e))
-      return fail(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
-    return fail(1, "internal: " + first_line(e.what()) + " (this is a bug of Tandem; please report it)");
+      return end(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
+    return end(1, "internal: " + first_line(e.what()) + " (this is a bug of Tandem; please report it)");
   }
 }
 

@@ -82,7 +82,14 @@ void Group::receive(at::Tensor& tensor, int from, int tag) {
 
 std::unique_ptr<Group> Group::split(int color, const std::string& name) {
   count(Operation::kSplit, 0);
-  return do_split(color, name);
+  std::unique_ptr<Group> part = do_split(color, name);
+  part->machines_ = machines_;
+  return part;
+}
+
+void Group::set_machines(std::vector<int> by_world_rank) {
+  TANDEM_CHECK(std::ssize(by_world_rank) == size(), by_world_rank.size(), " machines for ", size(), " ranks");
+  machines_ = std::make_shared<const std::vector<int>>(std::move(by_world_rank));
 }
 
 void Group::count(Operation operation, int64_t bytes) {
@@ -123,6 +130,15 @@ std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<con
   const auto* bytes = static_cast<const std::byte*>(out.const_data_ptr());
   for (int r = 0; r < size; ++r) all[static_cast<size_t>(r)].assign(bytes + r * longest, bytes + r * longest + sizes[r]);
   return all;
+}
+
+int ranks_per_machine(const Group& group) {
+  int common = 0;
+  for (int begin = 0, end = 0; begin < group.size(); begin = end) {
+    while (end < group.size() && group.machine(end) == group.machine(begin)) ++end;
+    common = std::gcd(common, end - begin);
+  }
+  return common;
 }
 
 }  // namespace tandem::comm

@@ -42,6 +42,9 @@ class Group {
   at::Device device() const { return device_; }
   /// The rank in the world of a rank of this group.
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
+  /// The number of the machine that a rank of this group runs on; machines are numbered as their first ranks of the world are. 0 where
+  /// the backend does not know: local, which has one, and c10d.
+  int machine(int rank) const { return machines_ ? (*machines_)[static_cast<size_t>(world_rank(rank))] : 0; }
 
   void barrier();
   void broadcast(at::Tensor& tensor, int root);
@@ -73,6 +76,8 @@ class Group {
   /// world_ranks: those of the members, in the order of their ranks here.
   Group(std::string name, int rank, std::vector<int> world_ranks, at::Device device = at::kCPU);
   const std::vector<int>& world_ranks() const { return world_ranks_; }
+  /// Machines by rank of the world; for the world alone, groups split from it get them.
+  void set_machines(std::vector<int> by_world_rank);
 
  private:
   // What a backend does; the public operation of the same name has checked the arguments and counted the bytes.
@@ -95,10 +100,15 @@ class Group {
   const int rank_;
   const std::vector<int> world_ranks_;
   const at::Device device_;
+  std::shared_ptr<const std::vector<int>> machines_;  // by world rank; shared with the groups split from this one
   Traffic traffic_;
 };
 
 /// Gathers one byte string per rank, in rank order.
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine);
+
+/// The largest number n such that each block of n ranks, [0, n), [n, 2n) ..., is of one machine: the ranks of a machine where all have
+/// equally many, else their greatest common divisor.
+int ranks_per_machine(const Group& group);
 
 }  // namespace tandem::comm

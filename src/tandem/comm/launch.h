@@ -24,6 +24,10 @@ std::unique_ptr<Group> single(const std::string& name = "single");
 bool mpi_available();
 /// True if a launcher (mpirun, srun) started this process as one of several ranks.
 bool mpi_launched();
+/// Names the interfaces or subnets over which ranks of several machines meet (network.h); scripts/mpi --interface sets it.
+inline constexpr const char* kInterfaceVariable = "TANDEM_INTERFACE";
+/// The value of that variable; "" without it.
+std::string interface_choice();
 
 /// Runs `body` as this process's rank of an MPI job; at most once per process, from any one thread.
 /// Errors  the lowest rank that failed by itself rethrows what `body` threw, so that one process reports it; the others get a

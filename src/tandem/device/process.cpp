@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -48,6 +49,8 @@ int num_cores() {
   CPU_ZERO(&set);
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
+
+void name_thread(std::string_view what) { ::prctl(PR_SET_NAME, ("tandem:" + std::string(what)).c_str()); }
 
 std::string program_path() {
   std::error_code failed;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What is set once for the whole process before any tensor exists: allocator behaviour and compute threads.
+// What is set once for the whole process before any tensor exists: allocator behaviour and compute threads; what the system says of it.
 
 #include <string>
+#include <string_view>
 
 namespace tandem::device {
 
@@ -26,6 +27,9 @@ class ThreadLimit {
 
 /// Cores this process may use.
 int num_cores();
+
+/// What `ps` and `top` call the calling thread from now on: `tandem:WHAT`, of which the system keeps 15 characters.
+void name_thread(std::string_view what);
 
 /// Where this program lies, seen from the working directory; for commands shown to a person.
 std::string program_path();

@@ -47,13 +47,16 @@ class Engine {
 
   /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
   /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
-  /// made where the options ask for one. Collective over TP and PP peers.
+  /// made where the options ask for one. Collective over TP and PP peers; engines of several ranks switch
+  /// together: weight_switch.h.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights();
   /// Gives back the KV cache and the packed copy, too, between two steps. Sequences that have begun are computed again after the next
   /// switch_weights; their tokens stay.
   void release_memory();
+  /// Of the weights it generates with; none without them.
+  std::optional<data::PolicyVersion> version() const { return parameters_ ? std::optional(version_) : std::nullopt; }
 
   void admit(Request request);
   /// True while a sequence runs or waits.

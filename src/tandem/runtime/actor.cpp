@@ -57,6 +57,7 @@ void Actor::make_rollout_weights() {
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(c.gemm.dtype()));
   options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
+  options.ranks_per_node = comm::ranks_per_machine(c.world);
   const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll, c.placement.rollout.first);
   const reshard::Plan plan = reshard::make_plan(table, options);
   if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, c.rollout_layout, c.world.rank()))) {  // cp cuts no weight

@@ -11,6 +11,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/device/process.h"
 #include "tandem/model/flops.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/reward_model.h"
@@ -96,11 +97,6 @@ void RlRun::enter(const planner::Stage& stage) {
   context_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
 }
 
-void RlRun::give_rollout_weights() {
-  if (rollout_ && context_.rolls_out())
-    rollout_->switch_weights(actor_.rollout_model().parameters(), data::PolicyVersion{state_.version});
-}
-
 int64_t RlRun::longest_context() const {
   const int64_t training = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;
   return eval_prompts_ ? std::max(training, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens) : training;
@@ -128,8 +124,7 @@ void RlRun::restore_or_start() {
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
   enter(schedule_.stage(planner::StageKind::kSwitch));
-  actor_.switch_to_rollout();
-  give_rollout_weights();
+  move_weights();
 }
 
 RunSummary RlRun::run() {
@@ -158,6 +153,7 @@ RunSummary RlRun::run() {
     for (const planner::Stage& stage : schedule_.stages) {
       const double begin = now_s();
       enter(stage);
+      device::name_thread(stage.name);
       const bool done = run_stage(stage, step);
       context_.recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(context_.device.take_stage_peak_bytes()));
       context_.recorder.span(stage.name, stage.name, begin, now_s());
@@ -166,6 +162,7 @@ RunSummary RlRun::run() {
       if (state_.step != files_.last_saved_step()) save();
       throw Interrupted(join_text("stopped after step ", state_.step, "; --resume continues"));
     }
+    device::name_thread("record");
     finish_step(step);
   }
   if (files_.last_saved_step() != state_.step) save();
@@ -307,14 +304,24 @@ void RlRun::update(StepData& step) {
   ++state_.version;
 }
 
+// The engine has no version until every rank has the new weights.
+void RlRun::move_weights() {
+  const auto move = [this] { actor_.switch_to_rollout(); };
+  if (!rollout_) return move();
+  rollout_->switch_weights(move, rollout_weights());
+}
+
+rollout::NewWeights RlRun::rollout_weights() const {
+  return {context_.rolls_out() ? &actor_.rollout_model().parameters() : nullptr, data::PolicyVersion{state_.version}};
+}
+
 void RlRun::switch_weights(StepData& step) {
-  actor_.switch_to_rollout();
-  if (is_replay()) return;
+  if (is_replay()) return move_weights();
   const std::vector<data::GroupId> without_token = rollout_->without_token();
   const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version}, without_token);
   rollout_->cancel(evicted);
   if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
-  give_rollout_weights();
+  move_weights();
 }
 
 // This rank's part of the held-out problems, answered and scored. Errors: Interrupted.
@@ -334,7 +341,7 @@ std::vector<data::Group> RlRun::answers_of_rank() {
   reward::Scorer scorer(*reward_, config_.reward.workers);
   answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
   std::vector<data::Group> scored = scorer.collect_all(config_.schedule.queue.take_timeout_s);
-  if (makes_room) give_rollout_weights();
+  if (makes_room) rollout_->regain_memory(rollout_weights());
   return scored;
 }
 

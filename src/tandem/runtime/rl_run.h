@@ -48,7 +48,7 @@ class RlRun {
   void load_reference();
   void restore_or_start();
   void enter(const planner::Stage& stage);
-  void give_rollout_weights();
+  rollout::NewWeights rollout_weights() const;
   int64_t longest_context() const;  // prompt and response, of training and evaluation
   bool run_stage(const planner::Stage& stage, StepData& step);
   void take_batch(StepData& step);
@@ -59,6 +59,7 @@ class RlRun {
   void old_logprobs(StepData& step);
   void advantages(StepData& step);
   void update(StepData& step);
+  void move_weights();
   void switch_weights(StepData& step);
   void finish_step(StepData& step);
   void conclude_step();

@@ -143,9 +143,11 @@ double RolloutRole::take_num_tokens() {
   return sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
 }
 
-void RolloutRole::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  engine_->switch_weights(parameters, version);
+void RolloutRole::switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights) {
+  rollout::switch_weights(engine_ ? &*engine_ : nullptr, context_.world, move, weights);
 }
+
+void RolloutRole::regain_memory(const rollout::NewWeights& weights) { engine_->switch_weights(*weights.parameters, weights.version); }
 
 void RolloutRole::release_memory() { engine_->release_memory(); }
 

@@ -6,13 +6,14 @@
 //   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of groups
 //   gives     scored groups to the queue    woken by   the loop of the run
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "tandem/queue/sample_queue.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/weight_switch.h"
 #include "tandem/runtime/context.h"
 #include "tandem/runtime/session/prompt_stream.h"
 
@@ -42,10 +43,12 @@ class RolloutRole {
   void run_ahead();
   /// Those that trained hear what run_ahead() started and finished. Collective.
   void tell_ahead();
-  /// On a token boundary; unfinished sequences go on under the new weights.
-  void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
+  /// On a token boundary: `move` writes the new weights, without a version meanwhile; unfinished sequences go on under them. Collective.
+  void switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights);
   /// rollout/engine.h:Engine::release_memory
   void release_memory();
+  /// After release_memory(), of the weights it had.
+  void regain_memory(const rollout::NewWeights& weights);
   /// Whether it has a KV cache.
   bool has_memory() const { return engine_ && engine_->num_blocks() > 0; }
   /// Forgets groups that the queue evicted.

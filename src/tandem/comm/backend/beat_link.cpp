@@ -3,8 +3,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -65,24 +63,6 @@ int new_socket() { return ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_C
 void send_at_once(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-/// IPv4 addresses of this machine, the loopback last.
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> found;
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) == 0) {
-    for (const ifaddrs* each = all; each; each = each->ifa_next) {
-      if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET) continue;
-      if (!(each->ifa_flags & IFF_UP) || (each->ifa_flags & IFF_LOOPBACK)) continue;
-      std::array<char, INET_ADDRSTRLEN> text{};
-      inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
-      found.push_back(text.data());
-    }
-    freeifaddrs(all);
-  }
-  found.push_back("127.0.0.1");
-  return found;
 }
 
 /// -1 unless that address answers with the token.
@@ -153,10 +133,11 @@ void Link::close() {
   if (is_open()) ::close(std::exchange(socket_, -1));
 }
 
-Listener::Listener() : socket_(new_socket()) {
+Listener::Listener(const std::vector<Address>& offered) : socket_(new_socket()) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_addr.s_addr = htonl(INADDR_ANY);
+  if (offered.size() == 1) inet_pton(AF_INET, offered[0].text.c_str(), &any.sin_addr);
   socklen_t size = sizeof any;
   if (socket_ < 0 || bind(socket_, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0 || listen(socket_, SOMAXCONN) != 0 ||
       getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &size) != 0)
@@ -164,7 +145,7 @@ Listener::Listener() : socket_(new_socket()) {
   std::random_device device;
   token_ = uint64_t{device()} << 32 | device();
   invitation_ = join_text(token_, " ", ntohs(any.sin_port));
-  for (const std::string& address : own_addresses()) invitation_ += " " + address;
+  for (const Address& address : offered) invitation_ += " " + address.text;
 }
 
 Listener::~Listener() {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tandem/comm/network.h"
+
 namespace tandem::comm {
 
 enum class News : uint8_t {
@@ -55,12 +57,13 @@ class Link {
 /// Errors  PeerError if no port can be opened.
 class Listener {
  public:
-  Listener();
+  /// Others are told the addresses `offered`; where there is one, nothing else is listened on.
+  explicit Listener(const std::vector<Address>& offered = own_addresses());
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  /// `TOKEN PORT IP IP ...`: the token keeps strangers out; of the addresses of this machine one may reach it from another.
+  /// `TOKEN PORT IP IP ...`: the token keeps strangers out; one of the addresses may be reached from another machine.
   const std::string& invitation() const { return invitation_; }
   /// Links by rank, as many as come within `seconds`; that of rank 0, the caller, is closed.
   std::vector<Link> accept_all(int ranks, double seconds) const;

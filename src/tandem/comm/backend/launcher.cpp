@@ -17,4 +17,9 @@ bool mpi_launched() {
   return number("SLURM_NTASKS") > 0 && std::getenv("PMIX_RANK") != nullptr;
 }
 
+std::string interface_choice() {
+  const char* choice = std::getenv(kInterfaceVariable);
+  return choice ? choice : "";
+}
+
 }  // namespace tandem::comm

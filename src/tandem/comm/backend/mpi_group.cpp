@@ -49,6 +49,8 @@ class MpiGroup : public Group {
   /// A process cannot leave a message half sent: the whole job ends, not this group alone.
   void abort(const std::string& reason) noexcept override { job_.abort(reason); }
 
+  using Group::set_machines;
+
  private:
   void do_barrier() override {
     Flight flight = begin("barrier");
@@ -322,10 +324,12 @@ class MpiGroup : public Group {
 
 std::unique_ptr<Group> mpi_world(MpiJob& job) {
   MPI_Comm comm;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  check_mpi(MPI_Comm_dup(job.ranks(), &comm), "MPI_Comm_dup");
   std::vector<int> ranks(static_cast<size_t>(job.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<MpiGroup>(job, comm, "world", std::move(ranks));
+  auto world = std::make_unique<MpiGroup>(job, comm, "world", std::move(ranks));
+  world->set_machines(job.order().machine);
+  return world;
 }
 
 }  // namespace tandem::comm

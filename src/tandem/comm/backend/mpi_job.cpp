@@ -10,6 +10,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/launch.h"
 
 namespace tandem::comm {
 namespace {
@@ -45,17 +46,47 @@ void check_mpi(int code, const char* call) {
 }
 
 MpiJob::MpiJob(double deadline_s) : deadline_s(deadline_s) {
-  MPI_Comm_dup(MPI_COMM_WORLD, &notices_);
+  order_ranks();
   MPI_Comm_set_errhandler(notices_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(notices_, &rank_);
   MPI_Comm_size(notices_, &size_);
   MPI_Irecv(heard_.data(), static_cast<int>(heard_.size()), MPI_CHAR, MPI_ANY_SOURCE, kNoticeTag, notices_, &notice_);
   if (size_ == 1) return;
+  if (order_.num_machines() > 1) log_machines();
   start_heartbeat();
   mover_ = std::thread([this] { move_messages(); });
 }
 
 MpiJob::~MpiJob() { stop_moving(); }
+
+void MpiJob::order_ranks() {
+  int launched = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &launched);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm machine;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, launched, MPI_INFO_NULL, &machine), "MPI_Comm_split_type");
+  int first = launched;
+  check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, machine), "MPI_Bcast");
+  MPI_Comm_free(&machine);
+  std::vector<int> firsts(static_cast<size_t>(size));
+  check_mpi(MPI_Allgather(&first, 1, MPI_INT, firsts.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+  order_ = order_by_machine(firsts);
+  const auto place = std::ranges::find(order_.launched, launched) - order_.launched.begin();
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, 0, static_cast<int>(place), &notices_), "MPI_Comm_split");
+}
+
+void MpiJob::log_machines() {
+  std::array<char, MPI_MAX_PROCESSOR_NAME> mine{};
+  int length = 0;
+  MPI_Get_processor_name(mine.data(), &length);
+  std::vector<char> all(mine.size() * static_cast<size_t>(size_));
+  const int each = static_cast<int>(mine.size());
+  check_mpi(MPI_Gather(mine.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, 0, notices_), "MPI_Gather");
+  if (rank_ != 0) return;
+  std::vector<std::string> names;
+  for (size_t r = 0; r < static_cast<size_t>(size_); ++r) names.emplace_back(all.data() + r * mine.size());
+  log::info(to_text(order_, names));
+}
 
 void MpiJob::move_messages() {
   constexpr useconds_t kPause_us = 20;
@@ -85,8 +116,11 @@ void MpiJob::start_heartbeat() {
   std::array<char, 4096> invitation{};
   std::optional<Listener> listener;
   if (rank_ == 0) {
+    // Another machine's loopback is not this one.
+    std::vector<Address> offered = chosen(own_addresses(), interface_choice(), kInterfaceVariable);
+    if (order_.num_machines() > 1) std::erase_if(offered, [](const Address& address) { return address.is_loopback; });
     try {
-      listener.emplace();
+      listener.emplace(offered);
       listener->invitation().copy(invitation.data(), invitation.size() - 1);
     } catch (const PeerError& e) {
       log::warning(e.what(), ": a rank that dies shows at the deadline only");

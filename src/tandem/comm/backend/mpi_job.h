@@ -18,6 +18,7 @@
 #include "tandem/comm/backend/message_bytes.h"
 #include "tandem/base/clock.h"
 #include "tandem/comm/backend/heartbeat.h"
+#include "tandem/comm/backend/machines.h"
 
 namespace tandem::comm {
 
@@ -31,12 +32,15 @@ struct SentMessage {
   std::string name;  // as errors say it
 };
 
+/// Ranks are those of the world, in which the ranks of one machine are neighbours; MPI_COMM_WORLD may number them otherwise.
+///
 /// Ownership  its own communicator, on which a failing rank tells the others why; the heartbeat; sent messages until they are
 ///            delivered, and a thread that moves them: MPI alone moves large ones only while some thread calls it, and the
 ///            peer would wait for the end of this rank's computation.
 /// Threads    any.
 /// Blocking   the constructor, which is collective, and all_ended, gather and all_reported.
-/// Errors     a rank that does not end within seconds of a death, its own thread stuck in MPI, ends the job by MPI_Abort.
+/// Errors     UserError from the constructor of rank 0 if TANDEM_INTERFACE names nothing there. A rank that does not end within seconds of
+///            a death, its own thread stuck in MPI, ends the job by MPI_Abort.
 class MpiJob {
  public:
   explicit MpiJob(double deadline_s);
@@ -87,10 +91,15 @@ class MpiJob {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// All ranks of the job in their order; for MPI_Comm_dup alone.
+  MPI_Comm ranks() const { return notices_; }
+  const WorldOrder& order() const { return order_; }
   const double deadline_s;
 
  private:
   static constexpr int kNoticeTag = 1;
+  void order_ranks();
+  void log_machines();
   void start_heartbeat();
   void die(const std::string& reason, bool by_peer);
   void watch_over_blocking();
@@ -99,6 +108,7 @@ class MpiJob {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  WorldOrder order_;
   MPI_Comm notices_ = MPI_COMM_NULL;
   MPI_Request notice_ = MPI_REQUEST_NULL;
   std::array<char, 1024> heard_{}, told_{};

@@ -11,7 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
+#include "tandem/comm/network.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/rows.h"
 
@@ -51,6 +54,22 @@ std::string blas_name() {
   return at::hasLAPACK() ? "BLAS with LAPACK" : "BLAS";
 }
 
+/// Interfaces, each with its address and subnet.
+json network_report() {
+  json all = json::array();
+  for (const comm::Address& a : comm::own_addresses())
+    if (!a.is_loopback) all.push_back({{"interface", a.interface}, {"address", join_text(a.text, "/", a.prefix_bits)}});
+  return all;
+}
+
+std::string network_text(const json& report) {
+  std::string text;
+  for (const json& each : report.at("network"))
+    text += (text.empty() ? "" : ", ") + each.at("interface").get<std::string>() + " " + each.at("address").get<std::string>();
+  const auto chosen = report.at("interface").get<std::string>();
+  return (text.empty() ? "no address but the loopback" : text) + (chosen.empty() ? "" : "; ranks meet over " + chosen);
+}
+
 }  // namespace
 
 json machine_report() {
@@ -63,6 +82,8 @@ json machine_report() {
                  {"blas", blas_name()},
                  {"onednn", at::hasMKLDNN()},
                  {"mpi", comm::mpi_available()},
+                 {"network", network_report()},
+                 {"interface", comm::interface_choice()},
                  {"c10d", comm::c10d_library()},
                  {"cuda", false},
                  {"gpus", num_gpus()}};
@@ -73,6 +94,11 @@ json machine_report() {
     missing["c10d"] = "no collectives between devices; built by cmake --preset cuda or npu (docs/design/c10d.md)";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
   missing["cuda"] = "this version computes on the CPU; a CUDA backend comes with a later one";
+  try {
+    (void)comm::chosen(comm::own_addresses(), comm::interface_choice(), comm::kInterfaceVariable);
+  } catch (const UserError& e) {
+    missing["network"] = e.what();
+  }
   report["missing"] = std::move(missing);
   return report;
 }
@@ -89,6 +115,7 @@ std::string machine_text(const json& report) {
       << "libtorch  " << report.at("libtorch").get<std::string>() << ", " << report.at("blas").get<std::string>()
       << ", oneDNN " << yes("onednn") << "\n"
       << "mpi       " << yes("mpi") << "\n"
+      << "network   " << network_text(report) << "\n"
       << "c10d      " << (c10d.empty() ? "no" : c10d) << "\n"
       << "cuda      " << yes("cuda") << ", " << report.at("gpus") << " NVIDIA devices seen\n";
   for (const auto& [name, remedy] : report.at("missing").items()) out << "missing   " << name << ": " << remedy.get<std::string>() << "\n";

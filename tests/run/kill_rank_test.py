@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One of four processes is killed, at a random moment of a stage or of a switch. Every survivor says who died, within 2 s, and ends;
+nothing that half-new weights generated is kept; --resume ends as a run that was never killed, bit for bit. --kills N: how many."""
+import argparse
+import collections
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import run_folder as rf
+from run_folder import said
+
+RANKS, STEPS = 4, rf.TINY["run.steps"]
+TOLD_S, END_S = 2, 25
+KILLS_OF_A_HISTORY = 4
+# Large for so few tokens, so that a switch takes a while, and moves its weights in many buckets.
+SHAPE = {"model.init_hidden": 256, "model.init_layers": 4, "model.init_heads": 4, "model.init_kv_heads": 2, "model.init_intermediate": 704,
+         "parallel.reshard_bucket_mib": 1, "parallel.deadline_s": 60}
+# Both move weights at each switch. Without parity, which needs one tp, each launch measures which kernels are fastest.
+LAYOUTS = {"pp": ("tp2,pp2", "dp2,tp2", True), "dp": ("dp2,tp2", "dp4", False)}
+# mpirun would end the survivors before they can say a word. It does not tell their exit codes.
+LAUNCHER = [rf.mpi(RANKS)[0], "--enable-recovery", *rf.mpi(RANKS)[1:]]
+KEEP_CODE = ["sh", "-c", '"$@"; echo $? >"$0/code.$OMPI_COMM_WORLD_RANK"']
+
+
+def stage_of(pid):
+    """What the rank does, as its process is called; "" before its first stage and after its end."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip().partition(":")[2]
+    except OSError:
+        return ""
+
+
+def descendants(pid):
+    try:
+        children = [int(c) for task in os.listdir(f"/proc/{pid}/task")
+                    for c in pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+    except OSError:
+        return []
+    return children + [each for child in children for each in descendants(child)]
+
+
+class Job:
+    """A launch of the program, and its lines on standard error with their times."""
+
+    def __init__(self, program, arguments, codes):
+        self.program, self.codes, self.lines = program, pathlib.Path(codes), []
+        shutil.rmtree(codes, ignore_errors=True)
+        self.codes.mkdir()
+        command = [*LAUNCHER, *KEEP_CODE, codes, program.tandem, *[str(a) for a in arguments]]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stderr:
+            self.lines.append((time.monotonic(), line.rstrip()))
+
+    @property
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+    def ranks(self):
+        """Process ids by rank, once all of them are in a stage; nothing if the job ends first."""
+        found = {}
+        deadline = time.monotonic() + 120
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.text[-3000:]
+            for pid in descendants(self.process.pid):
+                if stage_of(pid):
+                    rank = re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)\0", b"\0" + pathlib.Path(f"/proc/{pid}/environ").read_bytes())
+                    found[int(rank[1])] = pid
+            if len(found) == RANKS:
+                return found
+            time.sleep(0.005)
+        return {}
+
+    def end(self, seconds):
+        """The exit code of the job."""
+        try:
+            self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the job did not end within {seconds} s:\n{self.text[-4000:]}") from None
+        finally:
+            self.reader.join()
+        return self.process.returncode
+
+    def time_of(self, text):
+        return next((when for when, line in self.lines if text in line), None)
+
+
+class Strike:
+    """Kills a rank at a random moment of a stage, the first or a later one of its kind."""
+
+    def __init__(self, rng, seconds):
+        self.victim = rng.randrange(RANKS)
+        self.wanted = "switch" if rng.random() < 0.5 else rng.choice([stage for stage in seconds if stage != "switch"])
+        self.visit = rng.randint(1, 4)
+        self.delay = rng.uniform(0, seconds[self.wanted])
+        self.time = self.stage = None
+
+    def run(self, job):
+        """False if the job ended before it came to that moment."""
+        pid = job.ranks().get(self.victim)
+        last, visits = "", 0
+        while pid and visits < self.visit:
+            now = stage_of(pid)
+            if not now:
+                return False
+            visits += now == self.wanted and now != last
+            last = now
+        if not pid:
+            return False
+        time.sleep(self.delay)
+        try:
+            os.kill(pid, signal.SIGSTOP)  # so that it is where we read
+            self.stage = stage_of(pid)
+            self.time = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return self.stage != ""
+
+    def check(self, job):
+        """What the survivors say of it. Returns the seconds until the last of them knew."""
+        code = job.end(END_S)
+        codes = {int(path.suffix[1:]): path.read_text().strip() for path in job.codes.glob("code.*")}
+        assert code != 0, job.text[-3000:]
+        slowest = 0
+        for rank in set(range(RANKS)) - {self.victim}:
+            told = job.time_of(f"rank {rank}: rank {self.victim} is gone: its process died")
+            assert told and told - self.time < TOLD_S, f"{self}: rank {rank} knew after {told and told - self.time} s\n{job.text[-3000:]}"
+            slowest = max(slowest, told - self.time)
+            ends = rf"tandem: error: rank {rank}: .*rank {self.victim} died"
+            assert re.search(ends, job.text), f"{self}: rank {rank} does not end with it\n{job.text[-3000:]}"
+            assert codes.get(rank) == "3", f"{self}: exit codes {codes}\n{job.text[-3000:]}"
+        return slowest
+
+    def __str__(self):
+        return f"rank {self.victim} in {self.stage}"
+
+
+def prefix_of(folder, whole, scratch):
+    """Everything that a killed run has kept is what the whole run has. Returns the number of its samples."""
+    copy = scratch / "killed.sqlite"
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        left = pathlib.Path(f"{folder}/samples.sqlite{suffix}")
+        pathlib.Path(f"{copy}{suffix}").unlink(missing_ok=True)
+        if left.exists():
+            shutil.copy(left, f"{copy}{suffix}")
+    if not copy.exists():
+        return 0
+    with rf.contextlib.closing(rf.sqlite3.connect(copy)) as database:
+        kept = database.execute("SELECT * FROM samples ORDER BY step, group_id, sample_index").fetchall()
+    assert kept == rf.samples(whole)[:len(kept)], "a killed run has kept a sample that the whole run has not"
+    return len(kept)
+
+
+class Histories:
+    def __init__(self, program, scratch, rng, name):
+        self.program, self.scratch, self.rng, self.name = program, scratch, rng, name
+        train, rollout, parity = LAYOUTS[name]
+        settings = {**{key.replace(".", "__"): value for key, value in SHAPE.items()}, "run__parity": "true" if parity else False}
+        self.recipe = rf.tiny_recipe(scratch / f"{name}.yaml", **settings)
+        self.layouts = ["--train-layout", train, "--rollout-layout", rollout]
+        self.stages, self.slowest, self.num_compared = collections.Counter(), 0, 0
+
+    def arguments(self, folder, *more):
+        return ["run", self.recipe, "--run-dir", folder, *self.layouts, *more]
+
+    def run_whole(self):
+        self.whole = self.scratch / f"{self.name}_whole"
+        out = self.program.done(self.arguments(self.whole), launcher=rf.mpi(RANKS))
+        rf.check_whole(self.whole, STEPS)
+        self.products = self.products_of(out.stderr)
+        lines = rf.metrics(self.whole)
+        assert sum(line["actor/grad_norm"] > 0 for line in lines) > STEPS / 2, "the reward gives no signal"
+        assert all(line["switch/sent_bytes"] > 1 << 20 for line in lines), "the switches move nothing"
+        spans = [e for e in rf.json.loads((self.whole / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
+        longest = {stage: max((e["dur"] / 1e6 for e in spans if e["name"] == stage), default=0) for stage in ("rollout", "train", "switch")}
+        self.seconds = {**longest, "record": 0.05}
+
+    @staticmethod
+    def products_of(text):
+        found = re.search("products: .*", text)
+        return found and found[0]
+
+    def killed(self, num_kills):
+        """One history with that many kills at most. Returns how many there were."""
+        folder, happened, alike = self.scratch / f"{self.name}_killed", [], True
+        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(num_kills):
+            job = Job(self.program, self.arguments(folder, *(["--resume"] if folder.exists() else [])), self.scratch / "codes")
+            strike = Strike(self.rng, self.seconds)
+            struck = strike.run(job)
+            if not struck:
+                assert job.end(120) == 0, job.text[-3000:]
+                break
+            self.slowest = max(self.slowest, strike.check(job))
+            alike = alike and self.products_of(job.text) in (None, self.products)
+            kept = prefix_of(folder, self.whole, self.scratch) if alike else "?"
+            self.stages[strike.stage] += 1
+            happened.append(f"{strike} with {kept} samples kept")
+        out = self.program.done(self.arguments(folder, "--resume"), launcher=rf.mpi(RANKS))
+        rf.check_whole(folder, STEPS)
+        alike = alike and self.products_of(out.stderr) == self.products
+        if alike:
+            self.num_compared += 1
+            rf.check_equal(folder, self.whole, self.name)
+            for file in ("hf/model.safetensors",):
+                assert (folder / "checkpoint/latest" / file).read_bytes() == (self.whole / "checkpoint/latest" / file).read_bytes(), file
+        print(f"{self.name}: {'; '.join(happened)}: " + ("equal bit for bit" if alike else "not compared, other kernels"), flush=True)
+        return len(happened)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    if not shutil.which("mpirun"):
+        rf.skip("no mpirun")
+    print(f"seed {options.seed}: repeat with --seed {options.seed}", flush=True)
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="tandem_kill_") as scratch:
+        all_histories = [Histories(rf.Program(options.build), pathlib.Path(scratch), rng, name) for name in LAYOUTS]
+        for histories in all_histories:
+            histories.run_whole()
+        left = options.kills
+        while left > 0:
+            for histories in all_histories:
+                left -= histories.killed(min(left, KILLS_OF_A_HISTORY, (options.kills + 1) // 2))
+        stages = sum((h.stages for h in all_histories), collections.Counter())
+        assert stages["switch"] > 0, stages
+        assert all(h.num_compared > 0 for h in all_histories if h.stages), "every launch chose other kernels"
+        said(f"{stages.total()} kills, {dict(stages)}: every survivor knew who died within {max(h.slowest for h in all_histories):.2f} s; "
+             f"{sum(h.num_compared for h in all_histories)} histories were resumed to the end of one that was never killed, bit for bit")
+
+
+if __name__ == "__main__":
+    main()
