@@ -299,7 +299,7 @@ struct Pair {
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
         optimizer({table, values, grads,
                    {&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)},
-                   arena, nullptr, &recorder, 1}) {
+                   arena, nullptr, false, nullptr, &recorder, 1}) {
     recorder.add_sink(std::make_unique<Spans>(spans));
     optimizer.begin_step();
   }

@@ -13,6 +13,7 @@ std::vector<Resident> needs_of(StageKind kind) {
   using enum Resident;
   switch (kind) {
     case StageKind::kRollout: return {kRolloutWeights, kKvCache};
+    case StageKind::kReward: return {kRewardModel};
     case StageKind::kReference: return {kReference};
     case StageKind::kOldLogprob: return {kTrainWeights};
     case StageKind::kAdvantage: return {};
@@ -30,9 +31,13 @@ Schedule colocated(std::string name, const ScheduleNeeds& needs, int64_t stalene
     s.stages.push_back({kind, stage, role, after, needs_of(kind)});
   };
   add(StageKind::kRollout, "rollout", 0);
+  const auto add_role = [&](RoleKind kind, const char* name) {
+    s.roles.push_back({kind, name, false});
+    return static_cast<int>(s.roles.size()) - 1;
+  };
+  if (needs.reward_stage) add(StageKind::kReward, "reward", add_role(RoleKind::kRewardModel, "reward_model"));
   if (needs.reference) {
-    s.roles.push_back({RoleKind::kReference, "reference", false});
-    add(StageKind::kReference, "reference", 1);
+    add(StageKind::kReference, "reference", add_role(RoleKind::kReference, "reference"));
     if (needs.start_is_reference) s.stages.back().needs = {Resident::kTrainWeights};
   }
   if (needs.old_logprob) add(StageKind::kOldLogprob, "old_logprob", 0);

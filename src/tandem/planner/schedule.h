@@ -9,10 +9,10 @@
 
 namespace tandem::planner {
 
-enum class RoleKind { kActor, kReference };
+enum class RoleKind { kActor, kReference, kRewardModel };
 /// What a stage may find on the device.
 enum class Resident { kTrainWeights, kGradients, kOptimizer, kRolloutWeights, kKvCache, kReference, kRewardModel };
-enum class StageKind { kRollout, kReference, kOldLogprob, kAdvantage, kUpdate, kSwitch };
+enum class StageKind { kRollout, kReward, kReference, kOldLogprob, kAdvantage, kUpdate, kSwitch };
 
 struct Role {
   RoleKind kind;
@@ -42,6 +42,7 @@ struct Schedule {
 struct ScheduleNeeds {
   bool reference = false;        ///< the loss has a KL term
   bool old_logprob = false;      ///< old log-probabilities are computed anew instead of skipped
+  bool reward_stage = false;     ///< a reward model scores the batch, instead of each group beside generation
   bool start_is_reference = false;  ///< adapters are trained, and the reference is the model under them
 };
 

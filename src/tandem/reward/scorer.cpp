@@ -8,17 +8,19 @@
 
 namespace tandem::reward {
 
+Answer answer_of(const data::Group& group, const data::Sample& sample) {
+  Answer answer{sample.text, group.prompt.answer, std::ssize(sample.ids), sample.finish == data::FinishReason::kLength};
+  answer.prompt = group.prompt.text;
+  answer.messages = group.prompt.messages;
+  answer.data_source = group.prompt.data_source;
+  answer.columns = group.prompt.columns;
+  answer.group = value(group.id);
+  return answer;
+}
+
 void score_group(const Rule& rule, data::Group& group) {
   std::vector<Answer> answers;
-  for (const data::Sample& sample : group.samples) {
-    Answer answer{sample.text, group.prompt.answer, std::ssize(sample.ids), sample.finish == data::FinishReason::kLength};
-    answer.prompt = group.prompt.text;
-    answer.messages = group.prompt.messages;
-    answer.data_source = group.prompt.data_source;
-    answer.columns = group.prompt.columns;
-    answer.group = value(group.id);
-    answers.push_back(std::move(answer));
-  }
+  for (const data::Sample& sample : group.samples) answers.push_back(answer_of(group, sample));
   std::vector<Score> scores = rule.score_batch(answers);
   for (size_t i = 0; i < scores.size(); ++i) {
     data::Sample& sample = group.samples[i];

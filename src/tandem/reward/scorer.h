@@ -57,6 +57,8 @@ class Scorer {
   std::vector<std::thread> threads_;
 };
 
+/// What a rule is asked about a sample.
+Answer answer_of(const data::Group& group, const data::Sample& sample);
 /// Grades every sample of a group in place: score, parts, scored.
 void score_group(const Rule& rule, data::Group& group);
 

@@ -23,8 +23,33 @@ namespace {
 // Under adapters the start is still there, unless the reference is another model.
 bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
 
+// A fully colocated reward model scores when generation is done.
+bool scores_in_stage(const RunConfig& config) { return config.parallel.placement == "fully_colocated" && is_reward_model(config.reward); }
+
+// Stands for what a stage does.
+std::unique_ptr<reward::Rule> later_rule() {
+  const auto none = [](const reward::Answer&) -> reward::Score { throw InternalError("scored before the stage of the reward model"); };
+  return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
+}
+
+std::unique_ptr<reward::Rule> reward_of(const RunConfig& config, device::Arena& arena) {
+  if (scores_in_stage(config)) return later_rule();
+  if (config.parallel.placement != "fully_colocated") return reward::make_reward(config.reward, reward_models(arena, kBesideGeneration));
+  return reward::make_reward(config.reward, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
+    throw UserError("parallel.placement", "is fully_colocated, and the reward model is one of several rules",
+                    "reward.rule: model alone, or parallel.placement: colocated");
+  });
+}
+
+queue::Needs queue_needs(const RunConfig& config) {
+  queue::Needs needs;
+  if (scores_in_stage(config)) needs.batch = {"response_ids"};
+  return needs;
+}
+
 planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recipe) {
-  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute", start_is_reference(config)};
+  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute", scores_in_stage(config),
+                                    start_is_reference(config)};
   return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
 }
 
@@ -40,12 +65,12 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       context_(context),
       folder_(folder),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward::make_reward(config_.reward, reward_models(context.device, kBesideGeneration))),
+      reward_(reward_of(config_, context.device)),
       prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       recipe_(algo::recipe_of(config_.algo)),
       schedule_(schedule_of(config_, recipe_)),
       actor_(context, model::read_config(model_dir), config_.train),
-      queue_(config_.schedule.queue),
+      queue_(config_.schedule.queue, queue_needs(config_)),
       files_(context, config_.run.dir, model_dir),
       progress_(config_.run.steps) {
   if (!config_.data.eval.empty())
@@ -61,6 +86,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   files_.load_start(actor_);
   actor_.register_with(residency_);
   if (recipe_.needs_reference() && !start_is_reference(config_) && context.trains()) load_reference();
+  if (scores_in_stage(config_) && context.trains()) load_reward_model();
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
     if (const auto has = std::ssize(replay_->steps()); has < config_.run.steps)
@@ -69,7 +95,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   } else {
     const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
     rollout_ = std::make_unique<RolloutRole>(
-        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, *reward_, queue_, std::min(positions, longest_context())});
+        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) ? nullptr : reward_.get(), queue_,
+                              std::min(positions, longest_context())});
     if (decoder && config_.memory.offloads())
       residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
                       [this] { return rollout_->release_memory(), int64_t{0}; }, nullptr});
@@ -83,10 +110,17 @@ void RlRun::load_reference() {
                                              WeightsHome{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? files_.start_dir() : other);
-  if (context_.placement.kind != planner::PlacementKind::kFullyColocated) return;
-  device::Swappable* memory = reference_->memory();
-  residency_.add({planner::Resident::kReference, [=] { return memory->is_away(); }, [=] { return memory->leave(); },
-                  [=] { return memory->come_back(); }});
+  if (context_.placement.kind == planner::PlacementKind::kFullyColocated) may_leave(planner::Resident::kReference, *reference_->memory());
+}
+
+void RlRun::load_reward_model() {
+  enter(schedule_.stage(planner::StageKind::kReward));
+  staged_reward_ = std::make_unique<StagedReward>(config_.reward, context_.train_place(), context_.device, context_.host);
+  may_leave(planner::Resident::kRewardModel, staged_reward_->memory());
+}
+
+void RlRun::may_leave(planner::Resident what, device::Swappable& memory) {
+  residency_.add({what, [&] { return memory.is_away(); }, [&] { return memory.leave(); }, [&] { return memory.come_back(); }});
 }
 
 void RlRun::enter(const planner::Stage& stage) {
@@ -180,6 +214,7 @@ bool RlRun::run_stage(const planner::Stage& stage, StepData& step) {
       if (is_replay() ? context_.stop_agreed() : !rollout_->run_until_batch()) return false;
       take_batch(step);
       break;
+    case planner::StageKind::kReward: reward_scores(step); break;
     case planner::StageKind::kReference: reference_logprobs(step); break;
     case planner::StageKind::kOldLogprob: old_logprobs(step); break;
     case planner::StageKind::kAdvantage: advantages(step); break;
@@ -256,6 +291,40 @@ std::vector<train::Row> rows_of(const StepData& step) {
 }
 
 }  // namespace
+
+// Of all samples of `groups` in order, on all ranks; this one computes `mine`.
+std::vector<double> RlRun::model_scores(const std::vector<data::Group>& groups, const std::vector<size_t>& mine) {
+  std::vector<reward::Answer> answers;
+  std::vector<std::pair<const data::Group*, const data::Sample*>> all;
+  for (const data::Group& group : groups)
+    for (const data::Sample& sample : group.samples) all.emplace_back(&group, &sample);
+  for (size_t i : mine) answers.push_back(reward::answer_of(*all[i].first, *all[i].second));
+  std::vector<std::vector<float>> rows(all.size());
+  if (staged_reward_) {
+    std::vector<std::vector<float>> scored = staged_reward_->score(answers, config_.train.reference_micro_batch_tokens);
+    for (size_t i = 0; i < mine.size(); ++i) rows[mine[i]] = std::move(scored[i]);
+  }
+  exchange_rows(context_.world, rows, context_.speaks_for_train());
+  std::vector<double> scores;
+  for (const std::vector<float>& row : rows) scores.push_back(row.at(0));
+  return scores;
+}
+
+namespace {
+
+void set_scores(std::vector<data::Group>& groups, const std::vector<double>& scores) {
+  size_t next = 0;
+  for (data::Group& group : groups)
+    for (data::Sample& sample : group.samples) {
+      sample.score = scores[next++];
+      sample.parts = {{"model", sample.score}};
+      sample.scored = true;
+    }
+}
+
+}  // namespace
+
+void RlRun::reward_scores(StepData& step) { set_scores(step.batch.groups, model_scores(step.batch.groups, step.mine)); }
 
 void RlRun::reference_logprobs(StepData& step) {
   if (!context_.trains()) return;
@@ -338,11 +407,29 @@ std::vector<data::Group> RlRun::answers_of_rank() {
   const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
                               config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
                               context_.stop_between_tokens(), idle};
-  reward::Scorer scorer(*reward_, config_.reward.workers);
-  answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
-  std::vector<data::Group> scored = scorer.collect_all(config_.schedule.queue.take_timeout_s);
+  std::vector<data::Group> answers;
+  if (scores_in_stage(config_)) {
+    answer_prompts(request, std::move(prompts), [&](data::Group&& group) { answers.push_back(std::move(group)); });
+  } else {
+    reward::Scorer scorer(*reward_, config_.reward.workers);
+    answer_prompts(request, std::move(prompts), [&](data::Group&& group) { scorer.submit(std::move(group)); });
+    answers = scorer.collect_all(config_.schedule.queue.take_timeout_s);
+  }
   if (makes_room) rollout_->regain_memory(rollout_weights());
-  return scored;
+  return answers;
+}
+
+// The reward model comes for them, and then what generates again.
+void RlRun::score_answers(std::vector<data::Group>& answers) {
+  if (!scores_in_stage(config_)) return;
+  std::vector<size_t> mine;
+  const size_t num_answers = answers.size() * static_cast<size_t>(config_.eval.n);
+  for (size_t i = 0; i < num_answers && context_.trains(); ++i)
+    if (static_cast<int>(i) % context_.train_layout.dp == context_.train_layout.dp_rank(context_.train_rank())) mine.push_back(i);
+  enter(schedule_.stage(planner::StageKind::kReward));
+  set_scores(answers, model_scores(answers, mine));
+  enter(schedule_.stage(planner::StageKind::kSwitch));
+  move_weights();
 }
 
 std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
@@ -355,7 +442,8 @@ std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
     stopped = true;
   }
   if (context_.any(stopped)) return std::nullopt;
-  const std::vector<data::Group> all = exchange_groups(context_.world, std::move(mine), context_.speaks_for_rollout());
+  std::vector<data::Group> all = exchange_groups(context_.world, std::move(mine), context_.speaks_for_rollout());
+  score_answers(all);
   EvalSummary summary = summarize(all, config_.eval.right_at);
   context_.recorder.set("eval/accuracy", summary.accuracy);
   context_.recorder.set("eval/score_mean", summary.mean_score);

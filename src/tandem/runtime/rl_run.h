@@ -3,6 +3,7 @@
 // One rank of an RL run: interprets the schedule, step by step.
 //
 //   rollout    prompts -> groups -> scores -> queue      until a batch is ready
+//   reward     scores of a reward model                  placement fully_colocated; else beside generation
 //   reference  log-probabilities under the reference     if the loss has a KL term
 //   advantage  scores -> advantages
 //   train      loss, gradient, one optimizer update
@@ -15,6 +16,7 @@
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
 #include "tandem/runtime/residency.h"
+#include "tandem/runtime/session/staged_reward.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"
@@ -46,6 +48,10 @@ class RlRun {
 
  private:
   void load_reference();
+  void load_reward_model();
+  void may_leave(planner::Resident what, device::Swappable& memory);
+  std::vector<double> model_scores(const std::vector<data::Group>& groups, const std::vector<size_t>& mine);
+  void reward_scores(StepData& step);
   void restore_or_start();
   void enter(const planner::Stage& stage);
   rollout::NewWeights rollout_weights() const;
@@ -65,6 +71,7 @@ class RlRun {
   void conclude_step();
   void record_samples(const StepData& step);
   std::vector<data::Group> answers_of_rank();
+  void score_answers(std::vector<data::Group>& answers);
   std::optional<EvalSummary> evaluate(int64_t step);  // nullopt: asked to stop
   void save();
   bool is_replay() const { return replay_ != nullptr; }
@@ -81,6 +88,7 @@ class RlRun {
   planner::Schedule schedule_;
   Actor actor_;
   std::unique_ptr<ModelOnRank> reference_;  // null: the loss needs none, or takes the start under its adapters
+  std::unique_ptr<StagedReward> staged_reward_;  // where the schedule has a stage for it, on ranks that train
   Residency residency_;
   queue::SampleQueue queue_;
   std::unique_ptr<RolloutRole> rollout_;

@@ -18,9 +18,9 @@ constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks 
 RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
     : context_(context),
       parts_(parts),
-      scorer_(parts.reward, context.config.reward.workers),
       stop_ids_(stop_ids(parts.config.eos_ids, &parts.tokenizer)),
       stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {
+  if (parts.reward) scorer_.emplace(*parts.reward, context.config.reward.workers);
   if (parts.decoder)
     engine_.emplace(context.config.rollout.engine,
                     rollout::EngineSetup{*parts.decoder, context.device, context.recorder,
@@ -68,22 +68,24 @@ void RolloutRole::generate() {
     engine_->step();
     for (data::Group& group : engine_->finished()) {
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
-      scorer_.submit(std::move(group));
+      if (scorer_) scorer_->submit(std::move(group));
+      else unscored_.push_back(std::move(group));
     }
   }
 }
 
 std::vector<data::Group> RolloutRole::graded() {
+  if (!scorer_) return std::exchange(unscored_, {});
   const double begin = now_s(), timeout_s = context_.config.schedule.queue.take_timeout_s;
   const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
   std::vector<data::Group> groups;
-  while (auto group = scorer_.collect(moment)) groups.push_back(std::move(*group));
+  while (auto group = scorer_->collect(moment)) groups.push_back(std::move(*group));
   context_.recorder.add("time/reward_s", now_s() - begin);
-  const bool waits = !running() && scorer_.num_pending() > 0 && groups.empty();
+  const bool waits = !running() && scorer_->num_pending() > 0 && groups.empty();
   if (!waits) waiting_since_s_ = 0;
   else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
   else if (now_s() - waiting_since_s_ > timeout_s)
-    throw PeerError(join_text("reward rule ", parts_.reward.name(), ": ", scorer_.num_pending(), " groups wait for their grades for over ",
+    throw PeerError(join_text("reward rule ", parts_.reward->name(), ": ", scorer_->num_pending(), " groups wait for their grades for over ",
                               timeout_s, " s (schedule.take_timeout_s)"));
   return groups;
 }
@@ -96,7 +98,7 @@ void RolloutRole::run_round(comm::Group& peers) {
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) {
-  return any_of(peers, running() || scorer_.num_pending() > 0 || parts_.queue.num_may_start() > 0);
+  return any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || parts_.queue.num_may_start() > 0);
 }
 
 bool RolloutRole::run_until_batch() {

@@ -24,7 +24,7 @@ struct RolloutParts {
   const model::Decoder* decoder;   ///< null: this rank keeps the queue, and does not generate
   const text::Tokenizer& tokenizer;
   const PromptStream& prompts;
-  const reward::Rule& reward;
+  const reward::Rule* reward;      ///< null: groups go to the queue without scores
   queue::SampleQueue& queue;
   int64_t max_context_tokens;   ///< of training and of evaluation
 };
@@ -78,7 +78,8 @@ class RolloutRole {
   RankContext& context_;
   RolloutParts parts_;
   std::optional<rollout::Engine> engine_;  // where this rank generates
-  reward::Scorer scorer_;
+  std::optional<reward::Scorer> scorer_;  // where there is a rule
+  std::vector<data::Group> unscored_;     // where there is none: groups for the queue
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;

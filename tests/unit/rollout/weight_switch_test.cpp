@@ -69,7 +69,7 @@ struct Rank {
   void move(comm::Group& by) {
     const reshard::Held from{0, mine, fresh.narrow(0, mine.begin[0], mine.extent(0))};
     const reshard::Held to{0, Box{{0}, {model.values.numel()}}, model.values};
-    reshard::execute(plan, by, {&from, 1}, {&to, 1});
+    reshard::execute(plan, by, {&from, 1}, {&to, 1}, {at::kFloat});
   }
   void switch_to(int64_t version, const std::function<void()>& how) {
     switch_weights(&engine, world, how, {&model.parameters, data::PolicyVersion{version}});

@@ -9,16 +9,12 @@
 #include <atomic>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/log.h"
 #include "tandem/device/process.h"
 #include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/text/chat.h"
-#include "tandem/text/unicode.h"
+#include "tandem/runtime/session/scored_text.h"
 
 namespace tandem::runtime {
 namespace {
@@ -26,23 +22,6 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 constexpr int64_t kPassTokens = 8192;  // at most, unless one sequence has more: bounds the activations
-
-// Nothing is measured: what a group is scored must not depend on what else ran when the program started.
-model::kernel::Gemm fixed_products(c10::ScalarType dtype) {
-  using model::kernel::Library;
-  return {dtype, model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false}};
-}
-
-std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
-
-model::ModelConfig config_of(const std::string& dir) {
-  if (dir.empty()) throw UserError("reward.model", "is empty", "the directory of a reward model");
-  const model::ModelConfig config = model::read_config(dir, model::ModelUse::kScores);
-  if (config.num_labels != 1)
-    throw UserError(dir + "/config.json", join_text("has ", config.num_labels, " labels"), "one, whose score is the reward");
-  if (!text::Tokenizer::present_in(dir)) throw UserError(dir, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
-  return config;
-}
 
 // The tokens that all of them begin with, but each keeps one of its own.
 size_t shared_tokens(std::span<const Tokens> sequences) {
@@ -109,10 +88,9 @@ class ModelRule final : public reward::Rule {
       : dir_(o.model),
         threads_(threads),
         arena_(std::move(arena)),
-        gemm_(fixed_products(dtype_of(o.model_dtype, "reward.model_dtype"))),
-        model_(config_of(dir_), {}, gemm_, {arena_, "reward_model"}),
-        tokenizer_(text::Tokenizer::load(dir_)) {
-    if (text::ChatTemplate::present_in(dir_)) chat_ = text::ChatTemplate::load(dir_);
+        gemm_(reward_products(o)),
+        model_(reward_model_config(dir_), {}, gemm_, {arena_, "reward_model"}),
+        text_(dir_, model_.config()) {
     model_.load(dir_);
   }
 
@@ -126,7 +104,7 @@ class ModelRule final : public reward::Rule {
     std::vector<size_t> sequence_of;
     std::map<Tokens, size_t> known;
     for (const reward::Answer& answer : answers) {
-      Tokens tokens = scored_tokens(answer);
+      Tokens tokens = text_.tokens(answer);
       const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
       if (fresh) sequences.push_back(std::move(tokens));
       sequence_of.push_back(place->second);
@@ -164,46 +142,14 @@ class ModelRule final : public reward::Rule {
     return {first, first + sequences.size()};
   }
 
-  // What the model reads, up to the token whose score counts: the last one that is no padding, as transformers has it.
-  Tokens scored_tokens(const reward::Answer& answer) const {
-    Tokens ids = tokens_of(answer);
-    if (ids.empty()) throw UserError("reward.model " + dir_, "is asked about a text without a token", "a prompt or a response");
-    const int64_t vocabulary = model_.config().vocab_size;
-    if (const int32_t top = *std::ranges::max_element(ids); top >= vocabulary)
-      throw UserError("reward.model " + dir_, join_text("its tokenizer gives token ", top),
-                      join_text("ids below its vocab_size, ", vocabulary));
-    while (ids.size() > 1 && ids.back() == model_.config().pad_id) ids.pop_back();
-    const int64_t context = model_.config().max_positions, cut = std::ssize(ids) - context;
-    if (cut <= 0) return ids;
-    ids.erase(ids.begin(), ids.begin() + cut);
-    const int64_t count = ++num_cut_;
-    if ((count & (count - 1)) == 0)
-      log::warning("reward.model ", dir_, ": ", count, " conversations so far were longer than its context; their last ", context,
-                   " tokens were scored");
-    return ids;
-  }
-
-  Tokens tokens_of(const reward::Answer& answer) const {
-    if (answer.messages.empty() || !chat_) {
-      if (answer.prompt.empty() && !answer.messages.empty())
-        throw UserError("reward.model " + dir_, "has no chat template, and the prompt is a list of messages", "a prompt that is a text");
-      return tokenizer_.encode(well_formed(answer.prompt) + well_formed(answer.response));
-    }
-    text::Conversation talk = text::Conversation::from_json(nlohmann::ordered_json::parse(answer.messages), "reward.model " + dir_);
-    talk.messages.push_back({{"role", "assistant"}, {"content", well_formed(answer.response)}});
-    talk.add_generation_prompt = false;
-    return text::encode_rendered(tokenizer_, chat_->render(talk));
-  }
-
   std::string dir_;
   int threads_;
   device::Arena arena_;
   model::kernel::Gemm gemm_;
   ModelOnRank model_;
-  text::Tokenizer tokenizer_;
-  std::optional<text::ChatTemplate> chat_;
+  ScoredText text_;
   std::string name_ = "model";
-  mutable std::atomic<int64_t> num_abandoned_ = 0, num_cut_ = 0;
+  mutable std::atomic<int64_t> num_abandoned_ = 0;
 };
 
 // One of several rules over one model.

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The reward model of a fully colocated run: in the layout of training, on the device during its own stage alone.
+
+#include <span>
+#include <vector>
+
+#include "tandem/reward/rule.h"
+#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/runtime/session/scored_text.h"
+
+namespace tandem::runtime {
+
+/// Whether the reward of a recipe is a reward model and nothing else.
+bool is_reward_model(const reward::Options& options);
+
+/// Ownership  owns its weights on device and host; uses the groups of the place.
+/// Threads    one; score is collective over the ranks of the place that share sequences or experts.
+/// Errors     as session/scored_text.h; UserError for a layout that the model cannot have.
+class StagedReward {
+ public:
+  StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host);
+
+  /// The score of each answer, on the last pipeline stage; empty rows elsewhere. `budget_tokens` bounds a pass.
+  std::vector<std::vector<float>> score(std::span<const reward::Answer> answers, int64_t budget_tokens) const;
+
+  device::Swappable& memory() { return *model_.memory(); }
+
+ private:
+  model::kernel::Gemm gemm_;
+  ModelOnRank model_;
+  ScoredText text_;
+};
+
+}  // namespace tandem::runtime
