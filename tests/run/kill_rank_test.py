@@ -191,7 +191,8 @@ class Histories:
         spans = [e for e in rf.json.loads((self.whole / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
         longest = {stage: max((e["dur"] / 1e6 for e in spans if e["name"] == stage), default=0) for stage in ("rollout", "train", "switch")}
         self.seconds = {**longest, "record": 0.05}
-        print(f"{self.name}: stages take up to " + ", ".join(f"{1000 * each:.0f} ms ({stage})" for stage, each in longest.items()), flush=True)
+        told = ", ".join(f"{1000 * each:.0f} ms ({stage})" for stage, each in longest.items())
+        print(f"{self.name}: stages take up to {told}", flush=True)
 
     def killed(self, num_kills):
         """One history with that many kills at most. Returns how many there were."""
