@@ -126,7 +126,7 @@ def check_runs(hosts, program, scratch):
             folder, err = runs.run(name, hosts.mpi(MPI, *options))
             crossed.append(hosts.crossed_bytes() - before)
             assert "no TCP connection" not in err, err
-            first, second = (" (mpirun's 0, 2)", " (mpirun's 1, 3)") if name == "dealt" else ("", "")
+            first, second = (" (the launcher's 0, 2)", " (the launcher's 1, 3)") if name == "dealt" else ("", "")
             assert f"ranks 0-1 on {hosts.names[0]}{first}, ranks 2-3 on {hosts.names[1]}{second}\n" in err, err
             check_equal(folder, runs.one_machine(re.search("products: .*", err)[0]), f"{train} -> {rollout}, {name}")
         assert min(crossed) > 1 << 20, f"{crossed} bytes crossed the link: the machines did not talk over it"

@@ -16,6 +16,7 @@ import threading
 import time
 
 import run_folder as rf
+import small_model
 from run_folder import said
 
 RANKS, STEPS = 4, rf.TINY["run.steps"]
@@ -24,8 +25,11 @@ KILLS_OF_A_HISTORY = 4
 # Large for so few tokens, so that a switch takes a while, and moves its weights in many buckets.
 SHAPE = {"model.init_hidden": 256, "model.init_layers": 4, "model.init_heads": 4, "model.init_kv_heads": 2, "model.init_intermediate": 704,
          "parallel.reshard_bucket_mib": 1, "parallel.deadline_s": 60}
-# Both move weights at each switch. Without parity, which needs one tp, each launch measures which kernels are fastest.
-LAYOUTS = {"pp": ("tp2,pp2", "dp2,tp2", True), "dp": ("dp2,tp2", "dp4", False)}
+SPARSE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32, "num_hidden_layers": 4, "num_experts": 16,
+          "moe_intermediate_size": 96}
+# Train, rollout, and whether the model has experts. All move weights at each switch; parity, without which a resumed run may measure other
+# kernels as the fastest, needs one tp.
+LAYOUTS = {"pp,tp": ("tp2,pp2", "dp2,tp2", False), "dp,pp": ("dp2,pp2", "dp4", False), "dp,tp": ("dp2,tp2,ep2", "dp2,tp2,ep4", True)}
 # mpirun would end the survivors before they can say a word. It does not tell their exit codes.
 LAUNCHER = [rf.mpi(RANKS)[0], "--enable-recovery", *rf.mpi(RANKS)[1:]]
 KEEP_CODE = ["sh", "-c", '"$@"; echo $? >"$0/code.$OMPI_COMM_WORLD_RANK"']
@@ -100,48 +104,45 @@ class Job:
 
 
 class Strike:
-    """Kills a rank at a random moment of a stage, the first or a later one of its kind."""
+    """Kills a rank at a random moment of a stage, the first of its kind or a later one."""
 
-    def __init__(self, rng, seconds):
-        self.victim = rng.randrange(RANKS)
-        self.wanted = "switch" if rng.random() < 0.5 else rng.choice([stage for stage in seconds if stage != "switch"])
-        self.visit = rng.randint(1, 4)
-        self.delay = rng.uniform(0, seconds[self.wanted])
-        self.time = self.stage = None
+    def __init__(self, rng, seconds, in_switch):
+        self.rng, self.seconds = rng, seconds
+        self.victim, self.visit = rng.randrange(RANKS), rng.randint(1, 4)
+        self.stage = "switch" if in_switch else rng.choice([stage for stage in seconds if stage != "switch"])
+        self.time = None
 
     def run(self, job):
         """False if the job ended before it came to that moment."""
-        pid = job.ranks().get(self.victim)
-        last, visits = "", 0
-        while pid and visits < self.visit:
-            now = stage_of(pid)
-            if not now:
-                return False
-            visits += now == self.wanted and now != last
+        pid, last, visits = job.ranks().get(self.victim), "", 0
+        while pid and (now := stage_of(pid)):
+            visits += now == self.stage and now != last
             last = now
-        if not pid:
-            return False
-        time.sleep(self.delay)
-        try:
-            os.kill(pid, signal.SIGSTOP)  # so that it is where we read
-            self.stage = stage_of(pid)
-            self.time = time.monotonic()
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return self.stage != ""
+            if now != self.stage or visits < self.visit:
+                continue
+            time.sleep(self.rng.uniform(0, self.seconds[self.stage]))
+            try:
+                os.kill(pid, signal.SIGSTOP)  # so that it is where we read
+                if stage_of(pid) == self.stage:
+                    self.time = time.monotonic()
+                    os.kill(pid, signal.SIGKILL)
+                    return True
+                os.kill(pid, signal.SIGCONT)  # too late; the next of its kind
+                last = ""
+            except ProcessLookupError:
+                break
+        return False
 
     def check(self, job):
         """What the survivors say of it. Returns the seconds until the last of them knew."""
-        code = job.end(END_S)
+        job.end(END_S)
         codes = {int(path.suffix[1:]): path.read_text().strip() for path in job.codes.glob("code.*")}
-        assert code != 0, job.text[-3000:]
         slowest = 0
         for rank in set(range(RANKS)) - {self.victim}:
             told = job.time_of(f"rank {rank}: rank {self.victim} is gone: its process died")
             assert told and told - self.time < TOLD_S, f"{self}: rank {rank} knew after {told and told - self.time} s\n{job.text[-3000:]}"
             slowest = max(slowest, told - self.time)
-            ends = rf"tandem: error: rank {rank}: .*rank {self.victim} died"
+            ends = rf"tandem: error: .*\brank {rank}: .*rank {self.victim} died"
             assert re.search(ends, job.text), f"{self}: rank {rank} does not end with it\n{job.text[-3000:]}"
             assert codes.get(rank) == "3", f"{self}: exit codes {codes}\n{job.text[-3000:]}"
         return slowest
@@ -169,83 +170,77 @@ def prefix_of(folder, whole, scratch):
 class Histories:
     def __init__(self, program, scratch, rng, name):
         self.program, self.scratch, self.rng, self.name = program, scratch, rng, name
-        train, rollout, parity = LAYOUTS[name]
-        settings = {**{key.replace(".", "__"): value for key, value in SHAPE.items()}, "run__parity": "true" if parity else False}
-        self.recipe = rf.tiny_recipe(scratch / f"{name}.yaml", **settings)
-        self.layouts = ["--train-layout", train, "--rollout-layout", rollout]
-        self.stages, self.slowest, self.num_compared = collections.Counter(), 0, 0
+        train, rollout, sparse = LAYOUTS[name]
+        self.recipe = rf.tiny_recipe(scratch / f"{name}.yaml", **{key.replace(".", "__"): value for key, value in SHAPE.items()})
+        self.flags = ["--train-layout", train, "--rollout-layout", rollout]
+        if sparse:
+            program.done(["run", self.recipe, "--run-dir", scratch / "dense", "--steps", "1", "--no-eval"])
+            self.flags += ["--model", small_model.write_moe(scratch / "experts", scratch / "dense/init/hf", **SPARSE)]
+        self.stages, self.slowest, self.num_histories = collections.Counter(), 0, 0
 
     def arguments(self, folder, *more):
-        return ["run", self.recipe, "--run-dir", folder, *self.layouts, *more]
+        return ["run", self.recipe, "--run-dir", folder, *self.flags, *more]
 
     def run_whole(self):
         self.whole = self.scratch / f"{self.name}_whole"
-        out = self.program.done(self.arguments(self.whole), launcher=rf.mpi(RANKS))
+        self.program.done(self.arguments(self.whole), launcher=rf.mpi(RANKS))
         rf.check_whole(self.whole, STEPS)
-        self.products = self.products_of(out.stderr)
         lines = rf.metrics(self.whole)
         assert sum(line["actor/grad_norm"] > 0 for line in lines) > STEPS / 2, "the reward gives no signal"
-        assert all(line["switch/sent_bytes"] > 1 << 20 for line in lines), "the switches move nothing"
+        assert all(line["switch/sent_bytes"] > 1 << 18 for line in lines), "the switches move nothing"
         spans = [e for e in rf.json.loads((self.whole / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
         longest = {stage: max((e["dur"] / 1e6 for e in spans if e["name"] == stage), default=0) for stage in ("rollout", "train", "switch")}
         self.seconds = {**longest, "record": 0.05}
-
-    @staticmethod
-    def products_of(text):
-        found = re.search("products: .*", text)
-        return found and found[0]
+        told = ", ".join(f"{1000 * each:.0f} ms ({stage})" for stage, each in longest.items())
+        print(f"{self.name}: stages take up to {told}", flush=True)
 
     def killed(self, num_kills):
         """One history with that many kills at most. Returns how many there were."""
-        folder, happened, alike = self.scratch / f"{self.name}_killed", [], True
+        folder, happened = self.scratch / f"{self.name}_killed", []
         shutil.rmtree(folder, ignore_errors=True)
         for _ in range(num_kills):
             job = Job(self.program, self.arguments(folder, *(["--resume"] if folder.exists() else [])), self.scratch / "codes")
-            strike = Strike(self.rng, self.seconds)
-            struck = strike.run(job)
-            if not struck:
+            strike = Strike(self.rng, self.seconds, in_switch=self.stages.total() % 2 == 0)
+            if not strike.run(job):
                 assert job.end(120) == 0, job.text[-3000:]
                 break
             self.slowest = max(self.slowest, strike.check(job))
-            alike = alike and self.products_of(job.text) in (None, self.products)
-            kept = prefix_of(folder, self.whole, self.scratch) if alike else "?"
             self.stages[strike.stage] += 1
-            happened.append(f"{strike} with {kept} samples kept")
-        out = self.program.done(self.arguments(folder, "--resume"), launcher=rf.mpi(RANKS))
+            happened.append(f"{strike} with {prefix_of(folder, self.whole, self.scratch)} samples kept")
+        self.program.done(self.arguments(folder, "--resume"), launcher=rf.mpi(RANKS))
         rf.check_whole(folder, STEPS)
-        alike = alike and self.products_of(out.stderr) == self.products
-        if alike:
-            self.num_compared += 1
-            rf.check_equal(folder, self.whole, self.name)
-            for file in ("hf/model.safetensors",):
-                assert (folder / "checkpoint/latest" / file).read_bytes() == (self.whole / "checkpoint/latest" / file).read_bytes(), file
-        print(f"{self.name}: {'; '.join(happened)}: " + ("equal bit for bit" if alike else "not compared, other kernels"), flush=True)
+        rf.check_equal(folder, self.whole, self.name)
+        weights = [(each / "checkpoint/latest/hf/model.safetensors").read_bytes() for each in (folder, self.whole)]
+        assert weights[0] == weights[1], self.name
+        self.num_histories += 1
+        print(f"{self.name}: {'; '.join(happened)}: equal bit for bit", flush=True)
         return len(happened)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", choices=LAYOUTS, default="")
     options = parser.parse_args()
     if not shutil.which("mpirun"):
         rf.skip("no mpirun")
     print(f"seed {options.seed}: repeat with --seed {options.seed}", flush=True)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="tandem_kill_") as scratch:
-        all_histories = [Histories(rf.Program(options.build), pathlib.Path(scratch), rng, name) for name in LAYOUTS]
+        all_histories = [Histories(rf.Program(options.build), pathlib.Path(scratch), rng, name) for name in LAYOUTS
+                         if options.only in ("", name)]
         for histories in all_histories:
             histories.run_whole()
-        left = options.kills
+        each, left = min(KILLS_OF_A_HISTORY, -(-options.kills // len(all_histories))), options.kills
         while left > 0:
             for histories in all_histories:
-                left -= histories.killed(min(left, KILLS_OF_A_HISTORY, (options.kills + 1) // 2))
+                left -= histories.killed(min(left, each)) if left > 0 else 0
         stages = sum((h.stages for h in all_histories), collections.Counter())
         assert stages["switch"] > 0, stages
-        assert all(h.num_compared > 0 for h in all_histories if h.stages), "every launch chose other kernels"
         said(f"{stages.total()} kills, {dict(stages)}: every survivor knew who died within {max(h.slowest for h in all_histories):.2f} s; "
-             f"{sum(h.num_compared for h in all_histories)} histories were resumed to the end of one that was never killed, bit for bit")
+             f"{sum(h.num_histories for h in all_histories)} histories ended as one that was never killed, bit for bit")
 
 
 if __name__ == "__main__":

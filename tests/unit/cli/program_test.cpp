@@ -358,6 +358,16 @@ TEST_F(Program, DoctorNamesTheProcessor) {
   EXPECT_GT(report["memory_bytes"], 0);
   EXPECT_FALSE(report["isa"].get<std::string>().empty());
   EXPECT_EQ(report["missing"].contains("c10d"), report["c10d"] == "") << "either a backend between devices, or how to get one";
+  EXPECT_FALSE(report["missing"].contains("network")) << "no interface was asked for";
+}
+
+TEST_F(Program, DoctorNamesAnInterfaceThatIsNotThere) {
+  ::setenv("TANDEM_INTERFACE", "absent0", 1);
+  const Outcome o = run("doctor");
+  ::unsetenv("TANDEM_INTERFACE");
+  ASSERT_EQ(o.code, 0) << o.err;
+  EXPECT_NE(o.out.find("ranks meet over absent0"), std::string::npos) << o.out;
+  EXPECT_NE(o.out.find("missing   network: TANDEM_INTERFACE: no address of this machine is of `absent0`"), std::string::npos) << o.out;
 }
 
 }  // namespace

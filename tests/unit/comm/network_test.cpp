@@ -52,7 +52,8 @@ TEST(Machines, RanksOfAMachineBecomeNeighboursAndRankZeroStaysFirst) {
   const WorldOrder order = order_by_machine({0, 1, 0, 1, 0, 1});
   EXPECT_EQ(order.launched, (Ranks{0, 2, 4, 1, 3, 5}));
   EXPECT_EQ(order.machine, (Ranks{0, 0, 0, 1, 1, 1}));
-  EXPECT_EQ(to_text(order, {"a", "a", "a", "b", "b", "b"}), "ranks 0-2 on a (mpirun's 0, 2, 4), ranks 3-5 on b (mpirun's 1, 3, 5)");
+  EXPECT_EQ(to_text(order, {"a", "a", "a", "b", "b", "b"}),
+            "ranks 0-2 on a (the launcher's 0, 2, 4), ranks 3-5 on b (the launcher's 1, 3, 5)");
 }
 
 TEST(Machines, RanksThatAreNeighboursAlreadyKeepTheirNumbers) {

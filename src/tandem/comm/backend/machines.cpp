@@ -36,7 +36,7 @@ std::string to_text(const WorldOrder& order, const std::vector<std::string>& nam
     text += join_text(text.empty() ? "" : ", ", end - begin == 1 ? "rank " : "ranks ", begin);
     if (end - begin > 1) text += join_text("-", end - 1);
     text += " on " + names[begin];
-    if (!is_same) text += " (mpirun's " + launched + ")";
+    if (!is_same) text += " (the launcher's " + launched + ")";
   }
   return text;
 }

@@ -17,7 +17,7 @@ struct WorldOrder {
 /// ranks of a machine by their numbers; the launcher's rank 0 stays rank 0.
 WorldOrder order_by_machine(const std::vector<int>& first_of_machine);
 
-/// `ranks 0-1 on alpha, ranks 2-3 on beta (mpirun's 1, 3)`: names by rank of the world.
+/// `ranks 0-1 on alpha, ranks 2-3 on beta (the launcher's 1, 3)`: names by rank of the world.
 std::string to_text(const WorldOrder& order, const std::vector<std::string>& names);
 
 }  // namespace tandem::comm

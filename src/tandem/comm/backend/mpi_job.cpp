@@ -120,6 +120,7 @@ void MpiJob::start_heartbeat() {
     std::vector<Address> offered = chosen(own_addresses(), interface_choice(), kInterfaceVariable);
     if (order_.num_machines() > 1) std::erase_if(offered, [](const Address& address) { return address.is_loopback; });
     try {
+      if (offered.empty()) throw PeerError("rank 0: heartbeat: this machine has no address that others can reach");
       listener.emplace(offered);
       listener->invitation().copy(invitation.data(), invitation.size() - 1);
     } catch (const PeerError& e) {
