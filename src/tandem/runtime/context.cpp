@@ -8,6 +8,9 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/base/strings.h"
+#include "tandem/runtime/exchange.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -135,6 +138,14 @@ void record_memory(RankContext& c) {
     if (owner != train::kActivations) c.recorder.set("memory/" + owner + "_bytes", static_cast<double>(bytes));
   for (const auto& [owner, bytes] : c.host.by_owner()) c.recorder.set("memory/host_" + owner + "_bytes", static_cast<double>(bytes));
   c.recorder.set("memory/peak_bytes", static_cast<double>(c.device.peak_bytes()));
+  const int64_t budget = c.config.memory.device_mib << 20, peak = c.device.peak_bytes();
+  if (budget > 0 && peak > budget && c.is_first() && !std::exchange(c.told_of_budget, true))
+    log::warning("memory.device_mib: activations took the device to ", bytes_text(peak), ", above ", bytes_text(budget),
+                 "; a smaller train.micro_batch_tokens or train.recompute: full takes less");
+  std::map<std::string, double> mine;
+  for (const auto& [name, value] : c.recorder.current())
+    if (name.starts_with("memory/") || name.starts_with("switch/")) mine[name] = value;
+  for (const auto& [name, value] : largest_of_all(c.world, mine)) c.recorder.set(name, value);
 }
 
 }  // namespace tandem::runtime

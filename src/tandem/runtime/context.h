@@ -67,9 +67,10 @@ struct RankContext {
   monitor::Recorder recorder;
   model::kernel::Gemm gemm;
   StopRequested stop_requested;
+  bool told_of_budget = false;  ///< that passes took more than memory.device_mib
 };
 
-/// Bytes of memory by owner, as metrics.
+/// Bytes of memory by owner, as metrics; with those of the stages and the switch, the most of any rank. Collective.
 void record_memory(RankContext& context);
 
 }  // namespace tandem::runtime

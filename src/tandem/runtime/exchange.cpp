@@ -4,7 +4,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <ios>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -64,6 +66,21 @@ void run_alike(comm::Group& world, const std::function<void()>& work) {
   if (first == faults.end()) return;
   const bool agreed = std::count(faults.begin(), faults.end(), *first) == world.size();  // by such a call within `work`
   throw PeerError(agreed ? *first : join_text("rank ", first - faults.begin(), ": ", *first));
+}
+
+std::map<std::string, double> largest_of_all(comm::Group& world, const std::map<std::string, double>& mine) {
+  if (world.size() == 1) return mine;
+  std::string text;
+  for (const auto& [name, number] : mine) text += join_text(name, ' ', std::hexfloat, number, '\n');
+  std::map<std::string, double> all;
+  for (const std::string& other : texts_of_all(world, text))
+    for (size_t at = 0; at < other.size(); at = other.find('\n', at) + 1) {
+      const size_t space = other.find(' ', at);
+      const double number = std::strtod(other.c_str() + space, nullptr);
+      const auto [place, is_new] = all.emplace(other.substr(at, space - at), number);
+      if (!is_new) place->second = std::max(place->second, number);
+    }
+  return all;
 }
 
 double sum_over(comm::Group& world, double mine) {

@@ -3,6 +3,7 @@
 // Host data between ranks: groups and rows of floats travel packed, without padding.
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ std::vector<data::GroupId> exchange_ids(comm::Group& world, const std::vector<da
 /// Errors  what `work` throws, with one rank; with several, where it fails on some, one PeerError on all: the fault of the first of
 ///         them, with its rank.
 void run_alike(comm::Group& world, const std::function<void()>& work);
+
+/// Of each name the largest number of any rank. Collective.
+std::map<std::string, double> largest_of_all(comm::Group& world, const std::map<std::string, double>& mine);
 
 /// Collective.
 double sum_over(comm::Group& world, double mine);

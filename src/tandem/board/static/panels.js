@@ -26,7 +26,9 @@ export const PANELS = [
   { group: 'System', title: 'Scoring and waiting within rollout', takes: named('time/reward_s', 'time/wait_s'), format: seconds,
     zero: true },
   { group: 'System', title: 'Time of a step', takes: named('time/step_s'), format: seconds, zero: true },
-  { group: 'System', title: 'Memory by owner', takes: matching(/^memory\/(?!peak_bytes$)/), format: bytes, zero: true, stacked: true },
+  { group: 'System', title: 'Memory by owner', takes: matching(/^memory\/(?!host_|offload_)(?!.*peak_bytes$)/), format: bytes, zero: true, stacked: true },
+  { group: 'System', title: 'Peak memory by stage', takes: matching(/^memory\/.+_peak_bytes$/), format: bytes, zero: true },
+  { group: 'System', title: 'Host memory by owner', takes: matching(/^memory\/host_/), format: bytes, zero: true, stacked: true },
   { group: 'System', title: 'Peak memory', takes: named('memory/peak_bytes'), format: bytes, zero: true },
 ];
 export const GROUPS = ['Learning', 'Rollout', 'System', 'Other'];
