@@ -58,7 +58,7 @@ def peak_is_bounded(name, metrics, bucket_bytes):
 def the_cache_gets_what_training_leaves(root, budget_mib):
     """Under one budget, with a cache that would take any amount."""
     # Both caches are whole blocks: what is left over is less than one. With blocks of this size both leave about as much.
-    settings = {"memory.device_mib": budget_mib, "rollout.max_running": 4096, "rollout.kv_block_tokens": 64, "run.steps": 1, "eval.every_steps": 0}
+    settings = {"memory.device_mib": budget_mib, "rollout.max_running": 4096, "rollout.kv_block_tokens": 128, "run.steps": 1, "eval.every_steps": 0}
     flags = ["--no-eval"]
     without = run(f"{root}/budget-plain", settings, flags)[-1]
     with_offload = run(f"{root}/budget-offload", {**settings, **OFFLOAD}, flags)[-1]
