@@ -93,6 +93,17 @@ def check_refused(hosts, program):
     said(f"an interface that is not there: `{line}`")
 
 
+def check_conformance(hosts, program):
+    """The suite of all backends, with equally many ranks on both machines and not."""
+    suite = pathlib.Path(program.tandem).parent / "tests/conformance/comm_mpi_test"
+    for first, second, options in ((2, 2, ["--map-by", "node"]), (3, 1, [])):
+        hosts.hold(first, second)
+        out = subprocess.run([*hosts.mpi(MPI, *options), suite, "conform"], capture_output=True, text=True, timeout=120)
+        assert out.returncode == 0, out.stderr[-3000:]
+    hosts.hold(2, 2)
+    said("the conformance suite of collectives between two machines")
+
+
 class Runs:
     """Runs of one pair of layouts."""
 
@@ -118,21 +129,30 @@ class Runs:
         raise AssertionError(f"ten runs on one machine, none with `{products}`")
 
 
+# How ranks come to the two machines: in order, in turn, or unequally many; and what the log says of it.
+DEALT = {
+    "two": ((2, 2), [], "ranks 0-1 on {}, ranks 2-3 on {}"),
+    "in turn": ((2, 2), ["--map-by", "node", "--interface", SUBNET],
+                "ranks 0-1 on {} (the launcher's 0, 2), ranks 2-3 on {} (the launcher's 1, 3)"),
+    "uneven": ((3, 1), [], "ranks 0-2 on {}, rank 3 on {}"),
+}
+
+
 def check_runs(hosts, program, scratch):
     for number, (train, rollout, parity) in enumerate(LAYOUTS):
-        runs, crossed = Runs(program, scratch / f"runs{number}", train, rollout, parity), []
-        for name, options in (("two", []), ("dealt", ["--map-by", "node", "--interface", SUBNET])):
+        runs, crossed = Runs(program, scratch / f"runs{number}", train, rollout, parity), {}
+        for name, (slots, options, told) in DEALT.items():
+            hosts.hold(*slots)
             before = hosts.crossed_bytes()
             folder, err = runs.run(name, hosts.mpi(MPI, *options))
-            crossed.append(hosts.crossed_bytes() - before)
-            assert "no TCP connection" not in err, err
-            first, second = (" (the launcher's 0, 2)", " (the launcher's 1, 3)") if name == "dealt" else ("", "")
-            assert f"ranks 0-1 on {hosts.names[0]}{first}, ranks 2-3 on {hosts.names[1]}{second}\n" in err, err
+            crossed[name] = hosts.crossed_bytes() - before
+            assert told.format(*hosts.names) + "\n" in err and "no TCP connection" not in err, err
             check_equal(folder, runs.one_machine(re.search("products: .*", err)[0]), f"{train} -> {rollout}, {name}")
-        assert min(crossed) > 1 << 20, f"{crossed} bytes crossed the link: the machines did not talk over it"
-        assert max(crossed) < 1.1 * min(crossed), f"{crossed} bytes crossed: ranks dealt in turn are not neighbours"
-        said(f"train {train}, rollout {rollout}: two machines end as one, bit for bit, in whatever order ranks are dealt; "
-             f"{crossed[0] >> 10} and {crossed[1] >> 10} KiB crossed the link")
+        hosts.hold(2, 2)
+        assert min(crossed.values()) > 1 << 20, f"{crossed} bytes crossed the link: the machines did not talk over it"
+        assert 0.9 < crossed["in turn"] / crossed["two"] < 1.1, f"{crossed} bytes crossed: ranks dealt in turn are not neighbours"
+        said(f"train {train}, rollout {rollout}: two machines end as one, bit for bit; KiB over the link: "
+             + ", ".join(f"{each >> 10} ({name})" for name, each in crossed.items()))
 
 
 def check_death(hosts, program, scratch):
@@ -219,12 +239,14 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem_hosts_") as scratch:
         check_arguments(pathlib.Path(scratch))
         try:
-            with TwoHosts(scratch, RANKS // 2) as hosts:
+            with TwoHosts(scratch) as hosts:
+                hosts.hold(2, 2)
                 if options.full:
                     run_full(hosts, program, pathlib.Path(scratch))
                     return
                 check_where_ranks_are(hosts)
                 check_refused(hosts, program)
+                check_conformance(hosts, program)
                 check_runs(hosts, program, pathlib.Path(scratch))
                 check_death(hosts, program, pathlib.Path(scratch))
                 check_cut_off(hosts, program, pathlib.Path(scratch))

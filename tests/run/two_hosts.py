@@ -49,7 +49,7 @@ class TwoHosts:
     class Unavailable(Exception):
         pass
 
-    def __init__(self, scratch, slots):
+    def __init__(self, scratch):
         if not shutil.which("ip") or not shutil.which("unshare"):
             raise self.Unavailable("no ip (package iproute2) or unshare here")
         self.names = [f"{PREFIX}{os.getpid()}-{end}" for end in "ab"]
@@ -59,7 +59,10 @@ class TwoHosts:
         self.hostfile = pathlib.Path(scratch) / "hosts"
         self.agent.write_text(AGENT.format(addresses=self.addresses, names=self.names))
         self.agent.chmod(0o755)
-        self.hostfile.write_text("".join(f"{address} slots={slots}\n" for address in self.addresses))
+
+    def hold(self, first, second):
+        """So many ranks, unless mpirun is told to deal them in another way."""
+        self.hostfile.write_text("".join(f"{address} slots={slots}\n" for address, slots in zip(self.addresses, (first, second))))
 
     def __enter__(self):
         remove_left_over()

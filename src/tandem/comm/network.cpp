@@ -74,10 +74,13 @@ std::vector<Address> chosen(const std::vector<Address>& all, const std::string& 
   std::vector<Address> found;
   std::istringstream words(choice);
   for (std::string word; std::getline(words, word, ',');) {
-    const auto had = found.size();
-    for (const Address& address : all)
-      if (is_chosen(address, word) && std::ranges::find(found, address) == found.end()) found.push_back(address);
-    if (found.size() == had)
+    bool names_one = false;
+    for (const Address& address : all) {
+      if (!is_chosen(address, word)) continue;
+      names_one = true;
+      if (std::ranges::find(found, address) == found.end()) found.push_back(address);
+    }
+    if (!names_one)
       throw UserError(where, "no address of this machine is of `" + word + "`", "the name or subnet of one of: " + listed(all));
   }
   return found;
