@@ -185,7 +185,7 @@ class Histories:
         self.whole = self.scratch / f"{self.name}_whole"
         self.program.done(self.arguments(self.whole), launcher=rf.mpi(RANKS))
         rf.check_whole(self.whole, STEPS)
-        lines = rf.metrics(self.whole)
+        lines = rf.all_metrics(self.whole)
         assert sum(line["actor/grad_norm"] > 0 for line in lines) > STEPS / 2, "the reward gives no signal"
         assert all(line["switch/sent_bytes"] > 1 << 18 for line in lines), "the switches move nothing"
         spans = [e for e in rf.json.loads((self.whole / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
