@@ -10,11 +10,15 @@
 
 namespace tandem::reshard {
 
-/// How ranks of one node get what all of them lack.
+/// Who gives it to ranks of nodes that lack a part.
 enum class Mode {
-  kDirect,     ///< each from a rank that holds it
-  kMulticast,  ///< each a share from another node, and the rest from each other
+  kDirect,       ///< to each a rank that holds it
+  kMulticast,    ///< of several of one node, each gets a share from another node, and the rest from each other
+  kGatherFirst,  ///< the same, and to other nodes also those that lacked it on a holder's node, once they have it
 };
+
+/// "direct", "multicast" or "gather_first".
+const char* name_of(Mode mode);
 
 /// What the time of a plan is modelled by.
 struct Links {
@@ -29,6 +33,7 @@ struct PlanOptions {
   int ranks_per_node = 0;           ///< 0: all ranks are of one node
   /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts.
   bool overlap = true;
+  bool may_alias = true;  ///< if not, equal layouts make a plan of copies
   bool checksums = false;  ///< each message ends with one, and a bucket has room for it
   Links links;
 

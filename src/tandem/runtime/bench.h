@@ -32,7 +32,9 @@ struct BenchOptions {
   bool parity = false;
   int64_t samples = 1024;            ///< tensor_cache: of the batch, over all ranks
   int64_t seq = 2048;                ///< tensor_cache: tokens of a sample
-  int64_t ranks = 2;                 ///< tensor_cache: as threads of this process; under a launcher its processes are the ranks
+  int64_t ranks = 2;                 ///< tensor_cache, switch: as threads of this process; under a launcher its processes are the ranks
+  std::string from_layout, to_layout;  ///< switch: of training, of rollout
+  int64_t bucket_mib = 64;           ///< switch: as parallel.reshard_bucket_mib
   int64_t seed = 0;
 };
 
@@ -47,5 +49,7 @@ nlohmann::json bench_generate(const BenchOptions& options);
 nlohmann::json bench_train_step(const BenchOptions& options);
 /// A batch from one stage to the next, with equal and unequal layouts. Null on ranks other than the first.
 nlohmann::json bench_tensor_cache(const BenchOptions& options);
+/// The weights of a model from one layout to another. Null on ranks other than the first.
+nlohmann::json bench_switch(const BenchOptions& options);
 
 }  // namespace tandem::runtime
