@@ -50,7 +50,7 @@ def check_dtypes(root):
 check_switch(DENSE, ("tp2", "dp2"), 2)
 check_switch(MODEL, ("tp2,pp2", "dp4,ep4"), 4)
 if "--mpi" in sys.argv:
-    check_switch(DENSE, ("dp2", "tp2"), 2, rf.mpi(2))
+    check_switch(DENSE, ("pp2", "tp2"), 2, rf.mpi(2))
     check_switch(MODEL, ("tp2,pp2", "dp4,ep4"), 4, rf.mpi(4))
 bench = ["bench", "switch", "--model", DENSE, "--from"]
 program.refused([*bench, "tp2", "--to", "dp2", "--ranks", 4], 2, "--from", "2 ranks", "--ranks 2")

@@ -31,8 +31,9 @@ struct PlanOptions {
   int64_t element_bytes = 2;
   int64_t bucket_bytes = 64 << 20;  ///< most that one rank stages at a time
   int ranks_per_node = 0;           ///< 0: all ranks are of one node
-  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts.
-  bool overlap = true;
+  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts, so that
+  /// buckets hold less.
+  bool overlap = false;
   bool may_alias = true;  ///< if not, equal layouts make a plan of copies
   bool checksums = false;  ///< each message ends with one, and a bucket has room for it
   Links links;
@@ -101,7 +102,7 @@ struct RankPlan {
   };
   std::vector<Bucket> buckets;
   size_t num_calls = 0;  ///< buckets from there on travel nowhere, on any rank
-  bool overlap = true, checksums = false;
+  bool overlap = false, checksums = false;
 };
 RankPlan part_of(const Plan& plan, int rank);
 

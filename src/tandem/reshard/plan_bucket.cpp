@@ -191,7 +191,8 @@ double least_modelled_s(const Plan& plan, int num_ranks) {
   double longest_s = 0;
   for (const Transfer& t : plan.transfers) {
     const bool is_near = o.node_of(t.from) == o.node_of(t.to);
-    const double seconds = static_cast<double>((t.end - t.begin) * o.element_bytes) / (is_near ? o.links.near_bytes_per_s : o.links.far_bytes_per_s);
+    const double bytes_per_s = is_near ? o.links.near_bytes_per_s : o.links.far_bytes_per_s;
+    const double seconds = static_cast<double>((t.end - t.begin) * o.element_bytes) / bytes_per_s;
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
       Load& load = loads[static_cast<size_t>(rank)];
       longest_s = std::max(longest_s, (is_near ? load.near_s : load.far_s)[way] += seconds);

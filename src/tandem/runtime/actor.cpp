@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/launch.h"
 #include "tandem/planner/memory.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
@@ -58,6 +59,7 @@ void Actor::make_rollout_weights() {
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(c.switch_dtype()));
   options.may_alias = c.gemm.dtype() == c.rollout_gemm.dtype();
+  options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
   options.checksums = c.config.parallel.reshard_checksum;
   options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
   options.ranks_per_node = comm::ranks_per_machine(c.world);

@@ -48,7 +48,8 @@ model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Gr
 // Whether generation computes in another dtype than training.
 bool has_own_dtype(const RunConfig& c) {
   if (c.rollout.dtype.empty() || c.rollout.dtype == c.model.dtype) return false;
-  if (c.run.parity) throw UserError("rollout.dtype", c.rollout.dtype + " with run.parity", "empty, or " + c.model.dtype + " as model.dtype");
+  if (c.run.parity)
+    throw UserError("rollout.dtype", c.rollout.dtype + " with run.parity", "empty, or " + c.model.dtype + " as model.dtype");
   return true;
 }
 

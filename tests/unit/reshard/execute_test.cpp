@@ -65,7 +65,8 @@ struct Case {
     return all;
   }
   void expect_arrived(const std::vector<Held>& wanted) const {
-    for (const Held& w : wanted) EXPECT_TRUE(at::equal(w.tensor, slice(values(w.number), w.box).to(narrower()).to(target_dtype))) << w.number;
+    for (const Held& w : wanted)
+      EXPECT_TRUE(at::equal(w.tensor, slice(values(w.number), w.box).to(narrower()).to(target_dtype))) << w.number;
   }
 
   static constexpr double kRubbish = -7;
@@ -128,7 +129,8 @@ TEST(Execute, TellsBeforeATargetIsWrittenAndOnceASourceIsReadForTheLastTime) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial);
     RandomStream random(kSeed, trial);
     const Case c(random, 1);
-    const Plan plan = c.plan({.bucket_bytes = 4 * (1 + random.below(60)), .ranks_per_node = 2, .overlap = trial % 2 == 0}, kModes[trial % 3]);
+    const PlanOptions options = {.bucket_bytes = 4 * (1 + random.below(60)), .ranks_per_node = 2, .overlap = trial % 2 == 0};
+    const Plan plan = c.plan(options, kModes[trial % 3]);
     if (plan.alias) continue;
     comm::run_local(c.ranks, 30, [&](comm::Group& world) {
       const RankPlan part = part_of(plan, world.rank());
@@ -162,22 +164,19 @@ TEST(Execute, TellsBeforeATargetIsWrittenAndOnceASourceIsReadForTheLastTime) {
 }
 
 TEST(Execute, OfEqualLayoutsAndAnotherDtypeCopiesInBucketsWithoutACall) {
-  RandomStream random(3, 3);
-  Case c(random, 2);
-  c.target = c.source;
-  c.target_dtype = at::kBFloat16;
-  Table table = table_of(c.ranks, c.source, c.target);
-  const Plan plan = make_plan(table, {.element_bytes = 2, .bucket_bytes = 32, .may_alias = false});
+  const Holding holding = {{0, {{0}, {64}}}, {1, {{64}, {128}}}};
+  const Plan plan = make_plan(table_of(2, {holding}, {holding}), {.element_bytes = 2, .bucket_bytes = 32, .may_alias = false});
   EXPECT_FALSE(plan.alias);
   EXPECT_EQ(plan.num_calls, 0);
-  EXPECT_GT(plan.num_buckets, 1);
+  EXPECT_EQ(plan.num_buckets, 4);  // 128 bytes of each rank
   auto alone = comm::single();
-  const std::vector<Held> wanted = c.wanted(0);
-  const Moved moved = execute(part_of(plan, 0), *alone, c.held(0), wanted, {at::kBFloat16});
-  c.expect_arrived(wanted);
+  const at::Tensor values = whole({128}, 0, at::kFloat), got = at::full({64}, -7, at::kBFloat16);
+  const Held held[] = {{0, holding[0].box, values.narrow(0, 0, 64)}}, wanted[] = {{0, holding[0].box, got}};
+  const Moved moved = execute(part_of(plan, 0), *alone, held, wanted, {at::kBFloat16});
+  EXPECT_TRUE(at::equal(got, values.narrow(0, 0, 64).to(at::kBFloat16)));
   EXPECT_EQ(alone->traffic().of(comm::Operation::kAllToAllV).calls, 0);
   EXPECT_EQ(moved.staging_peak_bytes, 0);
-  EXPECT_GT(moved.copied_bytes, 32);
+  EXPECT_EQ(moved.copied_bytes, 128);
 }
 
 /// Does something to the messages of one rank, between it and the group.
@@ -222,7 +221,7 @@ struct Exchange {
       source.push_back({{0, low}, {1, high}});
       target.push_back({{0, high}, {1, low}});
     }
-    plan = make_plan(table_of(2, source, target), {.element_bytes = 4, .bucket_bytes = 256, .checksums = checksums});
+    plan = make_plan(table_of(2, source, target), {.element_bytes = 4, .bucket_bytes = 256, .overlap = true, .checksums = checksums});
   }
   void run(comm::Group& world, const ExecuteOptions& options) const {
     std::vector<Held> held, wanted;
@@ -252,7 +251,7 @@ TEST(Execute, NamesTheMessageWhoseChecksumIsWrong) {
       comm::run_local(2, 30, [&](comm::Group& world) {
         size_t call = 0;
         Wire wire(world, [&](std::span<std::byte> receive) {
-          if (world.rank() == 1 && call++ == spoiled_call) receive[receive.size() / 2] ^= std::byte{1};
+          if (world.rank() == 1 && call++ == spoiled_call && !receive.empty()) receive[receive.size() / 2] ^= std::byte{1};
         });
         exchange.run(wire, {at::kFloat});
       });
@@ -260,12 +259,15 @@ TEST(Execute, NamesTheMessageWhoseChecksumIsWrong) {
   };
   EXPECT_EQ(run(99), "");
   const RankPlan part = part_of(exchange.plan, 1);
+  size_t num_messages = 0;
   for (size_t bucket = 0; bucket < part.num_calls; ++bucket) {
     const auto& moves = part.buckets[bucket].receives;
-    ASSERT_FALSE(moves.empty());
-    EXPECT_EQ(run(bucket), join_text("rank 1: switch: bucket ", bucket, " from rank 0 to rank 1 with tensors ", moves.front().number, " to ",
-                                     moves.back().number, " is not what was sent: its checksum differs"));
+    if (moves.empty()) continue;
+    ++num_messages;
+    EXPECT_EQ(run(bucket), join_text("rank 1: switch: bucket ", bucket, " from rank 0 to rank 1 with tensors ", moves.front().number,
+                                     " to ", moves.back().number, " is not what was sent: its checksum differs"));
   }
+  EXPECT_GT(num_messages, 1u);
 }
 
 TEST(Execute, EndsOnBothSidesWithTheFirstCause) {

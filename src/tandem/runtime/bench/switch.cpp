@@ -71,6 +71,7 @@ Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& wo
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(gemm.dtype()));
   options.bucket_bytes = o.bucket_mib << 20;
+  options.overlap = comm::mpi_launched();
   options.ranks_per_node = comm::ranks_per_machine(world);
   const reshard::Plan plan = reshard::make_plan(reshard::table_of(q.config, {1, q.from}, {1, q.to}), options);
   const reshard::RankPlan part = reshard::part_of(plan, world.rank());
