@@ -27,25 +27,24 @@ struct CommandEntry {
   const char* summary;
   const char* group;
   std::unique_ptr<Command> (*make)();
-  bool on_every_rank;  ///< under mpirun; the others are work for one process
 };
 
 const std::vector<CommandEntry>& entries() {
   static const std::vector<CommandEntry> all = {
-      {"run", "Train a model by reinforcement learning, as a recipe says", "Training", run_command, true},
-      {"sft", "Train a model on questions and their answers", "Training", sft_command, true},
-      {"config", "Show every option, or the resolved recipe", "Training", config_command, false},
-      {"board", "Show a run as a web page", "Training", board_command, false},
-      {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command, false},
-      {"generate", "Answer prompts", "Using a model", generate_command, false},
-      {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command, false},
-      {"tokenize", "Text to token ids", "Using a model", tokenize_command, false},
-      {"detokenize", "Token ids to text", "Using a model", detokenize_command, false},
-      {"chat", "Conversations to the text a model reads", "Using a model", chat_command, false},
-      {"grade", "Score answers by a rule", "Using a model", grade_command, false},
-      {"plan", "What a change of layouts costs, before it is paid", "Planning", plan_command, false},
-      {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command, false},
-      {"bench", "Measure speed on this machine", "This machine", bench_command, false},
+      {"run", "Train a model by reinforcement learning, as a recipe says", "Training", run_command},
+      {"sft", "Train a model on questions and their answers", "Training", sft_command},
+      {"config", "Show every option, or the resolved recipe", "Training", config_command},
+      {"board", "Show a run as a web page", "Training", board_command},
+      {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command},
+      {"generate", "Answer prompts", "Using a model", generate_command},
+      {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command},
+      {"tokenize", "Text to token ids", "Using a model", tokenize_command},
+      {"detokenize", "Token ids to text", "Using a model", detokenize_command},
+      {"chat", "Conversations to the text a model reads", "Using a model", chat_command},
+      {"grade", "Score answers by a rule", "Using a model", grade_command},
+      {"plan", "What a change of layouts costs, before it is paid", "Planning", plan_command},
+      {"doctor", "What this machine has, and how to get what is missing", "This machine", doctor_command},
+      {"bench", "Measure speed on this machine", "This machine", bench_command},
   };
   return all;
 }
@@ -139,7 +138,7 @@ void run(int argc, char** argv) {
   accept_extras(app);
   if (!parse(app, argc, argv)) return;
   for (size_t i = 0; i < commands.size(); ++i)
-    if (app.got_subcommand(entries()[i].name) && (entries()[i].on_every_rank || launched_rank() == 0)) commands[i]->run();
+    if (app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank() == 0)) commands[i]->run();
 }
 
 /// Time for a lower rank to say the same first: the launcher ends this process as soon as that one has.

@@ -38,7 +38,7 @@ ReshardCost cost_of(const reshard::Plan& plan) {
   ReshardCost cost;
   cost.ranks = static_cast<int>(s.sent_bytes.size());
   cost.alias = plan.alias;
-  cost.multicast = plan.mode == reshard::Mode::kMulticast;
+  cost.mode = reshard::name_of(plan.mode);
   cost.bytes_total = s.bytes_total, cost.lower_bound_bytes = s.lower_bound_bytes;
   cost.bytes_sent_max = std::ranges::max(s.sent_bytes), cost.bytes_received_max = std::ranges::max(s.received_bytes);
   cost.bytes_sent_mean = static_cast<double>(s.bytes_total) / cost.ranks;

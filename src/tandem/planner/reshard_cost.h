@@ -15,7 +15,7 @@ namespace tandem::planner {
 struct ReshardCost {
   int ranks = 0;
   bool alias = false;
-  bool multicast = false;
+  std::string mode;  ///< of the plan: reshard/plan.h:name_of
   int64_t bytes_total = 0, lower_bound_bytes = 0;
   int64_t bytes_sent_max = 0, bytes_received_max = 0;
   double bytes_sent_mean = 0;

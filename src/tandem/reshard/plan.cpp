@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/reshard/plan_bucket.h"
@@ -30,16 +31,20 @@ class Dealer {
     tensor_ = tensor, fragment_ = number;
     elements_ = fragment.box.num_elements();
     unit_ = unit_of(fragment.box);
+    relayed_.clear();
+    const size_t first_near = plan_.transfers.size();
     std::vector<Want> far;
     for (auto begin = fragment.receivers.begin(); begin != fragment.receivers.end();) {
       const auto end = std::find_if(begin, fragment.receivers.end(), [&](int r) { return node(r) != node(*begin); });
       const std::vector<int> near = of_node(fragment.holders, node(*begin));
       if (!near.empty()) deal(near, wants(begin, end));
-      else if (plan_.mode == Mode::kMulticast && end - begin > 1) multicast_.emplace_back(begin, end);
+      else if (plan_.mode != Mode::kDirect && end - begin > 1) multicast_.emplace_back(begin, end);
       else std::ranges::copy(wants(begin, end), std::back_inserter(far));
       begin = end;
     }
-    share(fragment, far);
+    std::vector<int> senders = fragment.holders;
+    if (plan_.mode == Mode::kGatherFirst && (!far.empty() || !multicast_.empty())) add_relays(first_near, senders);
+    share(senders, far);
   }
 
  private:
@@ -73,8 +78,18 @@ class Dealer {
     return row * plan_.options.element_bytes * 4 <= part_bytes() ? row : 1;
   }
 
+  /// Those that the transfers from `first` on give the fragment to send it as well.
+  void add_relays(size_t first, std::vector<int>& senders) {
+    for (size_t i = first; i < plan_.transfers.size(); ++i) {
+      const Transfer& t = plan_.transfers[i];
+      relayed_[t.to].push_back(static_cast<int32_t>(i));
+    }
+    for (const auto& [rank, ignored] : relayed_) senders.push_back(rank);
+    std::ranges::sort(senders);
+  }
+
   /// From other nodes: whole for ranks that are alone in theirs, a share for each of several, who then pass it on.
-  void share(const Fragment& fragment, std::vector<Want> far) {
+  void share(const std::vector<int>& senders, std::vector<Want> far) {
     const size_t first_shared = far.size();
     for (const auto& [begin, end] : multicast_) {
       const int64_t count = end - begin, units = elements_ / unit_;
@@ -85,7 +100,7 @@ class Dealer {
       }
     }
     const size_t first = plan_.transfers.size();
-    if (!far.empty()) deal(fragment.holders, far);
+    if (!far.empty()) deal(senders, far);
     if (far.size() > first_shared) pass_on(first);
     multicast_.clear();
   }
@@ -104,7 +119,7 @@ class Dealer {
   /// The holders that have sent least are filled up to one level, in one line along all that is wanted.
   void deal(const std::vector<int>& holders, const std::vector<Want>& wants) {
     if (is_small() || holders.size() == 1) {
-      for (const Want& want : wants) send(least_loaded(holders, want.to), want, -1);
+      for (const Want& want : wants) send_on(least_loaded(holders, want.to), want);
       return;
     }
     int64_t total = 0;
@@ -116,7 +131,7 @@ class Dealer {
         while (h + 1 < holders.size() && room[h] < std::min(unit_, want.end - want.begin)) room[h + 1] += room[h], ++h;
         int64_t end = std::min(want.end, want.begin + room[h] / unit_ * unit_);
         if (end <= want.begin || h + 1 == holders.size()) end = want.end;
-        send(holders[h], {want.to, want.begin, end}, -1);
+        send_on(holders[h], {want.to, want.begin, end});
         room[h] -= end - want.begin;
         want.begin = end;
       }
@@ -146,9 +161,20 @@ class Dealer {
         holders, {}, [&](int h) { return std::pair(sent_[static_cast<size_t>(h)], (h - to + size) % size); });
   }
 
+  /// From its source, or what it got from its target.
+  void send_on(int from, const Want& want) {
+    const auto relayed = relayed_.find(from);
+    if (relayed == relayed_.end()) return send(from, want, -1);
+    for (int32_t i : relayed->second) {
+      const Transfer got = plan_.transfers[static_cast<size_t>(i)];
+      send(from, {want.to, std::max(got.begin, want.begin), std::min(got.end, want.end)}, i);
+    }
+  }
+
   /// In parts that fit a bucket well.
   void send(int from, const Want& want, int32_t after) {
     const int64_t width = plan_.options.element_bytes, count = want.end - want.begin;
+    if (count <= 0) return;
     const int64_t most = std::max(part_bytes() / width / unit_ * unit_, int64_t{1});
     const int64_t parts = (count + most - 1) / most, each = ((count + parts - 1) / parts + unit_ - 1) / unit_ * unit_;
     for (int64_t begin = want.begin; begin < want.end; begin += each)
@@ -159,6 +185,7 @@ class Dealer {
   Plan& plan_;
   std::vector<int64_t> sent_;
   std::vector<std::pair<Ranks, Ranks>> multicast_;  // receivers of one node
+  std::map<int, std::vector<int32_t>> relayed_;     // the transfers that give a rank the whole fragment, which it may send on
   int32_t tensor_ = 0, fragment_ = 0;
   int64_t elements_ = 0, unit_ = 1;
 };
@@ -211,7 +238,7 @@ Plan with_fragments(const Table& table, const PlanOptions& options) {
   TANDEM_CHECK(options.element_bytes > 0 && options.bucket_bytes >= least, "a bucket of ", options.bucket_bytes, " bytes");
   Plan plan;
   plan.options = options;
-  plan.alias = is_alias(table);
+  plan.alias = options.may_alias && is_alias(table);
   if (plan.alias) return plan;
   plan.kind_of = table.kind_of;
   for (const Table::Kind& k : table.kinds)
@@ -219,7 +246,8 @@ Plan with_fragments(const Table& table, const PlanOptions& options) {
   return plan;
 }
 
-void fill(Plan& plan, int num_ranks, Mode mode) {
+/// Fills in the transfers, without buckets.
+void deal(Plan& plan, int num_ranks, Mode mode) {
   plan.mode = mode;
   struct Turn {
     int32_t tensor, number;
@@ -234,24 +262,54 @@ void fill(Plan& plan, int num_ranks, Mode mode) {
   std::ranges::stable_sort(turns, {}, [](const Turn& turn) { return turn.fragment->holders.size(); });
   Dealer dealer(plan, num_ranks);
   for (const Turn& turn : turns) dealer.deal(turn.tensor, turn.number, *turn.fragment);
-  fill_buckets(plan, num_ranks);
   count(plan, num_ranks);
+}
+
+/// The modes that can differ for these fragments.
+std::vector<Mode> modes_of(const Plan& plan) {
+  const auto node = [&](int r) { return plan.options.node_of(r); };
+  bool has_peers = false, has_relays = false;
+  for (const std::vector<Fragment>& fragments : plan.fragments)
+    for (const Fragment& f : fragments) {
+      int last = -1;  // the last node without a holder
+      int64_t near = 0;
+      for (int r : f.receivers)
+        if (std::ranges::binary_search(f.holders, node(r), {}, node)) ++near;
+        else has_peers |= node(r) == last, last = node(r);
+      has_relays |= near > 0 && near < std::ssize(f.receivers);
+    }
+  std::vector<Mode> modes;
+  if (has_peers) modes.push_back(Mode::kMulticast);
+  if (has_relays) modes.push_back(Mode::kGatherFirst);
+  modes.push_back(Mode::kDirect);
+  return modes;
 }
 
 }  // namespace
 
+const char* name_of(Mode mode) {
+  constexpr const char* kNames[] = {"direct", "multicast", "gather_first"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
 Plan make_plan(const Table& table, const PlanOptions& options, Mode mode) {
   Plan plan = with_fragments(table, options);
-  fill(plan, table.num_ranks, mode);
+  deal(plan, table.num_ranks, mode);
+  fill_buckets(plan, table.num_ranks);
   return plan;
 }
 
 Plan make_plan(const Table& table, const PlanOptions& options) {
-  Plan direct = with_fragments(table, options), multicast = direct;
-  fill(direct, table.num_ranks, Mode::kDirect);
-  if (direct.stats.bytes_across_nodes == direct.stats.lower_bound_across_nodes_bytes) return direct;
-  fill(multicast, table.num_ranks, Mode::kMulticast);
-  return multicast.stats.modelled_s < direct.stats.modelled_s ? multicast : direct;
+  const Plan undealt = with_fragments(table, options);
+  std::optional<Plan> best;
+  for (const Mode mode : modes_of(undealt)) {
+    Plan plan = undealt;
+    deal(plan, table.num_ranks, mode);
+    if (best && least_modelled_s(plan, table.num_ranks) >= best->stats.modelled_s) continue;
+    fill_buckets(plan, table.num_ranks);
+    if (!best || plan.stats.modelled_s < best->stats.modelled_s) best = std::move(plan);
+  }
+  return std::move(*best);
 }
 
 }  // namespace tandem::reshard

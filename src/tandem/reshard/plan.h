@@ -10,11 +10,15 @@
 
 namespace tandem::reshard {
 
-/// How ranks of one node get what all of them lack.
+/// Who gives it to ranks of nodes that lack a part.
 enum class Mode {
-  kDirect,     ///< each from a rank that holds it
-  kMulticast,  ///< each a share from another node, and the rest from each other
+  kDirect,       ///< to each a rank that holds it
+  kMulticast,    ///< of several of one node, each gets a share from another node, and the rest from each other
+  kGatherFirst,  ///< the same, and to other nodes also those that lacked it on a holder's node, once they have it
 };
+
+/// "direct", "multicast" or "gather_first".
+const char* name_of(Mode mode);
 
 /// What the time of a plan is modelled by.
 struct Links {
@@ -27,8 +31,10 @@ struct PlanOptions {
   int64_t element_bytes = 2;
   int64_t bucket_bytes = 64 << 20;  ///< most that one rank stages at a time
   int ranks_per_node = 0;           ///< 0: all ranks are of one node
-  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts.
-  bool overlap = true;
+  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts, so that
+  /// buckets hold less.
+  bool overlap = false;
+  bool may_alias = true;  ///< if not, equal layouts make a plan of copies
   bool checksums = false;  ///< each message ends with one, and a bucket has room for it
   Links links;
 
@@ -96,7 +102,7 @@ struct RankPlan {
   };
   std::vector<Bucket> buckets;
   size_t num_calls = 0;  ///< buckets from there on travel nowhere, on any rank
-  bool overlap = true, checksums = false;
+  bool overlap = false, checksums = false;
 };
 RankPlan part_of(const Plan& plan, int rank);
 

@@ -16,8 +16,12 @@ class Loads {
   /// The first bucket from `earliest` on in which both ranks have room for so many bytes. It is theirs then.
   int32_t place(const Transfer& t, int64_t bytes, int32_t earliest) {
     Rank &from = ranks_[static_cast<size_t>(t.from)], &to = ranks_[static_cast<size_t>(t.to)];
-    int32_t bucket = std::max({earliest, from.first_open, to.first_open});
-    while (!has_room(from, bucket, bytes, 0) || !has_room(to, bucket, 0, bytes)) ++bucket;
+    // Buckets that are nearly full are not looked at again, or the search would be quadratic.
+    const int64_t nearly_full = bucket_bytes_ / 16;
+    while (room(from.to_send, from.first_to_send) < nearly_full) ++from.first_to_send;
+    while (room(to.to_receive, to.first_to_receive) < nearly_full) ++to.first_to_receive;
+    int32_t bucket = std::max({earliest, from.first_to_send, to.first_to_receive});
+    while (room(from.to_send, bucket) < bytes || room(to.to_receive, bucket) < bytes) ++bucket;
     add(from, bucket, {bytes, 0});
     add(to, bucket, {0, bytes});
     return bucket;
@@ -26,7 +30,7 @@ class Loads {
   int64_t peak() const {
     int64_t peak = 0;
     for (const Rank& rank : ranks_)
-      for (int32_t b = 0; b < std::ssize(rank.buckets); ++b) peak = std::max(peak, staged(rank, b, 0, 0));
+      for (int32_t b = 0; b < std::ssize(rank.buckets); ++b) peak = std::max(peak, staged(rank, b));
     return peak;
   }
 
@@ -36,32 +40,45 @@ class Loads {
   };
   struct Rank {
     std::vector<Bytes> buckets;
-    int32_t first_open = 0;
+    std::vector<int64_t> to_send, to_receive;  // room for more bytes, by bucket
+    int32_t first_to_send = 0, first_to_receive = 0;
   };
+  int64_t room(const std::vector<int64_t>& rooms, int32_t bucket) const {
+    return bucket < std::ssize(rooms) ? rooms[static_cast<size_t>(bucket)] : bucket_bytes_;
+  }
   static Bytes at(const Rank& rank, int32_t bucket) {
     return bucket >= 0 && bucket < std::ssize(rank.buckets) ? rank.buckets[static_cast<size_t>(bucket)] : Bytes{};
   }
 
-  /// While a bucket travels; so much more than now is received in the one before, or sent in the one behind.
-  int64_t staged(const Rank& rank, int32_t bucket, int64_t more_before, int64_t more_behind) const {
+  /// While a bucket travels.
+  int64_t staged(const Rank& rank, int32_t bucket) const {
     const Bytes here = at(rank, bucket);
-    int64_t beside = 0;
-    if (overlap_) beside = std::max(at(rank, bucket - 1).received + more_before, at(rank, bucket + 1).sent + more_behind);
-    return here.sent + here.received + beside;
+    return here.sent + here.received + (overlap_ ? std::max(at(rank, bucket - 1).received, at(rank, bucket + 1).sent) : 0);
   }
-
-  bool has_room(const Rank& rank, int32_t bucket, int64_t sent, int64_t received) const {
-    if (staged(rank, bucket, 0, 0) + sent + received > bucket_bytes_) return false;
-    if (!overlap_) return true;
-    return staged(rank, bucket - 1, 0, sent) <= bucket_bytes_ && staged(rank, bucket + 1, received, 0) <= bucket_bytes_;
+  /// What is sent in a bucket is packed while the one before travels.
+  int64_t room_to_send(const Rank& rank, int32_t bucket) const {
+    const Bytes before = at(rank, bucket - 1);
+    const int64_t meanwhile = overlap_ ? before.sent + before.received + at(rank, bucket).sent : 0;
+    return bucket_bytes_ - std::max(staged(rank, bucket), meanwhile);
+  }
+  /// What is received in a bucket is unpacked while the one behind travels.
+  int64_t room_to_receive(const Rank& rank, int32_t bucket) const {
+    const Bytes behind = at(rank, bucket + 1);
+    const int64_t meanwhile = overlap_ ? behind.sent + behind.received + at(rank, bucket).received : 0;
+    return bucket_bytes_ - std::max(staged(rank, bucket), meanwhile);
   }
 
   void add(Rank& rank, int32_t bucket, Bytes more) {
-    rank.buckets.resize(std::max(rank.buckets.size(), static_cast<size_t>(bucket) + 1));
+    if (const size_t least = static_cast<size_t>(bucket) + 2; rank.buckets.size() < least) {
+      rank.buckets.resize(least);
+      for (auto* rooms : {&rank.to_send, &rank.to_receive}) rooms->resize(least, bucket_bytes_);
+    }
     Bytes& bytes = rank.buckets[static_cast<size_t>(bucket)];
     bytes.sent += more.sent, bytes.received += more.received;
-    // Buckets that are nearly full are not looked at again, or the search would be quadratic.
-    while (staged(rank, rank.first_open, 0, 0) > bucket_bytes_ - bucket_bytes_ / 16) ++rank.first_open;
+    for (int32_t b = std::max(bucket - 1, 0); b <= bucket + 1; ++b) {
+      rank.to_send[static_cast<size_t>(b)] = room_to_send(rank, b);
+      rank.to_receive[static_cast<size_t>(b)] = room_to_receive(rank, b);
+    }
   }
 
   const int64_t bucket_bytes_;
@@ -163,6 +180,25 @@ void fill_buckets(Plan& plan, int num_ranks) {
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
   const int64_t kept_bytes = std::ranges::max(kept_elements(plan, num_ranks)) * o.element_bytes;
   plan.num_buckets = std::max(plan.num_calls, (kept_bytes + o.bucket_bytes - 1) / o.bucket_bytes);
+}
+
+double least_modelled_s(const Plan& plan, int num_ranks) {
+  const PlanOptions& o = plan.options;
+  struct Load {
+    double near_s[2] = {}, far_s[2] = {};  // out, in
+  };
+  std::vector<Load> loads(static_cast<size_t>(num_ranks));
+  double longest_s = 0;
+  for (const Transfer& t : plan.transfers) {
+    const bool is_near = o.node_of(t.from) == o.node_of(t.to);
+    const double bytes_per_s = is_near ? o.links.near_bytes_per_s : o.links.far_bytes_per_s;
+    const double seconds = static_cast<double>((t.end - t.begin) * o.element_bytes) / bytes_per_s;
+    for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
+      Load& load = loads[static_cast<size_t>(rank)];
+      longest_s = std::max(longest_s, (is_near ? load.near_s : load.far_s)[way] += seconds);
+    }
+  }
+  return longest_s;
 }
 
 std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end) {

@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/launch.h"
 #include "tandem/planner/memory.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
@@ -49,13 +50,17 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   }
   add_origins(model::family::parameters(config_), train_ ? &train_->table() : nullptr, false);
   if (lora.rank > 0) add_origins(model::lora_parameters(config_, lora), trainer_ ? &trainer_->lora()->table() : nullptr, true);
-  if (context.placement.is_split() || context.train_layout != context.rollout_layout) make_rollout_weights();
+  const bool converts = context.gemm.dtype() != context.rollout_gemm.dtype();
+  if (converts || context.placement.is_split() || context.train_layout != context.rollout_layout) make_rollout_weights();
 }
 
 void Actor::make_rollout_weights() {
   const RankContext& c = context_;
   reshard::PlanOptions options;
-  options.element_bytes = static_cast<int64_t>(c10::elementSize(c.gemm.dtype()));
+  options.element_bytes = static_cast<int64_t>(c10::elementSize(c.switch_dtype()));
+  options.may_alias = c.gemm.dtype() == c.rollout_gemm.dtype();
+  options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
+  options.checksums = c.config.parallel.reshard_checksum;
   options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
   options.ranks_per_node = comm::ranks_per_machine(c.world);
   const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll, c.placement.rollout.first);
@@ -66,7 +71,7 @@ void Actor::make_rollout_weights() {
   }
   plan_ = reshard::part_of(plan, c.world.rank());
   if (!c.rolls_out()) return;
-  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm,
+  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm,
                                            WeightsHome{context_.device, "rollout_weights", nullptr, device::Keep::kNothing});
   if (!train_ || !c.config.memory.offload_train_param) return;
   rollout_->memory()->leave();
@@ -102,7 +107,7 @@ void Actor::load(const std::string& dir) {
 
 void Actor::switch_to_rollout() {
   if (!plan_) return;
-  const at::ScalarType dtype = context_.gemm.dtype();
+  const at::ScalarType dtype = context_.switch_dtype();
   const auto held = [&](const std::unique_ptr<ModelOnRank>& model) {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
   };

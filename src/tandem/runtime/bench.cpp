@@ -18,7 +18,7 @@
 #include "tandem/device/process.h"
 #include "tandem/model/flops.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/session/machine.h"
+#include "tandem/runtime/bench/report.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/run.h"
 #include "tandem/text/tokenizer_files.h"
@@ -30,18 +30,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-json row_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto median = [](const std::vector<double>& v) {
-    const size_t n = v.size();
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-  };
-  std::vector<double> deviations;
-  for (double v : values) deviations.push_back(std::abs(v - median(values)));
-  std::sort(deviations.begin(), deviations.end());
-  return {{"median", median(values)}, {"mad", median(deviations)}, {"min", values.front()}, {"max", values.back()}, {"n", values.size()}};
-}
 
 // The most this process ever held in memory, loading and the check of the answer included: what an arena does not count shows here.
 double peak_rss_bytes() {
@@ -60,19 +48,11 @@ json lengths_summary(std::vector<int64_t> lengths) {
           {"total", std::accumulate(lengths.begin(), lengths.end(), int64_t{0})}};
 }
 
-using Figures = std::map<std::string, std::vector<double>>;
-
 // `read` holds the conditions of this benchmark alone; those that every benchmark reads are added here.
 json report(const char* name, const BenchOptions& o, json read, const Figures& figures) {
   read.update({{"model", o.model}, {"dtype", o.dtype}, {"parity", o.parity}, {"seed", o.seed}, {"repeats", o.repeats},
                {"threads", o.threads > 0 ? o.threads : device::num_cores()}});
-  json rows = json::object();
-  for (const auto& [figure, values] : figures) rows[figure] = row_of(values);
-  const json machine = machine_report();
-  const std::string device = join_text("cpu: ", machine.at("cpu").get<std::string>(), ", ", machine.at("cores").get<int>(), " cores, ",
-                                       machine.at("isa").get<std::string>());
-  return {{"name", name}, {"commit", build_commit()}, {"device", device}, {"conditions", read}, {"machine", machine},
-          {"answer_checked", true}, {"rows", rows}};
+  return bench_report(name, read, figures);
 }
 
 // A folder that goes away with this object.

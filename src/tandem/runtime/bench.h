@@ -30,6 +30,11 @@ struct BenchOptions {
   bool swap_optimizer = false;       ///< train_step: as train.swap_optimizer
   int64_t micro_batch_tokens = 0;    ///< train_step: 0 takes the default of train.micro_batch_tokens
   bool parity = false;
+  int64_t samples = 1024;            ///< tensor_cache: of the batch, over all ranks
+  int64_t seq = 2048;                ///< tensor_cache: tokens of a sample
+  int64_t ranks = 2;                 ///< tensor_cache, switch: as threads of this process; under a launcher its processes are the ranks
+  std::string from_layout, to_layout;  ///< switch: of training, of rollout
+  int64_t bucket_mib = 64;           ///< switch: as parallel.reshard_bucket_mib
   int64_t seed = 0;
 };
 
@@ -42,5 +47,9 @@ const char* build_commit();
 nlohmann::json bench_grpo_step(const BenchOptions& options);
 nlohmann::json bench_generate(const BenchOptions& options);
 nlohmann::json bench_train_step(const BenchOptions& options);
+/// A batch from one stage to the next, with equal and unequal layouts. Null on ranks other than the first.
+nlohmann::json bench_tensor_cache(const BenchOptions& options);
+/// The weights of a model from one layout to another. Null on ranks other than the first.
+nlohmann::json bench_switch(const BenchOptions& options);
 
 }  // namespace tandem::runtime

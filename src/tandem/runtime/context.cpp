@@ -48,6 +48,14 @@ model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Gr
   return {dtype, choice};
 }
 
+// Whether generation computes in another dtype than training.
+bool has_own_dtype(const RunConfig& c) {
+  if (c.rollout.dtype.empty() || c.rollout.dtype == c.model.dtype) return false;
+  if (c.run.parity)
+    throw UserError("rollout.dtype", c.rollout.dtype + " with run.parity", "empty, or " + c.model.dtype + " as model.dtype");
+  return true;
+}
+
 }  // namespace
 
 namespace {
@@ -97,6 +105,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
       gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
+      rollout_gemm(has_own_dtype(c) ? agreed_products(dtype_of(c.rollout.dtype, "rollout.dtype"), c.run.parity, ranks) : gemm),
       stop_requested(std::move(stop)) {
   // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
   const bool same = train_layout.tp == rollout_layout.tp && train_layout.expert_tp() == rollout_layout.expert_tp();

@@ -54,6 +54,8 @@ struct RankContext {
   /// model/layout.h:Layout::speaks
   bool speaks_for_rollout() const { return rolls_out() && rollout_layout.speaks(rollout_rank()); }
   bool speaks_for_train() const { return trains() && train_layout.speaks(train_rank()); }
+  /// Of weights on the way to the rollout: the narrower.
+  c10::ScalarType switch_dtype() const { return gemm.dtype() == at::kBFloat16 ? gemm.dtype() : rollout_gemm.dtype(); }
   /// The ranks with the same work: all, or with a split placement those that train or those that generate.
   comm::Group& side() { return side_group ? *side_group : world; }
 
@@ -65,7 +67,7 @@ struct RankContext {
   std::unique_ptr<comm::Mesh> train_mesh, rollout_mesh;  ///< null on ranks that have no part in it
   device::Arena device, host;
   monitor::Recorder recorder;
-  model::kernel::Gemm gemm;
+  model::kernel::Gemm gemm, rollout_gemm;  ///< of training, and of the rollout's dtype
   StopRequested stop_requested;
   bool told_of_budget = false;  ///< that passes took more than memory.device_mib
 };

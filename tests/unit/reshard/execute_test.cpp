@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
+#include <ATen/Functions.h>
+
+#include <tuple>
 
 #include "box_tables.h"
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 
 namespace tandem::reshard {
@@ -24,38 +27,274 @@ at::Tensor slice(const at::Tensor& whole, const Box& box) {
   return t;
 }
 
+/// Random tensors before and after, and the part of one rank in them.
+struct Case {
+  int ranks;
+  Shapes shapes;
+  std::vector<Holding> source, target;
+  at::ScalarType source_dtype = at::kFloat, target_dtype = at::kFloat;
+
+  Case(RandomStream& random, int least_ranks)
+      : ranks(static_cast<int>(least_ranks + random.below(5 - least_ranks))),
+        shapes(random_shapes(random)),
+        source(random_layout(shapes, ranks, random)),
+        target(random_layout(shapes, ranks, random)) {}
+
+  at::ScalarType narrower() const { return source_dtype == at::kBFloat16 ? source_dtype : target_dtype; }
+  int64_t width() const { return static_cast<int64_t>(c10::elementSize(narrower())); }
+  Plan plan(PlanOptions options, Mode mode) const {
+    options.element_bytes = width();
+    return make_plan(table_of(ranks, source, target), options, mode);
+  }
+  at::Tensor values(int32_t number) const { return whole(shapes.of[static_cast<size_t>(number)], number, source_dtype); }
+
+  /// The source is a view into a larger tensor.
+  std::vector<Held> held(int rank) const {
+    std::vector<Held> all;
+    for (int32_t n = 0; n < std::ssize(source); ++n)
+      for (const Piece& p : source[static_cast<size_t>(n)])
+        if (p.rank == rank) all.push_back({n, p.box, slice(values(n), p.box)});
+    return all;
+  }
+  /// The target starts as rubbish.
+  std::vector<Held> wanted(int rank) const {
+    std::vector<Held> all;
+    for (int32_t n = 0; n < std::ssize(target); ++n)
+      for (const Piece& p : target[static_cast<size_t>(n)])
+        if (p.rank == rank) all.push_back({n, p.box, at::full(p.box.shape(), kRubbish, target_dtype)});
+    return all;
+  }
+  void expect_arrived(const std::vector<Held>& wanted) const {
+    for (const Held& w : wanted)
+      EXPECT_TRUE(at::equal(w.tensor, slice(values(w.number), w.box).to(narrower()).to(target_dtype))) << w.number;
+  }
+
+  static constexpr double kRubbish = -7;
+};
+
+constexpr Mode kModes[] = {Mode::kDirect, Mode::kMulticast, Mode::kGatherFirst};
+
 TEST(Execute, GivesWhatDirectSlicingGivesBitForBit) {
   constexpr uint64_t kSeed = 815;
-  for (uint64_t trial = 0; trial < 300; ++trial) {
+  const std::pair<at::ScalarType, at::ScalarType> dtypes[] = {
+      {at::kFloat, at::kFloat}, {at::kBFloat16, at::kBFloat16}, {at::kFloat, at::kBFloat16}, {at::kBFloat16, at::kFloat}};
+  for (uint64_t trial = 0; trial < 400; ++trial) {
     RandomStream random(kSeed, trial);
-    const int ranks = static_cast<int>(1 + random.below(4));
-    const Shapes shapes = random_shapes(random);
-    const auto source = random_layout(shapes, ranks, random), target = random_layout(shapes, ranks, random);
-    const at::ScalarType dtype = trial % 2 == 0 ? at::kFloat : at::kBFloat16;
-    const int64_t width = trial % 2 == 0 ? 4 : 2;
-    const PlanOptions options = {.element_bytes = width, .bucket_bytes = width * (1 + random.below(60)), .ranks_per_node = 2,
-                                 .overlap = trial % 4 < 2};
-    const Plan plan = make_plan(table_of(ranks, source, target), options, trial % 3 == 0 ? Mode::kMulticast : Mode::kDirect);
+    Case c(random, 1);
+    std::tie(c.source_dtype, c.target_dtype) = dtypes[trial % 4];
+    PlanOptions options = {.ranks_per_node = 2, .overlap = trial % 8 < 4, .checksums = trial % 16 < 8};
+    options.bucket_bytes = c.width() * (1 + random.below(60)) + (options.checksums ? 8 : 0);
+    const Plan plan = c.plan(options, kModes[trial % 3]);
     if (plan.alias) continue;
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial);
-    comm::run_local(ranks, 30, [&](comm::Group& world) {
-      std::vector<Held> held, wanted;
-      for (int32_t n = 0; n < std::ssize(shapes.of); ++n) {
-        const at::Tensor all = whole(shapes.of[static_cast<size_t>(n)], n, dtype);
-        // The source is a view into a larger tensor, the target starts as rubbish.
-        for (const Piece& p : source[static_cast<size_t>(n)])
-          if (p.rank == world.rank()) held.push_back({n, p.box, slice(all, p.box)});
-        for (const Piece& p : target[static_cast<size_t>(n)])
-          if (p.rank == world.rank()) wanted.push_back({n, p.box, at::full(p.box.shape(), -7, dtype)});
-      }
-      const Moved moved = execute(part_of(plan, world.rank()), world, held, wanted, {dtype});
-      for (const Held& w : wanted)
-        EXPECT_TRUE(at::equal(w.tensor, slice(whole(shapes.of[static_cast<size_t>(w.number)], w.number, dtype), w.box))) << w.number;
+    comm::run_local(c.ranks, 30, [&](comm::Group& world) {
+      const std::vector<Held> wanted = c.wanted(world.rank());
+      const Moved moved = execute(part_of(plan, world.rank()), world, c.held(world.rank()), wanted, {c.narrower()});
+      c.expect_arrived(wanted);
       EXPECT_EQ(moved.sent_bytes, plan.stats.sent_bytes[world.rank()]);
       EXPECT_EQ(moved.received_bytes, plan.stats.received_bytes[world.rank()]);
+      EXPECT_LE(moved.staging_peak_bytes, plan.stats.staging_peak_bytes);
       EXPECT_LE(moved.staging_peak_bytes, plan.options.bucket_bytes);
     });
   }
+}
+
+/// What a bucket reads or writes, as views.
+std::vector<at::Tensor> views(const std::vector<Held>& held, const RankPlan::Bucket& bucket, bool is_source) {
+  std::vector<at::Tensor> all;
+  const auto add = [&](int32_t number, const Box& box) {
+    for (const Held& h : held) {
+      if (h.number != number || intersect(h.box, box) != box) continue;
+      at::Tensor part = h.tensor;
+      for (size_t d = 0; d < box.begin.size(); ++d)
+        part = part.narrow(static_cast<int64_t>(d), box.begin[d] - h.box.begin[d], box.extent(d));
+      all.push_back(part);
+      return;
+    }
+    ADD_FAILURE() << "no box for a part of tensor " << number;
+  };
+  for (const RankPlan::Copy& copy : bucket.copies) add(copy.number, copy.box);
+  for (const RankPlan::Move& m : is_source ? bucket.sends : bucket.receives)
+    if (!(is_source && m.from_target))
+      for (const Box& box : m.boxes) add(m.number, box);
+  return all;
+}
+
+// What the memory of a switch rests on: a target may get its pages in before_bucket, and a source lose them in after_bucket of the last
+// bucket that reads it.
+TEST(Execute, TellsBeforeATargetIsWrittenAndOnceASourceIsReadForTheLastTime) {
+  constexpr uint64_t kSeed = 816;
+  size_t num_buckets = 0;
+  for (uint64_t trial = 0; trial < 200; ++trial) {
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial);
+    RandomStream random(kSeed, trial);
+    const Case c(random, 1);
+    const PlanOptions options = {.bucket_bytes = 4 * (1 + random.below(60)), .ranks_per_node = 2, .overlap = trial % 2 == 0};
+    const Plan plan = c.plan(options, kModes[trial % 3]);
+    if (plan.alias) continue;
+    comm::run_local(c.ranks, 30, [&](comm::Group& world) {
+      const RankPlan part = part_of(plan, world.rank());
+      std::vector<Held> held = c.held(world.rank());
+      for (Held& h : held) h.tensor = h.tensor.clone();
+      const std::vector<Held> wanted = c.wanted(world.rank());
+      size_t next = 0;
+      const auto before = [&](size_t b) {
+        EXPECT_EQ(b, next);
+        for (const at::Tensor& t : views(wanted, part.buckets[b], false)) EXPECT_TRUE(t.eq(Case::kRubbish).all().item<bool>());
+      };
+      const auto after = [&](size_t b) {
+        EXPECT_EQ(b, next++);
+        for (const at::Tensor& t : views(wanted, part.buckets[b], false)) EXPECT_FALSE(t.eq(Case::kRubbish).any().item<bool>());
+        std::vector<at::Tensor> kept;  // is read later: put back after the rest is spoiled
+        for (size_t later = b + 1; later < part.buckets.size(); ++later)
+          for (const at::Tensor& t : views(held, part.buckets[later], true)) kept.push_back(t);
+        std::vector<at::Tensor> values;
+        for (const at::Tensor& t : kept) values.push_back(t.clone());
+        // Of a bucket that is packed already nothing is needed, but the thread that packs is this one: nothing races.
+        for (const at::Tensor& t : views(held, part.buckets[b], true)) t.fill_(99);
+        for (size_t i = 0; i < kept.size(); ++i) kept[i].copy_(values[i]);
+      };
+      (void)execute(part, world, held, wanted, {at::kFloat, before, after});
+      EXPECT_EQ(next, part.buckets.size());
+      c.expect_arrived(wanted);
+      if (world.rank() == 0) num_buckets += next;
+    });
+  }
+  EXPECT_GT(num_buckets, 500u);
+}
+
+TEST(Execute, OfEqualLayoutsAndAnotherDtypeCopiesInBucketsWithoutACall) {
+  const Holding holding = {{0, {{0}, {64}}}, {1, {{64}, {128}}}};
+  const Plan plan = make_plan(table_of(2, {holding}, {holding}), {.element_bytes = 2, .bucket_bytes = 32, .may_alias = false});
+  EXPECT_FALSE(plan.alias);
+  EXPECT_EQ(plan.num_calls, 0);
+  EXPECT_EQ(plan.num_buckets, 4);  // 128 bytes of each rank
+  auto alone = comm::single();
+  const at::Tensor values = whole({128}, 0, at::kFloat), got = at::full({64}, -7, at::kBFloat16);
+  const Held held[] = {{0, holding[0].box, values.narrow(0, 0, 64)}}, wanted[] = {{0, holding[0].box, got}};
+  const Moved moved = execute(part_of(plan, 0), *alone, held, wanted, {at::kBFloat16});
+  EXPECT_TRUE(at::equal(got, values.narrow(0, 0, 64).to(at::kBFloat16)));
+  EXPECT_EQ(alone->traffic().of(comm::Operation::kAllToAllV).calls, 0);
+  EXPECT_EQ(moved.staging_peak_bytes, 0);
+  EXPECT_EQ(moved.copied_bytes, 128);
+}
+
+/// Does something to the messages of one rank, between it and the group.
+class Wire : public comm::Group {
+ public:
+  using Change = std::function<void(std::span<std::byte> receive)>;
+  Wire(comm::Group& inner, Change change) : Group(inner.name(), inner.rank(), ranks_of(inner)), inner_(inner), change_(std::move(change)) {}
+  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
+
+ private:
+  static std::vector<int> ranks_of(const comm::Group& group) {
+    std::vector<int> ranks;
+    for (int r = 0; r < group.size(); ++r) ranks.push_back(group.world_rank(r));
+    return ranks;
+  }
+  void do_barrier() override { inner_.barrier(); }
+  void do_broadcast(at::Tensor& tensor, int root) override { inner_.broadcast(tensor, root); }
+  void do_all_reduce(at::Tensor& tensor, comm::ReduceOp op) override { inner_.all_reduce(tensor, op); }
+  void do_all_gather(at::Tensor& out, const at::Tensor& in) override { inner_.all_gather(out, in); }
+  void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override { inner_.reduce_scatter(out, in); }
+  void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                       std::span<const int64_t> receive_bytes) override {
+    inner_.all_to_all_v(send, send_bytes, receive, receive_bytes);
+    change_(receive);
+  }
+  void do_send(const at::Tensor& tensor, int to, int tag) override { inner_.send(tensor, to, tag); }
+  void do_receive(at::Tensor& tensor, int from, int tag) override { inner_.receive(tensor, from, tag); }
+  std::unique_ptr<comm::Group> do_split(int color, const std::string& name) override { return inner_.split(color, name); }
+
+  comm::Group& inner_;
+  Change change_;
+};
+
+/// Two ranks exchange their halves of three tensors of 64 elements, in several buckets.
+struct Exchange {
+  std::vector<Holding> source, target;
+  Plan plan;
+
+  explicit Exchange(bool checksums) {
+    for (int n = 0; n < 3; ++n) {
+      const Box low{{0}, {32}}, high{{32}, {64}};
+      source.push_back({{0, low}, {1, high}});
+      target.push_back({{0, high}, {1, low}});
+    }
+    plan = make_plan(table_of(2, source, target), {.element_bytes = 4, .bucket_bytes = 256, .overlap = true, .checksums = checksums});
+  }
+  void run(comm::Group& world, const ExecuteOptions& options) const {
+    std::vector<Held> held, wanted;
+    for (int32_t n = 0; n < 3; ++n)
+      for (const auto& [layout, all] : {std::pair(&source, &held), std::pair(&target, &wanted)}) {
+        const Box& box = (*layout)[static_cast<size_t>(n)][static_cast<size_t>(world.rank())].box;
+        all->push_back({n, box, slice(whole({64}, n, at::kFloat), box).clone()});
+      }
+    (void)execute(part_of(plan, world.rank()), world, held, wanted, options);
+  }
+};
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Execute, NamesTheMessageWhoseChecksumIsWrong) {
+  const Exchange exchange(true);
+  ASSERT_GT(exchange.plan.num_calls, 2);
+  const auto run = [&](size_t spoiled_call) {
+    return error_of([&] {
+      comm::run_local(2, 30, [&](comm::Group& world) {
+        size_t call = 0;
+        Wire wire(world, [&](std::span<std::byte> receive) {
+          if (world.rank() == 1 && call++ == spoiled_call && !receive.empty()) receive[receive.size() / 2] ^= std::byte{1};
+        });
+        exchange.run(wire, {at::kFloat});
+      });
+    });
+  };
+  EXPECT_EQ(run(99), "");
+  const RankPlan part = part_of(exchange.plan, 1);
+  size_t num_messages = 0;
+  for (size_t bucket = 0; bucket < part.num_calls; ++bucket) {
+    const auto& moves = part.buckets[bucket].receives;
+    if (moves.empty()) continue;
+    ++num_messages;
+    EXPECT_EQ(run(bucket), join_text("rank 1: switch: bucket ", bucket, " from rank 0 to rank 1 with tensors ", moves.front().number,
+                                     " to ", moves.back().number, " is not what was sent: its checksum differs"));
+  }
+  EXPECT_GT(num_messages, 1u);
+}
+
+TEST(Execute, EndsOnBothSidesWithTheFirstCause) {
+  const Exchange exchange(false);
+  const auto seconds_of = [&](const auto& make_options, const Wire::Change& change, const std::string& cause) {
+    const double begin_s = now_s();
+    EXPECT_EQ(error_of([&] {
+                comm::run_local(2, 30, [&](comm::Group& world) {
+                  Wire wire(world, [&](std::span<std::byte> bytes) {
+                    if (world.rank() == 1) change(bytes);
+                  });
+                  exchange.run(wire, make_options(world.rank()));
+                });
+              }),
+              cause);
+    return now_s() - begin_s;
+  };
+  // The side that packs fails on one rank while the other waits for its bucket.
+  const auto failing = [](int rank) {
+    return ExecuteOptions{at::kFloat, [rank](size_t bucket) {
+                            if (rank == 1 && bucket == 1) throw UserError("disk", "is full", "expected room");
+                          }};
+  };
+  EXPECT_LT(seconds_of(failing, [](std::span<std::byte>) {}, "disk: is full (expected room)"), 10);
+  // The transfer fails.
+  const auto plain = [](int) { return ExecuteOptions{at::kFloat}; };
+  EXPECT_LT(seconds_of(plain, [](std::span<std::byte>) { throw PeerError("the cable broke"); }, "the cable broke"), 10);
 }
 
 TEST(Execute, OfAnAliasMovesNothing) {

@@ -62,17 +62,40 @@ class Bench : public Command {
     add_checked(*train, "--recompute", &options_.recompute, "What the backward pass computes again", one_of({"none", "selective", "full"}));
     train->add_flag("--swap-optimizer", options_.swap_optimizer, "Keep the optimizer's state in host memory");
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json --train-layout dp2");
+
+    cache_ = add_modelless(app, "tensor_cache", "A batch from one stage to the next, among ranks", runtime::bench_tensor_cache);
+    add_count(*cache_, "--samples", options_.samples, "Samples of the batch, over all ranks");
+    add_checked(*cache_, "--seq", &options_.seq, "Tokens of a sample; ragged ones have an eighth of it or more", at_least(8));
+    add_checked(*cache_, "--ranks", &options_.ranks, "Ranks as threads; under mpirun the processes are the ranks", at_least(2));
+    add_seed(*cache_);
+    cache_->footer("Example:\n  scripts/mpi -n 2 build/release/tandem bench tensor_cache --samples 1024 --seq 2048");
+
+    switch_ = add_modelless(app, "switch", "Weights from one layout to another, among ranks", runtime::bench_switch);
+    switch_->add_option("--model", options_.model, "Hugging Face directory of the model")->required()->type_name("DIR");
+    switch_->add_option("--from", options_.from_layout, "Layout of training, such as dp2,pp2")->required()->type_name("LAYOUT");
+    switch_->add_option("--to", options_.to_layout, "Layout of generation, on as many ranks")->required()->type_name("LAYOUT");
+    add_checked(*switch_, "--ranks", &options_.ranks, "Ranks as threads; under mpirun the processes are the ranks", at_least(1));
+    add_checked(*switch_, "--bucket-mib", &options_.bucket_mib, "Most staging memory of a rank", at_least(1));
+    add_compute(*switch_, device_, options_.dtype, options_.threads);
+    switch_->footer(
+        "Each repeat checks that every rank ends with the checkpoint as loaded in its new layout.\n"
+        "Example:\n  tandem bench switch --model DIR --from tp2,pp2 --to dp4 --ranks 4\n"
+        "  scripts/mpi -n 2 build/release/tandem bench switch --model DIR --from pp2 --to tp2");
     app.footer(
         "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
         "Example:\n  tandem bench grpo_step --help");
   }
+
+  bool is_for_every_rank() const override { return cache_->count() + switch_->count() > 0; }
 
   void run() override {
     if (device_ != "cpu") throw UserError("--device", "is " + device_ + ", and this build has no CUDA backend", "expected cpu");
     if (!lengths_path_.empty()) options_.lengths = read_lengths(lengths_path_);
     for (const auto& [app, bench] : benches_) {
       if (app->count() == 0) continue;
-      const std::string text = bench(options_).dump(2) + "\n";
+      const json object = bench(options_);
+      if (object.is_null()) return;  // another rank reports
+      const std::string text = object.dump(2) + "\n";
       std::cout << text << std::flush;
       write_out(text);
     }
@@ -82,16 +105,23 @@ class Bench : public Command {
   using Function = json (*)(const runtime::BenchOptions&);
 
   CLI::App* add(CLI::App& app, const char* name, const char* summary, Function bench) {
-    CLI::App* sub = app.add_subcommand(name, summary);
+    CLI::App* sub = add_modelless(app, name, summary, bench);
     sub->add_option("--model", options_.model, "Hugging Face directory of the model")->required()->type_name("DIR");
-    add_count(*sub, "--repeats", options_.repeats, "Measured repeats");
-    sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
-    add_checked(*sub, "--seed", &options_.seed, "Seed of the workload", at_least(0));
+    add_seed(*sub);
     add_compute(*sub, device_, options_.dtype, options_.threads);
     sub->add_flag("--parity", options_.parity, "In parity mode")->group("Computing");
+    return sub;
+  }
+
+  CLI::App* add_modelless(CLI::App& app, const char* name, const char* summary, Function bench) {
+    CLI::App* sub = app.add_subcommand(name, summary);
+    add_count(*sub, "--repeats", options_.repeats, "Measured repeats");
+    sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
     benches_.emplace_back(sub, bench);
     return sub;
   }
+
+  void add_seed(CLI::App& app) { add_checked(app, "--seed", &options_.seed, "Seed of the workload", at_least(0)); }
 
   static void add_count(CLI::App& app, const char* name, int64_t& value, const char* help) {
     add_checked(app, name, &value, help, at_least(1));
@@ -106,6 +136,7 @@ class Bench : public Command {
   }
 
   runtime::BenchOptions options_;
+  CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks
   std::string device_ = "cpu";
   std::string out_, lengths_path_;
   std::vector<std::pair<CLI::App*, Function>> benches_;

@@ -18,6 +18,8 @@ class Command {
   /// Adds options and, as the footer of the help, examples.
   virtual void declare(CLI::App& app) = 0;
   virtual void run() = 0;
+  /// Whether every process runs it under mpirun; else it is work for the first. Asked after the parse.
+  virtual bool is_for_every_rank() const { return false; }
 };
 
 std::unique_ptr<Command> run_command();

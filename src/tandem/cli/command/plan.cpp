@@ -19,7 +19,7 @@ namespace {
 json object_of(const planner::ReshardCost& c) {
   return {{"ranks", c.ranks},
           {"alias", c.alias},
-          {"mode", c.multicast ? "multicast" : "direct"},
+          {"mode", c.mode},
           {"bytes_total", c.bytes_total},
           {"lower_bound_bytes", c.lower_bound_bytes},
           {"bytes_sent_max", c.bytes_sent_max},

@@ -39,6 +39,7 @@ class Train : public Command {
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
   }
 
+  bool is_for_every_rank() const override { return true; }
   void run() override {
     runtime::RunRequest request;
     request.config = recipe_.load();

@@ -99,6 +99,7 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
+  field("reshard_checksum", o.reshard_checksum, "Each message of a switch carries a checksum; a wrong one ends the run with an error.");
 }
 
 void describe(OptionVisitor& field, MemoryOptions& o) {
@@ -126,6 +127,8 @@ void describe(OptionVisitor& field, RolloutOptions& o) {
   describe(field, o.engine);
   describe(field, o.sampling);
   field("stop", o.stop, "Texts that end a response; they are cut off.");
+  field("dtype", o.dtype, "Compute dtype of generation; empty is model.dtype. If it is another, each switch converts the weights.",
+        one_of({"", "float32", "bfloat16"}));
 }
 
 void describe(OptionVisitor& field, RunConfig& o) {

@@ -75,6 +75,7 @@ struct ParallelOptions {
   double deadline_s = 600;
   int64_t exchange_steps = 8;
   int64_t reshard_bucket_mib = 64;
+  bool reshard_checksum = false;
 };
 void describe(OptionVisitor& field, ParallelOptions& o);
 
@@ -104,6 +105,7 @@ struct RolloutOptions {
   rollout::Options engine;
   rollout::Sampling sampling;
   std::vector<std::string> stop;
+  std::string dtype;  ///< "": that of the model
 };
 void describe(OptionVisitor& field, RolloutOptions& o);
 

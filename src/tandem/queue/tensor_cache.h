@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Batches stay where they were born: the rows of samples that this rank holds, field by field, without padding. Stages read them in
+// place. Where two stages lay a batch out differently, a row plan and one exchange move what must move.
+//
+//   cache.put(ids, columns)              what this rank made; the columns are moved in
+//   cache.announce(id, lengths)          rows of others, so that both sides know the bytes
+//   cache.move(world, plan_rows(...))    the rows that the next stage wants here
+//   cache.read<float>(id, field)         in place
+//   cache.drop(ids)                      the batch is trained
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "tandem/base/check.h"
+#include "tandem/comm/group.h"
+#include "tandem/data/columns.h"
+#include "tandem/data/row_plan.h"
+
+namespace tandem::queue {
+
+/// A field of a sample. Fields of one part are on the same ranks.
+struct CacheField {
+  std::string name;
+  data::Values type;    ///< empty values of its type
+  int32_t part = 0;
+};
+
+/// What one move did on this rank.
+struct RowsMoved {
+  int64_t sent_bytes = 0, received_bytes = 0;  ///< of rows; the exchange adds at most 7 bytes for each pair of ranks
+};
+
+/// Ownership  columns are moved in; what moves from other ranks lies in a buffer of the cache, which is used again once its rows are
+///            dropped. A span that read() gave is valid until its sample is dropped.
+/// Threads    one.
+/// Blocking   move alone waits for peers, at most the group's deadline.
+/// Errors     InternalError for a row that is not here, or twice; PeerError from the group.
+/// Read next  data/row_plan.h, docs/design/tensor_cache.md
+class TensorCache {
+ public:
+  explicit TensorCache(std::vector<CacheField> fields);
+
+  size_t num_fields() const { return fields_.size(); }
+  int32_t num_parts() const { return num_parts_; }
+  size_t field(const std::string& name) const;
+
+  /// Rows made here, in the order of `ids`: one column for each field, others are left out.
+  void put(std::span<const SampleId> ids, data::Fields columns);
+  /// Entries of each field of a row, wherever it is. A row that is known keeps what it has.
+  void announce(SampleId id, std::span<const int64_t> lengths);
+
+  bool knows(SampleId id) const { return slots_.contains(id); }
+  bool holds(data::RowPart row) const;
+  /// Of a row that is known.
+  std::span<const int64_t> lengths(SampleId id) const;
+  int64_t num_bytes(data::RowPart row) const;
+  /// The entries of a field that is here.
+  template <class T>
+  std::span<const T> read(SampleId id, size_t field) const;
+  /// Samples with a row here.
+  int64_t num_held() const;
+
+  /// Sends and receives what the plan says, in one all_to_all_v; no message where it is empty. Collective over `group`, with the same
+  /// plan and the lengths of its rows known on every rank that it names.
+  RowsMoved move(comm::Group& group, std::span<const data::RowMove> plan);
+
+  /// Forgets rows, here or announced. Those that are not known are passed over.
+  void drop(std::span<const SampleId> ids);
+
+ private:
+  struct Buffer {
+    std::unique_ptr<std::byte[]> data;
+    size_t capacity = 0;
+    std::byte* room(size_t bytes);
+  };
+  /// Memory that rows lie in, until the last of them is dropped.
+  struct Block {
+    std::variant<std::monostate, data::Fields, Buffer> memory;
+    int64_t num_rows = 0;
+  };
+  using Pair = std::vector<data::RowPart>;  // what one rank sends another
+
+  size_t slot_of(SampleId id) const;
+  size_t new_slot(SampleId id);
+  size_t cell(size_t slot, size_t field) const { return slot * fields_.size() + field; }
+  size_t new_block();
+  void place(size_t slot, int32_t part, size_t block);
+  void release(size_t block);
+  /// The pieces of what a pair moves, in the order they travel: wide elements first, so that each is aligned.
+  template <class Take>
+  void each_piece(const Pair& rows, Take take) const;
+  int64_t padded_bytes(const Pair& rows, int64_t& payload) const;
+
+  std::vector<CacheField> fields_;
+  std::vector<size_t> widths_;             // bytes of an element, by field
+  std::vector<size_t> by_width_;           // fields, the widest elements first
+  int32_t num_parts_ = 1;
+  std::unordered_map<SampleId, size_t> slots_;
+  std::vector<size_t> free_slots_;
+  std::vector<int64_t> lengths_;           // by slot and field
+  std::vector<const std::byte*> at_;       // by slot and field
+  std::vector<int64_t> block_of_;          // by slot and part; -1: not here
+  std::vector<Block> blocks_;
+  std::vector<size_t> free_blocks_;
+  std::vector<Buffer> idle_;               // receive buffers whose rows are gone
+  Buffer send_;
+};
+
+template <class T>
+std::span<const T> TensorCache::read(SampleId id, size_t field) const {
+  const size_t slot = slot_of(id), at = cell(slot, field);
+  TANDEM_CHECK(std::holds_alternative<std::vector<T>>(fields_[field].type), "field ", fields_[field].name, " has another type");
+  TANDEM_CHECK(holds({id, fields_[field].part}), "field ", fields_[field].name, " of sample ", value(id), " is not here");
+  return {reinterpret_cast<const T*>(at_[at]), static_cast<size_t>(lengths_[at])};
+}
+
+}  // namespace tandem::queue
