@@ -127,8 +127,8 @@ class Switch {
     if (broken.empty()) return;
     const auto [first, last] = std::ranges::minmax(broken, {}, &RankPlan::Move::number);
     const int from = group_.world_rank(broken.front().peer), to = group_.world_rank(group_.rank());
-    throw PeerError(join_text("rank ", to, ": switch: bucket ", bucket, " from rank ", from, " to rank ", to, " with tensors ", first.number,
-                              " to ", last.number, " is not what was sent: its checksum differs"));
+    throw PeerError(join_text("rank ", to, ": switch: bucket ", bucket, " from rank ", from, " to rank ", to, " with tensors ",
+                              first.number, " to ", last.number, " is not what was sent: its checksum differs"));
   }
 
   const RankPlan& plan_;

@@ -150,7 +150,8 @@ class Copies {
       const int64_t bucket = (done_ + begin) * buckets / elements_;
       const int64_t first_of_next = ((bucket + 1) * elements_ + buckets - 1) / buckets;
       const int64_t end = std::min(count, first_of_next - done_);
-      for (Box& piece : boxes_of_range(box, begin, end)) part_.buckets[static_cast<size_t>(bucket)].copies.push_back({tensor, std::move(piece)});
+      for (Box& piece : boxes_of_range(box, begin, end))
+        part_.buckets[static_cast<size_t>(bucket)].copies.push_back({tensor, std::move(piece)});
       begin = end;
     }
     done_ += count;
