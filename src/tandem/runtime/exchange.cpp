@@ -73,31 +73,4 @@ double sum_over(comm::Group& world, double mine) {
   return sum.data_ptr<double>()[0];
 }
 
-void exchange_rows(comm::Group& world, std::vector<std::vector<float>>& rows, bool speaks) {
-  if (world.size() == 1) return;
-  // [index, length, values...] for each row this rank owns; indices and lengths as raw 64-bit words.
-  std::vector<std::byte> packed;
-  const auto put = [&](const void* from, size_t bytes) {
-    const auto* p = static_cast<const std::byte*>(from);
-    packed.insert(packed.end(), p, p + bytes);
-  };
-  for (size_t i = 0; speaks && i < rows.size(); ++i) {
-    if (rows[i].empty()) continue;
-    const uint64_t head[2] = {i, rows[i].size()};
-    put(head, sizeof head);
-    put(rows[i].data(), rows[i].size() * sizeof(float));
-  }
-  for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, packed)) {
-    for (size_t at = 0; at < part.size();) {
-      uint64_t head[2];
-      std::memcpy(head, part.data() + at, sizeof head);
-      at += sizeof head;
-      TANDEM_CHECK(head[0] < rows.size() && at + head[1] * sizeof(float) <= part.size(), "rows from a peer");
-      rows[head[0]].resize(head[1]);
-      std::memcpy(rows[head[0]].data(), part.data() + at, head[1] * sizeof(float));
-      at += head[1] * sizeof(float);
-    }
-  }
-}
-
 }  // namespace tandem::runtime

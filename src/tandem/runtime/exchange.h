@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host data between ranks: groups and rows of floats travel packed, without padding.
+// Host data between ranks. The bodies of a run's samples travel by session/batch_rows.h.
 
 #include <functional>
 #include <string>
@@ -27,8 +27,5 @@ void run_alike(comm::Group& world, const std::function<void()>& work);
 
 /// Collective.
 double sum_over(comm::Group& world, double mine);
-
-/// `rows[i]` is filled by the rank that owns row i and empty elsewhere; afterwards filled everywhere. Collective.
-void exchange_rows(comm::Group& world, std::vector<std::vector<float>>& rows, bool speaks);
 
 }  // namespace tandem::runtime

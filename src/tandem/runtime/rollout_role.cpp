@@ -65,6 +65,7 @@ void RolloutRole::generate() {
     engine_.step();
     for (data::Group& group : engine_.finished()) {
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
+      parts_.bodies.keep(group);
       scorer_.submit(std::move(group));
     }
   }
@@ -87,7 +88,10 @@ std::vector<data::Group> RolloutRole::graded() {
 
 void RolloutRole::run_round() {
   generate();
-  for (const data::Group& group : exchange_groups(context_.world, graded(), context_.speaks_for_rollout())) parts_.queue.put(group);
+  std::vector<data::Group> mine = graded();
+  const double begin = now_s();
+  for (const data::Group& head : parts_.bodies.exchange(std::move(mine), context_.speaks_for_rollout())) parts_.queue.put(head);
+  context_.recorder.add("time/exchange_s", now_s() - begin);
   const bool busy = engine_.running() || scorer_.num_pending() > 0 || parts_.queue.num_may_start() > 0 || parts_.queue.batch_ready();
   TANDEM_CHECK(context_.any(busy), "no batch is ready, no group runs and none may start");
 }

@@ -3,7 +3,7 @@
 // The rollout role: starts as many groups as the staleness rule lets it, generates, has them scored beside generation, and
 // puts them into the queue.
 //
-//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of groups
+//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of heads
 //   gives     scored groups to the queue    woken by   the loop of the run
 
 #include <memory>
@@ -14,6 +14,7 @@
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/context.h"
+#include "tandem/runtime/session/batch_rows.h"
 #include "tandem/runtime/session/prompt_stream.h"
 
 namespace tandem::runtime {
@@ -24,6 +25,7 @@ struct RolloutParts {
   const PromptStream& prompts;
   const reward::Rule& reward;
   queue::SampleQueue& queue;
+  BatchRows& bodies;
   int64_t max_context_tokens;   ///< of training and of evaluation
 };
 
