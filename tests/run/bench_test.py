@@ -75,6 +75,25 @@ def check_grpo_step(program):
     said("grpo_step: its own conditions and no others")
 
 
+def check_tensor_cache(program):
+    run = ["bench", "tensor_cache", "--samples", 36, "--seq", 64, "--repeats", 2, "--seed", 3]
+    half = 36 // 2 * (64 * 12 + 20)  # every second sample of each of two ranks: tokens, log-probabilities, three numbers
+    for launcher, ranks, more in (([], 2, []), ([], 3, ["--ranks", 3]), (rf.mpi(2), 2, [])):
+        out = program.done([*run, *more], launcher=launcher)
+        report = json.loads(out.stdout)
+        are = "processes" if launcher else "threads"
+        assert report["conditions"] == {"samples": 36, "seq": 64, "ranks": ranks, "ranks_are": are, "seed": 3, "repeats": 2}, report
+        rows = report["rows"]
+        assert report["answer_checked"] and rows["equal_bytes"]["max"] == rows["ragged_equal_bytes"]["max"] == 0, rows
+        assert rows["bytes"]["median"] == (half if ranks == 2 else half * 4 // 3), rows
+        assert 0 < rows["ragged_bytes"]["median"] < rows["bytes"]["median"], rows
+        assert rows["unequal_s"]["n"] == rows["equal_s"]["n"] == 2 and rows["start_skew_s"]["n"] == 4, rows
+        assert rows["start_skew_s"]["min"] >= 0, rows
+    program.refused([*run, "--ranks", 1], 2, "--ranks")
+    program.refused([*run, "--model", MODEL], 2, "--model")
+    said("tensor_cache: every row arrives, and the bytes are those of the rows that move")
+
+
 def check_commit(scratch):
     """What the build embeds: outside git `unknown`; a new file only when the commit is another."""
     def write(source):
@@ -122,6 +141,7 @@ def main():
         check_generate(program, lengths)
         check_train_step(program, lengths)
         check_grpo_step(program)
+        check_tensor_cache(program)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ namespace tandem::data {
 
 std::vector<RowMove> plan_rows(std::span<const RowPlace> places) {
   std::vector<RowMove> moves;
-  std::vector<int64_t> sent;  // bytes by rank
-  const auto sent_by = [&](int rank) -> int64_t& {
-    if (std::ssize(sent) <= rank) sent.resize(static_cast<size_t>(rank) + 1);
-    return sent[static_cast<size_t>(rank)];
-  };
+  int ranks = 0;
+  for (const RowPlace& place : places)
+    for (int holder : place.holders) ranks = std::max(ranks, holder + 1);
+  std::vector<int64_t> sent(static_cast<size_t>(ranks));  // bytes by rank
+  const auto sent_by = [&](int rank) -> int64_t& { return sent[static_cast<size_t>(rank)]; };
   for (const RowPlace& place : places) {
     TANDEM_CHECK(!place.holders.empty() || place.wanters.empty(), "nobody holds sample ", value(place.row.sample));
     for (int to : place.wanters) {

@@ -35,7 +35,7 @@ std::string group_column(int64_t id) { return join_text("group ", id); }
 
 }  // namespace
 
-std::vector<std::byte> SampleQueue::state() const {
+std::vector<std::byte> SampleQueue::state(const Rewrite& rewritten) const {
   std::lock_guard lock(mutex_);
   TANDEM_CHECK(!formed_, "the state of a queue is saved between a commit and the next take");
   data::Fields saved;
@@ -52,7 +52,7 @@ std::vector<std::byte> SampleQueue::state() const {
       for (const auto& [name, column] : row.fields) data::append(table[name], column);
     // A field that only some rows have is made again by the stage that was about to complete it.
     std::erase_if(table, [&](const auto& field) { return field.second.num_rows() < options_.group_size; });
-    saved[group_column(value(id))] = text(data::pack(table));
+    saved[group_column(value(id))] = text(data::pack(rewritten ? rewritten(std::move(table)) : table));
   }
   saved["running"] = numbers(running);
   saved["finished"] = numbers(finished);
@@ -63,7 +63,7 @@ std::vector<std::byte> SampleQueue::state() const {
   return data::pack(saved);
 }
 
-std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes) {
+std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes, const Rewrite& kept) {
   const data::Fields saved = data::unpack(bytes);
   const auto &run = values_of<int64_t>(saved, "run"), &running = values_of<int64_t>(saved, "running");
   const auto &finished = values_of<int64_t>(saved, "finished"), &starts = values_of<int64_t>(saved, "starts");
@@ -76,7 +76,8 @@ std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes) {
   TANDEM_CHECK(groups_.empty() && counters_.started == 0, "restore into a queue in use");
   for (size_t g = 0; g < finished.size(); ++g) {
     const auto& chars = values_of<char>(saved, group_column(finished[g]));
-    const data::Fields table = data::unpack(std::as_bytes(std::span(chars)));
+    data::Fields table = data::unpack(std::as_bytes(std::span(chars)));
+    if (kept) table = kept(std::move(table));
     Entry entry{PolicyVersion{starts[g]}, std::vector<Row>(static_cast<size_t>(options_.group_size))};
     for (const auto& [name, column] : table) {
       if (column.num_rows() != options_.group_size) throw PeerError("queue state: field " + name + " has the wrong number of rows");

@@ -199,6 +199,14 @@ void SampleQueue::close() noexcept {
   changed_.notify_all();
 }
 
+std::vector<GroupId> SampleQueue::finished() const {
+  std::lock_guard lock(mutex_);
+  std::vector<GroupId> ids;
+  for (const auto& [id, entry] : groups_)
+    if (entry.finished && !entry.taken) ids.push_back(id);
+  return ids;
+}
+
 PolicyVersion SampleQueue::version() const {
   std::lock_guard lock(mutex_);
   return version_;

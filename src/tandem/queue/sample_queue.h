@@ -17,6 +17,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -83,11 +84,16 @@ class SampleQueue {
   /// Wakes every waiter; later puts return false. Idempotent.
   void close() noexcept;
 
-  /// Finished groups with all their rows, the ids of running ones, version and counters. Between commit and the next take.
-  std::vector<std::byte> state() const;
-  /// Into a queue that has not started anything. Returns the running groups of the saved queue: they are not outstanding any
-  /// more, start() them again. Errors: PeerError if the bytes are damaged.
-  std::vector<GroupId> restore(std::span<const std::byte> bytes);
+  /// What stands for the rows of a finished group elsewhere.
+  using Rewrite = std::function<data::Fields(data::Fields)>;
+  /// Finished groups with all their rows, as `saved` makes them of those that the queue has; the ids of running ones, version and
+  /// counters. Between commit and the next take.
+  std::vector<std::byte> state(const Rewrite& saved = {}) const;
+  /// Into a queue that has not started anything; it keeps what `kept` makes of a group's rows. Returns the running groups of the saved
+  /// queue: they are not outstanding any more, start() them again. Errors: PeerError if the bytes are damaged.
+  std::vector<GroupId> restore(std::span<const std::byte> bytes, const Rewrite& kept = {});
+  /// Groups that wait to be trained.
+  std::vector<GroupId> finished() const;
 
   PolicyVersion version() const;
   int64_t num_outstanding() const;

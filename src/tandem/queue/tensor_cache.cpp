@@ -112,7 +112,7 @@ void TensorCache::put(std::span<const SampleId> ids, data::Fields columns) {
     const auto* from = std::visit([](const auto& values) { return reinterpret_cast<const std::byte*>(values.data()); }, column.values);
     for (size_t i = 0; i < slots.size(); ++i) {
       const size_t at = cell(slots[i], f);
-      TANDEM_CHECK(lengths_[at] == kUnknown || lengths_[at] == column.lengths[i], "sample ", value(ids[i]), " has other lengths than announced");
+      TANDEM_CHECK(lengths_[at] == kUnknown || lengths_[at] == column.lengths[i], "sample ", value(ids[i]), " was announced otherwise");
       at_[at] = from;
       lengths_[at] = column.lengths[i];
       from += column.lengths[i] * static_cast<int64_t>(widths_[f]);
@@ -173,7 +173,10 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
     if (m.to == group.rank()) in.at(static_cast<size_t>(m.from)).push_back(m.row);
   }
   std::vector<int64_t> send(ranks), receive(ranks);
-  for (size_t r = 0; r < ranks; ++r) send[r] = padded_bytes(out[r], moved.sent_bytes), receive[r] = padded_bytes(in[r], moved.received_bytes);
+  for (size_t r = 0; r < ranks; ++r) {
+    send[r] = padded_bytes(out[r], moved.sent_bytes);
+    receive[r] = padded_bytes(in[r], moved.received_bytes);
+  }
   const auto send_bytes = static_cast<size_t>(std::accumulate(send.begin(), send.end(), int64_t{0}));
   const auto receive_bytes = static_cast<size_t>(std::accumulate(receive.begin(), receive.end(), int64_t{0}));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host data between ranks: groups and rows of floats travel packed, without padding.
+// Host data between ranks. The bodies of a run's samples travel by session/batch_rows.h.
 
 #include <functional>
 #include <map>

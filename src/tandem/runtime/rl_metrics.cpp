@@ -33,7 +33,7 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch) {
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
 
-void record_lengths(monitor::Recorder& recorder, const data::Batch& batch) {
+void record_lengths(monitor::Recorder& recorder, const data::Batch& batch, const BatchRows& bodies) {
   double tokens = 0, n = 0, most = 0, truncated = 0, prompt_tokens = 0, lag_sum = 0, lag_max = 0;
   std::map<int64_t, int64_t> histogram;
   for (const data::Group& group : batch.groups) {
@@ -41,9 +41,9 @@ void record_lengths(monitor::Recorder& recorder, const data::Batch& batch) {
     lag_sum += static_cast<double>(lag), lag_max = std::max(lag_max, static_cast<double>(lag));
     ++histogram[lag];
     for (const data::Sample& s : group.samples) {
-      const auto length = static_cast<double>(s.ids.size());
+      const auto length = static_cast<double>(bodies.num_tokens(s.id));
       tokens += length, n += 1, most = std::max(most, length), truncated += s.finish == data::FinishReason::kLength;
-      prompt_tokens += static_cast<double>(group.prompt.ids.size());
+      prompt_tokens += static_cast<double>(bodies.num_prompt_tokens(group));
     }
   }
   recorder.set("data/response_tokens_mean", tokens / n);
@@ -73,17 +73,17 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool
 
 void RlRun::record_samples(const StepData& step) {
   if (!folder_) return;
-  data::Batch batch = step.batch;
-  batch.step = data::StepId{state_.step};
+  const data::Batch batch{data::StepId{state_.step}, step.batch.version, bodies_.complete(step.batch.groups)};
   folder_->samples().append(batch, step.advantages, step.logprobs);
 }
 
 void RlRun::finish_step(StepData& step) {
   monitor::Recorder& recorder = context_.recorder;
   record_rewards(recorder, step.batch);
-  record_lengths(recorder, step.batch);
+  record_lengths(recorder, step.batch, bodies_);
   record_update(recorder, step.report, recipe_.needs_reference());
   record_samples(step);
+  bodies_.drop(step.batch.groups);
   state_.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   const double seconds = now_s() - step.begin_s;
   recorder.set("policy_version", static_cast<double>(state_.version));
@@ -100,6 +100,7 @@ void RlRun::finish_step(StepData& step) {
   recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
   if (rollout_) recorder.set("data/epoch", prompts_.epochs(rollout_->next_group()));
   record_memory(context_);
+  skew_.record(recorder);
   conclude_step();
 }
 

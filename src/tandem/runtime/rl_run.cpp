@@ -53,10 +53,6 @@ planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recip
   return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
 }
 
-bool sampled_by(const data::Sample& sample, data::PolicyVersion version) {
-  return std::all_of(sample.versions.begin(), sample.versions.end(), [&](int64_t v) { return v == value(version); });
-}
-
 }  // namespace
 
 RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir)
@@ -71,8 +67,10 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       schedule_(schedule_of(config_, recipe_)),
       actor_(context, model::read_config(model_dir), config_.train),
       queue_(config_.schedule.queue, queue_needs(config_)),
+      bodies_(context),
       files_(context, config_.run.dir, model_dir),
-      progress_(config_.run.steps) {
+      progress_(config_.run.steps),
+      skew_(context.world) {
   if (!config_.data.eval.empty())
     eval_prompts_ =
         std::make_unique<PromptStream>(data_for(*reward_, config_.data), data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
@@ -95,7 +93,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   } else {
     const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
     rollout_ = std::make_unique<RolloutRole>(
-        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) ? nullptr : reward_.get(), queue_,
+        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) ? nullptr : reward_.get(), queue_, bodies_,
                               std::min(positions, longest_context())});
     if (decoder && config_.memory.offloads())
       residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
@@ -142,9 +140,7 @@ void RlRun::restore_or_start() {
     const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
     if (std::optional<RunState> found = files_.load(actor_, needs_start)) {
       state_ = std::move(*found);
-      std::vector<data::GroupId> again;
-      if (!state_.queue.empty() && !is_replay()) again = queue_.restore(state_.queue);
-      if (rollout_) rollout_->restore(state_.next_group, std::move(again));
+      if (rollout_) restore_queue();
       if (context_.is_first()) log::info("resuming after step ", state_.step, " of ", config_.run.steps);
     } else if (context_.is_first()) {
       log::info("no checkpoint yet: starting over");
@@ -159,6 +155,18 @@ void RlRun::restore_or_start() {
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
   enter(schedule_.stage(planner::StageKind::kSwitch));
   move_weights();
+}
+
+// The bodies of finished groups go to where they would have been generated under this layout.
+void RlRun::restore_queue() {
+  std::vector<data::GroupId> again;
+  if (!state_.queue.empty())
+    again = queue_.restore(std::exchange(state_.queue, {}), [&](const data::Fields& rows) {
+      std::vector<data::Group> groups = data::groups_of(rows);
+      for (data::Group& group : groups) bodies_.restore(group);
+      return data::fields_of(groups);
+    });
+  rollout_->restore(state_.next_group, std::move(again));
 }
 
 RunSummary RlRun::run() {
@@ -188,6 +196,7 @@ RunSummary RlRun::run() {
       const double begin = now_s();
       enter(stage);
       device::name_thread(stage.name);
+      skew_.starts(stage.name, begin);
       const bool done = run_stage(stage, step);
       context_.recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(context_.device.take_stage_peak_bytes()));
       context_.recorder.span(stage.name, stage.name, begin, now_s());
@@ -229,6 +238,7 @@ void RlRun::take_batch(StepData& step) {
   if (is_replay()) {
     step.batch = replay_->batch(id);
     step.batch.version = data::PolicyVersion{state_.version};
+    bodies_.keep_everywhere(step.batch.groups);
   } else {
     std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, id);
     TANDEM_CHECK(batch, "the queue is closed");
@@ -238,48 +248,61 @@ void RlRun::take_batch(StepData& step) {
 }
 
 std::span<const int16_t> RlRun::routes_of(const data::Sample& sample, const data::Group& group) const {
-  const int64_t tokens = std::ssize(group.prompt.ids) + std::ssize(sample.ids) - 1;
+  const std::span<const int16_t> routes = bodies_.routes(sample.id);
+  const int64_t tokens = bodies_.num_prompt_tokens(group) + bodies_.num_tokens(sample.id) - 1;
   const int64_t width = actor_.route_width();
-  if (std::ssize(sample.routes) != tokens * width)
+  if (std::ssize(routes) != tokens * width)
     throw UserError("schedule.routing_replay",
-                    join_text("sample ", value(sample.id), " has ", sample.routes.size(), " routes for ", tokens, " tokens of ", width),
+                    join_text("sample ", value(sample.id), " has ", routes.size(), " routes for ", tokens, " tokens of ", width),
                     "samples that were rolled out with routing_replay: true");
-  return sample.routes;
+  return routes;
 }
 
-// Rows in the order groups, then samples; which data-parallel rank trains which is the same computation on every rank. Whole
-// groups where there are enough to level the ranks, so that their samples share a prompt; else single samples.
-void RlRun::make_rows(StepData& step) {
+// Which data-parallel rank trains which row is the same computation on every rank, from lengths alone. Whole groups where there are
+// enough to level the ranks, so that their samples share a prompt; else single samples.
+void RlRun::deal_rows(StepData& step) {
   const int dp = context_.train_layout.dp;
   const bool by_group = std::ssize(step.batch.groups) >= 4 * dp;
   std::vector<model::TokenWork> work;  // of what goes to one rank
   std::vector<size_t> unit;            // of each row
   for (const data::Group& group : step.batch.groups) {
+    const int64_t prompt_tokens = bodies_.num_prompt_tokens(group);
     for (const data::Sample& sample : group.samples) {
-      train::Row row;
-      row.prompt = group.prompt.ids;
-      row.response = sample.ids;
-      row.behavior = sample.logprobs;
-      if (config_.schedule.routing_replay) row.routes = routes_of(sample, group);
-      const bool fresh = sampled_by(sample, step.batch.version);
-      const std::string& mode = config_.schedule.old_logprobs;
-      // The weights of a replay are its own: whatever the versions say, the samples come from elsewhere.
-      row.fresh = fresh && !is_replay();
-      if (mode == "rollout" || (mode == "auto" && !row.fresh)) row.old = sample.logprobs;
       const bool first = !by_group || &sample == &group.samples.front();
       if (first) work.emplace_back();
-      work.back().add(row.num_tokens(), first ? 0 : std::ssize(row.prompt));
+      work.back().add(prompt_tokens + bodies_.num_tokens(sample.id), first ? 0 : prompt_tokens);
       unit.push_back(work.size() - 1);
-      step.rows.push_back(std::move(row));
     }
   }
   std::vector<double> costs;
   for (const model::TokenWork& each : work) costs.push_back(model::training_flops(actor_.config(), each));
   const std::vector<int> owner = train::balance(costs, dp);
-  if (!context_.trains()) return;
-  const int me = context_.train_layout.dp_rank(context_.train_rank());
-  for (size_t i = 0; i < unit.size(); ++i)
-    if (owner[unit[i]] == me) step.mine.push_back(i);
+  const int me = context_.trains() ? context_.train_layout.dp_rank(context_.train_rank()) : -1;
+  for (size_t i = 0; i < unit.size(); ++i) {
+    step.owners.push_back(owner[unit[i]]);
+    if (step.owners.back() == me) step.mine.push_back(i);
+  }
+  if (!is_replay())
+    context_.recorder.set("throughput/moved_bytes", static_cast<double>(bodies_.deal(step.batch.groups, step.owners, scores_in_stage(config_))));
+}
+
+// Rows in the order groups, then samples. Those of other ranks stay empty.
+void RlRun::make_rows(StepData& step) {
+  deal_rows(step);
+  const std::string& mode = config_.schedule.old_logprobs;
+  const int me = context_.trains() ? context_.train_layout.dp_rank(context_.train_rank()) : -1;
+  for (const data::Group& group : step.batch.groups)
+    for (const data::Sample& sample : group.samples) {
+      train::Row& row = step.rows.emplace_back();
+      if (step.owners[step.rows.size() - 1] != me) continue;
+      row.prompt = bodies_.prompt(group);
+      row.response = bodies_.response(sample.id);
+      row.behavior = bodies_.logprobs(sample.id);
+      if (config_.schedule.routing_replay) row.routes = routes_of(sample, group);
+      // The weights of a replay are its own: whatever the versions say, the samples come from elsewhere.
+      row.fresh = bodies_.is_sampled_by(sample.id, step.batch.version) && !is_replay();
+      if (mode == "rollout" || (mode == "auto" && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
+    }
 }
 
 namespace {
@@ -292,14 +315,9 @@ std::vector<train::Row> rows_of(const StepData& step) {
 
 }  // namespace
 
-// Of all samples of `groups` in order, on all ranks; this one computes `mine`.
-std::vector<double> RlRun::model_scores(const std::vector<data::Group>& groups, const std::vector<size_t>& mine) {
-  std::vector<reward::Answer> answers;
-  std::vector<std::pair<const data::Group*, const data::Sample*>> all;
-  for (const data::Group& group : groups)
-    for (const data::Sample& sample : group.samples) all.emplace_back(&group, &sample);
-  for (size_t i : mine) answers.push_back(reward::answer_of(*all[i].first, *all[i].second));
-  std::vector<std::vector<float>> rows(all.size());
+// Of all samples in order, on all ranks; this one computes `mine`, which are `answers`.
+std::vector<double> RlRun::model_scores(size_t num_samples, const std::vector<size_t>& mine, std::span<const reward::Answer> answers) {
+  std::vector<std::vector<float>> rows(num_samples);
   if (staged_reward_) {
     std::vector<std::vector<float>> scored = staged_reward_->score(answers, config_.train.reference_micro_batch_tokens);
     for (size_t i = 0; i < mine.size(); ++i) rows[mine[i]] = std::move(scored[i]);
@@ -324,7 +342,20 @@ void set_scores(std::vector<data::Group>& groups, const std::vector<double>& sco
 
 }  // namespace
 
-void RlRun::reward_scores(StepData& step) { set_scores(step.batch.groups, model_scores(step.batch.groups, step.mine)); }
+void RlRun::reward_scores(StepData& step) {
+  if (is_replay()) return;  // they have scores
+  std::vector<reward::Answer> answers;
+  size_t row = 0;
+  for (const data::Group& head : step.batch.groups) {
+    data::Group group{head.id, prompts_.at_position(value(head.id)), head.version, {}};
+    for (data::Sample sample : head.samples) {
+      if (!std::ranges::binary_search(step.mine, row++)) continue;
+      sample.text = bodies_.text(sample.id);
+      answers.push_back(reward::answer_of(group, sample));
+    }
+  }
+  set_scores(step.batch.groups, model_scores(row, step.mine, answers));
+}
 
 void RlRun::reference_logprobs(StepData& step) {
   if (!context_.trains()) return;
@@ -368,7 +399,7 @@ void RlRun::update(StepData& step) {
   if (overlaps) rollout_->tell_ahead();
   step.logprobs.resize(step.rows.size());
   for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
-  exchange_rows(context_.world, step.logprobs, context_.speaks_for_train());
+  step.logprobs = bodies_.collect(step.batch.groups, step.owners, std::move(step.logprobs));
   ++state_.step;
   ++state_.version;
 }
@@ -389,6 +420,7 @@ void RlRun::switch_weights(StepData& step) {
   const std::vector<data::GroupId> without_token = rollout_->without_token();
   const std::vector<data::GroupId> evicted = queue_.commit(step.batch.step, data::PolicyVersion{state_.version}, without_token);
   rollout_->cancel(evicted);
+  bodies_.drop(evicted);
   if (folder_) folder_->samples().append_dropped(step.batch.step, evicted);
   move_weights();
 }
@@ -422,12 +454,18 @@ std::vector<data::Group> RlRun::answers_of_rank() {
 // The reward model comes for them, and then what generates again.
 void RlRun::score_answers(std::vector<data::Group>& answers) {
   if (!scores_in_stage(config_)) return;
+  const int dp = context_.train_layout.dp, me = context_.trains() ? context_.train_layout.dp_rank(context_.train_rank()) : -1;
   std::vector<size_t> mine;
-  const size_t num_answers = answers.size() * static_cast<size_t>(config_.eval.n);
-  for (size_t i = 0; i < num_answers && context_.trains(); ++i)
-    if (static_cast<int>(i) % context_.train_layout.dp == context_.train_layout.dp_rank(context_.train_rank())) mine.push_back(i);
+  std::vector<reward::Answer> asked;
+  size_t row = 0;
+  for (const data::Group& group : answers)
+    for (const data::Sample& sample : group.samples)
+      if (const size_t i = row++; static_cast<int>(i) % dp == me) {
+        mine.push_back(i);
+        asked.push_back(reward::answer_of(group, sample));
+      }
   enter(schedule_.stage(planner::StageKind::kReward));
-  set_scores(answers, model_scores(answers, mine));
+  set_scores(answers, model_scores(row, mine, asked));
   enter(schedule_.stage(planner::StageKind::kSwitch));
   move_weights();
 }
@@ -467,9 +505,12 @@ void RlRun::save() {
   state_.seconds = seconds_before_ + now_s() - started_s_;
   if (rollout_) {
     state_.next_group = rollout_->next_group();
-    state_.queue = queue_.state();
+    bodies_.gather(queue_.finished());
+    if (context_.is_first())
+      state_.queue = queue_.state([&](const data::Fields& heads) { return data::fields_of(bodies_.complete(data::groups_of(heads))); });
   }
   files_.save(state_, actor_);
+  state_.queue.clear();
   context_.recorder.add("time/checkpoint_s", now_s() - begin);
 }
 

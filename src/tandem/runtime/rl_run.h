@@ -21,18 +21,20 @@
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"
 #include "tandem/runtime/folder/run_folder.h"
+#include "tandem/runtime/session/start_skew.h"
 #include "tandem/runtime/folder/run_state.h"
 
 namespace tandem::runtime {
 
 /// Everything about the samples of one step, between the stages.
 struct StepData {
-  data::Batch batch;
-  std::vector<train::Row> rows;                  ///< one per sample, groups in order; spans point into batch
+  data::Batch batch;                             ///< heads: their bodies are in BatchRows
+  std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
   std::vector<double> advantages;                ///< one per sample
-  std::vector<size_t> mine;                      ///< rows this data-parallel rank trains
+  std::vector<int> owners;                       ///< the data-parallel rank that trains a row
+  std::vector<size_t> mine;                      ///< rows this one trains
   train::StepReport report;
-  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update
+  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update; on rank 0
   double begin_s = 0;
 };
 
@@ -50,7 +52,7 @@ class RlRun {
   void load_reference();
   void load_reward_model();
   void may_leave(planner::Resident what, device::Swappable& memory);
-  std::vector<double> model_scores(const std::vector<data::Group>& groups, const std::vector<size_t>& mine);
+  std::vector<double> model_scores(size_t num_samples, const std::vector<size_t>& mine, std::span<const reward::Answer> answers);
   void reward_scores(StepData& step);
   void restore_or_start();
   void enter(const planner::Stage& stage);
@@ -60,6 +62,8 @@ class RlRun {
   void take_batch(StepData& step);
   /// Errors: UserError if the sample has none, or those of another model.
   std::span<const int16_t> routes_of(const data::Sample& sample, const data::Group& group) const;
+  void restore_queue();
+  void deal_rows(StepData& step);
   void make_rows(StepData& step);
   void reference_logprobs(StepData& step);
   void old_logprobs(StepData& step);
@@ -91,10 +95,12 @@ class RlRun {
   std::unique_ptr<StagedReward> staged_reward_;  // where the schedule has a stage for it, on ranks that train
   Residency residency_;
   queue::SampleQueue queue_;
+  BatchRows bodies_;
   std::unique_ptr<RolloutRole> rollout_;
   std::unique_ptr<data::SampleReader> replay_;
   StateFiles files_;
   Progress progress_;
+  StartSkew skew_;
   RunState state_;
   double started_s_ = 0, seconds_before_ = 0;
   std::optional<EvalSummary> last_eval_;

@@ -68,6 +68,7 @@ void RolloutRole::generate() {
     engine_->step();
     for (data::Group& group : engine_->finished()) {
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
+      parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
       else unscored_.push_back(std::move(group));
     }
@@ -94,7 +95,9 @@ void RolloutRole::run_round(comm::Group& peers) {
   generate();
   std::vector<data::Group> mine = graded();
   if (&peers != &context_.world && context_.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
-  for (const data::Group& group : exchange_groups(peers, std::move(mine), context_.speaks_for_rollout())) parts_.queue.put(group);
+  const double begin = now_s();
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), context_.speaks_for_rollout())) parts_.queue.put(head);
+  context_.recorder.add("time/exchange_s", now_s() - begin);
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) {
@@ -131,7 +134,7 @@ void RolloutRole::run_ahead() {
 void RolloutRole::tell_ahead() {
   const int64_t started = max_over(context_.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
-  for (const data::Group& group : exchange_groups(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout()))
+  for (const data::Group& group : parts_.bodies.exchange(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout()))
     if (!engine_) parts_.queue.put(group);
 }
 

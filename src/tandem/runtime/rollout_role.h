@@ -3,7 +3,7 @@
 // The rollout role: starts as many groups as the staleness rule lets it, generates, has them scored beside generation, and
 // puts them into the queue.
 //
-//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of groups
+//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of heads
 //   gives     scored groups to the queue    woken by   the loop of the run
 
 #include <functional>
@@ -15,6 +15,7 @@
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/weight_switch.h"
 #include "tandem/runtime/context.h"
+#include "tandem/runtime/session/batch_rows.h"
 #include "tandem/runtime/session/prompt_stream.h"
 
 namespace tandem::runtime {
@@ -26,6 +27,7 @@ struct RolloutParts {
   const PromptStream& prompts;
   const reward::Rule* reward;      ///< null: groups go to the queue without scores
   queue::SampleQueue& queue;
+  BatchRows& bodies;
   int64_t max_context_tokens;   ///< of training and of evaluation
 };
 

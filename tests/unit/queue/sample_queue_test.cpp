@@ -171,6 +171,24 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   EXPECT_EQ(batch.groups[1].samples[1].logprobs.size(), 4u);
   EXPECT_EQ(again.counters().started, 4);
 
+  // Rows that lie elsewhere: the state has them, the queue that goes on does not.
+  const auto marked = [](data::Fields rows) {
+    rows["text"] = {std::vector<char>{'x', 'y'}, {1, 1}};
+    return rows;
+  };
+  EXPECT_EQ(queue.finished(), (std::vector<GroupId>{GroupId{3}}));
+  const auto whole = queue.state(marked);
+  SampleQueue lean(options);
+  std::string found;
+  lean.restore(whole, [&](const data::Fields& rows) {
+    for (data::Group& g : data::groups_of(rows))
+      for (const data::Sample& s : g.samples) found += s.text;
+    return data::fields_of(std::vector{group(3, 0)});
+  });
+  EXPECT_EQ(found, "xy");
+  lean.start(GroupId{2}, PolicyVersion{1});  // it was running
+  EXPECT_EQ(lean.state(), bytes);
+
   options.staleness = 2;
   SampleQueue other(options);
   EXPECT_THROW(other.restore(bytes), UserError);

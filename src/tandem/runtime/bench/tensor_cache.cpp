@@ -105,7 +105,8 @@ void announce_all(comm::Group& world, queue::TensorCache& cache, std::span<const
   for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(mine)))) {
     std::vector<int64_t> heads(part.size() / sizeof(int64_t));
     std::memcpy(heads.data(), part.data(), part.size());
-    for (size_t i = 0; i < heads.size(); i += kNumFields + 1) cache.announce(SampleId{heads[i]}, std::span(heads).subspan(i + 1, kNumFields));
+    for (size_t i = 0; i < heads.size(); i += kNumFields + 1)
+      cache.announce(SampleId{heads[i]}, std::span(heads).subspan(i + 1, kNumFields));
   }
 }
 
