@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import threading
@@ -114,21 +115,21 @@ class Strike:
 
     def run(self, job):
         """False if the job ended before it came to that moment."""
-        pid, last, visits = job.ranks().get(self.victim), "", 0
+        pid, last, visits, most = job.ranks().get(self.victim), "", 0, self.seconds[self.stage]
         while pid and (now := stage_of(pid)):
             visits += now == self.stage and now != last
             last = now
             if now != self.stage or visits < self.visit:
                 continue
-            time.sleep(self.rng.uniform(0, self.seconds[self.stage]))
+            time.sleep(self.rng.uniform(0, most))
             try:
                 os.kill(pid, signal.SIGSTOP)  # so that it is where we read
                 if stage_of(pid) == self.stage:
                     self.time = time.monotonic()
                     os.kill(pid, signal.SIGKILL)
                     return True
-                os.kill(pid, signal.SIGCONT)  # too late; the next of its kind
-                last = ""
+                os.kill(pid, signal.SIGCONT)  # too late; sooner in the next of its kind
+                last, most = "", most / 2
             except ProcessLookupError:
                 break
         return False
@@ -189,10 +190,11 @@ class Histories:
         assert sum(line["actor/grad_norm"] > 0 for line in lines) > STEPS / 2, "the reward gives no signal"
         assert all(line["switch/sent_bytes"] > 1 << 18 for line in lines), "the switches move nothing"
         spans = [e for e in rf.json.loads((self.whole / "trace.json").read_text())["traceEvents"] if e.get("ph") == "X"]
-        longest = {stage: max((e["dur"] / 1e6 for e in spans if e["name"] == stage), default=0) for stage in ("rollout", "train", "switch")}
-        self.seconds = {**longest, "record": 0.05}
-        told = ", ".join(f"{1000 * each:.0f} ms ({stage})" for stage, each in longest.items())
-        print(f"{self.name}: stages take up to {told}", flush=True)
+        stages = ("rollout", "train", "switch")
+        lasting = {stage: statistics.median(e["dur"] / 1e6 for e in spans if e["name"] == stage) for stage in stages}
+        self.seconds = {**lasting, "record": 0.05}
+        told = ", ".join(f"{1000 * each:.0f} ms ({stage})" for stage, each in lasting.items())
+        print(f"{self.name}: stages take {told}", flush=True)
 
     def killed(self, num_kills):
         """One history with that many kills at most. Returns how many there were."""
@@ -234,9 +236,10 @@ def main():
         for histories in all_histories:
             histories.run_whole()
         each, left = min(KILLS_OF_A_HISTORY, -(-options.kills // len(all_histories))), options.kills
-        while left > 0:
-            for histories in all_histories:
-                left -= histories.killed(min(left, each)) if left > 0 else 0
+        for round_number in range(2 * options.kills):  # a history may end before the moment of its kill
+            if left > 0:
+                left -= all_histories[round_number % len(all_histories)].killed(min(left, each))
+        assert left == 0, f"{left} kills came too late"
         stages = sum((h.stages for h in all_histories), collections.Counter())
         assert stages["switch"] > 0, stages
         said(f"{stages.total()} kills, {dict(stages)}: every survivor knew who died within {max(h.slowest for h in all_histories):.2f} s; "
