@@ -108,13 +108,31 @@ double modelled_s(const Plan& plan, int num_ranks) {
   return total_s + longest_s + static_cast<double>(plan.num_calls) * o.links.call_s;
 }
 
+/// `order` by keys below `num_keys`; equal ones stay in their order.
+template <class KeyOf>
+std::vector<int32_t> sorted_by(const std::vector<int32_t>& order, size_t num_keys, KeyOf key_of) {
+  std::vector<int32_t> place(num_keys + 1), sorted(order.size());
+  for (int32_t i : order) ++place[static_cast<size_t>(key_of(i)) + 1];
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  for (int32_t i : order) sorted[static_cast<size_t>(place[static_cast<size_t>(key_of(i))]++)] = i;
+  return sorted;
+}
+
+std::vector<int32_t> as_they_are(const Plan& plan) {
+  std::vector<int32_t> order(plan.transfers.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+std::vector<int32_t> by_tensor(const Plan& plan) {
+  return sorted_by(as_they_are(plan), plan.kind_of.size(), [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].tensor; });
+}
+
 /// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far. What is passed on goes
 /// behind what brings it.
 std::vector<int32_t> order_of(const Plan& plan, int num_ranks) {
   const std::vector<Transfer>& all = plan.transfers;
-  std::vector<int32_t> order(all.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t i) { return all[static_cast<size_t>(i)].tensor; });
+  std::vector<int32_t> order = by_tensor(plan);
   std::vector<int64_t> total(static_cast<size_t>(num_ranks)), sent(total.size());
   for (const Transfer& t : all)
     if (t.after < 0) total[static_cast<size_t>(t.from)] += t.end - t.begin;
@@ -125,8 +143,14 @@ std::vector<int32_t> order_of(const Plan& plan, int num_ranks) {
     if (t.after >= 0) progress[static_cast<size_t>(i)] = progress[static_cast<size_t>(t.after)];
     else progress[static_cast<size_t>(i)] = static_cast<double>(sent[from] += t.end - t.begin) / static_cast<double>(total[from]);
   }
-  std::ranges::stable_sort(order, {}, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
-  return order;
+  std::vector<std::pair<double, int32_t>> keys;  // with the place so far: equal ones stay in their order
+  keys.reserve(order.size());
+  for (int32_t i : order) keys.emplace_back(progress[static_cast<size_t>(i)], static_cast<int32_t>(keys.size()));
+  std::ranges::sort(keys);
+  std::vector<int32_t> placed;
+  placed.reserve(order.size());
+  for (const auto& [key, place] : keys) placed.push_back(order[static_cast<size_t>(place)]);
+  return placed;
 }
 
 /// Elements that each rank takes from itself.
@@ -177,7 +201,11 @@ void fill_buckets(Plan& plan, int num_ranks) {
   }
   plan.stats.staging_peak_bytes = loads.peak();
   // From here on `after` only says whether there is one.
-  std::ranges::stable_sort(plan.transfers, {}, [](const Transfer& t) { return std::pair(t.bucket, t.tensor); });
+  std::vector<Transfer> sorted;
+  sorted.reserve(plan.transfers.size());
+  const auto bucket_of = [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].bucket; };
+  for (int32_t i : sorted_by(by_tensor(plan), static_cast<size_t>(plan.num_calls), bucket_of)) sorted.push_back(plan.transfers[static_cast<size_t>(i)]);
+  plan.transfers = std::move(sorted);
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
   const int64_t kept_bytes = std::ranges::max(kept_elements(plan, num_ranks)) * o.element_bytes;
   plan.num_buckets = std::max(plan.num_calls, (kept_bytes + o.bucket_bytes - 1) / o.bucket_bytes);

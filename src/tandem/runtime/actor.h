@@ -11,8 +11,8 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/runtime/context.h"
-#include "tandem/runtime/hand_over.h"
-#include "tandem/runtime/residency.h"
+#include "tandem/runtime/offload/hand_over.h"
+#include "tandem/runtime/offload/residency.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {

@@ -15,7 +15,7 @@
 
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
-#include "tandem/runtime/residency.h"
+#include "tandem/runtime/offload/residency.h"
 #include "tandem/runtime/session/staged_reward.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"

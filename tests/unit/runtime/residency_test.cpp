@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/residency.h"
+#include "tandem/runtime/offload/residency.h"
 
 #include <gtest/gtest.h>
 

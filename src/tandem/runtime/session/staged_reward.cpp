@@ -15,8 +15,19 @@ model::ModelConfig fitting(const std::string& dir, const model::Layout& layout) 
 
 }  // namespace
 
-bool is_reward_model(const reward::Options& options) {
-  return options.by_source.empty() && options.rules.empty() && reward::rule_of(options) == "model";
+bool scores_in_stage(const RunConfig& config) {
+  const reward::Options& o = config.reward;
+  return config.parallel.placement == "fully_colocated" && o.by_source.empty() && o.rules.empty() && reward::rule_of(o) == "model";
+}
+
+void set_scores(std::vector<data::Group>& groups, std::span<const double> scores) {
+  size_t next = 0;
+  for (data::Group& group : groups)
+    for (data::Sample& sample : group.samples) {
+      sample.score = scores[next++];
+      sample.parts = {{"model", sample.score}};
+      sample.scored = true;
+    }
 }
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)

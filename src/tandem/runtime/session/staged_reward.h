@@ -5,14 +5,18 @@
 #include <span>
 #include <vector>
 
+#include "tandem/data/sample.h"
 #include "tandem/reward/rule.h"
+#include "tandem/runtime/recipe/config.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/session/scored_text.h"
 
 namespace tandem::runtime {
 
-/// Whether the reward of a recipe is a reward model and nothing else.
-bool is_reward_model(const reward::Options& options);
+/// Whether the reward of a run is a stage of its own: a reward model and nothing else, fully colocated.
+bool scores_in_stage(const RunConfig& config);
+/// One score for each sample of `groups`, in order.
+void set_scores(std::vector<data::Group>& groups, std::span<const double> scores);
 
 /// Ownership  owns its weights on device and host; uses the groups of the place.
 /// Threads    one; score is collective over the ranks of the place that share sequences or experts.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/hand_over.h"
+#include "tandem/runtime/offload/hand_over.h"
 
 #include <algorithm>
 
