@@ -24,14 +24,15 @@ def settings(options):
     where = {"model.path": options.model} if options.model else {}
     return {**where, "model.init_hidden": hidden, "model.init_layers": layers, "model.init_heads": heads, "model.init_kv_heads": kv_heads,
             "model.init_intermediate": intermediate, "model.init_max_positions": options.new + 64, "model.dtype": options.dtype,
-            "supervised.steps": 0, "run.steps": options.steps + 1, "schedule.groups_per_step": options.prompts, "schedule.group_size": options.gens,
+            "supervised.steps": 0, "run.steps": options.steps + 1, "schedule.groups_per_step": options.prompts,
+            "schedule.group_size": options.gens,
             "rollout.max_new_tokens": options.new, "rollout.ignore_eos": "true", "reward.rule": "regex", "reward.pattern": "1",
             "checkpoint.every_steps": 0, "eval.every_steps": 0, "parallel.threads": 2, "algo.kl_coef": 0}
 
 
 def tandem(folder, chosen, flags):
-    command = [str(ROOT / "build/release/tandem"), "run", str(ROOT / "configs/quickstart.yaml"), "--run-dir", str(folder), "--no-eval", *flags,
-               *[word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]]
+    command = [str(ROOT / "build/release/tandem"), "run", str(ROOT / "configs/quickstart.yaml"), "--run-dir", str(folder), "--no-eval",
+               *flags, *[word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -88,7 +89,8 @@ def switch(options):
     moved = [line["time/switch_s"] + line["time/offload_s"] for line in lines]  # some of the second is in the first: an upper bound
     rollout = sum(last.get(f"memory/{owner}_bytes", 0) for owner in ("weights", "rollout_weights", "kv_cache", "packed"))
     bound = max(last["memory/train_peak_bytes"], rollout) + options.bucket_mib * MIB
-    return {"step_s": median(lines, "time/step_s"), "switch_s": median(lines, "time/switch_s"), "offload_s": median(lines, "time/offload_s"),
+    return {"step_s": median(lines, "time/step_s"), "switch_s": median(lines, "time/switch_s"),
+            "offload_s": median(lines, "time/offload_s"),
             "share_of_step": max(m / line["time/step_s"] for m, line in zip(moved, lines)), "peak_bytes": last["memory/peak_bytes"],
             "train_state_bytes": last["memory/train_peak_bytes"], "rollout_bytes": rollout, "kv_cache_bytes": last["memory/kv_cache_bytes"],
             "bound_bytes": bound, "within_bound": last["memory/peak_bytes"] <= bound, "switch_sent_bytes": last["switch/sent_bytes"]}

@@ -51,13 +51,15 @@ def peak_is_bounded(name, metrics, bucket_bytes):
     bound = max(train, rollout) + bucket_bytes
     checks.check(last["memory/peak_bytes"] <= bound, f"{name}: peak {last['memory/peak_bytes']:.0f} above {bound:.0f}")
     checks.check(last["memory/switch_peak_bytes"] <= bound, f"{name}: switch {last['memory/switch_peak_bytes']:.0f} above {bound:.0f}")
-    print(f"{name}: peak {last['memory/peak_bytes'] / MIB:.2f} MiB, train {train / MIB:.2f}, switch {last['memory/switch_peak_bytes'] / MIB:.2f}, "
-          f"rollout {rollout / MIB:.2f} (KV {last['memory/kv_cache_bytes'] / MIB:.2f})", flush=True)
+    peak, switch, cache = (last[f"memory/{what}_bytes"] / MIB for what in ("peak", "switch_peak", "kv_cache"))
+    print(f"{name}: peak {peak:.2f} MiB, train {train / MIB:.2f}, switch {switch:.2f}, rollout {rollout / MIB:.2f} (KV {cache:.2f})",
+          flush=True)
 
 
 def unfinished_sequences_are_computed_again(root):
     """A lagging run whose cache leaves in the middle of answers: as exact from run to run, and across a resume between whole batches."""
-    settings = {**OFFLOAD, "schedule.staleness": 1, "rollout.max_running": 8, "rollout.max_new_tokens": 24, "run.steps": 4, "eval.every_steps": 0}
+    settings = {**OFFLOAD, "schedule.staleness": 1, "rollout.max_running": 8, "rollout.max_new_tokens": 24, "run.steps": 4,
+                "eval.every_steps": 0}
     flags = ["--no-eval", "--schedule", "stale"]
     first, second = run(f"{root}/stale-1", settings, flags), run(f"{root}/stale-2", settings, flags)
     rf.check_equal(f"{root}/stale-1", f"{root}/stale-2", "a lagging run beside itself")
@@ -71,14 +73,16 @@ def unfinished_sequences_are_computed_again(root):
 def the_cache_gets_what_training_leaves(root, budget_mib):
     """Under one budget, with a cache that would take any amount."""
     # Both caches are whole blocks: what is left over is less than one. With blocks of this size both leave about as much.
-    settings = {"memory.device_mib": budget_mib, "rollout.max_running": 4096, "rollout.kv_block_tokens": 128, "run.steps": 1, "eval.every_steps": 0}
+    settings = {"memory.device_mib": budget_mib, "rollout.max_running": 4096, "rollout.kv_block_tokens": 128, "run.steps": 1,
+                "eval.every_steps": 0}
     flags = ["--no-eval"]
     without = run(f"{root}/budget-plain", settings, flags)[-1]
     with_offload = run(f"{root}/budget-offload", {**settings, **OFFLOAD}, flags)[-1]
     state = without["memory/optimizer_bytes"] + without["memory/gradients_bytes"]
     gain = with_offload["memory/kv_cache_bytes"] - without["memory/kv_cache_bytes"]
     checks.check(gain >= state, f"the cache gained {gain:.0f} bytes, optimizer and gradients have {state:.0f}")
-    print(f"budget {budget_mib} MiB: KV cache {without['memory/kv_cache_bytes'] / MIB:.2f} -> {with_offload['memory/kv_cache_bytes'] / MIB:.2f} MiB, "
+    before, after = (m["memory/kv_cache_bytes"] / MIB for m in (without, with_offload))
+    print(f"budget {budget_mib} MiB: KV cache {before:.2f} -> {after:.2f} MiB, "
           f"gain {gain / MIB:.2f}, optimizer and gradients {state / MIB:.2f}", flush=True)
 
 

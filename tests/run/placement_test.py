@@ -40,15 +40,15 @@ def split_layouts(root):
 
 
 def split_overlaps(root, staleness):
-    folder = run(f"{root}/stale-{staleness}", {**SPLIT, "schedule.staleness": staleness, "run.steps": 8}, ["--ranks", "2", "--schedule", "stale"])
-    again = run(f"{root}/stale-{staleness}-again", {**SPLIT, "schedule.staleness": staleness, "run.steps": 8}, ["--ranks", "2", "--schedule", "stale"])
+    settings, flags = {**SPLIT, "schedule.staleness": staleness}, ["--ranks", "2", "--schedule", "stale"]
+    folder = run(f"{root}/stale-{staleness}", {**settings, "run.steps": 8}, flags)
+    again = run(f"{root}/stale-{staleness}-again", {**settings, "run.steps": 8}, flags)
     rf.check_equal(folder, again, f"staleness {staleness}: a run beside itself")
     lags = [m["staleness/lag_max"] for m in rf.all_metrics(folder)]
     checks.check(max(lags) <= staleness, f"staleness {staleness}: a group lags {max(lags)}")
     checks.check(max(lags) >= 1, f"staleness {staleness}: rollout never ran ahead")
     spans = rf.all_metrics(folder)
-    stopped = run(f"{root}/stale-{staleness}-stopped", {**SPLIT, "schedule.staleness": staleness, "run.steps": 4},
-                  ["--ranks", "2", "--schedule", "stale"])
+    stopped = run(f"{root}/stale-{staleness}-stopped", {**settings, "run.steps": 4}, flags)
     program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "8"])
     rf.check_whole(stopped, 8)
     checks.check(len(spans) == 8, "as many steps as asked for")
@@ -59,8 +59,8 @@ def refusals(root):
     recipe = rf.tiny_recipe(f"{root}/tiny.yaml")
     start = ["run", recipe, "--run-dir", f"{root}/refused", "--set", "parallel.placement=split"]
     program.refused(start, 2, "parallel.placement", "split over 1 rank", "add up")
-    program.refused([*start, "--ranks", "3", "--train-layout", "dp2", "--rollout-layout", "dp2"], 2, "parallel.placement", "split over 3 ranks",
-                    "training takes 2, rollout 2")
+    program.refused([*start, "--ranks", "3", "--train-layout", "dp2", "--rollout-layout", "dp2"], 2, "parallel.placement",
+                    "split over 3 ranks", "training takes 2, rollout 2")
     program.refused([*start, "--ranks", "2", "--set", "memory.offload_train_param=true"], 2, "memory.offload_train_param", "split")
     rf.said("a split that does not add up is refused")
 

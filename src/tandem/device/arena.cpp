@@ -140,7 +140,8 @@ Region Arena::reserve(const Owner& owner, std::vector<int64_t> shape, c10::Scala
   int64_t elements = 1;
   for (int64_t n : shape) elements *= n;
   Region region;
-  region.state_ = std::make_shared<Region::State>(account_, owner, std::max<int64_t>(elements * static_cast<int64_t>(c10::elementSize(dtype)), 1));
+  region.state_ = std::make_shared<Region::State>(account_, owner,
+                                                  std::max<int64_t>(elements * static_cast<int64_t>(c10::elementSize(dtype)), 1));
   region.tensor_ = at::from_blob(region.state_->memory, shape, [state = region.state_](void*) {}, at::TensorOptions().dtype(dtype));
   return region;
 }

@@ -8,14 +8,14 @@
 
 namespace tandem::device {
 
-Swappable::Swappable(Arena& device, Arena* host, const Owner& owner, std::vector<int64_t> shape, c10::ScalarType dtype, Keep keep)
-    : region_(device.reserve(owner, std::move(shape), dtype)), host_(host), owner_(owner), keep_(keep) {
+Swappable::Swappable(const Home& home, int64_t num_elements, c10::ScalarType dtype)
+    : region_(home.device.reserve(home.owner, {num_elements}, dtype)), home_(home) {
   region_.back();
 }
 
 const at::Tensor& Swappable::contents() const {
   if (is_present()) return tensor();
-  TANDEM_CHECK(is_away() && keep_ != Keep::kNothing, owner_, " is neither on the device nor on the host");
+  TANDEM_CHECK(is_away() && home_.keep != Keep::kNothing, home_.owner, " is neither on the device nor on the host");
   return copy_;
 }
 
@@ -31,20 +31,20 @@ at::Tensor Swappable::bytes_of(const at::Tensor& tensor, int64_t chunk) const {
 
 int64_t Swappable::leave(int64_t first, int64_t last) {
   int64_t copied = 0;
-  if (keep_ != Keep::kNothing && !copy_.defined() && first < last) {
-    TANDEM_CHECK(host_, owner_, " has no host memory to leave for");
-    copy_ = host_->allocate(owner_, tensor().sizes().vec(), tensor().scalar_type());
+  if (home_.keep != Keep::kNothing && !copy_.defined() && first < last) {
+    TANDEM_CHECK(home_.host, home_.owner, " has no host memory to leave for");
+    copy_ = home_.host->allocate(home_.owner, tensor().sizes().vec(), tensor().scalar_type());
   }
   for (int64_t chunk = first; chunk < last; ++chunk) {
     if (!region_.is_backed(chunk)) continue;
-    if (keep_ != Keep::kNothing && !is_copied_) {
+    if (home_.keep != Keep::kNothing && !is_copied_) {
       const at::Tensor from = bytes_of(tensor(), chunk);
       bytes_of(copy_, chunk).copy_(from);
       copied += from.numel();
     }
     region_.release(chunk, chunk + 1);
   }
-  if (keep_ == Keep::kOriginal && is_away()) is_copied_ = true;
+  if (home_.keep == Keep::kOriginal && is_away()) is_copied_ = true;
   return copied;
 }
 
@@ -54,7 +54,7 @@ int64_t Swappable::come_back(int64_t first, int64_t last) {
     if (!region_.is_backed(chunk)) missing.push_back(chunk);
   region_.back(first, last);
   int64_t copied = 0;
-  if (keep_ == Keep::kNothing) return 0;
+  if (home_.keep == Keep::kNothing) return 0;
   for (int64_t chunk : missing) {
     const at::Tensor from = bytes_of(copy_, chunk);
     bytes_of(tensor(), chunk).copy_(from);

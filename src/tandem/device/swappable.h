@@ -13,14 +13,22 @@ enum class Keep {
   kNothing,   ///< they are lost, and zeros come back
 };
 
+/// Where something lives, and as whose.
+struct Home {
+  Arena& device;
+  Owner owner;
+  Arena* host = nullptr;  ///< where it may leave for; null, if it never leaves or nothing is kept
+  Keep keep = Keep::kContents;
+};
+
 /// Ownership  owns its memory on the device and, from the first time it leaves, a copy on the host that is kept for the next time. Views
 ///            of tensor() stay good, but must not be touched while it is away.
 /// Threads    one at a time.
 /// Errors     UserError when a budget would be exceeded; then nothing has moved, but what went by chunks.
 class Swappable {
  public:
-  /// On the device, and zeros. The arenas must outlive it; `host` may be null, if it never leaves or keeps nothing.
-  Swappable(Arena& device, Arena* host, const Owner& owner, std::vector<int64_t> shape, c10::ScalarType dtype, Keep keep);
+  /// Zeros, flat, on the device. The arenas must outlive it.
+  Swappable(const Home& home, int64_t num_elements, c10::ScalarType dtype);
 
   const at::Tensor& tensor() const { return region_.tensor(); }
   /// The tensor, or its copy on the host while it is away. Not where nothing is kept, nor when it has left in part.
@@ -42,9 +50,7 @@ class Swappable {
   at::Tensor bytes_of(const at::Tensor& tensor, int64_t chunk) const;
 
   Region region_;
-  Arena* host_;
-  Owner owner_;
-  Keep keep_;
+  Home home_;
   at::Tensor copy_;
   bool is_copied_ = false;  // kOriginal: the host has all of it
 };

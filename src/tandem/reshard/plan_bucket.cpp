@@ -204,7 +204,8 @@ void fill_buckets(Plan& plan, int num_ranks) {
   std::vector<Transfer> sorted;
   sorted.reserve(plan.transfers.size());
   const auto bucket_of = [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].bucket; };
-  for (int32_t i : sorted_by(by_tensor(plan), static_cast<size_t>(plan.num_calls), bucket_of)) sorted.push_back(plan.transfers[static_cast<size_t>(i)]);
+  for (int32_t i : sorted_by(by_tensor(plan), static_cast<size_t>(plan.num_calls),
+                             bucket_of)) sorted.push_back(plan.transfers[static_cast<size_t>(i)]);
   plan.transfers = std::move(sorted);
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
   const int64_t kept_bytes = std::ranges::max(kept_elements(plan, num_ranks)) * o.element_bytes;

@@ -91,7 +91,8 @@ void Engine::make_cache() {
     const int64_t one = std::min(wanted, (setup_.max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
     if (blocks < one)
       throw UserError("memory." + setup_.arena.name() + "_mib",
-                      join_text("leaves ", *left, " bytes for the KV cache, and a sequence of ", setup_.max_context_tokens, " tokens takes ",
+                      join_text("leaves ", *left, " bytes for the KV cache, and a sequence of ", setup_.max_context_tokens,
+                                " tokens takes ",
                                 one * shape.bytes_per_block()),
                       "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
   }

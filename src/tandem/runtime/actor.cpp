@@ -37,7 +37,8 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   if (context.trains()) {
-    train_ = std::make_unique<ModelOnRank>(config_, context.train_place(), context.gemm, WeightsHome{context.device, "weights", &context.host});
+    train_ = std::make_unique<ModelOnRank>(config_, context.train_place(), context.gemm, device::Home{context.device, "weights",
+                                                                                                     &context.host});
     trainer_ = std::make_unique<train::Trainer>(
         options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*context.train_mesh, config_),
                                      context.device, lora, static_cast<uint64_t>(context.config.run.seed), &context.host, train_->memory(),
@@ -63,7 +64,8 @@ void Actor::make_rollout_weights() {
   options.checksums = c.config.parallel.reshard_checksum;
   options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
   options.ranks_per_node = comm::ranks_per_machine(c.world);
-  const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll, c.placement.rollout.first);
+  const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll,
+                                                 c.placement.rollout.first);
   const reshard::Plan plan = reshard::make_plan(table, options);
   if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, c.rollout_layout, c.world.rank()))) {  // cp cuts no weight
     rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
@@ -72,7 +74,7 @@ void Actor::make_rollout_weights() {
   plan_ = reshard::part_of(plan, c.world.rank());
   if (!c.rolls_out()) return;
   rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm,
-                                           WeightsHome{context_.device, "rollout_weights", nullptr, device::Keep::kNothing});
+                                           device::Home{context_.device, "rollout_weights", nullptr, device::Keep::kNothing});
   if (!train_ || !c.config.memory.offload_train_param) return;
   rollout_->memory()->leave();
   hand_over_ = hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
@@ -92,10 +94,12 @@ void Actor::register_with(Residency& residency) {
   if (!trainer_) return;
   train::Trainer* trainer = trainer_.get();
   if (m.offload_train_grad)
-    residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); }, [=] { return trainer->release_gradients(), int64_t{0}; },
+    residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); }, [=] { return trainer->release_gradients(),
+                                                                                         int64_t{0}; },
                    [=] { return trainer->back_gradients(), int64_t{0}; }});
   if (m.offload_train_optimizer)
-    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); }, [=] { return trainer->optimizer().leave_device(); },
+    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); }, [=] {
+                   return trainer->optimizer().leave_device(); },
                    [=] { return trainer->optimizer().come_back(); }});
 }
 

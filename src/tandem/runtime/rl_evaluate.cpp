@@ -20,7 +20,8 @@ std::vector<data::Group> RlRun::answers_of_rank() {
   const bool makes_room = rollout_ && !idle && config_.memory.device_mib > 0;
   if (makes_room) rollout_->release_memory();
   // A seed of its own, so that evaluation never draws the numbers of training.
-  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
+  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine,
+                              config_.eval.sampling,
                               config_.rollout.stop, config_.eval.n, static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull, me, dp,
                               context_.stop_between_tokens(), idle};
   std::vector<data::Group> answers;
@@ -74,7 +75,8 @@ std::optional<EvalSummary> RlRun::evaluate(int64_t step) {
   if (folder_) {
     std::vector<data::EvalAnswer> answers;
     for (const data::Group& group : all)
-      for (const data::Sample& s : group.samples) answers.push_back({group.prompt.row, group.prompt.text, group.prompt.answer, s.text, s.score});
+      for (const data::Sample& s : group.samples) answers.push_back({group.prompt.row, group.prompt.text, group.prompt.answer, s.text,
+                                                                     s.score});
     folder_->samples().append_evals(data::StepId{step}, answers);
   }
   return summary;

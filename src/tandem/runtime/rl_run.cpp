@@ -9,7 +9,7 @@
 #include "tandem/base/log.h"
 #include "tandem/device/process.h"
 #include "tandem/runtime/exchange.h"
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 
 namespace tandem::runtime {
 namespace {
@@ -96,7 +96,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
 void RlRun::load_reference() {
   enter(schedule_.stage(planner::StageKind::kReference));
   reference_ = std::make_unique<ModelOnRank>(actor_.config(), context_.train_place(), context_.gemm,
-                                             WeightsHome{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
+                                             device::Home{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? files_.start_dir() : other);
   if (context_.placement.kind == planner::PlacementKind::kFullyColocated) may_leave(planner::Resident::kReference, *reference_->memory());

@@ -16,7 +16,7 @@
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
 #include "tandem/runtime/offload/residency.h"
-#include "tandem/runtime/session/staged_reward.h"
+#include "tandem/runtime/reward_model/staged_reward.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/rollout_role.h"

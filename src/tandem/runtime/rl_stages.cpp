@@ -80,7 +80,8 @@ void RlRun::deal_rows(StepData& step) {
     if (step.owners.back() == me) step.mine.push_back(i);
   }
   if (!is_replay())
-    context_.recorder.set("throughput/moved_bytes", static_cast<double>(bodies_.deal(step.batch.groups, step.owners, scores_in_stage(config_))));
+    context_.recorder.set("throughput/moved_bytes", static_cast<double>(bodies_.deal(step.batch.groups, step.owners,
+                                                                                     scores_in_stage(config_))));
 }
 
 // Rows in the order groups, then samples. Those of other ranks stay empty.
@@ -145,7 +146,8 @@ void RlRun::reference_logprobs(StepData& step) {
   std::vector<train::Row> rows = rows_of(step);
   for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
   const ModelOnRank& model = reference_ ? *reference_ : actor_.train_model();
-  auto scored = train::score(model.decoder(), reference_ ? model.parameters() : actor_.base_parameters(), rows, config_.rollout.sampling.temperature,
+  auto scored = train::score(model.decoder(), reference_ ? model.parameters() : actor_.base_parameters(), rows,
+                             config_.rollout.sampling.temperature,
                              config_.train.reference_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
 }

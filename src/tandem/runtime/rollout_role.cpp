@@ -86,7 +86,8 @@ std::vector<data::Group> RolloutRole::graded() {
   if (!waits) waiting_since_s_ = 0;
   else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
   else if (now_s() - waiting_since_s_ > timeout_s)
-    throw PeerError(join_text("reward rule ", parts_.reward->name(), ": ", scorer_->num_pending(), " groups wait for their grades for over ",
+    throw PeerError(join_text("reward rule ", parts_.reward->name(), ": ", scorer_->num_pending(),
+                              " groups wait for their grades for over ",
                               timeout_s, " s (schedule.take_timeout_s)"));
   return groups;
 }

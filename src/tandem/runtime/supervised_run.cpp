@@ -9,7 +9,7 @@
 #include "tandem/runtime/exchange.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/response_text.h"
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 
 namespace tandem::runtime {
 

@@ -36,8 +36,7 @@ Optimizer::Optimizer(const OptimizerSetup& s)
   for (const Slice& slice : slices_) size_ += slice.size;
   TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
   const auto state = [&](const char* owner) {
-    return std::make_unique<device::Swappable>(s.swap ? *s.host : s.arena, s.host, owner, std::vector{size_}, at::kFloat,
-                                               device::Keep::kContents);
+    return std::make_unique<device::Swappable>(device::Home{s.swap ? *s.host : s.arena, owner, s.host}, size_, at::kFloat);
   };
   m_ = state("optimizer");
   v_ = state("optimizer");
@@ -55,7 +54,7 @@ GradientBuckets Optimizer::gradient_buckets() {
   for (const Slice& s : slices_) room += is_summed(s) ? s.size : 0;
   at::Tensor sums;
   if (room > 0) {
-    sums_ = std::make_unique<device::Swappable>(setup_.arena, nullptr, "gradients", std::vector{room}, at::kFloat, device::Keep::kNothing);
+    sums_ = std::make_unique<device::Swappable>(device::Home{setup_.arena, "gradients", nullptr, device::Keep::kNothing}, room, at::kFloat);
     sums = sums_->tensor();
   }
   for (const Slice& s : slices_) {

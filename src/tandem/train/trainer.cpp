@@ -112,9 +112,10 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
       setup_(setup),
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
-      grads_(setup.arena, nullptr, "gradients", {(lora_ ? lora_->table() : setup.table).num_elements}, at::kFloat, device::Keep::kNothing),
+      grads_({setup.arena, "gradients", nullptr, device::Keep::kNothing}, (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
       parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
-      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads(), setup.ranks, setup.arena, setup.host,
+      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads(), setup.ranks, setup.arena,
+                  setup.host,
                   options.swap_optimizer, lora_ ? nullptr : setup.home, setup.recorder, options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
 }

@@ -16,7 +16,7 @@ at::Tensor numbers() { return at::arange(kElements, at::kFloat); }
 
 TEST(Swappable, LeavesForTheHostAndComesBackWithItsContents) {
   Arena device("device"), host("host");
-  Swappable state(device, &host, "optimizer", {kElements}, at::kFloat, Keep::kContents);
+  Swappable state({device, "optimizer", &host, Keep::kContents}, kElements, at::kFloat);
   const at::Tensor view = state.tensor().narrow(0, 10, 10);
   state.tensor().copy_(numbers());
   EXPECT_EQ(state.leave(), kElements * 4);
@@ -34,7 +34,7 @@ TEST(Swappable, LeavesForTheHostAndComesBackWithItsContents) {
 
 TEST(Swappable, WhatIsAwayOrPresentAlreadyIsNotCopiedAgain) {
   Arena device("device"), host("host");
-  Swappable state(device, &host, "optimizer", {kElements}, at::kFloat, Keep::kContents);
+  Swappable state({device, "optimizer", &host, Keep::kContents}, kElements, at::kFloat);
   EXPECT_EQ(state.come_back(), 0);
   state.leave();
   EXPECT_EQ(state.leave(), 0);
@@ -42,7 +42,7 @@ TEST(Swappable, WhatIsAwayOrPresentAlreadyIsNotCopiedAgain) {
 
 TEST(Swappable, AnOriginalIsCopiedOnce) {
   Arena device("device"), host("host");
-  Swappable reference(device, &host, "reference_weights", {kElements}, at::kFloat, Keep::kOriginal);
+  Swappable reference({device, "reference_weights", &host, Keep::kOriginal}, kElements, at::kFloat);
   reference.tensor().copy_(numbers());
   EXPECT_EQ(reference.leave(), kElements * 4);
   EXPECT_EQ(reference.come_back(), kElements * 4);
@@ -52,7 +52,7 @@ TEST(Swappable, AnOriginalIsCopiedOnce) {
 
 TEST(Swappable, WhereNothingIsKeptZerosComeBackAndNoHostIsNeeded) {
   Arena device("device");
-  Swappable grads(device, nullptr, "gradients", {kElements}, at::kFloat, Keep::kNothing);
+  Swappable grads({device, "gradients", nullptr, Keep::kNothing}, kElements, at::kFloat);
   grads.tensor().fill_(2);
   EXPECT_EQ(grads.leave(), 0);
   EXPECT_EQ(device.bytes(), 0);
@@ -62,7 +62,7 @@ TEST(Swappable, WhereNothingIsKeptZerosComeBackAndNoHostIsNeeded) {
 
 TEST(Swappable, ChunksGoOneByOneAndTheDeviceNeverHoldsMore) {
   Arena device("device"), host("host");
-  Swappable weights(device, &host, "weights", {kElements}, at::kBFloat16, Keep::kContents);
+  Swappable weights({device, "weights", &host, Keep::kContents}, kElements, at::kBFloat16);
   weights.tensor().copy_(numbers());
   const at::Tensor before = weights.tensor().clone();
   const auto [first, last] = weights.chunks_of(40'000, 40'001);

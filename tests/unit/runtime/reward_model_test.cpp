@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
-#include "tandem/runtime/bench.h"
+#include "tandem/runtime/bench/bench.h"
 
 namespace tandem::cli {
 

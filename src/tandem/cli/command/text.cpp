@@ -12,7 +12,7 @@
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
-#include "tandem/runtime/bench.h"
+#include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/session/machine.h"
 
 namespace tandem::runtime {

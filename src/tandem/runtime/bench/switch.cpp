@@ -13,7 +13,7 @@
 #include "tandem/comm/mesh.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
-#include "tandem/runtime/bench.h"
+#include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/session/rank_launch.h"

@@ -14,7 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
-#include "tandem/runtime/bench.h"
+#include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
 #include "tandem/runtime/session/rank_launch.h"
 

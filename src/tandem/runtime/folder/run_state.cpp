@@ -129,7 +129,8 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
   if (context_.trains()) {
     OptimizerFiles files(dir, saved_under.world(), context_.train_rank());
-    actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
+    actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) {
+                            files.read(name, piece, to); });
     actor.trainer().share_values();
   }
   if (context_.is_first() && saved_under != context_.train_layout)

@@ -93,8 +93,11 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
         "colocated: all ranks train and generate in turns. fully_colocated: so, and the reference and the reward model are on the device "
         "during their own stages alone, in the layout of training. split: the first ranks train, the others generate.",
         one_of({"colocated", "fully_colocated", "split"}));
-  field("train_layout", o.train_layout, "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split: over half of them, or those that rollout leaves).");
-  field("rollout_layout", o.rollout_layout, "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
+  field("train_layout", o.train_layout,
+        "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split: over half of them, or those that rollout "
+        "leaves).");
+  field("rollout_layout", o.rollout_layout,
+        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
   field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));

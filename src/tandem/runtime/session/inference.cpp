@@ -8,7 +8,7 @@
 #include "tandem/reward/scorer.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {

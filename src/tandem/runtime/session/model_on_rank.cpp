@@ -13,11 +13,10 @@
 namespace tandem::runtime {
 
 ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
-                         const WeightsHome& home)
+                         const device::Home& home)
     : table_(model::parameter_table(config, place.layout, place.rank)),
       decoder_(config, gemm, place),
-      memory_(std::make_unique<device::Swappable>(home.device, home.host, home.owner, std::vector{table_.num_elements}, gemm.dtype(),
-                                                  home.keep)),
+      memory_(std::make_unique<device::Swappable>(home, table_.num_elements, gemm.dtype())),
       values_(memory_->tensor()),
       parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
 

@@ -10,19 +10,11 @@
 
 namespace tandem::runtime {
 
-/// Where a model's weights live.
-struct WeightsHome {
-  device::Arena& device;
-  device::Owner owner;
-  device::Arena* host = nullptr;  ///< if they may leave for it
-  device::Keep keep = device::Keep::kContents;
-};
-
 /// Ownership  owns the flat values; uses the Gemm and the group.
 class ModelOnRank {
  public:
   /// Zeroed weights.
-  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const WeightsHome& home);
+  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const device::Home& home);
 
   /// The model over values that lie as its table has them, of another ModelOnRank.
   ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const at::Tensor& values);

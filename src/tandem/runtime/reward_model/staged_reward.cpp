@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/staged_reward.h"
+#include "tandem/runtime/reward_model/staged_reward.h"
 
 #include "tandem/model/layout.h"
 #include "tandem/train/trainer.h"
@@ -32,7 +32,7 @@ void set_scores(std::vector<data::Group>& groups, std::span<const double> scores
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
     : gemm_(reward_products(options)),
-      model_(fitting(options.model, place.layout), place, gemm_, WeightsHome{device, "reward_model", &host, device::Keep::kOriginal}),
+      model_(fitting(options.model, place.layout), place, gemm_, device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {
   model_.load(options.model);
 }

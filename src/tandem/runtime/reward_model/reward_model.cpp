@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // R sequences of a pass, T their tokens
-#include "tandem/runtime/session/reward_model.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -14,7 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/runtime/session/scored_text.h"
+#include "tandem/runtime/reward_model/scored_text.h"
 
 namespace tandem::runtime {
 namespace {

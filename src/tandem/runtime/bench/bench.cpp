@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/bench.h"
+#include "tandem/runtime/bench/bench.h"
 
 #include <algorithm>
 #include <cmath>

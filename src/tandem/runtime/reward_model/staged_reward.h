@@ -9,7 +9,7 @@
 #include "tandem/reward/rule.h"
 #include "tandem/runtime/recipe/config.h"
 #include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/runtime/session/scored_text.h"
+#include "tandem/runtime/reward_model/scored_text.h"
 
 namespace tandem::runtime {
 
@@ -20,7 +20,7 @@ void set_scores(std::vector<data::Group>& groups, std::span<const double> scores
 
 /// Ownership  owns its weights on device and host; uses the groups of the place.
 /// Threads    one; score is collective over the ranks of the place that share sequences or experts.
-/// Errors     as session/scored_text.h; UserError for a layout that the model cannot have.
+/// Errors     as reward_model/scored_text.h; UserError for a layout that the model cannot have.
 class StagedReward {
  public:
   StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/scored_text.h"
+#include "tandem/runtime/reward_model/scored_text.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,8 @@ model::ModelConfig reward_model_config(const std::string& dir) {
 // Nothing is measured: what a group is scored must not depend on what else ran when the program started.
 model::kernel::Gemm reward_products(const reward::Options& options) {
   using model::kernel::Library;
-  return {dtype_of(options.model_dtype, "reward.model_dtype"), model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false}};
+  return {dtype_of(options.model_dtype, "reward.model_dtype"), model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn,
+                                                                                         Library::kOneDnn, false}};
 }
 
 ScoredText::ScoredText(std::string dir, const model::ModelConfig& config)
