@@ -123,7 +123,7 @@ struct Rank {
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
         optimizer({table, values, grads,
                    {&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)},
-                   arena, nullptr, nullptr, 20'000}) {}
+                   arena, nullptr, false, nullptr, nullptr, 20'000}) {}
 };
 
 using Body = std::function<void(Rank& rank, comm::Group& world)>;
