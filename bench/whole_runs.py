@@ -4,6 +4,9 @@
 
   whole_runs.py placement   colocated against split on the same two cores, in turns: the step, its stages, and their ratio
   whole_runs.py switch      what share of a step the switch between layouts takes, with everything offloaded, and the peak of memory
+
+Exit code 1 if a bound is missed: colocated at least 1.6 times as fast and 95 % of what the stages' times allow; a switch at most 2 % of a
+step, and a peak within that of the larger stage and one bucket.
 """
 import argparse
 import json
@@ -11,10 +14,12 @@ import pathlib
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MIB = 1 << 20
+MIN_SPEEDUP, MIN_SHARE, MAX_SWITCH_SHARE = 1.6, 0.95, 0.02
 SHAPES = {"tiny": (128, 4, 4, 2, 352), "small": (512, 8, 8, 2, 1408)}
 OFFLOAD = {f"memory.offload_train_{what}": "true" for what in ("param", "grad", "optimizer")}
 
@@ -50,14 +55,14 @@ def with_tokenizer(model, root):
     return folder
 
 
-def run(options, folder, more, flags):
-    """The metrics of each step but the first, which warms up."""
+def run(options, folder, more, flags, count=0):
+    """The metrics of each step but the first, which warms up; or of `count` steps."""
     tandem(folder, {**settings(options), **more}, flags)
     lines = [json.loads(line) for line in pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == options.steps + 1
+    assert len(lines) == (count or options.steps + 1)
     for line in lines:
         assert line["data/response_tokens_mean"] == options.new, "every response has the length that was asked for"
-    return lines[1:]
+    return lines if count else lines[1:]
 
 
 def median(lines, name):
@@ -70,14 +75,14 @@ def placement(options):
         for repeat in range(options.repeats):
             split += run(options, f"{root}/split{repeat}", {"parallel.placement": "split"}, ["--ranks", "2"])
             together += run(options, f"{root}/both{repeat}", {}, ["--ranks", "2"])
-    assert [line["reward/mean"] for line in split[:1]], "steps were taken"
     stages = {name: median(lines, f"time/{stage}_s") for name, lines, stage in (
         ("rollout_1_core_s", split, "rollout"), ("train_1_core_s", split, "train"), ("rollout_2_cores_s", together, "rollout"),
         ("train_2_cores_s", together, "train"))}
     steps = {"split_step_s": median(split, "time/step_s"), "colocated_step_s": median(together, "time/step_s")}
     allowed = (stages["rollout_1_core_s"] + stages["train_1_core_s"]) / (stages["rollout_2_cores_s"] + stages["train_2_cores_s"])
     reached = steps["split_step_s"] / steps["colocated_step_s"]
-    return {**stages, **steps, "speedup": reached, "stage_times_allow": allowed, "share_of_allowed": reached / allowed}
+    return {**stages, **steps, "speedup": reached, "stage_times_allow": allowed, "share_of_allowed": reached / allowed,
+            "within_bounds": reached >= MIN_SPEEDUP and reached >= MIN_SHARE * allowed}
 
 
 def switch(options):
@@ -85,15 +90,20 @@ def switch(options):
                "parallel.reshard_bucket_mib": options.bucket_mib, "rollout.max_running": 64}
     with tempfile.TemporaryDirectory(prefix="tandem_switch_") as root:
         lines = run(options, f"{root}/run", {**layouts, **OFFLOAD}, ["--ranks", "2"])
+        plain = run(options, f"{root}/plain", {**layouts, "run.steps": 1}, ["--ranks", "2"], count=1)[-1]  # nothing leaves: who holds what
     last = lines[-1]
     moved = [line["time/switch_s"] + line["time/offload_s"] for line in lines]  # some of the second is in the first: an upper bound
-    rollout = sum(last.get(f"memory/{owner}_bytes", 0) for owner in ("weights", "rollout_weights", "kv_cache", "packed"))
-    bound = max(last["memory/train_peak_bytes"], rollout) + options.bucket_mib * MIB
+    held = lambda *owners: sum(plain.get(f"memory/{owner}_bytes", 0) for owner in owners)  # noqa: E731
+    train = held("weights", "gradients", "optimizer", "master_weights", "activations")
+    rollout = held("rollout_weights", "kv_cache", "packed")
+    bound = max(train, rollout) + options.bucket_mib * MIB
+    share = max(m / line["time/step_s"] for m, line in zip(moved, lines))
     return {"step_s": median(lines, "time/step_s"), "switch_s": median(lines, "time/switch_s"),
             "offload_s": median(lines, "time/offload_s"),
-            "share_of_step": max(m / line["time/step_s"] for m, line in zip(moved, lines)), "peak_bytes": last["memory/peak_bytes"],
-            "train_state_bytes": last["memory/train_peak_bytes"], "rollout_bytes": rollout, "kv_cache_bytes": last["memory/kv_cache_bytes"],
-            "bound_bytes": bound, "within_bound": last["memory/peak_bytes"] <= bound, "switch_sent_bytes": last["switch/sent_bytes"]}
+            "share_of_step": share, "peak_bytes": last["memory/peak_bytes"], "peak_of_plain_bytes": plain["memory/peak_bytes"],
+            "train_state_bytes": train, "rollout_bytes": rollout, "kv_cache_bytes": last["memory/kv_cache_bytes"], "bound_bytes": bound,
+            "switch_sent_bytes": last["switch/sent_bytes"],
+            "within_bounds": share <= MAX_SWITCH_SHARE and last["memory/peak_bytes"] <= bound}
 
 
 def main():
@@ -102,16 +112,20 @@ def main():
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
     parser.add_argument("--model", help="a model in place of a random one of --shape, such as bench/make_model.py writes")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--prompts", type=int, help="16, switch: 64")
     parser.add_argument("--gens", type=int, default=8)
-    parser.add_argument("--new", type=int, default=64, help="tokens of each response")
-    parser.add_argument("--steps", type=int, default=3, help="steps that count, behind one that warms up")
+    parser.add_argument("--new", type=int, help="tokens of each response: 64, switch: 256")
+    parser.add_argument("--steps", type=int, help="steps that count, behind one that warms up: 3, switch: 1")
     parser.add_argument("--repeats", type=int, default=2, help="placement: how often the two run in turns")
     parser.add_argument("--train-layout", default="dp2")
     parser.add_argument("--rollout-layout", default="tp2")
     parser.add_argument("--bucket-mib", type=int, default=16)
     parser.add_argument("--out")
     options = parser.parse_args()
+    usual = {"placement": {"prompts": 16, "new": 64, "steps": 3}, "switch": {"prompts": 64, "new": 256, "steps": 1}}[options.what]
+    for name, value in usual.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     with tempfile.TemporaryDirectory(prefix="tandem_model_") as root:
         if options.model:
             options.model = str(with_tokenizer(pathlib.Path(options.model), pathlib.Path(root)))
@@ -122,7 +136,8 @@ def main():
     if options.out:
         pathlib.Path(options.out).write_text(text + "\n")
     print(text)
+    return 0 if figures["within_bounds"] else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

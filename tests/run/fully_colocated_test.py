@@ -89,6 +89,11 @@ with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
                         2, "memory.device_mib", "of %d are held" % (budget * MIB))
         rf.said(f"{what} as one more resident copy is refused")
 
+    # The cache takes what is left of a budget; what comes for its stage must still find room, whatever else may leave.
+    room = run(f"{root}/room", {**judged, "parallel.placement": "fully_colocated", "memory.device_mib": 24, "rollout.max_running": 4096})
+    rf.check_equal(f"{root}/full", f"{root}/room", "without offloading of training")
+    checks.check(room[-1]["memory/kv_cache_bytes"] > 2 * copy, "a cache that filled the budget")
+
     two = run(f"{root}/two", {**judged, **FULL, "parallel.train_layout": "tp2"}, ["--ranks", "2"])
     far = max(abs(a["reward/mean"] - b["reward/mean"]) for a, b in zip(full, two))
     checks.check(far < 2e-2, f"{far}: tp2: the reward model in the actor's layout")

@@ -69,7 +69,8 @@ struct Region::State {
   State& operator=(const State&) = delete;
 
   [[noreturn]] void refuse() const {
-    throw PeerError(join_text("memory.", account->name, ": the system has no ", bytes, " bytes for ", owner));
+    throw PeerError(join_text("memory.", account->name, ": the system does not map ", bytes, " bytes for ", owner,
+                              " (is there as much, and room under vm.max_map_count?)"));
   }
   /// Of the chunks that are backed, or are not.
   int64_t bytes_of(int64_t first, int64_t last, bool are_backed) const {
@@ -108,27 +109,29 @@ int64_t Region::backed_bytes() const { return state_->bytes_of(0, num_chunks(), 
 bool Region::is_backed(int64_t chunk) const { return state_->backed[static_cast<size_t>(chunk)]; }
 
 void Region::back(int64_t first, int64_t last) {
-  const int64_t wanted = state_->bytes_of(first, last, false);
+  const int64_t wanted = state_->bytes_of(first, last, false), held = backed_bytes();
   state_->account->take(state_->owner, wanted);
-  int64_t done = 0;
   try {
     state_->turn(first, last, true, [&](std::byte* memory, size_t size) {
       if (::mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) state_->refuse();
-      done += static_cast<int64_t>(size);
     });
   } catch (...) {
-    state_->account->give_back(state_->owner, std::max<int64_t>(0, wanted - done));
+    state_->account->give_back(state_->owner, wanted - (backed_bytes() - held));
     throw;
   }
 }
 
 void Region::release(int64_t first, int64_t last) {
-  const int64_t freed = state_->bytes_of(first, last, true);
-  state_->turn(first, last, false, [&](std::byte* memory, size_t size) {
-    const bool gone = ::madvise(memory, size, MADV_DONTNEED) == 0 && ::mprotect(memory, size, PROT_NONE) == 0;
-    TANDEM_CHECK(gone, "the system keeps ", size, " bytes of ", state_->owner);
-  });
-  state_->account->give_back(state_->owner, freed);
+  const int64_t held = backed_bytes();
+  try {
+    state_->turn(first, last, false, [&](std::byte* memory, size_t size) {
+      if (::madvise(memory, size, MADV_DONTNEED) != 0 || ::mprotect(memory, size, PROT_NONE) != 0) state_->refuse();
+    });
+  } catch (...) {
+    state_->account->give_back(state_->owner, held - backed_bytes());
+    throw;
+  }
+  state_->account->give_back(state_->owner, held - backed_bytes());
 }
 
 Arena::Arena(std::string name, int64_t budget_bytes) : name_(std::move(name)), account_(std::make_shared<Account>()) {

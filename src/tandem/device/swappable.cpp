@@ -52,7 +52,12 @@ int64_t Swappable::come_back(int64_t first, int64_t last) {
   std::vector<int64_t> missing;
   for (int64_t chunk = first; chunk < last; ++chunk)
     if (!region_.is_backed(chunk)) missing.push_back(chunk);
-  region_.back(first, last);
+  try {
+    region_.back(first, last);
+  } catch (...) {
+    for (int64_t chunk : missing) region_.release(chunk, chunk + 1);  // no zeros in place of contents
+    throw;
+  }
   int64_t copied = 0;
   if (home_.keep == Keep::kNothing) return 0;
   for (int64_t chunk : missing) {

@@ -47,6 +47,12 @@ class Switch {
       : plan_(plan), group_(group), source_(sides.first), target_(sides.second), options_(options),
         format_{group.size(), options.dtype, group.device(), plan.checksums} {}
 
+  ~Switch() {
+    if (options_.arena) options_.arena->count("staging", -counted_bytes_);
+  }
+  Switch(const Switch&) = delete;
+  Switch& operator=(const Switch&) = delete;
+
   Moved run() {
     // A device's copies are ordered by the stream of one thread.
     if (plan_.overlap && plan_.num_calls > 1 && group_.device().is_cpu()) overlapped();
@@ -65,6 +71,7 @@ class Switch {
       open(receive_, plan_.buckets[b].receives);
       carry();
       send_.reset();
+      (void)staged();
       arrived_ = std::exchange(receive_, {});
       finish(b);
     }
@@ -88,10 +95,16 @@ class Switch {
 
   void open(std::optional<Staging>& staging, std::span<const RankPlan::Move> moves) {
     staging.emplace(moves, format_);
+    moved_.staging_peak_bytes = std::max(moved_.staging_peak_bytes, staged());
+  }
+
+  /// Bytes of all staging, as the arena knows from here.
+  int64_t staged() {
     int64_t bytes = 0;
     for (const auto* each : {&send_, &receive_, &next_, &arrived_})
       if (*each) bytes += std::ssize((*each)->bytes());
-    moved_.staging_peak_bytes = std::max(moved_.staging_peak_bytes, bytes);
+    if (options_.arena) options_.arena->count("staging", bytes - std::exchange(counted_bytes_, bytes));
+    return bytes;
   }
 
   void pack(size_t bucket, std::optional<Staging>& staging) {
@@ -118,6 +131,7 @@ class Switch {
           [&](const at::Tensor& slot, const RankPlan::Move& m, const Box& box) { target_.view(m.number, box).copy_(slot); });
       moved_.received_bytes += arrived_->element_bytes();
       arrived_.reset();
+      (void)staged();
     }
     if (options_.after_bucket) options_.after_bucket(bucket);
   }
@@ -137,6 +151,7 @@ class Switch {
   const ExecuteOptions& options_;
   const Staging::Format format_;
   Moved moved_;
+  int64_t counted_bytes_ = 0;
   std::optional<Staging> send_, receive_;  // of the bucket that travels
   std::optional<Staging> next_, arrived_;  // of the one behind, which is packed, and the one before, which is unpacked
   std::optional<Courier> courier_;         // last: it uses the others

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "tandem/comm/group.h"
+#include "tandem/device/arena.h"
 #include "tandem/reshard/plan.h"
 
 namespace tandem::reshard {
@@ -26,6 +27,7 @@ struct ExecuteOptions {
   /// Called in turn for each bucket, on the calling thread: before any target of the bucket is written, and once nothing of the
   /// bucket will be read or written again. An exception ends the switch.
   std::function<void(size_t bucket)> before_bucket = {}, after_bucket = {};
+  device::Arena* arena = nullptr;  ///< counts the staging; may be null
 };
 
 struct Moved {

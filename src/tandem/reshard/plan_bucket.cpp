@@ -132,25 +132,20 @@ std::vector<int32_t> by_tensor(const Plan& plan) {
 /// behind what brings it.
 std::vector<int32_t> order_of(const Plan& plan, int num_ranks) {
   const std::vector<Transfer>& all = plan.transfers;
-  std::vector<int32_t> order = by_tensor(plan);
+  const std::vector<int32_t> order = by_tensor(plan);
   std::vector<int64_t> total(static_cast<size_t>(num_ranks)), sent(total.size());
   for (const Transfer& t : all)
     if (t.after < 0) total[static_cast<size_t>(t.from)] += t.end - t.begin;
-  std::vector<double> progress(all.size());
+  constexpr size_t kSteps = 1 << 14;  // how finely senders keep pace
+  std::vector<int32_t> progress(all.size());
   for (int32_t i : order) {
     const Transfer& t = all[static_cast<size_t>(i)];
     const auto from = static_cast<size_t>(t.from);
-    if (t.after >= 0) progress[static_cast<size_t>(i)] = progress[static_cast<size_t>(t.after)];
-    else progress[static_cast<size_t>(i)] = static_cast<double>(sent[from] += t.end - t.begin) / static_cast<double>(total[from]);
+    int32_t& done = progress[static_cast<size_t>(i)];
+    if (t.after >= 0) done = progress[static_cast<size_t>(t.after)];
+    else done = static_cast<int32_t>(static_cast<double>(sent[from] += t.end - t.begin) / static_cast<double>(total[from]) * kSteps);
   }
-  std::vector<std::pair<double, int32_t>> keys;  // with the place so far: equal ones stay in their order
-  keys.reserve(order.size());
-  for (int32_t i : order) keys.emplace_back(progress[static_cast<size_t>(i)], static_cast<int32_t>(keys.size()));
-  std::ranges::sort(keys);
-  std::vector<int32_t> placed;
-  placed.reserve(order.size());
-  for (const auto& [key, place] : keys) placed.push_back(order[static_cast<size_t>(place)]);
-  return placed;
+  return sorted_by(order, kSteps + 1, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
 }
 
 /// Elements that each rank takes from itself.

@@ -71,6 +71,7 @@ void Actor::make_rollout_weights() {
     rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
     return;
   }
+  TANDEM_CHECK(!plan.alias, "layouts are equal, and weights lie differently");
   plan_ = reshard::part_of(plan, c.world.rank());
   if (!c.rolls_out()) return;
   rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm,
@@ -97,7 +98,7 @@ void Actor::register_with(Residency& residency) {
     residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); }, [=] { return trainer->release_gradients(),
                                                                                          int64_t{0}; },
                    [=] { return trainer->back_gradients(), int64_t{0}; }});
-  if (m.offload_train_optimizer)
+  if (m.offload_train_optimizer && !trainer->options().swap_optimizer)  // else it is on the host anyway
     residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); }, [=] {
                    return trainer->optimizer().leave_device(); },
                    [=] { return trainer->optimizer().come_back(); }});
@@ -116,6 +117,7 @@ void Actor::switch_to_rollout() {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
   };
   reshard::ExecuteOptions options{dtype};
+  options.arena = &context_.device;
   int64_t copied = 0;
   if (hand_over_) {
     options.before_bucket = [&](size_t bucket) {

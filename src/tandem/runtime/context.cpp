@@ -93,12 +93,12 @@ Layouts layouts_of(const RunConfig& c, int world) {
   return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
 }
 
-RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop)
+RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop, const Layouts& layouts)
     : config(c),
       world(ranks),
-      placement(layouts_of(c, ranks.size()).placement),
-      train_layout(layouts_of(c, ranks.size()).train),
-      rollout_layout(layouts_of(c, ranks.size()).rollout),
+      placement(layouts.placement),
+      train_layout(layouts.train),
+      rollout_layout(layouts.rollout),
       side_group(placement.is_split() ? ranks.split(trains() ? 0 : 1, trains() ? "train" : "rollout") : nullptr),
       train_mesh(mesh_of(trains(), side(), train_layout)),
       rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)),

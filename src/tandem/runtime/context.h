@@ -34,7 +34,8 @@ Layouts layouts_of(const RunConfig& config, int world);
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {
-  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop);
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop)
+      : RankContext(config, world, std::move(stop), layouts_of(config, world.size())) {}
 
   /// Whether this rank trains, and generates.
   bool trains() const { return placement.train.has(world.rank()); }
@@ -70,6 +71,9 @@ struct RankContext {
   model::kernel::Gemm gemm, rollout_gemm;  ///< of training, and of the rollout's dtype
   StopRequested stop_requested;
   bool told_of_budget = false;  ///< that passes took more than memory.device_mib
+
+ private:
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Layouts& layouts);
 };
 
 /// Bytes of memory by owner, as metrics; with those of the stages and the switch, the most of any rank. Collective.

@@ -43,6 +43,7 @@ void RlRun::score_answers(std::vector<data::Group>& answers) {
   std::vector<size_t> mine;
   std::vector<reward::Answer> asked;
   size_t row = 0;
+  for (data::Group& group : answers) group.prompt = eval_prompts_->at_row(group.prompt.row);  // messages do not travel
   for (const data::Group& group : answers)
     for (const data::Sample& sample : group.samples)
       if (const size_t i = row++; static_cast<int>(i) % dp == me) {

@@ -90,7 +90,13 @@ void RlRun::finish_step(StepData& step) {
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
   recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
-  const double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  if (overlaps()) {
+    const double ahead_s = rollout_->take_ahead_s();
+    rollout_s += ahead_s;
+    recorder.set("time/ahead_s", ahead_s);
+    recorder.set("data/groups_ahead", static_cast<double>(rollout_->take_num_ahead()));
+  }
   if (rollout_) recorder.set("throughput/rollout_tokens_per_s", rollout_->take_num_tokens() / rollout_s);
   recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);

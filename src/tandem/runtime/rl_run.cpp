@@ -17,15 +17,17 @@ namespace {
 // Under adapters the start is still there, unless the reference is another model.
 bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
 
-// Stands for what a stage does.
+// Stands for what a stage or another rank does.
 std::unique_ptr<reward::Rule> later_rule() {
   const auto none = [](const reward::Answer&) -> reward::Score { throw InternalError("scored before the stage of the reward model"); };
   return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
 }
 
-std::unique_ptr<reward::Rule> reward_of(const RunConfig& config, device::Arena& arena) {
-  if (scores_in_stage(config)) return later_rule();
-  if (config.parallel.placement != "fully_colocated") return reward::make_reward(config.reward, reward_models(arena, kBesideGeneration));
+std::unique_ptr<reward::Rule> reward_of(RankContext& context) {
+  const RunConfig& config = context.config;
+  if (scores_in_stage(config) || !context.rolls_out()) return later_rule();
+  if (config.parallel.placement != "fully_colocated")
+    return reward::make_reward(config.reward, reward_models(context.device, kBesideGeneration));
   return reward::make_reward(config.reward, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
     throw UserError("parallel.placement", "is fully_colocated, and the reward model is one of several rules",
                     "reward.rule: model alone, or parallel.placement: colocated");
@@ -52,7 +54,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       context_(context),
       folder_(folder),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward_of(config_, context.device)),
+      reward_(reward_of(context)),
       prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
       recipe_(algo::recipe_of(config_.algo)),
       schedule_(schedule_of(config_, recipe_)),
@@ -84,9 +86,9 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
   } else {
     const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
     rollout_ = std::make_unique<RolloutRole>(
-        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) ? nullptr : reward_.get(), queue_, bodies_,
+        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) || !decoder ? nullptr : reward_.get(), queue_, bodies_,
                               std::min(positions, longest_context())});
-    if (decoder && config_.memory.offloads())
+    if (decoder && !residency_.empty())
       residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
                       [this] { return rollout_->release_memory(), int64_t{0}; }, nullptr});
   }
@@ -183,15 +185,17 @@ RunSummary RlRun::run() {
   while (state_.step < config_.run.steps) {
     StepData step;
     step.begin_s = now_s();
+    (void)context_.device.take_stage_peak_bytes();  // what lay between the steps
     for (const planner::Stage& stage : schedule_.stages) {
       const double begin = now_s();
       enter(stage);
       device::name_thread(stage.name);
-      skew_.starts(stage.name, begin);
+      skew_.starts(stage.name, now_s());
       const bool done = run_stage(stage, step);
       context_.recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(context_.device.take_stage_peak_bytes()));
       context_.recorder.span(stage.name, stage.name, begin, now_s());
       context_.recorder.add("time/" + stage.name + "_s", now_s() - begin);
+      if (done && stage.kind == planner::StageKind::kUpdate) meet(step);
       if (done) continue;
       if (state_.step != files_.last_saved_step()) save();
       throw Interrupted(join_text("stopped after step ", state_.step, "; --resume continues"));

@@ -69,6 +69,8 @@ class RlRun {
   void old_logprobs(StepData& step);
   void advantages(StepData& step);
   void update(StepData& step);
+  bool overlaps() const;  // split: rollout goes on while the others train
+  void meet(StepData& step);
   void move_weights();
   void switch_weights(StepData& step);
   void finish_step(StepData& step);

@@ -7,6 +7,7 @@
 
 #include "tandem/algo/advantage.h"
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/model/flops.h"
 #include "tandem/runtime/exchange.h"
@@ -179,14 +180,21 @@ void RlRun::update(StepData& step) {
     step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
     context_.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
   }
-  const bool overlaps = rollout_ && context_.placement.is_split() && schedule_.staleness > 0;
-  if (overlaps && context_.rolls_out()) rollout_->run_ahead();
-  if (overlaps) rollout_->tell_ahead();
+  if (overlaps() && context_.rolls_out()) rollout_->run_ahead();
+  ++state_.step;
+  ++state_.version;
+}
+
+bool RlRun::overlaps() const { return rollout_ && context_.placement.is_split() && schedule_.staleness > 0; }
+
+// Those that trained and those that generated meanwhile hear of each other.
+void RlRun::meet(StepData& step) {
+  const double begin = now_s();
+  if (overlaps()) rollout_->tell_ahead();
   step.logprobs.resize(step.rows.size());
   for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
   step.logprobs = bodies_.collect(step.batch.groups, step.owners, std::move(step.logprobs));
-  ++state_.step;
-  ++state_.version;
+  context_.recorder.add("time/wait_s", now_s() - begin);
 }
 
 // The engine has no version until every rank has the new weights.

@@ -124,19 +124,28 @@ bool RolloutRole::run_until_batch() {
 
 void RolloutRole::run_ahead() {
   comm::Group& peers = context_.side();
+  const double begin = now_s();
   while (parts_.queue.num_finished() < parts_.queue.groups_per_step() && may_go_on(peers)) {
-    if (any_of(peers, context_.stop_requested && context_.stop_requested())) return;
+    if (any_of(peers, context_.stop_requested && context_.stop_requested())) break;
     num_started_ahead_ += parts_.queue.num_may_start();
     start_groups();
     run_round(peers);
   }
+  ahead_s_ += now_s() - begin;
+}
+
+double RolloutRole::take_ahead_s() {
+  constexpr double kTick_s = 1e-6;
+  return static_cast<double>(max_over(context_.world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTick_s))) * kTick_s;
 }
 
 void RolloutRole::tell_ahead() {
   const int64_t started = max_over(context_.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
-  for (const data::Group& group : parts_.bodies.exchange(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout()))
+  for (const data::Group& group : parts_.bodies.exchange(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout())) {
+    ++num_ahead_;
     if (!engine_) parts_.queue.put(group);
+  }
 }
 
 std::vector<data::GroupId> RolloutRole::without_token() {

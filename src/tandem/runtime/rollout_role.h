@@ -64,6 +64,10 @@ class RolloutRole {
   std::vector<data::GroupId> without_token();
   /// Tokens drawn since the last call, over all ranks. Collective.
   double take_num_tokens();
+  /// Seconds of run_ahead() since the last call, the most of any rank; 0 without it. Collective.
+  double take_ahead_s();
+  /// Groups that run_ahead() finished since the last call, on all ranks.
+  int64_t take_num_ahead() { return std::exchange(num_ahead_, 0); }
   /// The engine, if nothing runs in it: evaluation then needs no second cache.
   rollout::Engine* idle_engine() { return engine_ && !engine_->running() ? &*engine_ : nullptr; }
 
@@ -88,7 +92,8 @@ class RolloutRole {
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0;
   std::vector<data::Group> ahead_;   // finished by this rank since the others heard
-  int64_t num_started_ahead_ = 0;
+  int64_t num_started_ahead_ = 0, num_ahead_ = 0;
+  double ahead_s_ = 0;
   bool generating_ = false;      // the last round, here or on a rank that shares experts
   double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };

@@ -27,11 +27,18 @@ std::string start_model(const RunConfig& config, comm::Group& world) {
   return dir;
 }
 
-// Supervised steps generate next to nothing: all ranks train.
-void train_on_all_ranks(RunConfig& config) {
-  if (config.parallel.placement != "split") return;
-  config.parallel.train_layout = config.parallel.rollout_layout = "";
-  config.parallel.placement = "colocated";
+// Supervised steps generate next to nothing: with a split placement all ranks train, as many replicas of the layout as there is room for.
+void train_on_all_ranks(RunConfig& config, comm::Group& world) {
+  ParallelOptions& p = config.parallel;
+  if (p.placement != "split") return;
+  model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
+  if (world.size() % layout.world() != 0)
+    throw UserError("parallel.train_layout", join_text(p.train_layout, " does not divide the run's ", world.size(), " ranks, which all take "
+                    "part in supervised steps"), "a divisor, or --model with a model that needs no warm start");
+  layout.dp *= world.size() / layout.world();
+  p.train_layout = model::to_string(layout);
+  p.rollout_layout = "";
+  p.placement = "colocated";
 }
 
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
@@ -40,7 +47,7 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
   if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
-    train_on_all_ranks(supervised.config);
+    train_on_all_ranks(supervised.config, world);
     RankContext context(supervised.config, world, request.stop);
     std::unique_ptr<RunFolder> folder;
     if (context.is_first()) {
@@ -107,9 +114,9 @@ RunSummary run_rl(const RunRequest& request) {
 
 RunSummary run_supervised(const RunRequest& asked) {
   RunSummary result;
-  RunRequest request = asked;
-  train_on_all_ranks(request.config);
-  launch_ranks(request.config, [&](comm::Group& world) {
+  launch_ranks(asked.config, [&](comm::Group& world) {
+    RunRequest request = asked;
+    train_on_all_ranks(request.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     world.barrier();

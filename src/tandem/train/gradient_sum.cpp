@@ -59,7 +59,16 @@ void GradientSum::find_partials(device::Arena& arena) {
     }
     most = std::max(most, at);
   }
-  if (most > 0) staging_ = arena.allocate("gradients", {most}, at::kFloat);
+  if (most == 0) return;
+  staging_ = std::make_unique<device::Swappable>(device::Home{arena, "gradients", nullptr, device::Keep::kNothing}, most, at::kFloat);
+}
+
+void GradientSum::release_memory() {
+  if (staging_) staging_->leave();
+}
+
+void GradientSum::back_memory() {
+  if (staging_) staging_->come_back();
 }
 
 GradientSum::~GradientSum() {
@@ -161,7 +170,7 @@ void GradientSum::sum(size_t b) {
 void GradientSum::sum_over_tp(const std::vector<Partial>& partials) {
   if (partials.empty()) return;
   const auto staged = [&](const Partial& p) {
-    at::Tensor place = staging_.narrow(0, p.at, p.size);
+    at::Tensor place = staging_->tensor().narrow(0, p.at, p.size);
     if (!p.by_heads) return place;
     return place.view(p.entry->parameter.shape).narrow(0, p.entry->box.begin[0], p.entry->box.extent(0));
   };
@@ -170,10 +179,10 @@ void GradientSum::sum_over_tp(const std::vector<Partial>& partials) {
     return p.by_heads ? grad : grad.view(-1);
   };
   for (const Partial& p : partials) {
-    if (p.by_heads) staging_.narrow(0, p.at, p.size).zero_();
+    if (p.by_heads) staging_->tensor().narrow(0, p.at, p.size).zero_();
     staged(p).copy_(mine(p));
   }
-  at::Tensor all = staging_.narrow(0, 0, partials.back().at + partials.back().size);
+  at::Tensor all = staging_->tensor().narrow(0, 0, partials.back().at + partials.back().size);
   groups_.tp->all_reduce(all, comm::ReduceOp::kSum);
   for (const Partial& p : partials) mine(p).copy_(staged(p));
 }

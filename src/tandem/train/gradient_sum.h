@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tandem/comm/mesh.h"
-#include "tandem/device/arena.h"
+#include "tandem/device/swappable.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/train/bucket.h"
 
@@ -65,6 +65,10 @@ class GradientSum {
   /// All are; returns once they are summed.
   void finish();
 
+  /// Between steps its memory may go, and must be back before the next.
+  void release_memory();
+  void back_memory();
+
   /// Bytes that the sums so far sent to others, by axis: data, expert_data, tp, tied. Between steps.
   std::map<std::string, int64_t> sent_bytes() const;
 
@@ -88,7 +92,7 @@ class GradientSum {
   monitor::Recorder* recorder_;
   Groups groups_;
   std::vector<std::vector<Partial>> partials_;  // as table.layers
-  at::Tensor staging_;                          // of the partials of one layer
+  std::unique_ptr<device::Swappable> staging_;  // of the partials of one layer; null if there are none
 
   std::mutex mutex_;  // guards all below but the thread
   std::condition_variable changed_;

@@ -201,10 +201,12 @@ int64_t Optimizer::come_back() {
 
 void Optimizer::release_sums() {
   if (sums_) sums_->leave();
+  sum_.release_memory();
 }
 
 void Optimizer::back_sums() {
   if (sums_) sums_->come_back();
+  sum_.back_memory();
 }
 
 const std::vector<std::string>& Optimizer::state_names() {

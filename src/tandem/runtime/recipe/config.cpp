@@ -98,7 +98,8 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
         "leaves).");
   field("rollout_layout", o.rollout_layout,
         "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
-  field("deadline_s", o.deadline_s, "Seconds after which a silent peer is an error.", above(0));
+  field("deadline_s", o.deadline_s,
+        "Seconds after which a silent peer is an error; with a split placement longer than the longest stage of the other side.", above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
@@ -112,8 +113,8 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
         "During rollout the weights of training are in host memory, where rollout has weights of its own (another layout or dtype).");
   field("offload_train_grad", o.offload_train_grad, "During rollout gradients take no memory.");
   field("offload_train_optimizer", o.offload_train_optimizer,
-        "During rollout moments and master weights are in host memory. With any of the three the KV cache takes no memory outside rollout, "
-        "and what they leave is its own; unfinished sequences are then computed again after a switch.");
+        "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside rollout, "
+        "and what was left is its own; unfinished sequences are then computed again after a switch.");
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {

@@ -85,8 +85,6 @@ struct MemoryOptions {
   bool offload_train_param = false;
   bool offload_train_grad = false;
   bool offload_train_optimizer = false;
-
-  bool offloads() const { return offload_train_param || offload_train_grad || offload_train_optimizer; }
 };
 void describe(OptionVisitor& field, MemoryOptions& o);
 
