@@ -23,7 +23,7 @@ class Server {
   std::string url() const;
   void run(const std::atomic<bool>& stop);
 
-  static constexpr int kFirstPort = 6006;
+  static constexpr int kFirstPort = 8700;
 
  private:
   struct Http;

@@ -25,6 +25,8 @@ struct Placement {
   bool is_split() const { return kind == PlacementKind::kSplit; }
 };
 
+/// For logs: " on ranks 0 to 3".
+std::string to_text(const RankRange& ranks);
 /// Of layouts with so many ranks; split: one after the other, else over each other.
 Placement placement_of(PlacementKind kind, int train_ranks, int rollout_ranks);
 /// From colocated, fully_colocated or split. Errors: UserError naming `where`.

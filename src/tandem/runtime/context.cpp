@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/strings.h"
+#include "tandem/comm/launch.h"
 #include "tandem/runtime/exchange.h"
 #include "tandem/train/trainer.h"
 
@@ -21,7 +22,7 @@ model::Layout layout_of(const std::string& text, const std::string& option, int 
   if (text.empty()) layout.dp = world;
   if (layout.world() == world) return layout;
   const std::string what = join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world);
-  const std::string ranks = join_text("--ranks ", layout.world());
+  const std::string ranks = join_text(comm::mpi_launched() ? "mpirun -n " : "--ranks ", layout.world());
   if (world % layout.world() != 0) throw UserError(option, what, ranks);
   layout.dp *= world / layout.world();
   throw UserError(option, what, join_text(to_string(layout), ", or ", ranks));
@@ -150,7 +151,8 @@ void record_memory(RankContext& c) {
   const int64_t budget = c.config.memory.device_mib << 20, peak = c.device.peak_bytes();
   if (budget > 0 && peak > budget && c.is_first() && !std::exchange(c.told_of_budget, true))
     log::warning("memory.device_mib: activations took the device to ", bytes_text(peak), ", above ", bytes_text(budget),
-                 "; a smaller train.micro_batch_tokens or train.recompute: full takes less");
+                 "; a smaller train.micro_batch_tokens or train.recompute: full takes less, a smaller rollout.kv_cache_mib or "
+                 "memory.offload_train_* leaves more to them");
   std::map<std::string, double> mine;
   for (const auto& [name, value] : c.recorder.current())
     if (name.starts_with("memory/") || name.starts_with("switch/")) mine[name] = value;

@@ -85,9 +85,9 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
                       join_text("--steps ", has, " at most"));
   } else {
     const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
-    rollout_ = std::make_unique<RolloutRole>(
-        context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, scores_in_stage(config_) || !decoder ? nullptr : reward_.get(), queue_, bodies_,
-                              std::min(positions, longest_context())});
+    const reward::Rule* rule = scores_in_stage(config_) || !decoder ? nullptr : reward_.get();
+    rollout_ = std::make_unique<RolloutRole>(context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, rule, queue_, bodies_,
+                                                                   std::min(positions, longest_context())});
     if (decoder && !residency_.empty())
       residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
                       [this] { return rollout_->release_memory(), int64_t{0}; }, nullptr});
@@ -167,8 +167,13 @@ RunSummary RlRun::run() {
   restore_or_start();
   if (context_.is_first()) {
     log::info(context_.gemm.description());
-    log::info(planner::to_text(schedule_), ", train ", model::to_string(context_.train_layout), ", rollout ",
-              model::to_string(context_.rollout_layout), actor_.aliased() ? ", one copy of the weights" : "");
+    log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(context_.train_layout),
+              to_text(context_.placement.train), ", rollout ", model::to_string(context_.rollout_layout),
+                  to_text(context_.placement.rollout),
+              actor_.aliased() ? ", one copy of the weights" : "");
+    const MemoryOptions& m = config_.memory;
+    const bool asked = m.offload_train_param || m.offload_train_grad || m.offload_train_optimizer;
+    if (asked && residency_.empty()) log::info("memory.offload_train_*: nothing leaves (docs/design/offload.md says what may)");
   }
   if (eval_prompts_ && config_.eval.before && !state_.before) {
     state_.before = evaluate(0);
@@ -185,10 +190,10 @@ RunSummary RlRun::run() {
   while (state_.step < config_.run.steps) {
     StepData step;
     step.begin_s = now_s();
-    (void)context_.device.take_stage_peak_bytes();  // what lay between the steps
     for (const planner::Stage& stage : schedule_.stages) {
       const double begin = now_s();
       enter(stage);
+      (void)context_.device.take_stage_peak_bytes();  // what left does not count
       device::name_thread(stage.name);
       skew_.starts(stage.name, now_s());
       const bool done = run_stage(stage, step);

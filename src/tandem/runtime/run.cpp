@@ -33,8 +33,9 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
   if (p.placement != "split") return;
   model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
   if (world.size() % layout.world() != 0)
-    throw UserError("parallel.train_layout", join_text(p.train_layout, " does not divide the run's ", world.size(), " ranks, which all take "
-                    "part in supervised steps"), "a divisor, or --model with a model that needs no warm start");
+    throw UserError("parallel.train_layout",
+                    join_text(p.train_layout, " does not divide the run's ", world.size(), " ranks, and all take part in supervised steps"),
+                    "a divisor, or --model with a model that needs no warm start");
   layout.dp *= world.size() / layout.world();
   p.train_layout = model::to_string(layout);
   p.rollout_layout = "";
@@ -93,9 +94,10 @@ void finish(RunFolder& folder, const RunSummary& summary) {
 RunSummary run_rl(const RunRequest& request) {
   validate(request.config, "run");
   RunSummary result;
+  std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
   launch_ranks(request.config, [&](comm::Group& world) {
-    std::unique_ptr<RunFolder> folder;
-    if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     std::string model_dir = start_model(request.config, world);
     const bool warm = request.config.model.path.empty() && request.config.supervised.steps > 0;
@@ -103,7 +105,7 @@ RunSummary run_rl(const RunRequest& request) {
     if (warm) model_dir = warm_start(request, world, model_dir);
     if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
     RankContext context(request.config, world, request.stop);
-    RlRun run(request, context, folder.get(), model_dir);
+    RlRun run(request, context, folder, model_dir);
     const RunSummary summary = run.run();
     if (!folder) return;
     finish(*folder, summary);
@@ -114,16 +116,17 @@ RunSummary run_rl(const RunRequest& request) {
 
 RunSummary run_supervised(const RunRequest& asked) {
   RunSummary result;
+  std::unique_ptr<RunFolder> own;
   launch_ranks(asked.config, [&](comm::Group& world) {
     RunRequest request = asked;
     train_on_all_ranks(request.config, world);
-    std::unique_ptr<RunFolder> folder;
-    if (world.rank() == 0) folder = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     const std::string model_dir = start_model(request.config, world);
     check_model(request.config, world, model_dir, true, false);
     RankContext context(request.config, world, request.stop);
-    const RunSummary summary = SupervisedRun(request, context, folder.get(), model_dir).run();
+    const RunSummary summary = SupervisedRun(request, context, folder, model_dir).run();
     if (!folder) return;
     finish(*folder, summary);
     result = summary;

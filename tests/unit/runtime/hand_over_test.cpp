@@ -70,7 +70,8 @@ class Rank {
     for (const model::ParameterEntry& e : side.table.entries) {
       if (e.parameter.name != name) continue;
       at::Tensor part = side.table.view(side.memory.tensor(), e);
-      for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d] - e.box.begin[d], box.extent(d));
+      for (size_t d = 0; d < box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), box.begin[d] - e.box.begin[d],
+                                                                       box.extent(d));
       if (write) part.fill_(1);
       else (void)part.sum();
       return;
@@ -79,7 +80,8 @@ class Rank {
   }
 
   void touch(const reshard::RankPlan::Bucket& bucket) {
-    for (const auto& copy : bucket.copies) touch_box(source_, copy.number, copy.box, false), touch_box(target_, copy.number, copy.box, true);
+    for (const auto& copy : bucket.copies) touch_box(source_, copy.number, copy.box, false), touch_box(target_, copy.number, copy.box,
+                                                                                                       true);
     for (const auto& move : bucket.sends)
       for (const Box& box : move.boxes) touch_box(move.from_target ? target_ : source_, move.number, box, false);
     for (const auto& move : bucket.receives)

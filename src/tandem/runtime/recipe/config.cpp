@@ -113,8 +113,8 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
         "During rollout the weights of training are in host memory, where rollout has weights of its own (another layout or dtype).");
   field("offload_train_grad", o.offload_train_grad, "During rollout gradients take no memory.");
   field("offload_train_optimizer", o.offload_train_optimizer,
-        "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside rollout, "
-        "and what was left is its own; unfinished sequences are then computed again after a switch.");
+        "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside "
+        "rollout, and what was left is its own; unfinished sequences are then computed again after a switch.");
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {
