@@ -291,6 +291,20 @@ def check_other_start(h):
     said(f"a LoRA run resumed on another start: `{line}`; on its own, moved, it goes on")
 
 
+def check_products(h, recipe):
+    """Without parity each start measures which kernels are the fastest; a resumed run goes on with those of its checkpoint."""
+    first = h.scratch / "products"
+    h.program.done(h.arguments(recipe, "products", ["--steps", "2", "--set", "run.parity=false"]))
+    kept = json.loads((first / "checkpoint/step_2/state.json").read_text())["products"]
+    assert set(kept) == {"training", "rollout", "rows"}, kept
+    again = [shutil.copytree(first, h.scratch / f"products_{i}", symlinks=True) for i in range(3)]
+    for folder in again:
+        h.program.done(["run", folder / "config.yaml", "--run-dir", folder, "--resume", "--steps", "5"])
+        assert json.loads((folder / "checkpoint/latest/state.json").read_text())["products"] == kept
+        rf.check_equal(folder, again[0], "resumed without parity")
+    said("without parity a resumed run computes with the kernels of its checkpoint, bit for bit")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
@@ -315,6 +329,8 @@ def main():
             if wanted("early"):
                 check_start_over(h, whole, recipe)
                 check_stopped_early(h, whole, recipe)
+            if wanted("early"):
+                check_products(h, recipe)
             if wanted("damaged"):
                 check_damaged(h, whole, recipe)
                 check_all_damaged(h, whole, recipe)

@@ -2,14 +2,28 @@
 #include "tandem/queue/tensor_cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <numeric>
+#include <thread>
+#include <utility>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 
 namespace tandem::queue {
 namespace {
 
 constexpr int64_t kNowhere = -1, kUnknown = -1;
 constexpr int64_t kAlignment = 8;  // of the widest element
+
+/// In place of the rows: where to read them.
+struct Notice {
+  comm::SharedHandle handle;
+  int64_t at = 0;
+};
+static_assert(sizeof(Notice) % kAlignment == 0);
 
 }  // namespace
 
@@ -21,6 +35,14 @@ TensorCache::TensorCache(std::vector<CacheField> fields) : fields_(std::move(fie
   }
   std::iota(by_width_.begin(), by_width_.end(), size_t{0});
   std::ranges::stable_sort(by_width_, std::ranges::greater(), [&](size_t f) { return widths_[f]; });
+}
+
+TensorCache::~TensorCache() {
+  for (Block& block : blocks_)
+    if (auto* borrowed = std::get_if<Borrowed>(&block.memory)) (*borrowed)->give_back();
+  const Deadline soon = Deadline::after_s(2);
+  const auto all_free = [&] { return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_free(); }); };
+  while (std::uncaught_exceptions() == 0 && !all_free() && !soon.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 size_t TensorCache::field(const std::string& name) const {
@@ -78,6 +100,7 @@ void TensorCache::place(size_t slot, int32_t part, size_t block) {
 void TensorCache::release(size_t block) {
   if (--blocks_[block].num_rows > 0) return;
   if (auto* buffer = std::get_if<Buffer>(&blocks_[block].memory)) idle_.push_back(std::move(*buffer));
+  if (auto* borrowed = std::get_if<Borrowed>(&blocks_[block].memory)) (*borrowed)->give_back();
   blocks_[block].memory = std::monostate();
   free_blocks_.push_back(block);
 }
@@ -172,43 +195,106 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
     if (m.from == group.rank()) out.at(static_cast<size_t>(m.to)).push_back(m.row);
     if (m.to == group.rank()) in.at(static_cast<size_t>(m.from)).push_back(m.row);
   }
-  std::vector<int64_t> send(ranks), receive(ranks);
+  std::vector<int64_t> send(ranks), receive(ranks);  // bytes of rows, then of messages
+  int64_t lent_bytes = 0, num_borrowers = 0;
   for (size_t r = 0; r < ranks; ++r) {
     send[r] = padded_bytes(out[r], moved.sent_bytes);
     receive[r] = padded_bytes(in[r], moved.received_bytes);
+    if (lends(r, send[r])) lent_bytes += send[r], ++num_borrowers;
+  }
+  comm::SharedMemory* lane = num_borrowers > 0 ? &free_lane(lent_bytes) : nullptr;
+  std::vector<Notice> notices(ranks);
+  std::vector<bool> borrowed(ranks);
+  std::vector<int64_t> rows_to(send);
+  int64_t lane_at = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    for (const data::RowPart& row : out[r]) TANDEM_CHECK(holds(row), "sample ", value(row.sample), " is to be sent and is not here");
+    if (lends(r, send[r])) {
+      pack(out[r], lane->bytes().subspan(static_cast<size_t>(lane_at), static_cast<size_t>(send[r])));
+      notices[r] = {lane->handle(), lane_at};
+      lane_at += std::exchange(send[r], static_cast<int64_t>(sizeof(Notice)));
+    }
+    borrowed[r] = borrows(r, receive[r]);
+    if (borrowed[r]) receive[r] = sizeof(Notice);
   }
   const auto send_bytes = static_cast<size_t>(std::accumulate(send.begin(), send.end(), int64_t{0}));
   const auto receive_bytes = static_cast<size_t>(std::accumulate(receive.begin(), receive.end(), int64_t{0}));
 
   std::byte* const packed = send_.room(send_bytes);
   std::byte* to = packed;
-  for (size_t r = 0; r < ranks; ++r) {
-    std::byte* const end = to + send[r];
-    for (const data::RowPart& row : out[r]) TANDEM_CHECK(holds(row), "sample ", value(row.sample), " is to be sent and is not here");
-    each_piece(out[r], [&](size_t at, size_t bytes) {
-      if (bytes > 0) std::memcpy(to, at_[at], bytes);
-      to += bytes;
-    });
-    std::memset(to, 0, static_cast<size_t>(end - to));
-    to = end;
-  }
+  for (size_t r = 0; r < ranks; to += send[r++])
+    if (lends(r, rows_to[r])) std::memcpy(to, &notices[r], sizeof(Notice));
+    else pack(out[r], {to, static_cast<size_t>(send[r])});
+  if (lane) lane->lend(num_borrowers);
   Buffer arrived;
   if (!idle_.empty()) arrived = std::move(idle_.back()), idle_.pop_back();
-  std::byte* const received = arrived.room(receive_bytes);
-  group.all_to_all_v({packed, send_bytes}, send, {received, receive_bytes}, receive);
+  const std::byte* from = arrived.room(receive_bytes);
+  group.all_to_all_v({packed, send_bytes}, send, {arrived.room(receive_bytes), receive_bytes}, receive);
 
   const size_t block = new_block();
   blocks_[block].memory = std::move(arrived);
   blocks_[block].num_rows = 1;  // until they are placed
-  const std::byte* from = received;
-  for (size_t r = 0; r < ranks; ++r) {
-    const std::byte* const end = from + receive[r];
-    for (const data::RowPart& row : in[r]) place(slot_of(row.sample), row.part, block);
-    each_piece(in[r], [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
-    from = end;
+  for (size_t r = 0; r < ranks; from += receive[r++]) {
+    if (!borrowed[r]) {
+      place_rows(in[r], from, block);
+      continue;
+    }
+    Notice notice;
+    std::memcpy(&notice, from, sizeof notice);
+    Borrowed memory = borrow(r, notice.handle);
+    const size_t lent = new_block();
+    blocks_[lent].memory = memory;
+    blocks_[lent].num_rows = 1;
+    place_rows(in[r], memory->bytes().data() + notice.at, lent);
+    release(lent);
   }
   release(block);
   return moved;
+}
+
+void TensorCache::share_memory(comm::Group& group, int64_t least_bytes) {
+  least_shared_bytes_ = std::max<int64_t>(1, least_bytes);
+  const std::vector<std::vector<bool>> can = comm::who_shares(group);
+  const auto me = static_cast<size_t>(group.rank());
+  borrows_ = can[me];
+  lends_.clear();
+  for (const std::vector<bool>& of_rank : can) lends_.push_back(of_rank[me]);
+  known_.assign(can.size(), {});
+}
+
+bool TensorCache::lends(size_t to, int64_t bytes) const { return !lends_.empty() && bytes >= least_shared_bytes_ && lends_[to]; }
+bool TensorCache::borrows(size_t from, int64_t bytes) const { return !borrows_.empty() && bytes >= least_shared_bytes_ && borrows_[from]; }
+
+void TensorCache::pack(const Pair& rows, std::span<std::byte> to) const {
+  std::byte* at_now = to.data();
+  each_piece(rows, [&](size_t at, size_t bytes) {
+    if (bytes > 0) std::memcpy(at_now, at_[at], bytes);
+    at_now += bytes;
+  });
+  std::memset(at_now, 0, static_cast<size_t>(to.data() + to.size() - at_now));
+}
+
+void TensorCache::place_rows(const Pair& rows, const std::byte* from, size_t block) {
+  for (const data::RowPart& row : rows) place(slot_of(row.sample), row.part, block);
+  each_piece(rows, [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
+}
+
+// One that nobody reads any more; too small ones make room for a larger.
+comm::SharedMemory& TensorCache::free_lane(int64_t bytes) {
+  std::erase_if(lanes_, [&](const auto& lane) { return lane->is_free() && std::ssize(lane->bytes()) < bytes; });
+  for (const auto& lane : lanes_)
+    if (lane->is_free()) return *lane;
+  return *lanes_.emplace_back(std::make_unique<comm::SharedMemory>(bytes + bytes / 4));
+}
+
+TensorCache::Borrowed TensorCache::borrow(size_t from, const comm::SharedHandle& handle) {
+  auto& known = known_[from];
+  for (const auto& [serial, memory] : known)
+    if (serial == handle.serial) return memory;
+  std::erase_if(known, [](const auto& each) { return each.second.use_count() == 1; });  // most likely gone there, too
+  Borrowed memory = comm::BorrowedMemory::map(handle);
+  if (!memory) throw PeerError(join_text("rank ", from, " lent memory that cannot be mapped here any more"));
+  return known.emplace_back(handle.serial, std::move(memory)).second;
 }
 
 void TensorCache::drop(std::span<const SampleId> ids) {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "tandem/base/check.h"
-#include "tandem/comm/group.h"
+#include "tandem/comm/shared_memory.h"
 #include "tandem/data/columns.h"
 #include "tandem/data/row_plan.h"
 
@@ -40,12 +40,20 @@ struct RowsMoved {
 /// Ownership  columns are moved in; what moves from other ranks lies in a buffer of the cache, which is used again once its rows are
 ///            dropped. A span that read() gave is valid until its sample is dropped.
 /// Threads    one.
-/// Blocking   move alone waits for peers, at most the group's deadline.
+/// Blocking   move and share_memory wait for peers, at most the group's deadline; the destructor for at most 2 s, unless an error ends it.
 /// Errors     InternalError for a row that is not here, or twice; PeerError from the group.
 /// Read next  data/row_plan.h, docs/design/tensor_cache.md
 class TensorCache {
  public:
   explicit TensorCache(std::vector<CacheField> fields);
+  /// Waits a moment for those that are still to read what it lent.
+  ~TensorCache();
+  TensorCache(const TensorCache&) = delete;
+  TensorCache& operator=(const TensorCache&) = delete;
+
+  /// From now on ranks of one machine read each other's rows in place, where the system lets them and a pair moves so many bytes: below
+  /// that a message is as quick. Collective over `group`, that of move().
+  void share_memory(comm::Group& group, int64_t least_bytes = 64 << 10);
 
   size_t num_fields() const { return fields_.size(); }
   int32_t num_parts() const { return num_parts_; }
@@ -67,7 +75,8 @@ class TensorCache {
   /// Samples with a row here.
   int64_t num_held() const;
 
-  /// Sends and receives what the plan says, in one all_to_all_v; no message where it is empty. Collective over `group`, with the same
+  /// Sends and receives what the plan says, in one all_to_all_v; no message where it is empty. Ranks that share memory send each other
+  /// where to find it. Collective over `group`, with the same
   /// plan and the lengths of its rows known on every rank that it names.
   RowsMoved move(comm::Group& group, std::span<const data::RowMove> plan);
 
@@ -80,9 +89,11 @@ class TensorCache {
     size_t capacity = 0;
     std::byte* room(size_t bytes);
   };
+  /// Another rank's memory, given back when its last row is dropped.
+  using Borrowed = std::shared_ptr<comm::BorrowedMemory>;
   /// Memory that rows lie in, until the last of them is dropped.
   struct Block {
-    std::variant<std::monostate, data::Fields, Buffer> memory;
+    std::variant<std::monostate, data::Fields, Buffer, Borrowed> memory;
     int64_t num_rows = 0;
   };
   using Pair = std::vector<data::RowPart>;  // what one rank sends another
@@ -97,6 +108,12 @@ class TensorCache {
   template <class Take>
   void each_piece(const Pair& rows, Take take) const;
   int64_t padded_bytes(const Pair& rows, int64_t& payload) const;
+  bool lends(size_t to, int64_t bytes) const;
+  bool borrows(size_t from, int64_t bytes) const;
+  void pack(const Pair& rows, std::span<std::byte> to) const;
+  void place_rows(const Pair& rows, const std::byte* from, size_t block);
+  comm::SharedMemory& free_lane(int64_t bytes);
+  Borrowed borrow(size_t from, const comm::SharedHandle& handle);
 
   std::vector<CacheField> fields_;
   std::vector<size_t> widths_;             // bytes of an element, by field
@@ -111,6 +128,10 @@ class TensorCache {
   std::vector<size_t> free_blocks_;
   std::vector<Buffer> idle_;               // receive buffers whose rows are gone
   Buffer send_;
+  std::vector<bool> lends_, borrows_;      // by rank; empty: nothing is shared
+  int64_t least_shared_bytes_ = 0;
+  std::vector<std::unique_ptr<comm::SharedMemory>> lanes_;
+  std::vector<std::vector<std::pair<int64_t, Borrowed>>> known_;  // by rank: memory that was mapped, by its serial
 };
 
 template <class T>

@@ -115,6 +115,21 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
                     "the same tp, and for experts the same etp, in both");
 }
 
+std::map<std::string, std::string> RankContext::products() const {
+  return {{"training", to_text(gemm.choice())}, {"rollout", to_text(rollout_gemm.choice())}, {"rows", model::kernel::rows().isa}};
+}
+
+void RankContext::adopt_products(const std::map<std::string, std::string>& products) {
+  const auto text = [&](const char* name) {
+    const auto found = products.find(name);
+    return found == products.end() ? "" : found->second;
+  };
+  const auto training = model::kernel::parse_choice(text("training")), rollout = model::kernel::parse_choice(text("rollout"));
+  if (config.run.parity || !training || !rollout || text("rows") != model::kernel::rows().isa) return;
+  gemm = {gemm.dtype(), *training};
+  rollout_gemm = {rollout_gemm.dtype(), *rollout};
+}
+
 StopRequested RankContext::stop_between_tokens() {
   std::vector<comm::Group*> peers;
   if (!rolls_out()) return stop_requested;

@@ -3,6 +3,7 @@
 // What every role of one rank shares: its peers, its memory, the kernels and where numbers go.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -59,6 +60,11 @@ struct RankContext {
   c10::ScalarType switch_dtype() const { return gemm.dtype() == at::kBFloat16 ? gemm.dtype() : rollout_gemm.dtype(); }
   /// The ranks with the same work: all, or with a split placement those that train or those that generate.
   comm::Group& side() { return side_group ? *side_group : world; }
+
+  /// The kernels for products, as a checkpoint keeps them: measured at each start, they may differ, and bits with them.
+  std::map<std::string, std::string> products() const;
+  /// Those of a checkpoint, where this machine computes rows as that one did; else the measured ones stay. Not in parity mode.
+  void adopt_products(const std::map<std::string, std::string>& products);
 
   const RunConfig& config;
   comm::Group& world;

@@ -28,6 +28,8 @@ void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result,
 namespace tandem::model::kernel {
 namespace {
 
+const char* name_of(Library library) { return library == Library::kBlas ? "blas" : "onednn"; }
+
 int as_int(int64_t n) { return static_cast<int>(n); }
 
 // at::Tensor view of a strided row-major matrix, for machines without the BLAS symbols.
@@ -112,10 +114,23 @@ void Gemm::measure() {
   choice_.half_blas = seconds_of([&] { product(p, half(ah), half(ah), c.data_ptr<float>()); }) < single;
 }
 
+std::string to_text(const GemmChoice& c) {
+  return join_text(name_of(c.forward), ' ', name_of(c.input_grad), ' ', name_of(c.weight_grad), ' ', c.half_blas ? "half" : "float");
+}
+
+std::optional<GemmChoice> parse_choice(const std::string& text) {
+  constexpr Library kBoth[] = {Library::kBlas, Library::kOneDnn};
+  for (Library forward : kBoth)
+    for (Library input_grad : kBoth)
+      for (Library weight_grad : kBoth)
+        for (bool half : {false, true})
+          if (const GemmChoice choice{forward, input_grad, weight_grad, half}; to_text(choice) == text) return choice;
+  return std::nullopt;
+}
+
 std::string Gemm::description() const {
-  const auto name = [](Library l) { return l == Library::kBlas ? "blas" : "onednn"; };
-  return join_text("products: forward ", name(choice_.forward), ", input gradient ", name(choice_.input_grad), ", weight gradient ",
-                   name(choice_.weight_grad), ", rows ", rows().isa, parity_ ? ", parity" : "");
+  return join_text("products: forward ", name_of(choice_.forward), ", input gradient ", name_of(choice_.input_grad), ", weight gradient ",
+                   name_of(choice_.weight_grad), ", rows ", rows().isa, parity_ ? ", parity" : "");
 }
 
 void Gemm::forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const {

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tandem/model/kernel/rows.h"
@@ -25,6 +26,11 @@ struct GemmChoice {
   Library weight_grad = Library::kBlas;
   bool half_blas = false;  ///< the BLAS multiplies bfloat16 into fp32, faster than fp32 itself
 };
+
+/// As a checkpoint keeps it, such as "blas onednn onednn half".
+std::string to_text(const GemmChoice& choice);
+/// Nullopt for a text that is no choice of this version.
+std::optional<GemmChoice> parse_choice(const std::string& text);
 
 /// Threads    const methods from any thread. No rows are as good as some.
 /// Errors     InternalError on shapes that do not fit.

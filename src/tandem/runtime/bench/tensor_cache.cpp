@@ -120,6 +120,7 @@ class StageBench {
   StageBench(const BenchOptions& options, comm::Group& world, bool ragged)
       : world_(world), workload_{options.samples, options.seq, ragged, static_cast<uint64_t>(options.seed)} {
     for (int r = 0; r < world.size(); ++r) ranks_.push_back(r);
+    cache_.share_memory(world);
   }
 
   /// One batch; `equal`: the next stage wants it where it was made.

@@ -68,6 +68,7 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
   if (!context_.is_first()) return;
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(context_.train_layout);
+  j["products"] = context_.products();
   j["optimizer_steps"] = actor.trainer().optimizer().num_steps();
   checkpoint::write_durable(dir + "/state.json", j.dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
@@ -114,6 +115,7 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
     optimizer_steps = j.at("optimizer_steps");
+    if (j.contains("products")) context_.adopt_products(j["products"].get<std::map<std::string, std::string>>());
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
       if (needs_start) check_start(before, dir);

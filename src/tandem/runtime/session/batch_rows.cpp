@@ -54,7 +54,9 @@ BatchRows::BatchRows(RankContext& context)
       group_size_(context.config.schedule.queue.group_size),
       cache_(body_fields()),
       rollout_(ranks_by_dp(context.rollout_layout, context.placement.rollout.first)),
-      train_(ranks_by_dp(context.train_layout, context.placement.train.first)) {}
+      train_(ranks_by_dp(context.train_layout, context.placement.train.first)) {
+  if (context.world.size() > 1) cache_.share_memory(context.world);
+}
 
 std::vector<int> BatchRows::holders(data::GroupId group) const {
   std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % context_.rollout_layout.dp)];

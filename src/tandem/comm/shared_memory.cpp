@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/comm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+
+namespace tandem::comm {
+namespace {
+
+/// In front of the bytes.
+struct alignas(64) Header {
+  std::atomic<int64_t> borrowers;
+  int64_t serial;
+};
+static_assert(std::atomic<int64_t>::is_always_lock_free, "processes share it");
+
+constexpr int64_t kHeader_bytes = sizeof(Header);
+
+void* map_file(int file, int64_t num_bytes) {
+  void* memory = ::mmap(nullptr, static_cast<size_t>(num_bytes + kHeader_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+Header& header_of(void* memory) { return *static_cast<Header*>(memory); }
+
+}  // namespace
+
+SharedMemory::SharedMemory(int64_t num_bytes) : num_bytes_(num_bytes) {
+  static std::atomic<int64_t> last_serial = 0;
+  serial_ = ++last_serial;
+  file_ = ::memfd_create("tandem", MFD_CLOEXEC);
+  // Reserved now: to touch pages that are not there would be a signal.
+  const int failed = file_ < 0 ? errno : ::posix_fallocate(file_, 0, num_bytes + kHeader_bytes);
+  if (failed == 0) memory_ = map_file(file_, num_bytes);
+  if (!memory_) {
+    if (file_ >= 0) ::close(file_);
+    throw PeerError(join_text("shared memory of ", num_bytes, " bytes: ", std::strerror(failed != 0 ? failed : errno)));
+  }
+  new (memory_) Header{0, serial_};
+}
+
+SharedMemory::~SharedMemory() {
+  ::munmap(memory_, static_cast<size_t>(num_bytes_ + kHeader_bytes));
+  ::close(file_);
+}
+
+std::span<std::byte> SharedMemory::bytes() { return {static_cast<std::byte*>(memory_) + kHeader_bytes, static_cast<size_t>(num_bytes_)}; }
+
+SharedHandle SharedMemory::handle() const { return {::getpid(), file_, serial_, num_bytes_}; }
+
+void SharedMemory::lend(int64_t borrowers) {
+  TANDEM_CHECK(is_free(), "memory that others read is lent again");
+  header_of(memory_).borrowers.store(borrowers, std::memory_order_release);
+}
+
+bool SharedMemory::is_free() const { return header_of(memory_).borrowers.load(std::memory_order_acquire) == 0; }
+
+std::unique_ptr<BorrowedMemory> BorrowedMemory::map(const SharedHandle& handle) {
+  const std::string path = join_text("/proc/", handle.process, "/fd/", handle.file);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  struct stat status {};
+  const bool fits = ::fstat(file, &status) == 0 && status.st_size >= handle.num_bytes + kHeader_bytes;
+  void* memory = fits ? map_file(file, handle.num_bytes) : nullptr;
+  ::close(file);
+  if (!memory) return nullptr;
+  std::unique_ptr<BorrowedMemory> borrowed(new BorrowedMemory(memory, handle.num_bytes));
+  // A process of another machine, or container, may have the same number, and a file there.
+  return header_of(memory).serial == handle.serial ? std::move(borrowed) : nullptr;
+}
+
+BorrowedMemory::~BorrowedMemory() { ::munmap(memory_, static_cast<size_t>(num_bytes_ + kHeader_bytes)); }
+
+std::span<const std::byte> BorrowedMemory::bytes() const {
+  return {static_cast<const std::byte*>(memory_) + kHeader_bytes, static_cast<size_t>(num_bytes_)};
+}
+
+void BorrowedMemory::give_back() { header_of(memory_).borrowers.fetch_sub(1, std::memory_order_release); }
+
+std::vector<std::vector<bool>> who_shares(Group& group) {
+  // What tells memories of two machines apart beside their numbers: a secret that the borrower must find there.
+  constexpr int64_t kSecret_bytes = 16;
+  SharedMemory mine(kSecret_bytes);
+  struct Question {
+    SharedHandle handle;
+    std::byte secret[kSecret_bytes];
+  } question{mine.handle(), {}};
+  const int64_t secret[2] = {reinterpret_cast<intptr_t>(&mine), ::getpid() * int64_t{1'000'003} + group.world_rank(group.rank())};
+  std::memcpy(question.secret, secret, sizeof secret);
+  std::memcpy(mine.bytes().data(), secret, sizeof secret);
+  std::vector<std::byte> found;
+  for (const std::vector<std::byte>& answer : all_gather_bytes(group, std::as_bytes(std::span(&question, 1)))) {
+    Question other;
+    std::memcpy(&other, answer.data(), sizeof other);
+    const auto memory = group.machine(static_cast<int>(found.size())) == group.machine(group.rank()) ? BorrowedMemory::map(other.handle)
+        : nullptr;
+    found.push_back(std::byte{memory && std::memcmp(memory->bytes().data(), other.secret, kSecret_bytes) == 0});
+  }
+  std::vector<std::vector<bool>> all;
+  for (const std::vector<std::byte>& row : all_gather_bytes(group, found)) {  // also: nobody's memory goes before all have tried
+    std::vector<bool>& of_rank = all.emplace_back();
+    for (std::byte can : row) of_rank.push_back(can != std::byte{0});
+  }
+  return all;
+}
+
+}  // namespace tandem::comm
