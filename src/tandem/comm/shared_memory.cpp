@@ -100,10 +100,10 @@ std::vector<std::vector<bool>> who_shares(Group& group) {
   std::memcpy(mine.bytes().data(), secret, sizeof secret);
   std::vector<std::byte> found;
   for (const std::vector<std::byte>& answer : all_gather_bytes(group, std::as_bytes(std::span(&question, 1)))) {
+    const bool is_near = group.machine(static_cast<int>(found.size())) == group.machine(group.rank());
     Question other;
     std::memcpy(&other, answer.data(), sizeof other);
-    const auto memory = group.machine(static_cast<int>(found.size())) == group.machine(group.rank()) ? BorrowedMemory::map(other.handle)
-        : nullptr;
+    const std::unique_ptr<BorrowedMemory> memory = is_near ? BorrowedMemory::map(other.handle) : nullptr;
     found.push_back(std::byte{memory && std::memcmp(memory->bytes().data(), other.secret, kSecret_bytes) == 0});
   }
   std::vector<std::vector<bool>> all;

@@ -7,6 +7,7 @@
 
 #include <tuple>
 
+#include "../../wired_group.h"
 #include "box_tables.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
@@ -179,36 +180,7 @@ TEST(Execute, OfEqualLayoutsAndAnotherDtypeCopiesInBucketsWithoutACall) {
   EXPECT_EQ(moved.copied_bytes, 128);
 }
 
-/// Does something to the messages of one rank, between it and the group.
-class Wire : public comm::Group {
- public:
-  using Change = std::function<void(std::span<std::byte> receive)>;
-  Wire(comm::Group& inner, Change change) : Group(inner.name(), inner.rank(), ranks_of(inner)), inner_(inner), change_(std::move(change)) {}
-  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
-
- private:
-  static std::vector<int> ranks_of(const comm::Group& group) {
-    std::vector<int> ranks;
-    for (int r = 0; r < group.size(); ++r) ranks.push_back(group.world_rank(r));
-    return ranks;
-  }
-  void do_barrier() override { inner_.barrier(); }
-  void do_broadcast(at::Tensor& tensor, int root) override { inner_.broadcast(tensor, root); }
-  void do_all_reduce(at::Tensor& tensor, comm::ReduceOp op) override { inner_.all_reduce(tensor, op); }
-  void do_all_gather(at::Tensor& out, const at::Tensor& in) override { inner_.all_gather(out, in); }
-  void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override { inner_.reduce_scatter(out, in); }
-  void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
-                       std::span<const int64_t> receive_bytes) override {
-    inner_.all_to_all_v(send, send_bytes, receive, receive_bytes);
-    change_(receive);
-  }
-  void do_send(const at::Tensor& tensor, int to, int tag) override { inner_.send(tensor, to, tag); }
-  void do_receive(at::Tensor& tensor, int from, int tag) override { inner_.receive(tensor, from, tag); }
-  std::unique_ptr<comm::Group> do_split(int color, const std::string& name) override { return inner_.split(color, name); }
-
-  comm::Group& inner_;
-  Change change_;
-};
+using Change = std::function<void(std::span<std::byte> received)>;
 
 /// Two ranks exchange their halves of three tensors of 64 elements, in several buckets.
 struct Exchange {
@@ -250,9 +222,10 @@ TEST(Execute, NamesTheMessageWhoseChecksumIsWrong) {
     return error_of([&] {
       comm::run_local(2, 30, [&](comm::Group& world) {
         size_t call = 0;
-        Wire wire(world, [&](std::span<std::byte> receive) {
-          if (world.rank() == 1 && call++ == spoiled_call && !receive.empty()) receive[receive.size() / 2] ^= std::byte{1};
-        });
+        test::WiredGroup wire(world, {nullptr, [&](std::span<std::byte> receive) {
+                                        if (world.rank() == 1 && call++ == spoiled_call && !receive.empty())
+                                          receive[receive.size() / 2] ^= std::byte{1};
+                                      }});
         exchange.run(wire, {at::kFloat});
       });
     });
@@ -272,13 +245,13 @@ TEST(Execute, NamesTheMessageWhoseChecksumIsWrong) {
 
 TEST(Execute, EndsOnBothSidesWithTheFirstCause) {
   const Exchange exchange(false);
-  const auto seconds_of = [&](const auto& make_options, const Wire::Change& change, const std::string& cause) {
+  const auto seconds_of = [&](const auto& make_options, const Change& change, const std::string& cause) {
     const double begin_s = now_s();
     EXPECT_EQ(error_of([&] {
                 comm::run_local(2, 30, [&](comm::Group& world) {
-                  Wire wire(world, [&](std::span<std::byte> bytes) {
-                    if (world.rank() == 1) change(bytes);
-                  });
+                  test::WiredGroup wire(world, {nullptr, [&](std::span<std::byte> bytes) {
+                                                  if (world.rank() == 1) change(bytes);
+                                                }});
                   exchange.run(wire, make_options(world.rank()));
                 });
               }),

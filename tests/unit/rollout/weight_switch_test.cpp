@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "../../tiny_model.h"
+#include "../../wired_group.h"
 #include "tandem/base/error.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/reshard/plan.h"
@@ -16,36 +17,6 @@ namespace tandem::rollout {
 namespace {
 
 constexpr int kRanks = 4, kCulprit = 2;
-
-/// The group of a rank that fails in its second bucket.
-class Failing : public comm::Group {
- public:
-  explicit Failing(comm::Group& inner) : Group(inner.name(), inner.rank(), ranks_of(inner)), inner_(inner) {}
-  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
-
- private:
-  static std::vector<int> ranks_of(const comm::Group& group) {
-    std::vector<int> ranks;
-    for (int r = 0; r < group.size(); ++r) ranks.push_back(group.world_rank(r));
-    return ranks;
-  }
-  void do_barrier() override { inner_.barrier(); }
-  void do_broadcast(at::Tensor& tensor, int root) override { inner_.broadcast(tensor, root); }
-  void do_all_reduce(at::Tensor& tensor, comm::ReduceOp op) override { inner_.all_reduce(tensor, op); }
-  void do_all_gather(at::Tensor& out, const at::Tensor& in) override { inner_.all_gather(out, in); }
-  void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override { inner_.reduce_scatter(out, in); }
-  void do_send(const at::Tensor& tensor, int to, int tag) override { inner_.send(tensor, to, tag); }
-  void do_receive(at::Tensor& tensor, int from, int tag) override { inner_.receive(tensor, from, tag); }
-  std::unique_ptr<Group> do_split(int color, const std::string& name) override { return inner_.split(color, name); }
-  void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
-                       std::span<const int64_t> receive_bytes) override {
-    if (++num_calls_ == 2) throw std::runtime_error("injected");
-    inner_.all_to_all_v(send, send_bytes, receive, receive_bytes);
-  }
-
-  comm::Group& inner_;
-  int num_calls_ = 0;
-};
 
 /// One rank: an engine with a whole model of its own, whose new weights come in quarters from all ranks.
 struct Rank {
@@ -100,7 +71,11 @@ TEST(WeightSwitch, AfterAFailureInItsMiddleNoEngineHasAVersion) {
     rank.ask(1);
     rank.engine.step();  // a sequence runs when the switch comes
     const at::Tensor old = rank.model.values.clone();
-    Failing failing(world);
+    int num_calls = 0;
+    test::WiredGroup failing(world, {[&] {
+                                       if (++num_calls == 2) throw std::runtime_error("injected");  // in its second bucket
+                                     },
+                                     nullptr});
     try {
       rank.switch_to(1, [&] { rank.move(world.rank() == kCulprit ? failing : world); });
     } catch (const std::exception&) {
