@@ -66,15 +66,19 @@ class Bench : public Command {
     cache_ = add_modelless(app, "tensor_cache", "A batch from one stage to the next, among ranks", runtime::bench_tensor_cache);
     add_count(*cache_, "--samples", options_.samples, "Samples of the batch, over all ranks");
     add_checked(*cache_, "--seq", &options_.seq, "Tokens of a sample; ragged ones have an eighth of it or more", at_least(8));
-    add_checked(*cache_, "--ranks", &options_.ranks, "Ranks as threads; under mpirun the processes are the ranks", at_least(2));
+    add_checked(*cache_, "--ranks", &options_.ranks, "Ranks as threads, 0 is two; mpirun gives them itself", at_least(0));
     add_seed(*cache_);
-    cache_->footer("Example:\n  scripts/mpi -n 2 build/release/tandem bench tensor_cache --samples 1024 --seq 2048");
+    cache_->footer(
+        "equal_s and unequal_s: from columns in memory to rows that the next stage can read, where it wants them on the rank that made\n"
+        "them, and where it wants half of them on another; ragged_*: rows of an eighth of --seq to all of it. start_skew_s: how far apart\n"
+        "the ranks can start that stage. docs/design/tensor_cache.md compares them with others.\n"
+        "Example:\n  scripts/mpi -n 2 build/release/tandem bench tensor_cache --samples 1024 --seq 2048");
 
     switch_ = add_modelless(app, "switch", "Weights from one layout to another, among ranks", runtime::bench_switch);
     switch_->add_option("--model", options_.model, "Hugging Face directory of the model")->required()->type_name("DIR");
     switch_->add_option("--from", options_.from_layout, "Layout of training, such as dp2,pp2")->required()->type_name("LAYOUT");
     switch_->add_option("--to", options_.to_layout, "Layout of generation, on as many ranks")->required()->type_name("LAYOUT");
-    add_checked(*switch_, "--ranks", &options_.ranks, "Ranks as threads; under mpirun the processes are the ranks", at_least(1));
+    add_checked(*switch_, "--ranks", &options_.ranks, "Ranks as threads, 0 is two; mpirun gives them itself", at_least(0));
     add_checked(*switch_, "--bucket-mib", &options_.bucket_mib, "Most staging memory of a rank", at_least(1));
     add_compute(*switch_, device_, options_.dtype, options_.threads);
     switch_->footer(

@@ -32,7 +32,7 @@ struct BenchOptions {
   bool parity = false;
   int64_t samples = 1024;            ///< tensor_cache: of the batch, over all ranks
   int64_t seq = 2048;                ///< tensor_cache: tokens of a sample
-  int64_t ranks = 2;                 ///< tensor_cache, switch: as threads of this process; under a launcher its processes are the ranks
+  int64_t ranks = 0;                 ///< tensor_cache, switch: as threads of this process, 0 is two; not under a launcher
   std::string from_layout, to_layout;  ///< switch: of training, of rollout
   int64_t bucket_mib = 64;           ///< switch: as parallel.reshard_bucket_mib
   int64_t seed = 0;

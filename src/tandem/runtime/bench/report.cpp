@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
+#include "tandem/comm/launch.h"
 #include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/session/machine.h"
 
@@ -28,6 +29,11 @@ json row_of(std::vector<double> values) {
 }
 
 }  // namespace
+
+int64_t ranks_of(const BenchOptions& o) {
+  if (o.ranks > 0) return o.ranks;
+  return comm::mpi_launched() ? 1 : 2;
+}
 
 json bench_report(const char* name, const json& conditions, const Figures& figures) {
   json rows = json::object();

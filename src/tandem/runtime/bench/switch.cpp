@@ -101,7 +101,7 @@ Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& wo
 nlohmann::json bench_switch(const BenchOptions& o) {
   const Question question = question_of(o);
   RunConfig config;
-  config.parallel.ranks = comm::mpi_launched() ? 1 : o.ranks;
+  config.parallel.ranks = ranks_of(o);
   config.parallel.threads = o.threads;
   Figures figures;
   launch_ranks(config, [&](comm::Group& world) {

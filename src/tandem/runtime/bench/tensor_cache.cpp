@@ -185,9 +185,9 @@ void record(comm::Group& world, const Handover& mine, const std::string& prefix,
 }  // namespace
 
 nlohmann::json bench_tensor_cache(const BenchOptions& o) {
-  if (o.ranks < 2 && !comm::mpi_launched()) throw UserError("--ranks", "1 rank has nobody to send to", "2 or more");
+  if (o.ranks == 1 && !comm::mpi_launched()) throw UserError("--ranks", "1 rank has nobody to send to", "2 or more");
   RunConfig config;
-  config.parallel.ranks = comm::mpi_launched() ? 1 : o.ranks;
+  config.parallel.ranks = ranks_of(o);
   Figures figures;
   int ranks = 0;
   launch_ranks(config, [&](comm::Group& world) {
