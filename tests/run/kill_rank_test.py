@@ -31,6 +31,7 @@ SPARSE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4
 # Train, rollout, and whether the model has experts. All move weights at each switch; parity, without which a resumed run may measure other
 # kernels as the fastest, needs one tp.
 LAYOUTS = {"pp,tp": ("tp2,pp2", "dp2,tp2", False), "dp,pp": ("dp2,pp2", "dp4", False), "dp,tp": ("dp2,tp2,ep2", "dp2,tp2,ep4", True)}
+OFFLOADED = "pp,tp"  # so a death also finds weights half on the device, half on the host
 # mpirun would end the survivors before they can say a word. It does not tell their exit codes.
 LAUNCHER = [rf.mpi(RANKS)[0], "--enable-recovery", *rf.mpi(RANKS)[1:]]
 KEEP_CODE = ["sh", "-c", '"$@"; echo $? >"$0/code.$OMPI_COMM_WORLD_RANK"']
@@ -174,6 +175,8 @@ class Histories:
         train, rollout, sparse = LAYOUTS[name]
         self.recipe = rf.tiny_recipe(scratch / f"{name}.yaml", **{key.replace(".", "__"): value for key, value in SHAPE.items()})
         self.flags = ["--train-layout", train, "--rollout-layout", rollout]
+        if name == OFFLOADED:
+            self.flags += rf.sets({f"memory.offload_train_{what}": "true" for what in ("param", "grad", "optimizer")})
         if sparse:
             program.done(["run", self.recipe, "--run-dir", scratch / "dense", "--steps", "1", "--no-eval"])
             self.flags += ["--model", small_model.write_moe(scratch / "experts", scratch / "dense/init/hf", **SPARSE)]

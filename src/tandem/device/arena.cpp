@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -62,7 +63,9 @@ struct Region::State {
   }
   ~State() {
     if (mapping == MAP_FAILED) return;
-    ::munmap(mapping, mapped);
+    // An error may end an exchange whose transport still reads here: the pages go, the addresses stay for what is left of the process.
+    if (std::uncaught_exceptions() > 0) ::madvise(mapping, mapped, MADV_DONTNEED);
+    else ::munmap(mapping, mapped);
     account->give_back(owner, bytes_of(0, std::ssize(backed), true));
   }
   State(const State&) = delete;

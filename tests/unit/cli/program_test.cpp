@@ -345,7 +345,7 @@ TEST_F(Program, PlanReshardRefusesLayoutsThatCannotBe) {
   refuses(plan + "--from dp2 --to tp4", {"--to", "heads"});
   refuses(plan + "--from dp2 --to dp3", {"--to", "3 ranks", "2", "as many ranks"});
   refuses(plan + "--from '2x(dp2' --to dp4", {"--from", "2x(dp2", "replicas"});
-  refuses("plan reshard --from dp2 --to tp2 --model " + write("bad.json", "{"), {"bad.json", "no JSON"});
+  refuses("plan reshard --from dp2 --to tp2 --model " + write("bad.json", "{"), {"bad.json", "not JSON"});
   refuses("plan reshard --from dp2 --to tp2 --model " + path("absent"), {"absent"});
   refuses("plan", {"tandem plan", "names no command"});
 }

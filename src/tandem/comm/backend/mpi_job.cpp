@@ -236,6 +236,8 @@ std::vector<std::string> MpiJob::undelivered() {
 }
 
 bool MpiJob::all_ended(double seconds) {
+  // With a peer gone MPI is not asked any more: it would go on with exchanges whose memory went with the error that ended them.
+  if (heartbeat_ && !heartbeat_->lost().empty()) return false;
   MPI_Request request;
   if (MPI_Ibarrier(notices_, &request) != MPI_SUCCESS) return false;
   Deadline deadline = Deadline::after_s(seconds + kReport_s);  // a peer that waits in vain for so long says so first
