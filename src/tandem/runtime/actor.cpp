@@ -95,13 +95,11 @@ void Actor::register_with(Residency& residency) {
   if (!trainer_) return;
   train::Trainer* trainer = trainer_.get();
   if (m.offload_train_grad)
-    residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); }, [=] { return trainer->release_gradients(),
-                                                                                         int64_t{0}; },
-                   [=] { return trainer->back_gradients(), int64_t{0}; }});
+    residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); },
+                   [=] { return trainer->release_gradients(), int64_t{0}; }, [=] { return trainer->back_gradients(), int64_t{0}; }});
   if (m.offload_train_optimizer && !trainer->options().swap_optimizer)  // else it is on the host anyway
-    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); }, [=] {
-                   return trainer->optimizer().leave_device(); },
-                   [=] { return trainer->optimizer().come_back(); }});
+    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); },
+                   [=] { return trainer->optimizer().leave_device(); }, [=] { return trainer->optimizer().come_back(); }});
 }
 
 void Actor::load(const std::string& dir) {
