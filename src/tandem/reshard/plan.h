@@ -12,8 +12,10 @@ namespace tandem::reshard {
 
 /// Who gives it to ranks of nodes that lack a part.
 enum class Mode {
-  kDirect,       ///< to each a rank that holds it
-  kMulticast,    ///< of several of one node, each gets a share from another node, and the rest from each other
+  kDirect,  ///< to each a rank that holds it
+  /// Of several of one node, each gets a share from another node, and the rest from each other. Where the holders would send more than
+  /// the mean, some nodes get it first and then send it to the others.
+  kMulticast,
   kGatherFirst,  ///< the same, and to other nodes also those that lacked it on a holder's node, once they have it
 };
 
@@ -81,7 +83,7 @@ struct Plan {
 /// A rank takes what it holds; every other element comes once, from a holder of its node if there is one, and those that hold the same
 /// share the sending. Errors: InternalError if nobody holds a wanted box.
 Plan make_plan(const Table& table, const PlanOptions& options, Mode mode);
-/// The mode whose modelled time is lower.
+/// The mode whose busiest rank is done first, as modelled.
 Plan make_plan(const Table& table, const PlanOptions& options);
 
 /// What one rank does of a plan.

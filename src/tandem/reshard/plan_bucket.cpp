@@ -2,7 +2,11 @@
 #include "tandem/reshard/plan_bucket.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <span>
+
+#include "tandem/reshard/rooms.h"
 
 namespace tandem::reshard {
 namespace {
@@ -10,79 +14,77 @@ namespace {
 /// How full each bucket of each rank is.
 class Loads {
  public:
-  Loads(int num_ranks, const PlanOptions& options)
-      : bucket_bytes_(options.bucket_bytes), overlap_(options.overlap), ranks_(static_cast<size_t>(num_ranks)) {}
+  /// `far_bytes`: most that a rank sends to other nodes, and gets from there, in one bucket.
+  Loads(int num_ranks, const PlanOptions& options, int64_t far_bytes)
+      : bucket_bytes_(options.bucket_bytes),
+        overlap_(options.overlap),
+        ranks_(static_cast<size_t>(num_ranks), Rank{{}, Rooms(bucket_bytes_), Rooms(bucket_bytes_), Rooms(far_bytes), Rooms(far_bytes)}) {}
 
   /// The first bucket from `earliest` on in which both ranks have room for so many bytes. It is theirs then.
-  int32_t place(const Transfer& t, int64_t bytes, int32_t earliest) {
+  int32_t place(const Transfer& t, int64_t bytes, int32_t earliest, bool is_far) {
     Rank &from = ranks_[static_cast<size_t>(t.from)], &to = ranks_[static_cast<size_t>(t.to)];
-    // Buckets that are nearly full are not looked at again, or the search would be quadratic.
-    const int64_t nearly_full = bucket_bytes_ / 16;
-    while (room(from.to_send, from.first_to_send) < nearly_full) ++from.first_to_send;
-    while (room(to.to_receive, to.first_to_receive) < nearly_full) ++to.first_to_receive;
-    int32_t bucket = std::max({earliest, from.first_to_send, to.first_to_receive});
-    while (room(from.to_send, bucket) < bytes || room(to.to_receive, bucket) < bytes) ++bucket;
+    const std::array<const Rooms*, 4> rooms = {&from.to_send, overlap_ ? &to.to_receive : &to.to_send, &from.to_send_far,
+                                               &to.to_receive_far};
+    const int32_t bucket = Rooms::first_in_all(std::span(rooms).first(is_far ? 4 : 2), bytes, earliest);
     add(from, bucket, {bytes, 0});
     add(to, bucket, {0, bytes});
+    if (!is_far) return bucket;
+    for (Rooms* far : {&from.to_send_far, &to.to_receive_far}) far->set(bucket, far->in(bucket) - bytes);
     return bucket;
   }
 
-  int64_t peak() const {
-    int64_t peak = 0;
-    for (const Rank& rank : ranks_)
-      for (int32_t b = 0; b < std::ssize(rank.buckets); ++b) peak = std::max(peak, staged(rank, b));
-    return peak;
-  }
+  /// Most bytes that a rank stages.
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   struct Bytes {
     int64_t sent = 0, received = 0;
   };
   struct Rank {
-    std::vector<Bytes> buckets;
-    std::vector<int64_t> to_send, to_receive;  // room for more bytes, by bucket
-    int32_t first_to_send = 0, first_to_receive = 0;
+    std::vector<Bytes> buckets;  // if overlapped
+    Rooms to_send, to_receive;   // the former for both, if not overlapped
+    Rooms to_send_far, to_receive_far;
   };
-  int64_t room(const std::vector<int64_t>& rooms, int32_t bucket) const {
-    return bucket < std::ssize(rooms) ? rooms[static_cast<size_t>(bucket)] : bucket_bytes_;
-  }
   static Bytes at(const Rank& rank, int32_t bucket) {
     return bucket >= 0 && bucket < std::ssize(rank.buckets) ? rank.buckets[static_cast<size_t>(bucket)] : Bytes{};
   }
 
   /// While a bucket travels.
-  int64_t staged(const Rank& rank, int32_t bucket) const {
+  static int64_t staged(const Rank& rank, int32_t bucket) {
     const Bytes here = at(rank, bucket);
-    return here.sent + here.received + (overlap_ ? std::max(at(rank, bucket - 1).received, at(rank, bucket + 1).sent) : 0);
+    return here.sent + here.received + std::max(at(rank, bucket - 1).received, at(rank, bucket + 1).sent);
   }
   /// What is sent in a bucket is packed while the one before travels.
   int64_t room_to_send(const Rank& rank, int32_t bucket) const {
     const Bytes before = at(rank, bucket - 1);
-    const int64_t meanwhile = overlap_ ? before.sent + before.received + at(rank, bucket).sent : 0;
-    return bucket_bytes_ - std::max(staged(rank, bucket), meanwhile);
+    return bucket_bytes_ - std::max(staged(rank, bucket), before.sent + before.received + at(rank, bucket).sent);
   }
   /// What is received in a bucket is unpacked while the one behind travels.
   int64_t room_to_receive(const Rank& rank, int32_t bucket) const {
     const Bytes behind = at(rank, bucket + 1);
-    const int64_t meanwhile = overlap_ ? behind.sent + behind.received + at(rank, bucket).received : 0;
-    return bucket_bytes_ - std::max(staged(rank, bucket), meanwhile);
+    return bucket_bytes_ - std::max(staged(rank, bucket), behind.sent + behind.received + at(rank, bucket).received);
   }
 
   void add(Rank& rank, int32_t bucket, Bytes more) {
-    if (const size_t least = static_cast<size_t>(bucket) + 2; rank.buckets.size() < least) {
-      rank.buckets.resize(least);
-      for (auto* rooms : {&rank.to_send, &rank.to_receive}) rooms->resize(least, bucket_bytes_);
+    if (!overlap_) {
+      const int64_t room = rank.to_send.in(bucket) - more.sent - more.received;
+      rank.to_send.set(bucket, room);
+      peak_bytes_ = std::max(peak_bytes_, bucket_bytes_ - room);
+      return;
     }
+    rank.buckets.resize(std::max(rank.buckets.size(), static_cast<size_t>(bucket) + 2));
     Bytes& bytes = rank.buckets[static_cast<size_t>(bucket)];
     bytes.sent += more.sent, bytes.received += more.received;
     for (int32_t b = std::max(bucket - 1, 0); b <= bucket + 1; ++b) {
-      rank.to_send[static_cast<size_t>(b)] = room_to_send(rank, b);
-      rank.to_receive[static_cast<size_t>(b)] = room_to_receive(rank, b);
+      rank.to_send.set(b, room_to_send(rank, b));
+      rank.to_receive.set(b, room_to_receive(rank, b));
+      peak_bytes_ = std::max(peak_bytes_, staged(rank, b));
     }
   }
 
   const int64_t bucket_bytes_;
   const bool overlap_;
+  int64_t peak_bytes_ = 0;
   std::vector<Rank> ranks_;
 };
 
@@ -128,24 +130,54 @@ std::vector<int32_t> by_tensor(const Plan& plan) {
   return sorted_by(as_they_are(plan), plan.kind_of.size(), [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].tensor; });
 }
 
-/// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far. What is passed on goes
-/// behind what brings it.
-std::vector<int32_t> order_of(const Plan& plan, int num_ranks) {
+int64_t message_bytes(const Transfer& t, const PlanOptions& o) {
+  return (t.end - t.begin) * o.element_bytes + (o.checksums ? kChecksum_bytes : 0);
+}
+
+bool is_far(const Transfer& t, const PlanOptions& o) {
+  return o.node_of(t.from) != o.node_of(t.to);
+}
+
+/// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far; with what goes to other
+/// nodes as far as with the rest. What is passed on goes behind what brings it. `order`: by tensor.
+std::vector<int32_t> order_of(const Plan& plan, int num_ranks, const std::vector<int32_t>& order) {
   const std::vector<Transfer>& all = plan.transfers;
-  const std::vector<int32_t> order = by_tensor(plan);
-  std::vector<int64_t> total(static_cast<size_t>(num_ranks)), sent(total.size());
+  const auto way_of = [&](const Transfer& t) { return static_cast<size_t>(2 * t.from + (is_far(t, plan.options) ? 1 : 0)); };
+  std::vector<int64_t> total(static_cast<size_t>(2 * num_ranks)), sent(total.size());
   for (const Transfer& t : all)
-    if (t.after < 0) total[static_cast<size_t>(t.from)] += t.end - t.begin;
+    if (t.after < 0) total[way_of(t)] += t.end - t.begin;
   constexpr size_t kSteps = 1 << 14;  // how finely senders keep pace
   std::vector<int32_t> progress(all.size());
   for (int32_t i : order) {
     const Transfer& t = all[static_cast<size_t>(i)];
-    const auto from = static_cast<size_t>(t.from);
+    const size_t way = way_of(t);
     int32_t& done = progress[static_cast<size_t>(i)];
     if (t.after >= 0) done = progress[static_cast<size_t>(t.after)];
-    else done = static_cast<int32_t>(static_cast<double>(sent[from] += t.end - t.begin) / static_cast<double>(total[from]) * kSteps);
+    else done = static_cast<int32_t>(static_cast<double>(sent[way] += t.end - t.begin) / static_cast<double>(total[way]) * kSteps);
   }
   return sorted_by(order, kSteps + 1, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
+}
+
+/// Most that a rank sends to other nodes, or gets from them, in one bucket. The way across nodes is the slow one: with as much of it in
+/// each bucket as in any, what goes within nodes costs little beside it.
+int64_t far_bytes_of_bucket(const Plan& plan, int num_ranks) {
+  const PlanOptions& o = plan.options;
+  struct Load {
+    int64_t all = 0, far_out = 0, far_in = 0;
+  };
+  std::vector<Load> loads(static_cast<size_t>(num_ranks));
+  int64_t most_all = 0, most_far = 0, longest = 1;
+  for (const Transfer& t : plan.transfers) {
+    const int64_t bytes = message_bytes(t, o);
+    Load &from = loads[static_cast<size_t>(t.from)], &to = loads[static_cast<size_t>(t.to)];
+    most_all = std::max({most_all, from.all += bytes, to.all += bytes});
+    if (!is_far(t, o)) continue;
+    most_far = std::max({most_far, from.far_out += bytes, to.far_in += bytes});
+    longest = std::max(longest, bytes);
+  }
+  // An overlapped bucket is shared by one and a half stagings, if as much is sent as received.
+  const int64_t buckets = std::max<int64_t>(1, most_all * (o.overlap ? 3 : 2) / 2 / o.bucket_bytes);
+  return std::max(longest, most_far * 11 / 10 / buckets);
 }
 
 /// Elements that each rank takes from itself.
@@ -186,43 +218,47 @@ class Copies {
 
 void fill_buckets(Plan& plan, int num_ranks) {
   const PlanOptions& o = plan.options;
-  Loads loads(num_ranks, o);
+  Loads loads(num_ranks, o, far_bytes_of_bucket(plan, num_ranks));
   const int32_t gap = o.overlap ? 2 : 1;  // a bucket is packed while the one before travels
-  for (int32_t i : order_of(plan, num_ranks)) {
-    Transfer& t = plan.transfers[static_cast<size_t>(i)];
-    const int32_t earliest = t.after < 0 ? 0 : plan.transfers[static_cast<size_t>(t.after)].bucket + gap;
-    t.bucket = loads.place(t, (t.end - t.begin) * o.element_bytes + (o.checksums ? kChecksum_bytes : 0), earliest);
-    plan.num_calls = std::max<int64_t>(plan.num_calls, t.bucket + 1);
+  const std::vector<int32_t> along_the_table = by_tensor(plan);
+  std::vector<int32_t> buckets(plan.transfers.size());
+  for (int32_t i : order_of(plan, num_ranks, along_the_table)) {
+    const Transfer& t = plan.transfers[static_cast<size_t>(i)];
+    const int32_t earliest = t.after < 0 ? 0 : buckets[static_cast<size_t>(t.after)] + gap;
+    buckets[static_cast<size_t>(i)] = loads.place(t, message_bytes(t, o), earliest, is_far(t, o));
   }
-  plan.stats.staging_peak_bytes = loads.peak();
+  plan.num_calls = buckets.empty() ? 0 : std::ranges::max(buckets) + 1;
+  plan.stats.staging_peak_bytes = loads.peak_bytes();
   // From here on `after` only says whether there is one.
   std::vector<Transfer> sorted;
   sorted.reserve(plan.transfers.size());
-  const auto bucket_of = [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].bucket; };
-  for (int32_t i : sorted_by(by_tensor(plan), static_cast<size_t>(plan.num_calls),
-                             bucket_of)) sorted.push_back(plan.transfers[static_cast<size_t>(i)]);
+  const auto bucket_of = [&](int32_t i) { return buckets[static_cast<size_t>(i)]; };
+  for (int32_t i : sorted_by(along_the_table, static_cast<size_t>(plan.num_calls), bucket_of)) {
+    sorted.push_back(plan.transfers[static_cast<size_t>(i)]);
+    sorted.back().bucket = bucket_of(i);
+  }
   plan.transfers = std::move(sorted);
   plan.stats.modelled_s = modelled_s(plan, num_ranks);
   const int64_t kept_bytes = std::ranges::max(kept_elements(plan, num_ranks)) * o.element_bytes;
   plan.num_buckets = std::max(plan.num_calls, (kept_bytes + o.bucket_bytes - 1) / o.bucket_bytes);
 }
 
-double least_modelled_s(const Plan& plan, int num_ranks) {
+double busiest_rank_s(const Plan& plan, int num_ranks) {
   const PlanOptions& o = plan.options;
   struct Load {
-    double near_s[2] = {}, far_s[2] = {};  // out, in
+    int64_t near[2] = {}, far[2] = {};  // bytes out, in
   };
   std::vector<Load> loads(static_cast<size_t>(num_ranks));
-  double longest_s = 0;
-  for (const Transfer& t : plan.transfers) {
-    const bool is_near = o.node_of(t.from) == o.node_of(t.to);
-    const double bytes_per_s = is_near ? o.links.near_bytes_per_s : o.links.far_bytes_per_s;
-    const double seconds = static_cast<double>((t.end - t.begin) * o.element_bytes) / bytes_per_s;
+  for (const Transfer& t : plan.transfers)
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
       Load& load = loads[static_cast<size_t>(rank)];
-      longest_s = std::max(longest_s, (is_near ? load.near_s : load.far_s)[way] += seconds);
+      (is_far(t, o) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
     }
-  }
+  double longest_s = 0;
+  for (const Load& load : loads)
+    for (int way : {0, 1})
+      longest_s = std::max({longest_s, static_cast<double>(load.near[way]) / o.links.near_bytes_per_s,
+                            static_cast<double>(load.far[way]) / o.links.far_bytes_per_s});
   return longest_s;
 }
 

@@ -14,8 +14,8 @@ constexpr int64_t kChecksum_bytes = 8;
 /// the staging peak and the modelled time, in which a bucket lasts as long as for its busiest rank.
 void fill_buckets(Plan& plan, int num_ranks);
 
-/// Of transfers without buckets yet: no buckets make the modelled time shorter.
-double least_modelled_s(const Plan& plan, int num_ranks);
+/// Modelled time of the rank that has most to send or to get, with or without buckets; none make the plan's time shorter.
+double busiest_rank_s(const Plan& plan, int num_ranks);
 
 /// Elements [begin, end) of a box in row-major order, as boxes in that order.
 std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);

@@ -102,6 +102,17 @@ TEST(Weights, OfSeveralHoldersAreSentByAllOfThem) {
   EXPECT_GT(num_plans, 40);
 }
 
+TEST(Weights, OfDeepSeekV3AreSentByAllRanksEvenly) {
+  // Its first stage has most of the dense weights, so other nodes relay them.
+  const model::Replicas from = model::parse_replicas("tp4,pp8,dp8,ep32", "from"), to = model::parse_replicas("dp128,tp2,ep256", "to");
+  const PlanOptions options = {.bucket_bytes = 56 << 20, .ranks_per_node = 8};
+  for (const Part part : {Part::kAll, Part::kDense}) {
+    const Plan plan = make_plan(table_of(deepseek(false), from, to, part), options);
+    EXPECT_LE(static_cast<double>(std::ranges::max(plan.stats.sent_bytes)), 1.1 * static_cast<double>(plan.stats.bytes_total) / 256);
+    EXPECT_EQ(plan.stats.bytes_across_nodes, plan.stats.lower_bound_across_nodes_bytes);
+  }
+}
+
 // A rank ends with one expert of each of the 58 sparse layers: 58 * 3 * 7168 * 2048 elements, of which one rank keeps all.
 TEST(Weights, OfDeepSeekV3MoveOneExpertALayerToEachRank) {
   const model::ModelConfig config = deepseek(false);

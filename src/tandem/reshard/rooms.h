@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where buckets have room, for a search that does not walk over those that are full.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace tandem::reshard {
+
+/// Room for more bytes in each of endless many buckets, all equally big at first. Room only shrinks.
+class Rooms {
+ public:
+  /// `whole`: bytes of an empty bucket, at least one.
+  explicit Rooms(int64_t whole = 1) {
+    // Steps of the square root of a half. What has less room than the last counts as full, so that scraps cost no time.
+    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole * 181 / 256) >> s / 2, 1);
+  }
+
+  int64_t in(int32_t bucket) const { return bucket < std::ssize(bytes_) ? bytes_[static_cast<size_t>(bucket)] : sizes_[0]; }
+
+  void set(int32_t bucket, int64_t bytes) {
+    const auto b = static_cast<size_t>(bucket);
+    if (b >= bytes_.size()) bytes_.resize(b + 1, sizes_[0]);
+    const int64_t before = std::exchange(bytes_[b], bytes);
+    for (size_t s = 0; s < kSizes; ++s)
+      if (bytes < sizes_[s] && sizes_[s] <= before) full_[s].add(b);
+  }
+
+  /// The first bucket from `earliest` on where each of `rooms` has so many bytes, at most the whole of each.
+  static int32_t first_in_all(std::span<const Rooms* const> rooms, int64_t bytes, int32_t earliest) {
+    std::array<const Full*, 4> all{};
+    size_t word = static_cast<size_t>(earliest) / 64;
+    for (size_t i = 0; i < rooms.size(); ++i) {
+      all[i] = &rooms[i]->of_size(bytes);
+      word = std::max(word, all[i]->first);
+    }
+    for (;; ++word) {
+      uint64_t full = word == static_cast<size_t>(earliest) / 64 ? (uint64_t{1} << earliest % 64) - 1 : 0;
+      for (size_t i = 0; i < rooms.size(); ++i) full |= all[i]->word(word);
+      for (; full != kAll; full |= full + 1) {
+        const auto bucket = static_cast<int32_t>(word * 64 + static_cast<size_t>(std::countr_one(full)));
+        if (std::ranges::all_of(rooms, [&](const Rooms* r) { return r->in(bucket) >= bytes; })) return bucket;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kSizes = 14;
+  static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+  struct Full {
+    std::vector<uint64_t> words;  // a bit for each bucket
+    size_t first = 0;             // the words before it are all ones
+
+    uint64_t word(size_t number) const { return number < words.size() ? words[number] : 0; }
+    void add(size_t bucket) {
+      words.resize(std::max(words.size(), bucket / 64 + 1));
+      words[bucket / 64] |= uint64_t{1} << bucket % 64;
+      while (word(first) == kAll) ++first;
+    }
+  };
+
+  /// The buckets with less room than the largest of the sizes that is at most `bytes`, or else than the last.
+  const Full& of_size(int64_t bytes) const {
+    const auto size = std::ranges::find_if(sizes_, [&](int64_t s) { return s <= bytes; });
+    return full_[std::min(static_cast<size_t>(size - sizes_.begin()), kSizes - 1)];
+  }
+
+  std::array<int64_t, kSizes> sizes_{};  // descend
+  std::vector<int64_t> bytes_;           // by bucket
+  std::array<Full, kSizes> full_;        // by size
+};
+
+}  // namespace tandem::reshard
