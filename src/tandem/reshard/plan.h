@@ -50,7 +50,7 @@ struct Transfer {
   int32_t from, to;
   int64_t begin, end;
   int32_t bucket;
-  int32_t after;     ///< the transfer that brings this one's elements into the sender's target, buckets before; -1: from its source
+  int32_t after;     ///< -1: from the sender's source; else an earlier transfer brings its elements into the sender's target
 };
 
 struct PlanStats {
@@ -58,7 +58,7 @@ struct PlanStats {
   int64_t lower_bound_bytes = 0;  ///< what receivers lack, each element once
   int64_t bytes_kept = 0;         ///< wanted by a rank that holds it
   int64_t bytes_across_nodes = 0;
-  int64_t lower_bound_across_nodes_bytes = 0;  ///< what nodes lack, each element once
+  int64_t lower_bound_across_nodes_bytes = 0;  ///< what nodes lack, each element of a fragment once
   int64_t staging_peak_bytes = 0;              ///< most that one rank stages at a time
   double modelled_s = 0;
   std::vector<int64_t> sent_bytes, received_bytes;  ///< by rank

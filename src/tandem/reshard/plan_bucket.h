@@ -9,12 +9,12 @@ namespace tandem::reshard {
 /// At the end of a message.
 constexpr int64_t kChecksum_bytes = 8;
 
-/// Gives each transfer the first bucket in which both its ranks have room; one that passes on what another brings comes in a bucket
-/// that is packed after that is unpacked. Sorts the transfers by bucket, then tensor, and fills in the numbers of buckets and calls,
-/// the staging peak and the modelled time, in which a bucket lasts as long as for its busiest rank.
+/// Gives each transfer the first bucket in which both its ranks have room, to other nodes as well if it goes there; one that passes on
+/// what another brings comes in a bucket that is packed after that is unpacked. Sorts the transfers by bucket, then tensor, and fills in
+/// the numbers of buckets and calls, the staging peak and the modelled time, in which a bucket lasts as long as for its busiest rank.
 void fill_buckets(Plan& plan, int num_ranks);
 
-/// Modelled time of the rank that has most to send or to get, with or without buckets; none make the plan's time shorter.
+/// Modelled time of the rank that has most to send or to get: a lower bound of the plan's, whatever its buckets.
 double busiest_rank_s(const Plan& plan, int num_ranks);
 
 /// Elements [begin, end) of a box in row-major order, as boxes in that order.

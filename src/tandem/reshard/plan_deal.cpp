@@ -107,24 +107,25 @@ class Dealer {
   /// Those that the transfers from `first` on give the fragment to send it as well.
   void add_relays(size_t first, std::vector<int>& senders) {
     for (size_t i = first; i < plan_.transfers.size(); ++i) {
-      const Transfer& t = plan_.transfers[i];
-      relayed_[t.to].push_back(static_cast<int32_t>(i));
+      const int rank = plan_.transfers[i].to;
+      std::vector<int32_t>& parts = relayed_[rank];
+      if (parts.empty()) senders.push_back(rank);
+      parts.push_back(static_cast<int32_t>(i));
     }
-    for (const auto& [rank, ignored] : relayed_) senders.push_back(rank);
     std::ranges::sort(senders);
   }
 
   /// Where the senders would end above the mean of all ranks, some of the nodes that lack the fragment get it first: the nodes that have
   /// sent least. They are put in front, and their ranks are added to the senders. Returns the end of them.
   std::vector<Node>::iterator serve_relay_nodes(std::vector<int>& senders, std::vector<Node>& far) {
-    const bool is_even = level(senders, std::ssize(far) * elements_) * plan_.options.element_bytes <= mean_bytes_;
-    if (is_small() || far.size() < 2 || is_even) return far.begin();
-    const auto end = far.begin() + (std::ssize(far) + kNodes_of_relay - 1) / kNodes_of_relay;
-    std::ranges::partial_sort(far, end, {}, [&](const Node& n) {
+    if (is_small() || far.size() < 2) return far.begin();
+    if (level(senders, std::ssize(far) * elements_) * plan_.options.element_bytes <= mean_bytes_) return far.begin();
+    std::ranges::stable_sort(far, {}, [&](const Node& n) {
       int64_t sum = 0;
       for (Ranks r = n.begin; r != n.end; ++r) sum += sent(*r);
       return sum / (n.end - n.begin);
     });
+    const auto end = far.begin() + (std::ssize(far) + kNodes_of_relay - 1) / kNodes_of_relay;
     const size_t first = plan_.transfers.size();
     share(senders, {far.begin(), end});
     add_relays(first, senders);
@@ -156,7 +157,7 @@ class Dealer {
     for (size_t i = first; i < end; ++i) {
       const Transfer got = plan_.transfers[i];
       const Node& n = *std::ranges::find_if(nodes, [&](const Node& other) { return node(*other.begin) == node(got.to); });
-      for (Ranks r = n.begin; r != n.end && n.end - n.begin > 1; ++r)
+      for (Ranks r = n.begin; r != n.end; ++r)
         if (*r != got.to) add(got.to, {*r, got.begin, got.end}, static_cast<int32_t>(i));  // foreseen in sent_bytes_
     }
   }

@@ -11,15 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/base/check.h"
+
 namespace tandem::reshard {
 
 /// Room for more bytes in each of endless many buckets, all equally big at first. Room only shrinks.
 class Rooms {
  public:
   /// `whole`: bytes of an empty bucket, at least one.
-  explicit Rooms(int64_t whole = 1) {
+  explicit Rooms(int64_t whole) {
     // Steps of the square root of a half. What has less room than the last counts as full, so that scraps cost no time.
-    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole * 181 / 256) >> s / 2, 1);
+    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole / 256 * 181) >> s / 2, 1);
   }
 
   int64_t in(int32_t bucket) const { return bucket < std::ssize(bytes_) ? bytes_[static_cast<size_t>(bucket)] : sizes_[0]; }
@@ -32,8 +34,10 @@ class Rooms {
       if (bytes < sizes_[s] && sizes_[s] <= before) full_[s].add(b);
   }
 
-  /// The first bucket from `earliest` on where each of `rooms` has so many bytes, at most the whole of each.
+  /// The first bucket from `earliest` on where each of `rooms`, at most four, has so many bytes; nearly full ones are passed over.
   static int32_t first_in_all(std::span<const Rooms* const> rooms, int64_t bytes, int32_t earliest) {
+    const bool fits = std::ranges::all_of(rooms, [&](const Rooms* r) { return bytes <= r->sizes_[0]; });
+    TANDEM_CHECK(fits && rooms.size() <= 4, bytes, " bytes fit no bucket");
     std::array<const Full*, 4> all{};
     size_t word = static_cast<size_t>(earliest) / 64;
     for (size_t i = 0; i < rooms.size(); ++i) {

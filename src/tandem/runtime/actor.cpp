@@ -71,8 +71,10 @@ void Actor::make_rollout_weights() {
     rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
     return;
   }
-  options.may_alias = false;
-  if (plan.alias) plan = reshard::make_plan(table, options);  // the same boxes, and not one after another as they are trained
+  if (plan.alias) {  // equal boxes that lie in another order in memory
+    options.may_alias = false;
+    plan = reshard::make_plan(table, options);
+  }
   plan_ = reshard::part_of(plan, c.world.rank());
   if (!c.rolls_out()) return;
   rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm,

@@ -63,7 +63,8 @@ struct RankContext {
 
   /// The kernels for products, as a checkpoint keeps them: measured at each start, they may differ, and bits with them.
   std::map<std::string, std::string> products() const;
-  /// Those of a checkpoint, where this machine computes rows as that one did; else the measured ones stay. Not in parity mode.
+  /// Those of a checkpoint or a warm start, where this machine computes rows as that one did; else the measured ones stay. Not in parity
+  /// mode.
   void adopt_products(const std::map<std::string, std::string>& products);
 
   const RunConfig& config;

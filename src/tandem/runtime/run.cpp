@@ -2,6 +2,7 @@
 #include "tandem/runtime/run.h"
 
 #include <filesystem>
+#include <map>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -42,9 +43,15 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
   p.placement = "colocated";
 }
 
+struct WarmStart {
+  std::string model_dir;
+  std::map<std::string, std::string> products;  // context.h; none where an earlier process trained it
+};
+
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
-std::string warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
+WarmStart warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
+  WarmStart done{dir + "/hf", {}};
   if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
@@ -57,14 +64,14 @@ std::string warm_start(const RunRequest& request, comm::Group& world, const std:
     }
     world.barrier();
     SupervisedRun(supervised, context, folder.get(), model_dir).run();
+    done.products = context.products();
   }
   world.barrier();
-  return dir + "/hf";
+  return done;
 }
 
 // What options and layouts ask of the model, before any work. Collective: a rank that refuses takes back what it made of the run
-// folder, and
-// nobody may read there then.
+// folder, and nobody may read there then.
 void check_model(const RunConfig& c, comm::Group& world, const std::string& model_dir, bool supervised, bool rl) {
   const model::ModelConfig model = model::read_config(model_dir);
   world.barrier();
@@ -99,13 +106,14 @@ RunSummary run_rl(const RunRequest& request) {
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
-    std::string model_dir = start_model(request.config, world);
+    WarmStart start{start_model(request.config, world), {}};
     const bool warm = request.config.model.path.empty() && request.config.supervised.steps > 0;
-    check_model(request.config, world, model_dir, warm, true);
-    if (warm) model_dir = warm_start(request, world, model_dir);
+    check_model(request.config, world, start.model_dir, warm, true);
+    if (warm) start = warm_start(request, world, start.model_dir);
     if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
     RankContext context(request.config, world, request.stop);
-    RlRun run(request, context, folder, model_dir);
+    context.adopt_products(start.products);  // measured twice they may differ, and the log names one
+    RlRun run(request, context, folder, start.model_dir);
     const RunSummary summary = run.run();
     if (!folder) return;
     finish(*folder, summary);

@@ -100,6 +100,29 @@ TEST(Execute, GivesWhatDirectSlicingGivesBitForBit) {
   }
 }
 
+TEST(Execute, GivesThroughRelaysWhatTheyGot) {
+  // Rank 0 holds a tensor that all others want, who are on nodes of their own, alone or in pairs.
+  RandomStream random(1, 1);
+  Case c(random, 1);
+  const Box box{{0, 0}, {64, 128}};
+  c.ranks = 7, c.shapes.of = {{64, 128}};
+  c.source = {{{0, box}}}, c.target = {{}};
+  for (int r = 0; r < c.ranks; ++r) c.target[0].push_back({r, box});
+  for (int trial = 0; trial < 16; ++trial) {
+    PlanOptions options = {.bucket_bytes = 10000, .ranks_per_node = 1 + trial % 2, .overlap = trial % 4 < 2, .checksums = trial % 8 < 4};
+    const Plan plan = c.plan(options, trial < 8 ? Mode::kMulticast : Mode::kGatherFirst);
+    const auto node = [&](int rank) { return options.node_of(rank); };
+    const auto is_relayed = [&](const Transfer& t) { return node(t.from) != 0 && node(t.from) != node(t.to); };
+    EXPECT_TRUE(std::ranges::any_of(plan.transfers, is_relayed)) << trial;
+    comm::run_local(c.ranks, 30, [&](comm::Group& world) {
+      const std::vector<Held> wanted = c.wanted(world.rank());
+      const Moved moved = execute(part_of(plan, world.rank()), world, c.held(world.rank()), wanted, {c.narrower()});
+      c.expect_arrived(wanted);
+      EXPECT_LE(moved.staging_peak_bytes, options.bucket_bytes);
+    });
+  }
+}
+
 /// What a bucket reads or writes, as views.
 std::vector<at::Tensor> views(const std::vector<Held>& held, const RankPlan::Bucket& bucket, bool is_source) {
   std::vector<at::Tensor> all;

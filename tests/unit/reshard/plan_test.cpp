@@ -101,34 +101,46 @@ TEST(Plan, GatherFirstLetsThoseOnTheHoldersNodeServeTheOthers) {
   EXPECT_EQ(make_plan(table, options).mode, Mode::kGatherFirst);
 }
 
-TEST(Plan, ANodeRelaysWhatItsHoldersWouldSendTooOftenAlone) {
-  // Nine nodes of two. The ranks of node 0 hold one half each; all want both. Each rank ends with half of it sent on the average.
+TEST(Plan, ANodeRelaysWhatItsHoldersWouldSendTooOften) {
+  // Nine nodes of two. The ranks of node 0 hold one half each; all want both.
   const Box whole{{0, 0}, {64, 64}};
   const Holding source = {{0, {{0, 0}, {32, 64}}}, {1, {{32, 0}, {64, 64}}}};
   Holding target;
   for (int r = 0; r < 18; ++r) target.push_back({r, whole});
   const PlanOptions options = {.element_bytes = 64, .bucket_bytes = 1 << 20, .ranks_per_node = 2};
-  const int64_t bytes = 64 * 64 * 64;
+  const double bytes = 64 * 64 * 64;
   const Plan plan = make_plan(table_of(18, {source}, {target}), options, Mode::kMulticast);
-  // Without relays a rank of node 0 sends its half to its neighbour and to eight nodes.
-  EXPECT_LT(plan.stats.sent_bytes[0], 9 * bytes / 2 * 2 / 3);
+  // Each sends its half to its neighbour and to one node. That node's two ranks and each holder then share the way to the other seven; but
+  // those two have half of the whole to give each other, which counts first. Without relays 4.5 wholes.
+  for (int r : {0, 1}) EXPECT_NEAR(plan.stats.sent_bytes[r], bytes * 11 / 6, bytes / 32) << r;
   EXPECT_EQ(plan.stats.bytes_total, 17 * bytes);
   EXPECT_EQ(plan.stats.bytes_across_nodes, 8 * bytes);
   EXPECT_LE(plan.stats.staging_peak_bytes, options.bucket_bytes);
 }
 
+TEST(Plan, OfRelaysEachSendsAsMuch) {
+  // Four nodes of two. Rank 0 holds; all want. Its neighbour and one node get it first, and the four send it to the other two nodes.
+  const Box whole{{0, 0}, {256, 64}};
+  Holding target;
+  for (int r = 0; r < 8; ++r) target.push_back({r, whole});
+  const PlanOptions options = {.element_bytes = 8, .ranks_per_node = 2};
+  const double bytes = 256 * 64 * 8;
+  const Plan plan = make_plan(table_of(8, {{{0, whole}}}, {target}), options, Mode::kGatherFirst);
+  for (int r = 0; r < 4; ++r) EXPECT_NEAR(plan.stats.sent_bytes[r], bytes * 5 / 4, bytes / 32) << r;
+}
+
 TEST(Plan, BucketsShareTheWayAcrossNodesEvenly) {
-  // Two nodes of four. Of each tensor rank 0 holds one, which ranks 1 and 4 want: what goes to the neighbour travels beside what goes far.
+  // Two nodes of four. Rank 0 has 16 tensors for rank 4 of the other node, rank 1 has 64 for its neighbour: eight buckets of eight.
   const Box whole{{0, 0}, {64, 64}};
-  std::vector<Holding> source(64, {{0, whole}}), target;
-  for (int t = 0; t < 64; ++t) target.push_back({{t < 32 ? 1 : 4, whole}});
+  std::vector<Holding> source, target;
+  for (int t = 0; t < 80; ++t) source.push_back({{t < 16 ? 0 : 1, whole}}), target.push_back({{t < 16 ? 4 : 2, whole}});
   const PlanOptions options = {.element_bytes = 4, .bucket_bytes = 8 * 64 * 64 * 4, .ranks_per_node = 4};
   const Plan plan = make_plan(table_of(8, source, target), options, Mode::kDirect);
-  std::map<int32_t, int64_t> far;
+  std::map<int32_t, int> far;
   for (const Transfer& t : plan.transfers)
-    if (t.to == 4) far[t.bucket] += t.end - t.begin;
+    if (t.to == 4) ++far[t.bucket];
   EXPECT_EQ(plan.num_calls, 8);
-  for (int32_t b = 0; b < 7; ++b) EXPECT_NEAR(far[b], 4 * 64 * 64, 64 * 64) << b;
+  for (int32_t b = 0; b < 8; ++b) EXPECT_EQ(far[b], 2) << b;
 }
 
 TEST(Plan, SubtractionLeavesDisjointPartsOfTheRightSize) {
@@ -273,8 +285,9 @@ TEST(Plan, OfRandomTablesSendsEveryMissingElementOnce) {
     const auto source = random_layout(shapes, ranks, random), target = random_layout(shapes, ranks, random);
     PlanOptions options = {.element_bytes = 4, .bucket_bytes = 4 * (1 + random.below(40))};
     options.ranks_per_node = static_cast<int>(random.below(4));
-    options.overlap = random.below(2) == 0, options.may_alias = random.below(2) == 0;
+    options.overlap = random.below(2) == 0, options.may_alias = random.below(2) == 0, options.checksums = random.below(2) == 0;
     if (trial % 2 == 0) options.element_bytes = 4096, options.bucket_bytes *= 1024;  // nothing is too small to be cut
+    if (options.checksums) options.bucket_bytes += 8;
     const double least_s = busiest_rank_s(make_plan(table_of(ranks, source, target), options), ranks);
     for (const Mode mode : {Mode::kDirect, Mode::kMulticast, Mode::kGatherFirst}) {
       const Plan plan = make_plan(table_of(ranks, source, target), options, mode);
@@ -286,7 +299,8 @@ TEST(Plan, OfRandomTablesSendsEveryMissingElementOnce) {
       EXPECT_EQ(plan.stats.bytes_total, ledger.lacking() * options.element_bytes);
       EXPECT_EQ(plan.stats.lower_bound_bytes, plan.stats.bytes_total);
       EXPECT_LE(plan.stats.staging_peak_bytes, options.bucket_bytes);
-      EXPECT_GE(plan.stats.bytes_across_nodes, plan.stats.lower_bound_across_nodes_bytes);
+      const int64_t over = plan.stats.bytes_across_nodes - plan.stats.lower_bound_across_nodes_bytes;
+      EXPECT_TRUE(mode == Mode::kDirect ? over >= 0 : over == 0) << over << " bytes";
     }
   }
 }

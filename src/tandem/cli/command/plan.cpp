@@ -58,8 +58,8 @@ class Plan : public Command {
         "Prints one JSON object; bytes are sums over ranks where no rank is named. `lower_bound_bytes` is what ranks lack, each element\n"
         "once. `mode` is the plan's: direct (each from a holder), multicast (a share to each rank of a node, which pass it on),\n"
         "gather_first (a holder's node first, which then serves the others); the one whose busiest rank is done first, at 200 GB/s in\n"
-        "a node, 25 GB/s to others and 30 us a call, as `modelled_s` is. `all_gather`, `broadcast_gather` and the object\n"
-        "`gather_first` are what gathering would cost.\n"
+        "a node and 25 GB/s to others. `modelled_s` adds what buckets cost, and 30 us a call. `all_gather`, `broadcast_gather` and the\n"
+        "object `gather_first` are what gathering would cost.\n"
         "Example:\n"
         "  tandem plan reshard --model config.json --from tp4,pp8,dp8,ep32 --to '2x(dp64,tp2,ep128)' --bucket-mib 56");
     app.footer("Example:\n  tandem plan reshard --help");

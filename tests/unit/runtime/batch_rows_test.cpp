@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/session/batch_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tandem/base/rng.h"
+#include "tandem/comm/launch.h"
+#include "tandem/data/columns.h"
+
+namespace tandem::runtime {
+namespace {
+
+using data::Group;
+
+constexpr double kDeadline_s = 60;
+constexpr int64_t kGroup_size = 3;
+
+/// A group as the engine ends it, whoever asks: ragged, and an empty response now and then.
+Group made(int64_t id) {
+  RandomStream random(17, static_cast<uint64_t>(id));
+  Group group{data::GroupId{id}, {}, data::PolicyVersion{id % 3}, {}};
+  group.prompt.row = 100 + id;
+  group.prompt.text = "prompt " + std::to_string(id), group.prompt.answer = std::to_string(id * id), group.prompt.data_source = "squares";
+  for (int64_t t = random.below(5) + 1; t > 0; --t) group.prompt.ids.push_back(static_cast<int32_t>(random.below(1000)));
+  for (int64_t i = 0; i < kGroup_size; ++i) {
+    data::Sample& s = group.samples.emplace_back();
+    s.id = data::sample_id(group.id, kGroup_size, i);
+    s.text = "response " + std::to_string(i), s.scored = true, s.score = static_cast<double>(random.below(10)) / 4;
+    for (int64_t t = random.below(8); t > 0; --t) {
+      s.ids.push_back(static_cast<int32_t>(random.below(1000)));
+      s.logprobs.push_back(-static_cast<float>(random.below(100)) / 8);
+      s.kept_mass.push_back(-static_cast<float>(random.below(100)) / 64);
+      s.versions.push_back(id % 3 + t % 2);
+      if (t > 1) s.routes.insert(s.routes.end(), {static_cast<int16_t>(t), static_cast<int16_t>(random.below(9))});
+    }
+  }
+  return group;
+}
+
+std::vector<Group> all_made(int64_t count) {
+  std::vector<Group> groups;
+  for (int64_t id = 0; id < count; ++id) groups.push_back(made(id));
+  return groups;
+}
+
+std::vector<std::byte> bytes_of(const std::vector<Group>& groups) {
+  return data::pack(data::fields_of(groups));
+}
+
+/// What a row gives to training and to scores.
+void expect_row(const BatchRows& rows, const Group& head, size_t sample) {
+  const Group group = made(value(head.id));
+  const data::Sample& s = group.samples[sample];
+  EXPECT_TRUE(std::ranges::equal(rows.prompt(head), group.prompt.ids));
+  EXPECT_TRUE(std::ranges::equal(rows.response(s.id), s.ids));
+  EXPECT_TRUE(std::ranges::equal(rows.logprobs(s.id), s.logprobs));
+  EXPECT_TRUE(std::ranges::equal(rows.routes(s.id), s.routes));
+}
+
+/// The value of a token of a sample.
+float value_of(data::SampleId sample, size_t token) {
+  return static_cast<float>(value(sample)) + static_cast<float>(token) / 16;
+}
+
+struct Case {
+  const char *placement, *train, *rollout;
+};
+
+class BatchRowsTest : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr int64_t kGroups = 12;
+
+  BatchRowsTest() {
+    config_.schedule.queue.group_size = kGroup_size;
+    config_.parallel.placement = GetParam().placement;
+    config_.parallel.train_layout = GetParam().train, config_.parallel.rollout_layout = GetParam().rollout;
+  }
+
+  /// The groups of this rank's replica, kept; returns all as heads.
+  static std::vector<Group> generate(RankContext& context, BatchRows& rows) {
+    std::vector<Group> mine;
+    for (int64_t id = 0; id < kGroups; ++id) {
+      if (!context.rolls_out() || id % context.rollout_layout.dp != context.rollout_layout.dp_rank(context.rollout_rank())) continue;
+      rows.keep(mine.emplace_back(made(id)));
+    }
+    return rows.exchange(context.world, std::move(mine), context.speaks_for_rollout());
+  }
+
+  /// Rows turn by turn, so that the samples of a group have several owners.
+  static std::vector<int> owners(const RankContext& context) {
+    std::vector<int> all;
+    for (int row = 0; row < kGroups * kGroup_size; ++row) all.push_back(row * 7 / 3 % context.train_layout.dp);
+    return all;
+  }
+
+  RunConfig config_;
+};
+
+TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    RankContext context(config_, world, {});
+    BatchRows rows(context);
+    const std::vector<Group> heads = generate(context, rows);
+    ASSERT_EQ(std::ssize(heads), kGroups);
+    const std::vector<int> owner = owners(context);
+    const int64_t moved = rows.deal(heads, owner, false);
+    for (size_t row = 0; row < owner.size(); ++row) {
+      const Group& head = heads[row / kGroup_size];
+      const size_t sample = row % kGroup_size;
+      EXPECT_EQ(head.id, data::GroupId{static_cast<int64_t>(row) / kGroup_size});
+      EXPECT_EQ(head.samples[sample].score, made(value(head.id)).samples[sample].score);
+      EXPECT_EQ(rows.num_tokens(head.samples[sample].id), std::ssize(made(value(head.id)).samples[sample].ids));
+      const bool trains_it = context.trains() && context.train_layout.dp_rank(context.train_rank()) == owner[row];
+      if (trains_it || context.is_first()) expect_row(rows, head, sample);
+    }
+    if (context.is_first()) {
+      EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    }
+    EXPECT_GT(moved, 0);
+  });
+}
+
+TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    RankContext context(config_, world, {});
+    BatchRows rows(context);
+    for (const Group& head : generate(context, rows))
+      for (const data::Sample& s : made(value(head.id)).samples)
+        for (int64_t version = 0; version < 5; ++version)
+          EXPECT_EQ(rows.is_sampled_by(s.id, data::PolicyVersion{version}),
+                    std::ranges::all_of(s.versions, [&](int64_t v) { return v == version; }));
+  });
+}
+
+TEST_P(BatchRowsTest, ValuesOfTheOwnersMeetOnTheFirstRank) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    RankContext context(config_, world, {});
+    BatchRows rows(context);
+    const std::vector<Group> heads = generate(context, rows);
+    const std::vector<int> owner = owners(context);
+    std::vector<std::vector<float>> expected(owner.size()), mine(owner.size());
+    for (size_t row = 0; row < owner.size(); ++row) {
+      const data::SampleId id = heads[row / kGroup_size].samples[row % kGroup_size].id;
+      for (size_t t = 0; t < static_cast<size_t>(rows.num_tokens(id)); ++t) expected[row].push_back(value_of(id, t));
+      if (context.trains() && context.train_layout.dp_rank(context.train_rank()) == owner[row]) mine[row] = expected[row];
+    }
+    EXPECT_EQ(rows.collect(heads, owner, mine), context.is_first() ? expected : std::vector<std::vector<float>>());
+  });
+}
+
+TEST_P(BatchRowsTest, OfACheckpointAreWhatWasWritten) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    RankContext context(config_, world, {});
+    BatchRows rows(context);
+    std::vector<data::GroupId> ids;
+    for (const Group& head : generate(context, rows)) ids.push_back(head.id);
+    rows.gather(ids);
+    BatchRows resumed(context);
+    std::vector<Group> heads = all_made(kGroups);
+    for (Group& group : heads) resumed.restore(group);
+    EXPECT_GT(resumed.deal(heads, owners(context), true), 0);
+    if (!context.is_first()) return;
+    for (const BatchRows* all : {&rows, &resumed}) EXPECT_EQ(bytes_of(all->complete(heads)), bytes_of(all_made(kGroups)));
+  });
+}
+
+TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    RankContext context(config_, world, {});
+    BatchRows rows(context);
+    const std::vector<data::GroupId> evicted = {data::GroupId{0}, data::GroupId{3}};
+    std::vector<Group> mine;
+    for (int64_t id = 0; id < kGroups; ++id)
+      if (context.rolls_out() && id % context.rollout_layout.dp == context.rollout_layout.dp_rank(context.rollout_rank()))
+        rows.keep(mine.emplace_back(made(id)));
+    rows.drop(evicted);
+    const std::vector<Group> heads = rows.exchange(world, std::move(mine), context.speaks_for_rollout());
+    EXPECT_EQ(std::ssize(heads), kGroups - 2);
+    for (const Group& head : heads) EXPECT_EQ(std::ranges::count(evicted, head.id), 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Placements, BatchRowsTest,
+                         testing::Values(Case{"colocated", "dp2,tp2", "dp4"}, Case{"colocated", "dp4", "dp2,tp2"},
+                                         Case{"colocated", "tp2,pp2", "dp2,pp2"}, Case{"split", "dp2", "tp2"},
+                                         Case{"split", "tp2", "dp2"}));
+
+}  // namespace
+}  // namespace tandem::runtime
