@@ -37,7 +37,9 @@ std::map<std::string, Box> boxes_in(const Table& table, const model::ModelConfig
   for (const auto& p : model::flat_order(model::family::parameters(config))) {
     const Table::Kind& kind = table.kinds[static_cast<size_t>(table.kind_of[number++])];
     for (const Piece& piece : table.holdings[static_cast<size_t>(is_source ? kind.source : kind.target)])
-      if (piece.rank == rank) EXPECT_TRUE(boxes.emplace(p.name, piece.box).second) << p.name;
+      if (piece.rank == rank) {
+        EXPECT_TRUE(boxes.emplace(p.name, piece.box).second) << p.name;
+      }
   }
   return boxes;
 }
