@@ -132,7 +132,8 @@ class Dealer {
     return end;
   }
 
-  /// From other nodes: whole for ranks that are alone in theirs, a share for each of several, who then pass it on.
+  /// From other nodes: whole for ranks that are alone in theirs. Of several one takes what is a single message, and else each a share; they
+  /// pass it on.
   void share(const std::vector<int>& senders, const std::vector<Node>& nodes) {
     std::vector<Want> far;
     for (const Node& n : nodes) {
@@ -141,15 +142,27 @@ class Dealer {
         continue;
       }
       const int64_t count = n.end - n.begin, units = elements_ / unit_;
+      if (is_small() || elements_ * plan_.options.element_bytes <= part_bytes(true)) {
+        far.push_back({taker(n), 0, elements_});
+        continue;
+      }
       for (int64_t i = 0; i < count; ++i) {
-        Want want{n.begin[i], i * units / count * unit_, (i + 1) * units / count * unit_};
-        if (is_small()) want.begin = 0, want.end = i == tensor_ % count ? elements_ : 0;
+        const Want want{n.begin[i], i * units / count * unit_, (i + 1) * units / count * unit_};
         if (want.begin < want.end) far.push_back(want);
       }
     }
     const size_t first = plan_.transfers.size();
     deal(senders, far);
     if (plan_.mode != Mode::kDirect) pass_on(first, nodes);
+  }
+
+  /// Who of a node takes a fragment for all of it: the one that has sent least.
+  int taker(const Node& n) {
+    const int64_t bytes = elements_ * plan_.options.element_bytes, count = n.end - n.begin;
+    for (Ranks r = n.begin; r != n.end; ++r) sent_bytes_[static_cast<size_t>(*r)] -= bytes * (count - 1) / count;  // as it was foreseen
+    const int rank = *std::min_element(n.begin, n.end, [&](int a, int b) { return sent(a) < sent(b); });
+    sent_bytes_[static_cast<size_t>(rank)] += bytes * (count - 1);
+    return rank;
   }
 
   void pass_on(size_t first, const std::vector<Node>& nodes) {

@@ -68,7 +68,7 @@ TEST(Plan, ANodeTakesFromItsOwnHolderAndMulticastCrossesOnce) {
   Holding source = {{0, whole}}, target;
   for (int r = 0; r < 8; ++r) target.push_back({r, whole});
   const Table table = table_of(8, {source}, {target});
-  const PlanOptions options = {.element_bytes = 8, .ranks_per_node = 2, .links = {.call_s = 0}};
+  const PlanOptions options = {.element_bytes = 8, .bucket_bytes = 96 << 10, .ranks_per_node = 2, .links = {.call_s = 0}};
   const int64_t bytes = 64 * 64 * 8;
   const Plan direct = make_plan(table, options, Mode::kDirect), multicast = make_plan(table, options, Mode::kMulticast);
   EXPECT_EQ(direct.stats.bytes_across_nodes, 6 * bytes);
@@ -88,7 +88,7 @@ TEST(Plan, GatherFirstLetsThoseOnTheHoldersNodeServeTheOthers) {
   Holding target;
   for (int r = 0; r < 8; ++r) target.push_back({r, whole});
   const Table table = table_of(8, {source}, {target});
-  const PlanOptions options = {.element_bytes = 8, .ranks_per_node = 4, .links = {.call_s = 0}};
+  const PlanOptions options = {.element_bytes = 8, .bucket_bytes = 96 << 10, .ranks_per_node = 4, .links = {.call_s = 0}};
   const double bytes = 64 * 64 * 8;
   const Plan multicast = make_plan(table, options, Mode::kMulticast), gather = make_plan(table, options, Mode::kGatherFirst);
   // Rank 0 gives three neighbours all of it and, in the one mode, the other node all of it; in the other its neighbours do that.
