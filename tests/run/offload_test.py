@@ -62,6 +62,19 @@ def peak_is_bounded(name, runs, bucket_bytes):
           flush=True)
 
 
+def the_reference_leaves_alone(root, name, settings, flags=()):
+    """memory.offload_reference takes the reference off the device outside its stage; where ranks only train, too."""
+    plain, lean = f"{root}/{name}-here", f"{root}/{name}-leaves"
+    before = run(plain, settings, flags)[-1]
+    after = run(lean, {**settings, "memory.offload_reference": "true"}, flags)[-1]
+    rf.check_equal(plain, lean, name)
+    reference = before["memory/reference_weights_bytes"]
+    checks.check(after["memory/host_reference_weights_bytes"] >= reference, f"{name}: the reference is on the host")
+    saved = before["memory/train_peak_bytes"] - after["memory/train_peak_bytes"]
+    checks.check(saved >= reference, f"{name}: the peak of training falls by {saved:.0f}, the reference has {reference:.0f}")
+    print(f"{name}: without the reference training peaks {saved / MIB:.2f} MiB lower, the reference has {reference / MIB:.2f}", flush=True)
+
+
 def unfinished_sequences_are_computed_again(root):
     """A lagging run whose cache leaves in the middle of answers: as exact from run to run, and across a resume between whole batches."""
     settings = {**OFFLOAD, "schedule.staleness": 1, "rollout.max_running": 8, "rollout.max_new_tokens": 24, "run.steps": 4,
@@ -110,6 +123,8 @@ with tempfile.TemporaryDirectory(prefix="tandem_offload_") as root:
         peak_is_bounded(name, two, MIB)
     offloading_changes_no_number(root, "bf16", {"model.dtype": "bfloat16"})
     offloading_changes_no_number(root, "adapters", {"model.lora_rank": 4, **layouts}, ["--ranks", "2"])
+    the_reference_leaves_alone(root, "colocated", {})
+    the_reference_leaves_alone(root, "split", {"parallel.placement": "split", "rollout.max_running": 4}, ["--ranks", "2"])
     the_samples_of_a_run_train_again(root)
     unfinished_sequences_are_computed_again(root)
     the_cache_gets_what_training_leaves(root, 64)

@@ -305,6 +305,31 @@ def check_products(h, recipe):
     said("without parity a resumed run computes with the kernels of its checkpoint, bit for bit")
 
 
+def check_repeat(h, recipe):
+    """A new run with the products that another's log names is that run again, in one dtype and in two."""
+    for dtype in ("float32", "bfloat16"):
+        names = [f"repeat_{dtype}_{i}" for i in range(2)]
+        common = ["--steps", "3", "--set", "run.parity=false", "--set", f"rollout.dtype={dtype}"]
+        err = h.program.done(h.arguments(recipe, names[0], common)).stderr
+        said_last = [line for line in err.splitlines() if "to repeat: " in line][-1]
+        wanted = re.findall('([a-z.]+)="([a-z ]+)"', said_last)
+        assert [name for name, _ in wanted] == ["model.products", "rollout.products"][:1 if dtype == "float32" else 2], said_last
+        # Others than were measured must be kept too.
+        other = {name: text.replace("blas", "?").replace("onednn", "blas").replace("?", "onednn") for name, text in wanted}
+        for options, name in ((dict(wanted), names[1]), (other, f"{names[0]}_other")):
+            h.program.done(h.arguments(recipe, name, [*common, *rf.sets(options)]))
+            kept = json.loads((h.scratch / name / "checkpoint/latest/state.json").read_text())["products"]
+            assert kept["training"] == options["model.products"], (kept, options)
+            assert kept["rollout"] == options.get("rollout.products", kept["training"]), (kept, options)
+        rf.check_equal(*(h.scratch / name for name in names), "repeated without parity")
+    bad = (({"model.products": "mkl"}, ["model.products", "'mkl'", "four words"]),
+           ({"rollout.products": "blas blas blas float"}, ["rollout.products", "dtype of model.dtype"]),
+           ({"model.products": "blas blas blas float", "run.parity": "true"}, ["model.products", "run.parity"]))
+    for number, (options, words) in enumerate(bad):
+        h.program.refused(h.arguments(recipe, f"refused_{number}", ["--set", "run.parity=false", *rf.sets(options)]), 2, *words)
+    said("a run with the products that another names is that run again, bit for bit")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
@@ -331,6 +356,7 @@ def main():
                 check_stopped_early(h, whole, recipe)
             if wanted("early"):
                 check_products(h, recipe)
+                check_repeat(h, recipe)
             if wanted("damaged"):
                 check_damaged(h, whole, recipe)
                 check_all_damaged(h, whole, recipe)

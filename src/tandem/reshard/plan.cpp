@@ -22,7 +22,7 @@ void count_sent(Plan& plan, int num_ranks) {
     s.bytes_total += bytes;
     s.sent_bytes[static_cast<size_t>(t.from)] += bytes;
     s.received_bytes[static_cast<size_t>(t.to)] += bytes;
-    if (o.node_of(t.from) != o.node_of(t.to)) s.bytes_across_nodes += bytes;
+    if (o.is_far(t)) s.bytes_across_nodes += bytes;
   }
 }
 
@@ -30,28 +30,20 @@ void count_sent(Plan& plan, int num_ranks) {
 void count_lacking(Plan& plan) {
   PlanStats& s = plan.stats;
   const PlanOptions& o = plan.options;
-  struct Lack {
-    int64_t kept = 0, ranks = 0, nodes = 0;
-  };
-  std::vector<Lack> lacks;  // by kind
-  for (const std::vector<Fragment>& fragments : plan.fragments) {
-    Lack& lack = lacks.emplace_back();
-    for (const Fragment& f : fragments) {
-      const int64_t bytes = f.box.num_elements() * plan.options.element_bytes;
-      lack.kept += bytes * std::ssize(f.keepers);
-      lack.ranks += bytes * std::ssize(f.receivers);
+  const std::vector<int64_t> tensors = plan.tensors_by_kind();
+  for (size_t kind = 0; kind < tensors.size(); ++kind)
+    for (const Fragment& f : plan.fragments[kind]) {
+      const int64_t bytes = f.box.num_elements() * o.element_bytes * tensors[kind];
+      s.bytes_kept += bytes * std::ssize(f.keepers);
+      s.lower_bound_bytes += bytes * std::ssize(f.receivers);
       int last = -1;
       for (int r : f.receivers) {
         const int node = o.node_of(r);
-        if (node != last && !std::ranges::binary_search(f.holders, node, {}, [&](int h) { return o.node_of(h); })) lack.nodes += bytes;
+        const bool has_holder = std::ranges::binary_search(f.holders, node, {}, [&](int h) { return o.node_of(h); });
+        if (node != last && !has_holder) s.lower_bound_across_nodes_bytes += bytes;
         last = node;
       }
     }
-  }
-  for (int32_t kind : plan.kind_of) {
-    const Lack& lack = lacks[static_cast<size_t>(kind)];
-    s.bytes_kept += lack.kept, s.lower_bound_bytes += lack.ranks, s.lower_bound_across_nodes_bytes += lack.nodes;
-  }
 }
 
 bool is_alias(const Table& table) {

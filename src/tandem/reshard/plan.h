@@ -29,6 +29,16 @@ struct Links {
   double call_s = 30e-6;            ///< of a bucket beside its bytes
 };
 
+/// Elements [begin, end) of a fragment, in row-major order, from one rank to another.
+struct Transfer {
+  int32_t tensor;
+  int32_t fragment;  ///< of the tensor's kind
+  int32_t from, to;
+  int64_t begin, end;
+  int32_t bucket;
+  int32_t after;     ///< -1: from the sender's source; else an earlier transfer brings its elements into the sender's target
+};
+
 struct PlanOptions {
   int64_t element_bytes = 2;
   int64_t bucket_bytes = 64 << 20;  ///< most that one rank stages at a time
@@ -41,16 +51,7 @@ struct PlanOptions {
   Links links;
 
   int node_of(int rank) const { return ranks_per_node > 0 ? rank / ranks_per_node : 0; }
-};
-
-/// Elements [begin, end) of a fragment, in row-major order, from one rank to another.
-struct Transfer {
-  int32_t tensor;
-  int32_t fragment;  ///< of the tensor's kind
-  int32_t from, to;
-  int64_t begin, end;
-  int32_t bucket;
-  int32_t after;     ///< -1: from the sender's source; else an earlier transfer brings its elements into the sender's target
+  bool is_far(const Transfer& t) const { return node_of(t.from) != node_of(t.to); }
 };
 
 struct PlanStats {
@@ -75,6 +76,12 @@ struct Plan {
   int64_t num_calls = 0;                         ///< buckets with transfers, which come first: calls of all_to_all_v
   PlanStats stats;
 
+  /// Tensors of each kind.
+  std::vector<int64_t> tensors_by_kind() const {
+    std::vector<int64_t> counts(fragments.size());
+    for (int32_t kind : kind_of) ++counts[static_cast<size_t>(kind)];
+    return counts;
+  }
   const Fragment& fragment(const Transfer& t) const {
     return fragments[static_cast<size_t>(kind_of[static_cast<size_t>(t.tensor)])][static_cast<size_t>(t.fragment)];
   }

@@ -102,7 +102,7 @@ double modelled_s(const Plan& plan, int num_ranks) {
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
       Load& load = loads[static_cast<size_t>(rank)];
       if (load.bucket != bucket) load = {bucket, {}, {}};
-      (o.node_of(t.from) == o.node_of(t.to) ? load.near : load.far)[way] += (t.end - t.begin) * o.element_bytes;
+      (o.is_far(t) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
       const auto seconds = [](const int64_t (&way)[2], double speed) { return static_cast<double>(std::max(way[0], way[1])) / speed; };
       longest_s = std::max({longest_s, seconds(load.near, o.links.near_bytes_per_s), seconds(load.far, o.links.far_bytes_per_s)});
     }
@@ -134,15 +134,11 @@ int64_t message_bytes(const Transfer& t, const PlanOptions& o) {
   return (t.end - t.begin) * o.element_bytes + (o.checksums ? kChecksum_bytes : 0);
 }
 
-bool is_far(const Transfer& t, const PlanOptions& o) {
-  return o.node_of(t.from) != o.node_of(t.to);
-}
-
 /// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far; with what goes to other
 /// nodes as far as with the rest. What is passed on goes behind what brings it. `order`: by tensor.
 std::vector<int32_t> order_of(const Plan& plan, int num_ranks, const std::vector<int32_t>& order) {
   const std::vector<Transfer>& all = plan.transfers;
-  const auto way_of = [&](const Transfer& t) { return static_cast<size_t>(2 * t.from + (is_far(t, plan.options) ? 1 : 0)); };
+  const auto way_of = [&](const Transfer& t) { return static_cast<size_t>(2 * t.from + (plan.options.is_far(t) ? 1 : 0)); };
   std::vector<int64_t> total(static_cast<size_t>(2 * num_ranks)), sent(total.size());
   for (const Transfer& t : all)
     if (t.after < 0) total[way_of(t)] += t.end - t.begin;
@@ -171,7 +167,7 @@ int64_t far_bytes_of_bucket(const Plan& plan, int num_ranks) {
     const int64_t bytes = message_bytes(t, o);
     Load &from = loads[static_cast<size_t>(t.from)], &to = loads[static_cast<size_t>(t.to)];
     most_all = std::max({most_all, from.all += bytes, to.all += bytes});
-    if (!is_far(t, o)) continue;
+    if (!o.is_far(t)) continue;
     most_far = std::max({most_far, from.far_out += bytes, to.far_in += bytes});
     longest = std::max(longest, bytes);
   }
@@ -182,8 +178,8 @@ int64_t far_bytes_of_bucket(const Plan& plan, int num_ranks) {
 
 /// Elements that each rank takes from itself.
 std::vector<int64_t> kept_elements(const Plan& plan, int num_ranks) {
-  std::vector<int64_t> tensors(plan.fragments.size()), kept(static_cast<size_t>(num_ranks));
-  for (int32_t kind : plan.kind_of) ++tensors[static_cast<size_t>(kind)];
+  const std::vector<int64_t> tensors = plan.tensors_by_kind();
+  std::vector<int64_t> kept(static_cast<size_t>(num_ranks));
   for (size_t kind = 0; kind < tensors.size(); ++kind)
     for (const Fragment& f : plan.fragments[kind])
       for (int r : f.keepers) kept[static_cast<size_t>(r)] += f.box.num_elements() * tensors[kind];
@@ -225,7 +221,7 @@ void fill_buckets(Plan& plan, int num_ranks) {
   for (int32_t i : order_of(plan, num_ranks, along_the_table)) {
     const Transfer& t = plan.transfers[static_cast<size_t>(i)];
     const int32_t earliest = t.after < 0 ? 0 : buckets[static_cast<size_t>(t.after)] + gap;
-    buckets[static_cast<size_t>(i)] = loads.place(t, message_bytes(t, o), earliest, is_far(t, o));
+    buckets[static_cast<size_t>(i)] = loads.place(t, message_bytes(t, o), earliest, o.is_far(t));
   }
   plan.num_calls = buckets.empty() ? 0 : std::ranges::max(buckets) + 1;
   plan.stats.staging_peak_bytes = loads.peak_bytes();
@@ -252,7 +248,7 @@ double busiest_rank_s(const Plan& plan, int num_ranks) {
   for (const Transfer& t : plan.transfers)
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
       Load& load = loads[static_cast<size_t>(rank)];
-      (is_far(t, o) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
+      (o.is_far(t) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
     }
   double longest_s = 0;
   for (const Load& load : loads)

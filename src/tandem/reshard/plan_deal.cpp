@@ -64,8 +64,7 @@ class Dealer {
   /// What ranks of one node will give each other counts as sent from the beginning: it cannot be dealt to others, so what can be is
   /// dealt around it.
   void foresee_passing_on() {
-    std::vector<int64_t> tensors(plan_.fragments.size());
-    for (int32_t kind : plan_.kind_of) ++tensors[static_cast<size_t>(kind)];
+    const std::vector<int64_t> tensors = plan_.tensors_by_kind();
     for (size_t kind = 0; kind < tensors.size(); ++kind)
       for (const Fragment& f : plan_.fragments[kind])
         for (const Node& n : nodes_of(f)) {

@@ -21,7 +21,7 @@ class Rooms {
   /// `whole`: bytes of an empty bucket, at least one.
   explicit Rooms(int64_t whole) {
     // Steps of the square root of a half. What has less room than the last counts as full, so that scraps cost no time.
-    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole / 256 * 181) >> s / 2, 1);
+    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole - whole / 256 * 75) >> s / 2, 1);
   }
 
   int64_t in(int32_t bucket) const { return bucket < std::ssize(bytes_) ? bytes_[static_cast<size_t>(bucket)] : sizes_[0]; }

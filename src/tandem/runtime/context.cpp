@@ -3,10 +3,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <cstring>
-#include <type_traits>
-
-#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/strings.h"
@@ -35,26 +31,27 @@ model::Layout rollout_of(model::Layout train) {
   return train;
 }
 
-// Rank 0 measures for all: ranks that compute the same tokens must choose the same experts.
-model::kernel::Gemm agreed_products(c10::ScalarType dtype, bool parity, comm::Group& world) {
-  using model::kernel::Gemm, model::kernel::GemmChoice;
-  if (parity || world.size() == 1) return {dtype, parity};
-  GemmChoice choice;
-  static_assert(std::is_trivially_copyable_v<GemmChoice>);
-  if (world.rank() == 0) choice = Gemm(dtype, parity).choice();
-  at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof choice)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), &choice, sizeof choice);
-  world.broadcast(bytes, 0);
-  std::memcpy(&choice, bytes.data_ptr(), sizeof choice);
-  return {dtype, choice};
-}
-
 // Whether generation computes in another dtype than training.
 bool has_own_dtype(const RunConfig& c) {
-  if (c.rollout.dtype.empty() || c.rollout.dtype == c.model.dtype) return false;
-  if (c.run.parity)
-    throw UserError("rollout.dtype", c.rollout.dtype + " with run.parity", "empty, or " + c.model.dtype + " as model.dtype");
-  return true;
+  const RolloutOptions& r = c.rollout;
+  const bool own = !r.dtype.empty() && r.dtype != c.model.dtype;
+  if (own && c.run.parity) throw UserError("rollout.dtype", r.dtype + " with run.parity", "empty, or " + c.model.dtype + " as model.dtype");
+  if (!own && !r.products.empty())
+    throw UserError("rollout.products", "is '" + r.products + "', and generation has the dtype of model.dtype", "model.products, for both");
+  return own;
+}
+
+std::string text_at(const Products& products, const char* name) {
+  const auto found = products.find(name);
+  return found == products.end() ? "" : found->second;
+}
+
+ProductsWanted of_training(const RunConfig& c, const Products& known) {
+  return {dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products, text_at(known, "training")};
+}
+
+ProductsWanted of_rollout(const RunConfig& c, const Products& known) {
+  return {dtype_of(c.rollout.dtype, "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products, text_at(known, "rollout")};
 }
 
 }  // namespace
@@ -94,7 +91,7 @@ Layouts layouts_of(const RunConfig& c, int world) {
   return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
 }
 
-RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop, const Layouts& layouts)
+RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop, const Products& known, const Layouts& layouts)
     : config(c),
       world(ranks),
       placement(layouts.placement),
@@ -105,8 +102,8 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)),
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
-      gemm(agreed_products(dtype_of(c.model.dtype, "model.dtype"), c.run.parity, ranks)),
-      rollout_gemm(has_own_dtype(c) ? agreed_products(dtype_of(c.rollout.dtype, "rollout.dtype"), c.run.parity, ranks) : gemm),
+      gemm(products_for(of_training(c, known), ranks)),
+      rollout_gemm(has_own_dtype(c) ? products_for(of_rollout(c, known), ranks) : gemm),
       stop_requested(std::move(stop)) {
   // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
   const bool same = train_layout.tp == rollout_layout.tp && train_layout.expert_tp() == rollout_layout.expert_tp();
@@ -115,19 +112,28 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
                     "the same tp, and for experts the same etp, in both");
 }
 
-std::map<std::string, std::string> RankContext::products() const {
+Products RankContext::products() const {
   return {{"training", to_text(gemm.choice())}, {"rollout", to_text(rollout_gemm.choice())}, {"rows", model::kernel::rows().isa}};
 }
 
-void RankContext::adopt_products(const std::map<std::string, std::string>& products) {
-  const auto text = [&](const char* name) {
-    const auto found = products.find(name);
-    return found == products.end() ? "" : found->second;
+std::string RankContext::products_text() const {
+  const bool two = gemm.dtype() != rollout_gemm.dtype();
+  std::string text = gemm.description();
+  if (two) text += join_text("; rollout: ", rollout_gemm.description());
+  if (config.run.parity) return text;
+  text += join_text("; to repeat: model.products=\"", to_text(gemm.choice()), '"');
+  return two ? join_text(text, " rollout.products=\"", to_text(rollout_gemm.choice()), '"') : text;
+}
+
+void RankContext::adopt_products(const Products& products) {
+  if (config.run.parity || text_at(products, "rows") != model::kernel::rows().isa) return;
+  const auto adopt = [](model::kernel::Gemm& mine, const std::string& asked, const std::string& text) {
+    const auto choice = model::kernel::parse_choice(text);
+    if (asked.empty() && choice && can_compute(*choice, mine.dtype())) mine = {mine.dtype(), *choice};
   };
-  const auto training = model::kernel::parse_choice(text("training")), rollout = model::kernel::parse_choice(text("rollout"));
-  if (config.run.parity || !training || !rollout || text("rows") != model::kernel::rows().isa) return;
-  gemm = {gemm.dtype(), *training};
-  rollout_gemm = {rollout_gemm.dtype(), *rollout};
+  adopt(gemm, config.model.products, text_at(products, "training"));
+  const bool two = gemm.dtype() != rollout_gemm.dtype();
+  adopt(rollout_gemm, two ? config.rollout.products : config.model.products, text_at(products, "rollout"));
 }
 
 StopRequested RankContext::stop_between_tokens() {
@@ -167,7 +173,7 @@ void record_memory(RankContext& c) {
   if (budget > 0 && peak > budget && c.is_first() && !std::exchange(c.told_of_budget, true))
     log::warning("memory.device_mib: activations took the device to ", bytes_text(peak), ", above ", bytes_text(budget),
                  "; a smaller train.micro_batch_tokens or train.recompute: full takes less, a smaller rollout.kv_cache_mib or "
-                 "memory.offload_train_* leaves more to them");
+                 "memory.offload_* leaves more to them");
   std::map<std::string, double> mine;
   for (const auto& [name, value] : c.recorder.current())
     if (name.starts_with("memory/") || name.starts_with("switch/")) mine[name] = value;

@@ -15,6 +15,7 @@
 #include "tandem/runtime/recipe/config.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/runtime/session/products.h"
 
 namespace tandem::runtime {
 
@@ -32,11 +33,15 @@ struct Layouts {
 /// Of a run of that many ranks. Errors: UserError naming the option.
 Layouts layouts_of(const RunConfig& config, int world);
 
+/// The kernels for products of training, rollout and rows, as texts: measured at each start, they may differ, and bits with them.
+using Products = std::map<std::string, std::string>;
+
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {
-  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop)
-      : RankContext(config, world, std::move(stop), layouts_of(config, world.size())) {}
+  /// `known`: those of a warm start that this run goes on from; it keeps them unless options say others. Empty: they are measured.
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known = {})
+      : RankContext(config, world, std::move(stop), known, layouts_of(config, world.size())) {}
 
   /// Whether this rank trains, and generates.
   bool trains() const { return placement.train.has(world.rank()); }
@@ -61,11 +66,12 @@ struct RankContext {
   /// The ranks with the same work: all, or with a split placement those that train or those that generate.
   comm::Group& side() { return side_group ? *side_group : world; }
 
-  /// The kernels for products, as a checkpoint keeps them: measured at each start, they may differ, and bits with them.
-  std::map<std::string, std::string> products() const;
-  /// Those of a checkpoint or a warm start, where this machine computes rows as that one did; else the measured ones stay. Not in parity
-  /// mode.
-  void adopt_products(const std::map<std::string, std::string>& products);
+  Products products() const;
+  /// What they are, and the options that repeat the run bit for bit.
+  std::string products_text() const;
+  /// Those of a checkpoint, where this machine computes rows as that one did; else the measured ones stay. Not in parity mode, and not
+  /// where options say others.
+  void adopt_products(const Products& products);
 
   const RunConfig& config;
   comm::Group& world;
@@ -80,7 +86,7 @@ struct RankContext {
   bool told_of_budget = false;  ///< that passes took more than memory.device_mib
 
  private:
-  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Layouts& layouts);
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known, const Layouts& layouts);
 };
 
 /// Bytes of memory by owner, as metrics; with those of the stages and the switch, the most of any rank. Collective.

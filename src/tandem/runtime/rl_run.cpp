@@ -101,7 +101,8 @@ void RlRun::load_reference() {
                                              device::Home{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? files_.start_dir() : other);
-  if (context_.placement.kind == planner::PlacementKind::kFullyColocated) may_leave(planner::Resident::kReference, *reference_->memory());
+  if (context_.placement.kind == planner::PlacementKind::kFullyColocated || config_.memory.offload_reference)
+    may_leave(planner::Resident::kReference, *reference_->memory());
 }
 
 void RlRun::load_reward_model() {
@@ -166,14 +167,14 @@ RunSummary RlRun::run() {
   started_s_ = now_s();
   restore_or_start();
   if (context_.is_first()) {
-    log::info(context_.gemm.description());
+    log::info(context_.products_text());
     log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(context_.train_layout),
               to_text(context_.placement.train), ", rollout ", model::to_string(context_.rollout_layout),
                   to_text(context_.placement.rollout),
               actor_.aliased() ? ", one copy of the weights" : "");
     const MemoryOptions& m = config_.memory;
-    const bool asked = m.offload_train_param || m.offload_train_grad || m.offload_train_optimizer;
-    if (asked && residency_.empty()) log::info("memory.offload_train_*: nothing leaves (docs/design/offload.md says what may)");
+    const bool asked = m.offload_train_param || m.offload_train_grad || m.offload_train_optimizer || m.offload_reference;
+    if (asked && residency_.empty()) log::info("memory.offload_*: nothing leaves (docs/design/offload.md says what may)");
   }
   if (eval_prompts_ && config_.eval.before && !state_.before) {
     state_.before = evaluate(0);

@@ -45,7 +45,7 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
 
 struct WarmStart {
   std::string model_dir;
-  std::map<std::string, std::string> products;  // context.h; none where an earlier process trained it
+  Products products;  // none where an earlier process trained it
 };
 
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
@@ -111,8 +111,7 @@ RunSummary run_rl(const RunRequest& request) {
     check_model(request.config, world, start.model_dir, warm, true);
     if (warm) start = warm_start(request, world, start.model_dir);
     if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
-    RankContext context(request.config, world, request.stop);
-    context.adopt_products(start.products);  // measured twice they may differ, and the log names one
+    RankContext context(request.config, world, request.stop, start.products);
     RlRun run(request, context, folder, start.model_dir);
     const RunSummary summary = run.run();
     if (!folder) return;

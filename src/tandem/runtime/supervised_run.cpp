@@ -108,6 +108,7 @@ RunSummary SupervisedRun::run() {
     if (std::optional<RunState> found = files_.load(actor_, actor_.lora() != nullptr)) state_ = std::move(*found);
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
+  if (context_.is_first()) log::info(context_.products_text());
   bool reached = state_.step > 0 && reached_accuracy();
   while (state_.step < config_.supervised.steps && !reached) {
     if (context_.stop_agreed()) {

@@ -67,6 +67,18 @@ TEST(Gemm, TheChoiceMeasuredAtStartGivesTheProductToo) {
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) check_choice(dtype, Gemm(dtype, false).choice());
 }
 
+TEST(Gemm, AChoiceIsReadAsItIsWritten) {
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const GemmChoice& choice : choices(dtype)) {
+      const auto read = parse_choice(to_text(choice));
+      ASSERT_TRUE(read.has_value()) << to_text(choice);
+      EXPECT_EQ(to_text(*read), to_text(choice));
+      EXPECT_TRUE(can_compute(choice, dtype) || !half_product_available());
+    }
+  for (const char* text : {"", "blas", "blas blas blas", "blas blas blas float ", "mkl blas blas float", "blas,blas,blas,float"})
+    EXPECT_FALSE(parse_choice(text).has_value()) << text;
+}
+
 TEST(Gemm, InnerProductsTransposeScaleAndAdd) {
   for (bool ta : {false, true})
     for (bool tb : {false, true}) {

@@ -128,6 +128,11 @@ std::optional<GemmChoice> parse_choice(const std::string& text) {
   return std::nullopt;
 }
 
+bool can_compute(const GemmChoice& choice, c10::ScalarType dtype) {
+  const bool asks_half_blas = dtype == at::kBFloat16 && (choice.weight_grad == Library::kBlas || choice.half_blas);
+  return !asks_half_blas || half_product_available();
+}
+
 std::string Gemm::description() const {
   return join_text("products: forward ", name_of(choice_.forward), ", input gradient ", name_of(choice_.input_grad), ", weight gradient ",
                    name_of(choice_.weight_grad), ", rows ", rows().isa, parity_ ? ", parity" : "");

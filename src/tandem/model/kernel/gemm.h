@@ -32,6 +32,9 @@ std::string to_text(const GemmChoice& choice);
 /// Nullopt for a text that is no choice of this version.
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
+/// Whether this libtorch has the libraries of the choice for that dtype.
+bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
+
 /// Threads    const methods from any thread. No rows are as good as some.
 /// Errors     InternalError on shapes that do not fit.
 class Gemm {

@@ -115,7 +115,7 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
     optimizer_steps = j.at("optimizer_steps");
-    if (j.contains("products")) context_.adopt_products(j["products"].get<std::map<std::string, std::string>>());
+    if (j.contains("products")) context_.adopt_products(j["products"].get<Products>());
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
       if (needs_start) check_start(before, dir);

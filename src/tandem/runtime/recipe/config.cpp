@@ -48,6 +48,10 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("path", o.path, "Hugging Face directory to start from; empty makes a small random model with a tokenizer for additions.");
   field("ref_model_load_path", o.ref_model_load_path, "Hugging Face directory of the reference model; empty is the start.");
   field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
+  field("products", o.products,
+        "Libraries of the matrix products: forward, input gradient, weight gradient, bfloat16 logits; such as `blas blas onednn float`, "
+        "as log.txt names them. Runs of one recipe with the same products are equal bit for bit. Empty: each start measures which are "
+        "fastest.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
@@ -115,6 +119,8 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
   field("offload_train_optimizer", o.offload_train_optimizer,
         "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside "
         "rollout, and what was left is its own; unfinished sequences are then computed again after a switch.");
+  field("offload_reference", o.offload_reference,
+        "The weights of the reference model are on the device for their stage alone, as placement fully_colocated always has it.");
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {
@@ -133,6 +139,7 @@ void describe(OptionVisitor& field, RolloutOptions& o) {
   field("stop", o.stop, "Texts that end a response; they are cut off.");
   field("dtype", o.dtype, "Compute dtype of generation; empty is model.dtype. If it is another, each switch converts the weights.",
         one_of({"", "float32", "bfloat16"}));
+  field("products", o.products, "The same as model.products, of generation; where rollout.dtype is another than model.dtype.");
 }
 
 void describe(OptionVisitor& field, RunConfig& o) {

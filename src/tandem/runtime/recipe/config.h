@@ -30,6 +30,7 @@ struct ModelOptions {
   std::string path;
   std::string ref_model_load_path;
   std::string dtype = "float32";
+  std::string products;
   int64_t init_hidden = 128;
   int64_t init_layers = 4;
   int64_t init_heads = 4;
@@ -85,6 +86,7 @@ struct MemoryOptions {
   bool offload_train_param = false;
   bool offload_train_grad = false;
   bool offload_train_optimizer = false;
+  bool offload_reference = false;
 };
 void describe(OptionVisitor& field, MemoryOptions& o);
 
@@ -104,6 +106,7 @@ struct RolloutOptions {
   rollout::Sampling sampling;
   std::vector<std::string> stop;
   std::string dtype;  ///< "": that of the model
+  std::string products;
 };
 void describe(OptionVisitor& field, RolloutOptions& o);
 
