@@ -91,6 +91,7 @@ def check_tensor_cache(program):
         assert rows["start_skew_s"]["min"] >= 0, rows
     program.refused([*run, "--ranks", 1], 2, "--ranks")
     program.refused([*run, "--model", MODEL], 2, "--model")
+    program.refused(["bench", "tensor_cache", "--ranks", 2, "--samples", 999999999, "--seq", 999999], 2, "--samples, --seq", "a quarter")
     said("tensor_cache: every row arrives, and the bytes are those of the rows that move")
 
 

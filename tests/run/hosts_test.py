@@ -25,7 +25,7 @@ SHORT = {
     "eval.every_steps": 2, "checkpoint.every_steps": 2, "reward.rule": "regex", "reward.pattern": "[0-4]",
 }
 # The last two move weights between machines at a switch. Parity needs one tp.
-LAYOUTS = [("dp2,tp2", "dp2,tp2", "true"), ("tp2,pp2", "dp2,tp2", "true"), ("dp2,tp2", "dp4", "false")]
+LAYOUTS = [("dp2,tp2", "dp2,tp2", True), ("tp2,pp2", "dp2,tp2", True), ("dp2,tp2", "dp4", False)]
 
 
 def flags(train, rollout):
@@ -108,18 +108,22 @@ class Runs:
     """Runs of one pair of layouts."""
 
     def __init__(self, program, folder, train, rollout, parity):
-        self.program, self.folder = program, folder
-        self.arguments = [*flags(train, rollout), *rf.sets({**SHORT, "run.parity": parity})]
+        self.program, self.folder, self.parity = program, folder, parity
+        self.arguments = [*flags(train, rollout), *rf.sets({**SHORT, "run.parity": str(parity).lower()})]
 
     def run(self, name, launcher):
-        """Returns (folder, standard error). Without parity the first run measures which kernels are fastest, and the others take them."""
+        """Returns (folder, standard error)."""
         folder = self.folder / name
         out = self.program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, *self.arguments], launcher=launcher,
                                 timeout=300)
-        chosen = re.search('to repeat: (model.products)="(.*)"', out.stderr)
-        if chosen and chosen[1] not in " ".join(self.arguments):
-            self.arguments += rf.sets({chosen[1]: chosen[2]})
         return folder, out.stderr
+
+    def one_machine(self):
+        """A run on one machine. Without parity it measures which kernels are fastest, and those that follow take them."""
+        folder, err = self.run("one", MPI)
+        if not self.parity:
+            self.arguments += rf.sets({"model.products": re.search('to repeat: model.products="(.*)"', err)[1]})
+        return folder
 
 
 # How ranks come to the two machines: in order, in turn, or unequally many; and what the log says of it.
@@ -134,7 +138,7 @@ DEALT = {
 def check_runs(hosts, program, scratch):
     for number, (train, rollout, parity) in enumerate(LAYOUTS):
         runs, crossed = Runs(program, scratch / f"runs{number}", train, rollout, parity), {}
-        one = runs.run("one", MPI)[0]
+        one = runs.one_machine()
         for name, (slots, options, told) in DEALT.items():
             hosts.hold(*slots)
             before = hosts.crossed_bytes()

@@ -28,8 +28,8 @@ SHAPE = {"model.init_hidden": 256, "model.init_layers": 4, "model.init_heads": 4
          "parallel.reshard_bucket_mib": 1, "parallel.deadline_s": 60}
 SPARSE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32, "num_hidden_layers": 4, "num_experts": 16,
           "moe_intermediate_size": 96}
-# Train, rollout, and whether the model has experts. All move weights at each switch; parity, without which a resumed run may measure other
-# kernels as the fastest, needs one tp.
+# Train, rollout, and whether the model has experts. All move weights at each switch; parity, without which a run that starts over may
+# measure other kernels as the fastest, needs one tp.
 LAYOUTS = {"pp,tp": ("tp2,pp2", "dp2,tp2", False), "dp,pp": ("dp2,pp2", "dp4", False), "dp,tp": ("dp2,tp2,ep2", "dp2,tp2,ep4", True)}
 OFFLOADED = "pp,tp"  # so a death also finds weights half on the device, half on the host
 # mpirun would end the survivors before they can say a word. It does not tell their exit codes.

@@ -44,7 +44,7 @@ RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(prese
 void RecipeArguments::declare(CLI::App& app) {
   CLI::Option* config = app.add_option("CONFIG", path_, "Recipe: a YAML file, such as one of configs/")->type_name("FILE");
   if (presence_ == kRequired) config->required();
-  add_repeated(app, "--set", set_, "Sets one option of the recipe; may be repeated")->type_name("a.b=c");
+  add_repeated(app, "--set", set_, "Sets one option of the recipe, over a flag that sets it, too; may be repeated")->type_name("a.b=c");
   for (size_t i = 0; i < kShortForms.size(); ++i) {
     const ShortForm& form = kShortForms[i];
     if (kind_ == kSupervised && !form.supervised) continue;

@@ -32,8 +32,10 @@ struct Arena::Account {
     std::lock_guard lock(mutex);
     if (budget_bytes > 0 && bytes + wanted > budget_bytes)
       throw UserError("memory." + name + "_mib",
-                      join_text(owner, " needs ", wanted, " bytes, but ", bytes, " of ", budget_bytes, " are held"),
-                      "a larger budget, a smaller model, batch or KV cache");
+                      join_text(owner, " needs ", wanted, " bytes, but ", budget_bytes - bytes, " are left: ", bytes, " of ", budget_bytes,
+                                " are held"),
+                      name == "device" ? "a larger budget, memory.offload_*, a smaller model, batch or KV cache"
+                                       : "a larger budget, or less offloading");
     add(owner, wanted);
   }
   void give_back(const Owner& owner, int64_t freed) {

@@ -10,7 +10,8 @@ namespace tandem::device {
 
 Swappable::Swappable(const Home& home, int64_t num_elements, c10::ScalarType dtype)
     : region_(home.device.reserve(home.owner, {num_elements}, dtype)), home_(home) {
-  region_.back();
+  TANDEM_CHECK(!home.begins_away || home.keep == Keep::kNothing, home.owner, " has no contents that could come back");
+  if (!home.begins_away) region_.back();
 }
 
 const at::Tensor& Swappable::contents() const {

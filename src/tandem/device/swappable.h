@@ -19,6 +19,7 @@ struct Home {
   Owner owner;
   Arena* host = nullptr;  ///< where it may leave for; null, if it never leaves or nothing is kept
   Keep keep = Keep::kContents;
+  bool begins_away = false;  ///< there is no memory before it comes back for the first time
 };
 
 /// Ownership  owns its memory on the device and, from the first time it leaves, a copy on the host that is kept for the next time. Views
@@ -27,7 +28,7 @@ struct Home {
 /// Errors     UserError when a budget would be exceeded; then nothing has moved, but what went by chunks.
 class Swappable {
  public:
-  /// Zeros, flat, on the device. The arenas must outlive it.
+  /// Zeros, flat, on the device, or nowhere yet. The arenas must outlive it.
   Swappable(const Home& home, int64_t num_elements, c10::ScalarType dtype);
 
   const at::Tensor& tensor() const { return region_.tensor(); }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -28,10 +27,9 @@ class Rooms {
 
   void set(int32_t bucket, int64_t bytes) {
     const auto b = static_cast<size_t>(bucket);
-    if (b >= bytes_.size()) bytes_.resize(b + 1, sizes_[0]);
-    const int64_t before = std::exchange(bytes_[b], bytes);
-    for (size_t s = 0; s < kSizes; ++s)
-      if (bytes < sizes_[s] && sizes_[s] <= before) full_[s].add(b);
+    if (b >= bytes_.size()) bytes_.resize(b + 1, sizes_[0]), too_large_.resize(b + 1);
+    bytes_[b] = bytes;
+    for (uint8_t& s = too_large_[b]; s < kSizes && bytes < sizes_[s]; ++s) full_[s].add(b);
   }
 
   /// The first bucket from `earliest` on where each of `rooms`, at most four, has so many bytes; nearly full ones are passed over.
@@ -77,6 +75,7 @@ class Rooms {
 
   std::array<int64_t, kSizes> sizes_{};  // descend
   std::vector<int64_t> bytes_;           // by bucket
+  std::vector<uint8_t> too_large_;       // by bucket: how many of the sizes have no room
   std::array<Full, kSizes> full_;        // by size
 };
 

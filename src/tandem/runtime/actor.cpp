@@ -77,11 +77,10 @@ void Actor::make_rollout_weights() {
   }
   plan_ = reshard::part_of(plan, c.world.rank());
   if (!c.rolls_out()) return;
-  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm,
-                                           device::Home{context_.device, "rollout_weights", nullptr, device::Keep::kNothing});
-  if (!train_ || !c.config.memory.offload_train_param) return;
-  rollout_->memory()->leave();
-  hand_over_ = hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
+  const bool leaves = train_ && c.config.memory.offload_train_param;
+  const device::Home home{context_.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};  // else a start would need both
+  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm, home);
+  if (leaves) hand_over_ = hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
 }
 
 void Actor::register_with(Residency& residency) {

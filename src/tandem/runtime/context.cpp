@@ -41,17 +41,21 @@ bool has_own_dtype(const RunConfig& c) {
   return own;
 }
 
-std::string text_at(const Products& products, const char* name) {
-  const auto found = products.find(name);
-  return found == products.end() ? "" : found->second;
+const std::string& rollout_dtype(const RunConfig& c) { return c.rollout.dtype.empty() ? c.model.dtype : c.rollout.dtype; }
+
+// Of what is known in a dtype, what holds for this one; older checkpoints did not say.
+std::string known_in(const std::string& dtype, const std::string& text, const std::string& text_dtype) {
+  return text_dtype.empty() || text_dtype == dtype ? text : "";
 }
 
 ProductsWanted of_training(const RunConfig& c, const Products& known) {
-  return {dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products, text_at(known, "training")};
+  return {dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
+          known_in(c.model.dtype, known.training, known.training_dtype)};
 }
 
 ProductsWanted of_rollout(const RunConfig& c, const Products& known) {
-  return {dtype_of(c.rollout.dtype, "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products, text_at(known, "rollout")};
+  return {dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
+          known_in(rollout_dtype(c), known.rollout, known.rollout_dtype)};
 }
 
 }  // namespace
@@ -113,27 +117,34 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
 }
 
 Products RankContext::products() const {
-  return {{"training", to_text(gemm.choice())}, {"rollout", to_text(rollout_gemm.choice())}, {"rows", model::kernel::rows().isa}};
+  return {to_text(gemm.choice()), config.model.dtype, to_text(rollout_gemm.choice()), rollout_dtype(config), model::kernel::rows().isa};
 }
 
 std::string RankContext::products_text() const {
   const bool two = gemm.dtype() != rollout_gemm.dtype();
-  std::string text = gemm.description();
-  if (two) text += join_text("; rollout: ", rollout_gemm.description());
+  std::string text = join_text("products: ", gemm.description());
+  if (two) text += join_text("; of rollout: ", rollout_gemm.description());
+  text += join_text("; rows ", model::kernel::rows().isa);
   if (config.run.parity) return text;
   text += join_text("; to repeat: model.products=\"", to_text(gemm.choice()), '"');
   return two ? join_text(text, " rollout.products=\"", to_text(rollout_gemm.choice()), '"') : text;
 }
 
+Products RankContext::kept(const Products& products, const RunConfig& c, comm::Group& world) {
+  if (c.run.parity || products.rows.empty()) return {};
+  const std::string here = model::kernel::rows().isa;
+  if (!any_of(world, products.rows != here)) return products;
+  if (world.rank() == 0)
+    log::warning("the run goes on from one with row kernels for ", products.rows, ", here they are for ", here,
+                 " or differ between ranks: the last bits of sums may differ, and products are measured anew");
+  return {};
+}
+
 void RankContext::adopt_products(const Products& products) {
-  if (config.run.parity || text_at(products, "rows") != model::kernel::rows().isa) return;
-  const auto adopt = [](model::kernel::Gemm& mine, const std::string& asked, const std::string& text) {
-    const auto choice = model::kernel::parse_choice(text);
-    if (asked.empty() && choice && can_compute(*choice, mine.dtype())) mine = {mine.dtype(), *choice};
-  };
-  adopt(gemm, config.model.products, text_at(products, "training"));
-  const bool two = gemm.dtype() != rollout_gemm.dtype();
-  adopt(rollout_gemm, two ? config.rollout.products : config.model.products, text_at(products, "rollout"));
+  const Products known = kept(products, config, world);
+  if (const auto choice = known_choice(of_training(config, known))) gemm = {gemm.dtype(), *choice};
+  if (rollout_gemm.dtype() == gemm.dtype()) rollout_gemm = gemm;
+  else if (const auto own = known_choice(of_rollout(config, known))) rollout_gemm = {rollout_gemm.dtype(), *own};
 }
 
 StopRequested RankContext::stop_between_tokens() {

@@ -3,7 +3,6 @@
 // What every role of one rank shares: its peers, its memory, the kernels and where numbers go.
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -33,15 +32,12 @@ struct Layouts {
 /// Of a run of that many ranks. Errors: UserError naming the option.
 Layouts layouts_of(const RunConfig& config, int world);
 
-/// The kernels for products of training, rollout and rows, as texts: measured at each start, they may differ, and bits with them.
-using Products = std::map<std::string, std::string>;
-
 /// Ownership  owns meshes, arenas and recorder; uses the world.
 /// Threads    one rank, one thread.
 struct RankContext {
-  /// `known`: those of a warm start that this run goes on from; it keeps them unless options say others. Empty: they are measured.
+  /// `known`: what a warm start computed with; the run keeps it unless options say other. Collective.
   RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known = {})
-      : RankContext(config, world, std::move(stop), known, layouts_of(config, world.size())) {}
+      : RankContext(config, world, std::move(stop), kept(known, config, world), layouts_of(config, world.size())) {}
 
   /// Whether this rank trains, and generates.
   bool trains() const { return placement.train.has(world.rank()); }
@@ -67,10 +63,9 @@ struct RankContext {
   comm::Group& side() { return side_group ? *side_group : world; }
 
   Products products() const;
-  /// What they are, and the options that repeat the run bit for bit.
+  /// What they are, and the options that give them to another run.
   std::string products_text() const;
-  /// Those of a checkpoint, where this machine computes rows as that one did; else the measured ones stay. Not in parity mode, and not
-  /// where options say others.
+  /// Those of a checkpoint replace what was measured, not what options say. Collective.
   void adopt_products(const Products& products);
 
   const RunConfig& config;
@@ -86,6 +81,8 @@ struct RankContext {
   bool told_of_budget = false;  ///< that passes took more than memory.device_mib
 
  private:
+  /// The products if all ranks compute rows as they were computed, else none. Collective.
+  static Products kept(const Products& products, const RunConfig& config, comm::Group& world);
   RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known, const Layouts& layouts);
 };
 

@@ -173,8 +173,11 @@ RunSummary RlRun::run() {
                   to_text(context_.placement.rollout),
               actor_.aliased() ? ", one copy of the weights" : "");
     const MemoryOptions& m = config_.memory;
-    const bool asked = m.offload_train_param || m.offload_train_grad || m.offload_train_optimizer || m.offload_reference;
-    if (asked && residency_.empty()) log::info("memory.offload_*: nothing leaves (docs/design/offload.md says what may)");
+    const auto is_idle = [](const char* option, const char* why) { log::info("memory.", option, " has nothing to do: ", why); };
+    if (m.offload_train_param && actor_.aliased()) is_idle("offload_train_param", "rollout generates with the weights that train");
+    if (m.offload_train_optimizer && config_.train.swap_optimizer)
+      is_idle("offload_train_optimizer", "with train.swap_optimizer it is on the host already");
+    if (m.offload_reference && !reference_) is_idle("offload_reference", "this run has no weights of a reference model");
   }
   if (eval_prompts_ && config_.eval.before && !state_.before) {
     state_.before = evaluate(0);

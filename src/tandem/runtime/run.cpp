@@ -2,11 +2,11 @@
 #include "tandem/runtime/run.h"
 
 #include <filesystem>
-#include <map>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/runtime/folder/export.h"
+#include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/progress.h"
 #include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"
@@ -45,7 +45,7 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
 
 struct WarmStart {
   std::string model_dir;
-  Products products;  // none where an earlier process trained it
+  Products products;
 };
 
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
@@ -65,6 +65,8 @@ WarmStart warm_start(const RunRequest& request, comm::Group& world, const std::s
     world.barrier();
     SupervisedRun(supervised, context, folder.get(), model_dir).run();
     done.products = context.products();
+  } else {
+    done.products = products_of_run(dir, world);
   }
   world.barrier();
   return done;

@@ -88,6 +88,37 @@ TEST_F(StateFilesTest, AdaptersGoOnNoStartButTheirOwn) {
   EXPECT_NE(error_of([&] { load(first); }).find("they have changed since"), std::string::npos);
 }
 
+// What a context has after a run with these products; measuring never gives forward and input gradient to different libraries.
+TEST_F(StateFilesTest, ProductsOfACheckpointAreKeptWhereTheyHold) {
+  const std::string kept = "onednn blas blas float", half = "onednn onednn onednn half";
+  const auto after = [&](const Products& before) {
+    RankContext context(config_, *alone_, {});
+    context.adopt_products(before);
+    return context.products();
+  };
+  Products before = RankContext(config_, *alone_, {}).products();
+  before.training = before.rollout = kept;
+  EXPECT_EQ(after(before).training, kept);
+  EXPECT_EQ(after(before).rollout, kept);
+  EXPECT_EQ(RankContext(config_, *alone_, {}, before).products().training, kept) << "from a warm start";
+  Products elsewhere = before;
+  elsewhere.rows = "abacus";
+  EXPECT_NE(after(elsewhere).training, kept);
+  EXPECT_NE(RankContext(config_, *alone_, {}, elsewhere).products().training, kept);
+
+  config_.rollout.dtype = "bfloat16";
+  EXPECT_EQ(after(before).training, kept);
+  EXPECT_NE(after(before).rollout, kept) << "what float32 was computed with says nothing of bfloat16";
+  before.rollout = "onednn onednn onednn float", before.rollout_dtype = "bfloat16";
+  EXPECT_EQ(after(before).rollout, before.rollout);
+  if (model::kernel::half_product_available()) config_.rollout.products = half;
+  config_.model.products = "blas onednn blas float";
+  EXPECT_EQ(after(before).training, config_.model.products) << "an option says other";
+  if (model::kernel::half_product_available()) {
+    EXPECT_EQ(after(before).rollout, half);
+  }
+}
+
 TEST_F(StateFilesTest, AWholeModelNeedsItsStartOnlyAsReference) {
   config_.model.lora.rank = 0;
   const std::string first = model("first", 1), other = model("other", 2);

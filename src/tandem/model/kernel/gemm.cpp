@@ -128,14 +128,15 @@ std::optional<GemmChoice> parse_choice(const std::string& text) {
   return std::nullopt;
 }
 
-bool can_compute(const GemmChoice& choice, c10::ScalarType dtype) {
-  const bool asks_half_blas = dtype == at::kBFloat16 && (choice.weight_grad == Library::kBlas || choice.half_blas);
-  return !asks_half_blas || half_product_available();
+bool can_compute(const GemmChoice& c, c10::ScalarType dtype) {
+  if (dtype == at::kFloat) return !c.half_blas;
+  if (c.forward != Library::kOneDnn || c.input_grad != Library::kOneDnn) return false;
+  return half_product_available() || (c.weight_grad == Library::kOneDnn && !c.half_blas);
 }
 
 std::string Gemm::description() const {
-  return join_text("products: forward ", name_of(choice_.forward), ", input gradient ", name_of(choice_.input_grad), ", weight gradient ",
-                   name_of(choice_.weight_grad), ", rows ", rows().isa, parity_ ? ", parity" : "");
+  return join_text("forward ", name_of(choice_.forward), ", input gradient ", name_of(choice_.input_grad), ", weight gradient ",
+                   name_of(choice_.weight_grad), choice_.half_blas ? ", logits of half blas" : "", parity_ ? ", parity" : "");
 }
 
 void Gemm::forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const {

@@ -27,12 +27,13 @@ struct GemmChoice {
   bool half_blas = false;  ///< the BLAS multiplies bfloat16 into fp32, faster than fp32 itself
 };
 
-/// As a checkpoint keeps it, such as "blas onednn onednn half".
+/// As options, logs and checkpoints have it, such as "onednn onednn blas half".
 std::string to_text(const GemmChoice& choice);
 /// Nullopt for a text that is no choice of this version.
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
-/// Whether this libtorch has the libraries of the choice for that dtype.
+/// Whether products in that dtype can be so: bfloat16 has forward and input gradient from oneDNN alone, and whatever else a BLAS for it;
+/// float32 has no half.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.

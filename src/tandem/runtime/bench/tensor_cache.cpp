@@ -5,6 +5,7 @@
 #include "tandem/queue/tensor_cache.h"
 
 #include <ATen/ops/empty.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
+#include "tandem/base/strings.h"
 #include "tandem/comm/launch.h"
 #include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
@@ -186,6 +188,12 @@ void record(comm::Group& world, const Handover& mine, const std::string& prefix,
 
 nlohmann::json bench_tensor_cache(const BenchOptions& o) {
   if (o.ranks == 1 && !comm::mpi_launched()) throw UserError("--ranks", "1 rank has nobody to send to", "2 or more");
+  const double batch_bytes = static_cast<double>(o.samples) * static_cast<double>(o.seq) * (sizeof(int64_t) + sizeof(float));
+  const double memory_bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (4 * batch_bytes > memory_bytes)  // it is there as columns, as rows of two stages, and on its way
+    throw UserError("--samples, --seq",
+                    join_text("a batch has ", batch_bytes / 1e9, " GB, this machine ", memory_bytes / 1e9),
+                    "a batch of at most a quarter of it");
   RunConfig config;
   config.parallel.ranks = ranks_of(o);
   Figures figures;

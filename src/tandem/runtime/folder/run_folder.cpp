@@ -42,7 +42,8 @@ int lock_file(const std::string& path) {
 bool decides_samples(const std::string& name) {
   static const std::set<std::string> paths = {"data.train", "data.eval"};  // files may have moved
   if (name.starts_with("data.")) return !paths.contains(name);
-  return name.starts_with("model.lora_") || name == "run.seed" || name == "model.dtype" || name == "schedule.group_size";
+  if (name.starts_with("model.lora_") || name.starts_with("model.init_")) return true;
+  return name == "run.seed" || name == "model.dtype" || name == "schedule.group_size";
 }
 
 }  // namespace

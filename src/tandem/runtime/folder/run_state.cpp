@@ -141,4 +141,13 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   return state;
 }
 
+Products products_of_run(const std::string& run_dir, comm::Group& world) {
+  std::string text;
+  if (world.rank() == 0)
+    if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
+      if (const json state = read_json_object(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
+  text = text_of_first(world, text);
+  return text.empty() ? Products{} : json::parse(text).get<Products>();
+}
+
 }  // namespace tandem::runtime

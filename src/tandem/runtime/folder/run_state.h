@@ -70,4 +70,8 @@ class StateFiles {
   int64_t last_saved_step_ = -1;
 };
 
+/// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
+/// Errors: UserError for a file that is damaged.
+Products products_of_run(const std::string& run_dir, comm::Group& world);
+
 }  // namespace tandem::runtime

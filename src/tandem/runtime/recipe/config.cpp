@@ -50,8 +50,8 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
         "Libraries of the matrix products: forward, input gradient, weight gradient, bfloat16 logits; such as `blas blas onednn float`, "
-        "as log.txt names them. Runs of one recipe with the same products are equal bit for bit. Empty: each start measures which are "
-        "fastest.");
+        "as log.txt names them. With those of another run of the recipe, on as many ranks and threads of the same processors, a run is "
+        "that run again, bit for bit. Empty: each start measures which are fastest.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
@@ -120,7 +120,8 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
         "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside "
         "rollout, and what was left is its own; unfinished sequences are then computed again after a switch.");
   field("offload_reference", o.offload_reference,
-        "The weights of the reference model are on the device for their stage alone, as placement fully_colocated always has it.");
+        "The weights of the reference model are on the device for their stage alone, as placement fully_colocated always has it. The KV "
+        "cache then leaves, too, as with any offloading. Under adapters without model.ref_model_load_path there are no such weights.");
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {

@@ -4,7 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
-#include <optional>
+#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "tandem/base/error.h"
@@ -17,21 +17,37 @@ using model::kernel::Gemm, model::kernel::GemmChoice;
 GemmChoice choice_asked_for(const ProductsWanted& w) {
   if (w.parity) throw UserError(w.option, "is '" + w.asked + "' with run.parity", "empty: parity mode has its own");
   const std::optional<GemmChoice> choice = model::kernel::parse_choice(w.asked);
-  if (!choice)
+  if (choice && can_compute(*choice, w.dtype)) return *choice;
+  if (w.dtype == at::kFloat)
     throw UserError(w.option, "is '" + w.asked + "'",
-                    "four words, such as 'blas blas onednn float': blas or onednn for forward, input gradient and weight gradient, half or "
-                    "float for bfloat16 logits");
-  if (!model::kernel::can_compute(*choice, w.dtype))
-    throw UserError(w.option, "is '" + w.asked + "', and this libtorch has no BLAS for bfloat16", "'onednn onednn onednn float'");
-  return *choice;
+                    "for float32 such as 'blas blas onednn float': blas or onednn for forward, input and weight gradient, then float");
+  throw UserError(w.option, "is '" + w.asked + "'",
+                  model::kernel::half_product_available()
+                      ? "for bfloat16 such as 'onednn onednn blas half': blas or onednn for the weight gradient, half or float for logits"
+                      : "'onednn onednn onednn float' for bfloat16: this libtorch has no BLAS for it");
 }
 
 }  // namespace
 
+void to_json(nlohmann::json& j, const Products& p) {
+  j = {{"training", p.training}, {"training_dtype", p.training_dtype}, {"rollout", p.rollout}, {"rollout_dtype", p.rollout_dtype},
+       {"rows", p.rows}};
+}
+
+void from_json(const nlohmann::json& j, Products& p) {
+  p = {j.at("training"), j.value("training_dtype", ""), j.at("rollout"), j.value("rollout_dtype", ""), j.at("rows")};
+}
+
+std::optional<GemmChoice> known_choice(const ProductsWanted& w) {
+  if (w.parity || !w.asked.empty()) return std::nullopt;
+  const std::optional<GemmChoice> known = model::kernel::parse_choice(w.known);
+  return known && can_compute(*known, w.dtype) ? known : std::nullopt;
+}
+
 Gemm products_for(const ProductsWanted& w, comm::Group& world) {
   if (!w.asked.empty()) return {w.dtype, choice_asked_for(w)};
   if (w.parity) return {w.dtype, true};
-  if (const auto known = model::kernel::parse_choice(w.known)) return {w.dtype, *known};
+  if (const auto known = known_choice(w)) return {w.dtype, *known};
   if (world.size() == 1) return {w.dtype, false};
   GemmChoice choice;
   static_assert(std::is_trivially_copyable_v<GemmChoice>);
