@@ -32,8 +32,8 @@ std::string to_text(const GemmChoice& choice);
 /// Nullopt for a text that is no choice of this version.
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
-/// Whether products in that dtype can be so: bfloat16 has forward and input gradient from oneDNN alone, and whatever else a BLAS for it;
-/// float32 has no half.
+/// Whether products in that dtype can be so. bfloat16: forward and input gradient from oneDNN alone, the rest also from a BLAS, where
+/// libtorch has one for it. float32: no half.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.
