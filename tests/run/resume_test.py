@@ -250,16 +250,19 @@ def check_stop_in_evaluation(h, name, extra):
     recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=40, eval__temperature=1.0, eval__max_new_tokens=60,
                             data__synthetic_eval_rows=30)
     whole = h.uninterrupted(recipe, name, extra)
-    folder, in_evaluation = h.scratch / (name + "_stopped"), 0
+    folder, in_evaluation, steps, longer = h.scratch / (name + "_stopped"), 0, [], 1.0
     for _ in range(60):
         resume = ["--resume"] if folder.exists() else []
         process = h.program.start(h.arguments(recipe, folder.name, [*extra, *resume]))
-        time.sleep(h.rng.uniform(0.1, 0.4) * h.seconds[name])
+        # A stopped evaluation begins again, so what came no further needs longer: most of the time may go into the start of the process.
+        time.sleep(longer * h.rng.uniform(0.1, 0.4) * h.seconds[name])
         code, err = rf.end(process, signal.SIGTERM)
         in_evaluation += "evaluation" in err[err.find("stopped after step"):]
         if code == 0:
             break
         assert code in (130, -signal.SIGTERM), (code, err[-2000:])
+        before, steps = steps, rf.committed_steps(folder)
+        longer = longer * 1.2 if steps == before else 1.0
     assert code == 0 and in_evaluation > 0, (code, in_evaluation)
     rf.check_whole(folder, STEPS)
     rf.check_equal(folder, whole, name)
