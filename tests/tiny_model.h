@@ -67,6 +67,14 @@ inline model::ModelConfig experts_config(const std::string& family) {
   return config;
 }
 
+/// Not as measured, which may differ from one model to the next and bits with it.
+inline model::kernel::Gemm fixed_products(c10::ScalarType dtype, bool parity) {
+  using model::kernel::Library;
+  if (parity) return {dtype, true};
+  const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
+  return {dtype, model::kernel::GemmChoice{library, library, library, false}};
+}
+
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
   device::Arena arena{"device"};
@@ -80,7 +88,7 @@ struct TinyModel {
 
   explicit TinyModel(const model::ModelConfig& config = tiny_config(), c10::ScalarType dtype = at::kFloat, bool parity = false,
                      double deviation = 0.3, uint64_t seed = 1)
-      : gemm(dtype, parity),
+      : gemm(fixed_products(dtype, parity)),
         table(model::parameter_table(config, {}, 0)),
         decoder(config, gemm, {}),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
