@@ -106,9 +106,12 @@ TEST_F(StateFilesTest, ProductsOfACheckpointAreKeptWhereTheyHold) {
   EXPECT_NE(after(elsewhere).training, kept);
   EXPECT_NE(RankContext(config_, *alone_, {}, elsewhere).products().training, kept);
 
+  Products in_half = before;
+  in_half.training_dtype = "bfloat16";
+  EXPECT_NE(after(in_half).training, kept) << "what one dtype was computed with says nothing of another";
+
   config_.rollout.dtype = "bfloat16";
   EXPECT_EQ(after(before).training, kept);
-  EXPECT_NE(after(before).rollout, kept) << "what float32 was computed with says nothing of bfloat16";
   before.rollout = "onednn onednn onednn float", before.rollout_dtype = "bfloat16";
   EXPECT_EQ(after(before).rollout, before.rollout);
   if (model::kernel::half_product_available()) config_.rollout.products = half;
