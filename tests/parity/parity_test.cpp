@@ -16,8 +16,8 @@
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/session/start_model.h"
 #include "tandem/train/trainer.h"
 
@@ -32,7 +32,7 @@ struct Open {
   monitor::Recorder recorder;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm;
-  runtime::ModelOnRank model;
+  model::ModelOnRank model;
 
   Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
       : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, {arena, "weights"}) {

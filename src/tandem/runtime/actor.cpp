@@ -9,11 +9,11 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/comm/launch.h"
+#include "tandem/model/weight_checksum.h"
 #include "tandem/planner/memory.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/exchange.h"
-#include "tandem/runtime/folder/weight_checksum.h"
 
 namespace tandem::runtime {
 namespace {
@@ -37,7 +37,7 @@ Actor::Actor(RankContext& context, const model::ModelConfig& config, const train
   const model::LoraOptions& lora = context.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   if (context.trains()) {
-    train_ = std::make_unique<ModelOnRank>(config_, context.train_place(), context.gemm, device::Home{context.device, "weights",
+    train_ = std::make_unique<model::ModelOnRank>(config_, context.train_place(), context.gemm, device::Home{context.device, "weights",
                                                                                                      &context.host});
     trainer_ = std::make_unique<train::Trainer>(
         options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*context.train_mesh, config_),
@@ -68,7 +68,7 @@ void Actor::make_rollout_weights() {
                                                  c.placement.rollout.first);
   reshard::Plan plan = reshard::make_plan(table, options);
   if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, c.rollout_layout, c.world.rank()))) {  // cp cuts no weight
-    rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
+    rollout_ = std::make_unique<model::ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
     return;
   }
   if (plan.alias) {  // equal boxes that lie in another order in memory
@@ -79,8 +79,8 @@ void Actor::make_rollout_weights() {
   if (!c.rolls_out()) return;
   const bool leaves = train_ && c.config.memory.offload_train_param;
   const device::Home home{context_.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};  // else a start would need both
-  rollout_ = std::make_unique<ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm, home);
-  if (leaves) hand_over_ = hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
+  rollout_ = std::make_unique<model::ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm, home);
+  if (leaves) hand_over_ = reshard::hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
 }
 
 void Actor::register_with(Residency& residency) {
@@ -113,7 +113,7 @@ void Actor::load(const std::string& dir) {
 void Actor::switch_to_rollout() {
   if (!plan_) return;
   const at::ScalarType dtype = context_.switch_dtype();
-  const auto held = [&](const std::unique_ptr<ModelOnRank>& model) {
+  const auto held = [&](const std::unique_ptr<model::ModelOnRank>& model) {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
   };
   reshard::ExecuteOptions options{dtype};
@@ -138,8 +138,8 @@ void Actor::switch_to_rollout() {
 }
 
 std::string Actor::checksum() const {
-  const ModelOnRank* model = train_.get();
-  return weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), context_.world);
+  const model::ModelOnRank* model = train_.get();
+  return model::weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), context_.world);
 }
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {

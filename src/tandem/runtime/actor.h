@@ -10,8 +10,8 @@
 
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
+#include "tandem/reshard/hand_over.h"
 #include "tandem/runtime/context.h"
-#include "tandem/runtime/offload/hand_over.h"
 #include "tandem/runtime/offload/residency.h"
 #include "tandem/train/trainer.h"
 
@@ -39,9 +39,9 @@ class Actor {
   int64_t route_width() const { return (train_ ? *train_ : *rollout_).decoder().route_width(); }
   /// Only where this rank trains.
   train::Trainer& trainer() { return *trainer_; }
-  const ModelOnRank& train_model() const { return *train_; }
+  const model::ModelOnRank& train_model() const { return *train_; }
   /// Only where it generates.
-  const ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : *train_; }
+  const model::ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : *train_; }
   /// Null where the whole model is trained.
   const model::LoraOptions* lora() const { return context_.config.model.lora.rank > 0 ? &context_.config.model.lora : nullptr; }
   /// The weights before any adapter; only where lora().
@@ -78,12 +78,12 @@ class Actor {
 
   RankContext& context_;
   const model::ModelConfig config_;
-  std::unique_ptr<ModelOnRank> train_;
+  std::unique_ptr<model::ModelOnRank> train_;
   std::unique_ptr<train::Trainer> trainer_;
-  std::unique_ptr<ModelOnRank> rollout_;
+  std::unique_ptr<model::ModelOnRank> rollout_;
   std::map<std::string, Origin> origins_;  // by name
   std::optional<reshard::RankPlan> plan_;  // none where both use the same bytes
-  std::optional<HandOver> hand_over_;      // where training weights leave for rollout
+  std::optional<reshard::HandOver> hand_over_;  // where training weights leave for rollout
 };
 
 }  // namespace tandem::runtime

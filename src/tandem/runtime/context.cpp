@@ -48,13 +48,13 @@ std::string known_in(const std::string& dtype, const std::string& text, const st
   return text_dtype.empty() || text_dtype == dtype ? text : "";
 }
 
-ProductsWanted of_training(const RunConfig& c, const Products& known) {
-  return {dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
+model::ProductsWanted of_training(const RunConfig& c, const model::Products& known) {
+  return {model::dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
           known_in(c.model.dtype, known.training, known.training_dtype)};
 }
 
-ProductsWanted of_rollout(const RunConfig& c, const Products& known) {
-  return {dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
+model::ProductsWanted of_rollout(const RunConfig& c, const model::Products& known) {
+  return {model::dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
           known_in(rollout_dtype(c), known.rollout, known.rollout_dtype)};
 }
 
@@ -95,7 +95,7 @@ Layouts layouts_of(const RunConfig& c, int world) {
   return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
 }
 
-RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop, const Products& known, const Layouts& layouts)
+RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested stop, const model::Products& known, const Layouts& layouts)
     : config(c),
       world(ranks),
       placement(layouts.placement),
@@ -106,8 +106,8 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
       rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)),
       device("device", c.memory.device_mib << 20),
       host("host", c.memory.host_mib << 20),
-      gemm(products_for(of_training(c, known), ranks)),
-      rollout_gemm(has_own_dtype(c) ? products_for(of_rollout(c, known), ranks) : gemm),
+      gemm(model::products_for(of_training(c, known), ranks)),
+      rollout_gemm(has_own_dtype(c) ? model::products_for(of_rollout(c, known), ranks) : gemm),
       stop_requested(std::move(stop)) {
   // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
   const bool same = train_layout.tp == rollout_layout.tp && train_layout.expert_tp() == rollout_layout.expert_tp();
@@ -116,7 +116,7 @@ RankContext::RankContext(const RunConfig& c, comm::Group& ranks, StopRequested s
                     "the same tp, and for experts the same etp, in both");
 }
 
-Products RankContext::products() const {
+model::Products RankContext::products() const {
   return {to_text(gemm.choice()), config.model.dtype, to_text(rollout_gemm.choice()), rollout_dtype(config), model::kernel::rows().isa};
 }
 
@@ -130,7 +130,7 @@ std::string RankContext::products_text() const {
   return two ? join_text(text, " rollout.products=\"", to_text(rollout_gemm.choice()), '"') : text;
 }
 
-Products RankContext::kept(const Products& products, const RunConfig& c, comm::Group& world) {
+model::Products RankContext::kept(const model::Products& products, const RunConfig& c, comm::Group& world) {
   if (c.run.parity || products.rows.empty()) return {};
   const std::string here = model::kernel::rows().isa;
   if (!any_of(world, products.rows != here)) return products;
@@ -140,11 +140,11 @@ Products RankContext::kept(const Products& products, const RunConfig& c, comm::G
   return {};
 }
 
-void RankContext::adopt_products(const Products& products) {
-  const Products known = kept(products, config, world);
-  if (const auto choice = known_choice(of_training(config, known))) gemm = {gemm.dtype(), *choice};
+void RankContext::adopt_products(const model::Products& products) {
+  const model::Products known = kept(products, config, world);
+  if (const auto choice = model::known_choice(of_training(config, known))) gemm = {gemm.dtype(), *choice};
   if (rollout_gemm.dtype() == gemm.dtype()) rollout_gemm = gemm;
-  else if (const auto own = known_choice(of_rollout(config, known))) rollout_gemm = {rollout_gemm.dtype(), *own};
+  else if (const auto own = model::known_choice(of_rollout(config, known))) rollout_gemm = {rollout_gemm.dtype(), *own};
 }
 
 StopRequested RankContext::stop_between_tokens() {

@@ -9,12 +9,12 @@
 #include "tandem/comm/mesh.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/kernel/gemm.h"
+#include "tandem/model/model_on_rank.h"
+#include "tandem/model/products.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/planner/placement.h"
 #include "tandem/runtime/recipe/config.h"
 #include "tandem/runtime/session/evaluation.h"
-#include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/runtime/session/products.h"
 
 namespace tandem::runtime {
 
@@ -36,7 +36,7 @@ Layouts layouts_of(const RunConfig& config, int world);
 /// Threads    one rank, one thread.
 struct RankContext {
   /// `known`: what a warm start computed with; the run keeps it unless options say other. Collective.
-  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known = {})
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const model::Products& known = {})
       : RankContext(config, world, std::move(stop), kept(known, config, world), layouts_of(config, world.size())) {}
 
   /// Whether this rank trains, and generates.
@@ -62,11 +62,11 @@ struct RankContext {
   /// The ranks with the same work: all, or with a split placement those that train or those that generate.
   comm::Group& side() { return side_group ? *side_group : world; }
 
-  Products products() const;
+  model::Products products() const;
   /// What they are, and the options that give them to another run.
   std::string products_text() const;
   /// Those of a checkpoint replace what was measured, not what options say. Collective.
-  void adopt_products(const Products& products);
+  void adopt_products(const model::Products& products);
 
   const RunConfig& config;
   comm::Group& world;
@@ -82,8 +82,8 @@ struct RankContext {
 
  private:
   /// The products if all ranks compute rows as they were computed, else none. Collective.
-  static Products kept(const Products& products, const RunConfig& config, comm::Group& world);
-  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const Products& known, const Layouts& layouts);
+  static model::Products kept(const model::Products& products, const RunConfig& config, comm::Group& world);
+  RankContext(const RunConfig& config, comm::Group& world, StopRequested stop, const model::Products& known, const Layouts& layouts);
 };
 
 /// Bytes of memory by owner, as metrics; with those of the stages and the switch, the most of any rank. Collective.

@@ -14,7 +14,7 @@ std::vector<data::Group> RlRun::answers_of_rank() {
   const int dp = context_.rollout_layout.dp, me = context_.rollout_layout.dp_rank(context_.rollout_rank());
   std::vector<data::Prompt> prompts;
   for (int64_t row = me; row < eval_prompts_->size(); row += dp) prompts.push_back(eval_prompts_->at_row(row));
-  const ModelOnRank& model = actor_.rollout_model();
+  const model::ModelOnRank& model = actor_.rollout_model();
   rollout::Engine* idle = rollout_ ? rollout_->idle_engine() : nullptr;
   // Unfinished sequences have the one cache that there is room for.
   const bool makes_room = rollout_ && !idle && config_.memory.device_mib > 0;

@@ -97,7 +97,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
 // When its turn comes it finds the room that it will have in each step.
 void RlRun::load_reference() {
   enter(schedule_.stage(planner::StageKind::kReference));
-  reference_ = std::make_unique<ModelOnRank>(actor_.config(), context_.train_place(), context_.gemm,
+  reference_ = std::make_unique<model::ModelOnRank>(actor_.config(), context_.train_place(), context_.gemm,
                                              device::Home{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? files_.start_dir() : other);

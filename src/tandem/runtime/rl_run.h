@@ -13,16 +13,16 @@
 #include <optional>
 #include <vector>
 
+#include "tandem/comm/start_skew.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/actor.h"
-#include "tandem/runtime/offload/residency.h"
-#include "tandem/runtime/reward_model/staged_reward.h"
-#include "tandem/runtime/session/evaluation.h"
-#include "tandem/runtime/progress.h"
-#include "tandem/runtime/rollout_role.h"
 #include "tandem/runtime/folder/run_folder.h"
-#include "tandem/runtime/session/start_skew.h"
 #include "tandem/runtime/folder/run_state.h"
+#include "tandem/runtime/offload/residency.h"
+#include "tandem/runtime/progress.h"
+#include "tandem/runtime/reward_model/staged_reward.h"
+#include "tandem/runtime/rollout_role.h"
+#include "tandem/runtime/session/evaluation.h"
 
 namespace tandem::runtime {
 
@@ -93,7 +93,7 @@ class RlRun {
   algo::Recipe recipe_;
   planner::Schedule schedule_;
   Actor actor_;
-  std::unique_ptr<ModelOnRank> reference_;  // null: the loss needs none, or takes the start under its adapters
+  std::unique_ptr<model::ModelOnRank> reference_;  // null: the loss needs none, or takes the start under its adapters
   std::unique_ptr<StagedReward> staged_reward_;  // where the schedule has a stage for it, on ranks that train
   Residency residency_;
   queue::SampleQueue queue_;
@@ -102,7 +102,7 @@ class RlRun {
   std::unique_ptr<data::SampleReader> replay_;
   StateFiles files_;
   Progress progress_;
-  StartSkew skew_;
+  comm::StartSkew skew_;
   RunState state_;
   double started_s_ = 0, seconds_before_ = 0;
   std::optional<EvalSummary> last_eval_;

@@ -146,7 +146,7 @@ void RlRun::reference_logprobs(StepData& step) {
   if (!context_.trains()) return;
   std::vector<train::Row> rows = rows_of(step);
   for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
-  const ModelOnRank& model = reference_ ? *reference_ : actor_.train_model();
+  const model::ModelOnRank& model = reference_ ? *reference_ : actor_.train_model();
   auto scored = train::score(model.decoder(), reference_ ? model.parameters() : actor_.base_parameters(), rows,
                              config_.rollout.sampling.temperature,
                              config_.train.reference_micro_batch_tokens);

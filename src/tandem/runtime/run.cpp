@@ -8,8 +8,8 @@
 #include "tandem/runtime/folder/export.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/progress.h"
-#include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"
+#include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/session/start_model.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/train/trainer.h"
@@ -45,7 +45,7 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
 
 struct WarmStart {
   std::string model_dir;
-  Products products;
+  model::Products products;
 };
 
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.

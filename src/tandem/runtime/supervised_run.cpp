@@ -7,9 +7,9 @@
 #include "tandem/base/log.h"
 #include "tandem/reward/scorer.h"
 #include "tandem/runtime/exchange.h"
+#include "tandem/runtime/reward_model/reward_model.h"
 #include "tandem/runtime/session/evaluation.h"
 #include "tandem/runtime/session/response_text.h"
-#include "tandem/runtime/reward_model/reward_model.h"
 
 namespace tandem::runtime {
 
@@ -77,7 +77,7 @@ bool SupervisedRun::reached_accuracy() {
   const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.train_rank());
   std::vector<data::Prompt> prompts;
   for (int64_t i = me; i < o.accuracy_problems; i += dp) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
-  const ModelOnRank& model = actor_.train_model();
+  const model::ModelOnRank& model = actor_.train_model();
   const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
                               config_.rollout.stop, 1, 0, me, dp, {}};  // short: a stop waits for the next step
   std::vector<data::Group> mine;

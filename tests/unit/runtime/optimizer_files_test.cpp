@@ -12,7 +12,7 @@
 #include "../../tiny_model.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/runtime/folder/weight_checksum.h"
+#include "tandem/model/weight_checksum.h"
 
 namespace tandem::runtime {
 namespace {
@@ -232,7 +232,7 @@ TEST(WeightChecksum, IsTheSameUnderEveryLayoutAndTellsWeightsApart) {
           model::initialize_parameters(rank.table, rank.values, 5, 0.3);
           const model::ParameterEntry& last = rank.table.entries.back();
           if (change != 0) rank.table.view(rank.values, last).view(-1)[0] += change;
-          const std::string mine = weight_checksum(rank.table, rank.values, world);
+          const std::string mine = model::weight_checksum(rank.table, rank.values, world);
           if (world.rank() == 0) text = mine;
         });
         return text;

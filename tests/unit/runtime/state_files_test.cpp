@@ -91,22 +91,22 @@ TEST_F(StateFilesTest, AdaptersGoOnNoStartButTheirOwn) {
 // What a context has after a run with these products; measuring never gives forward and input gradient to different libraries.
 TEST_F(StateFilesTest, ProductsOfACheckpointAreKeptWhereTheyHold) {
   const std::string kept = "onednn blas blas float", half = "onednn onednn onednn half";
-  const auto after = [&](const Products& before) {
+  const auto after = [&](const model::Products& before) {
     RankContext context(config_, *alone_, {});
     context.adopt_products(before);
     return context.products();
   };
-  Products before = RankContext(config_, *alone_, {}).products();
+  model::Products before = RankContext(config_, *alone_, {}).products();
   before.training = before.rollout = kept;
   EXPECT_EQ(after(before).training, kept);
   EXPECT_EQ(after(before).rollout, kept);
   EXPECT_EQ(RankContext(config_, *alone_, {}, before).products().training, kept) << "from a warm start";
-  Products elsewhere = before;
+  model::Products elsewhere = before;
   elsewhere.rows = "abacus";
   EXPECT_NE(after(elsewhere).training, kept);
   EXPECT_NE(RankContext(config_, *alone_, {}, elsewhere).products().training, kept);
 
-  Products in_half = before;
+  model::Products in_half = before;
   in_half.training_dtype = "bfloat16";
   EXPECT_NE(after(in_half).training, kept) << "what one dtype was computed with says nothing of another";
 

@@ -17,9 +17,9 @@
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 #include "tandem/model/flops.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/bench/report.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/run.h"
 #include "tandem/text/tokenizer_files.h"
 #include "tandem/train/balance.h"
@@ -151,7 +151,7 @@ struct Bench {
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm;
-  ModelOnRank model;
+  model::ModelOnRank model;
 
   explicit Bench(const BenchOptions& o)
       : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
@@ -159,7 +159,7 @@ struct Bench {
   }
   static c10::ScalarType threads_then_dtype(const BenchOptions& o) {
     device::set_compute_threads(static_cast<int>(o.threads > 0 ? o.threads : device::num_cores()));
-    return dtype_of(o.dtype, "--dtype");
+    return model::dtype_of(o.dtype, "--dtype");
   }
   std::vector<int32_t> random_ids(int64_t n, uint64_t stream) const {
     RandomStream random(static_cast<uint64_t>(options.seed), stream);
@@ -347,7 +347,7 @@ void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::G
   device::set_compute_threads(static_cast<int>(std::max<int64_t>(1, threads / world.size())));
   comm::Mesh mesh(world, model::mesh_sizes(b.layout));
   device::Arena arena("device"), host("host");
-  ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, {arena, "weights"});
+  model::ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, {arena, "weights"});
   model.load(o.model);
   train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0,
                                    &host});

@@ -11,11 +11,11 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/session/rank_launch.h"
 
 namespace tandem::runtime {
@@ -44,14 +44,14 @@ void check_ranks(const Question& q, int ranks) {
 struct Weights {
   comm::Mesh mesh;
   device::Arena arena{"device"};
-  ModelOnRank model;
+  model::ModelOnRank model;
 
   Weights(const Question& q, const model::Layout& layout, const model::kernel::Gemm& gemm, comm::Group& world)
       : mesh(world, model::mesh_sizes(layout)), model(q.config, model::place_in(layout, mesh), gemm, {arena, "weights"}) {}
   std::vector<reshard::Held> held() { return reshard::held_weights(model.table(), model.values(), model.values().scalar_type()); }
 };
 
-void check(const ModelOnRank& got, const ModelOnRank& loaded) {
+void check(const model::ModelOnRank& got, const model::ModelOnRank& loaded) {
   for (const model::ParameterEntry& e : loaded.table().entries)
     TANDEM_CHECK(at::equal(loaded.table().view(got.values(), e), loaded.table().view(loaded.values(), e)), e.parameter.name,
                  " is not as the checkpoint has it");
@@ -65,7 +65,7 @@ double over_ranks(comm::Group& world, int64_t mine, comm::ReduceOp op) {
 
 Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& world) {
   check_ranks(q, world.size());
-  const model::kernel::Gemm gemm(dtype_of(o.dtype, "--dtype"), true);  // nothing is multiplied: no kernel has to be chosen
+  const model::kernel::Gemm gemm(model::dtype_of(o.dtype, "--dtype"), true);  // nothing is multiplied: no kernel has to be chosen
   Weights source(q, q.from, gemm, world), target(q, q.to, gemm, world), loaded(q, q.to, gemm, world);
   source.model.load(o.model), loaded.model.load(o.model);
   reshard::PlanOptions options;

@@ -115,7 +115,7 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
     optimizer_steps = j.at("optimizer_steps");
-    if (j.contains("products")) context_.adopt_products(j["products"].get<Products>());
+    if (j.contains("products")) context_.adopt_products(j["products"].get<model::Products>());
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
       if (needs_start) check_start(before, dir);
@@ -141,13 +141,13 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   return state;
 }
 
-Products products_of_run(const std::string& run_dir, comm::Group& world) {
+model::Products products_of_run(const std::string& run_dir, comm::Group& world) {
   std::string text;
   if (world.rank() == 0)
     if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
       if (const json state = read_json_object(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
   text = text_of_first(world, text);
-  return text.empty() ? Products{} : json::parse(text).get<Products>();
+  return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
 }
 
 }  // namespace tandem::runtime

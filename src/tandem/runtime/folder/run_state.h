@@ -35,7 +35,7 @@ struct RunState {
 /// The weights a run starts from: what adapters are added to, and the reference of a KL penalty.
 struct StartModel {
   std::string path;
-  std::string checksum;  ///< weight_checksum.h
+  std::string checksum;  ///< model/weight_checksum.h
 };
 
 /// Ownership  uses the actor's tensors.
@@ -72,6 +72,6 @@ class StateFiles {
 
 /// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
 /// Errors: UserError for a file that is damaged.
-Products products_of_run(const std::string& run_dir, comm::Group& world);
+model::Products products_of_run(const std::string& run_dir, comm::Group& world);
 
 }  // namespace tandem::runtime

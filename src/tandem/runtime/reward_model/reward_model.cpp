@@ -13,7 +13,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
-#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/runtime/reward_model/scored_text.h"
 
 namespace tandem::runtime {
@@ -146,7 +146,7 @@ class ModelRule final : public reward::Rule {
   int threads_;
   device::Arena arena_;
   model::kernel::Gemm gemm_;
-  ModelOnRank model_;
+  model::ModelOnRank model_;
   ScoredText text_;
   std::string name_ = "model";
   mutable std::atomic<int64_t> num_abandoned_ = 0;

@@ -6,7 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
-#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::runtime {
@@ -30,7 +30,7 @@ model::ModelConfig reward_model_config(const std::string& dir) {
 // Nothing is measured: what a group is scored must not depend on what else ran when the program started.
 model::kernel::Gemm reward_products(const reward::Options& options) {
   using model::kernel::Library;
-  return {dtype_of(options.model_dtype, "reward.model_dtype"), model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn,
+  return {model::dtype_of(options.model_dtype, "reward.model_dtype"), model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn,
                                                                                          Library::kOneDnn, false}};
 }
 

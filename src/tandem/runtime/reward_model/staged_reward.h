@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tandem/data/sample.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/reward/rule.h"
 #include "tandem/runtime/recipe/config.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/reward_model/scored_text.h"
 
 namespace tandem::runtime {
@@ -32,7 +32,7 @@ class StagedReward {
 
  private:
   model::kernel::Gemm gemm_;
-  ModelOnRank model_;
+  model::ModelOnRank model_;
   ScoredText text_;
 };
 

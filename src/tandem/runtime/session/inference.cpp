@@ -5,10 +5,10 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/runtime/session/evaluation.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/runtime/session/evaluation.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -17,11 +17,11 @@ struct Inference::State {
   InferenceOptions options;
   device::Arena arena{"device"};
   model::kernel::Gemm gemm;
-  ModelOnRank model;
+  model::ModelOnRank model;
   std::optional<text::Tokenizer> tokenizer;
 
   explicit State(const InferenceOptions& o)
-      : options(o), gemm(dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
+      : options(o), gemm(model::dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
     model.load(o.model);
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
   }

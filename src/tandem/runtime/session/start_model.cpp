@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tandem/checkpoint/model_export.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/model/parameters.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/text/tokenizer.h"
 #include "tandem/text/tokenizer_files.h"
 

@@ -9,7 +9,7 @@
 #include "tandem/comm/group.h"
 #include "tandem/model/kernel/gemm.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 
 /// The kernels of a run, as its checkpoints keep them: measured at each start, they may differ, and bits with them.
 struct Products {
@@ -31,9 +31,9 @@ struct ProductsWanted {
 
 /// The same on all ranks: ranks that compute the same tokens must choose the same experts. Collective where it measures.
 /// Errors: UserError naming the option, for a text that is no choice in that dtype, and beside parity mode.
-model::kernel::Gemm products_for(const ProductsWanted& wanted, comm::Group& world);
+kernel::Gemm products_for(const ProductsWanted& wanted, comm::Group& world);
 
 /// The known one where nothing else is asked for.
-std::optional<model::kernel::GemmChoice> known_choice(const ProductsWanted& wanted);
+std::optional<kernel::GemmChoice> known_choice(const ProductsWanted& wanted);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model

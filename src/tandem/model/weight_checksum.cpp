@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/folder/weight_checksum.h"
+#include "tandem/model/weight_checksum.h"
 
 #include <ATen/Parallel.h>
 
@@ -11,7 +11,7 @@
 
 #include "tandem/checkpoint/checksum.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 namespace {
 
 // The last steps of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
@@ -29,7 +29,7 @@ uint64_t sum_of_row(const Word* words, int64_t n, uint64_t first) {
   return sum;
 }
 
-uint64_t sum_of_box(const model::ParameterEntry& e, const at::Tensor& held) {
+uint64_t sum_of_box(const ParameterEntry& e, const at::Tensor& held) {
   checkpoint::Checksum name;
   name.update(std::as_bytes(std::span(e.parameter.name)));
   const bool flat = e.box.begin.size() == 1;
@@ -52,9 +52,9 @@ uint64_t sum_of_box(const model::ParameterEntry& e, const at::Tensor& held) {
 
 }  // namespace
 
-std::string weight_checksum(const model::ParameterTable& table, const at::Tensor& values, comm::Group& world) {
+std::string weight_checksum(const ParameterTable& table, const at::Tensor& values, comm::Group& world) {
   uint64_t mine = 0, all = 0;
-  for (const model::ParameterEntry& e : table.entries)
+  for (const ParameterEntry& e : table.entries)
     if (table.holds_first(e)) mine += sum_of_box(e, table.view(values, e));
   for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(&mine, 1)))) {
     uint64_t one = 0;
@@ -66,4 +66,4 @@ std::string weight_checksum(const model::ParameterTable& table, const at::Tensor
   return text.str();
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model

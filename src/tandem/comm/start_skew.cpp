@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/start_skew.h"
+#include "tandem/comm/start_skew.h"
 
 #include <ATen/ops/empty.h>
 
@@ -10,19 +10,19 @@
 
 #include "tandem/base/check.h"
 
-namespace tandem::runtime {
+namespace tandem::comm {
 namespace {
 
 constexpr int kQuestions = 16;
 constexpr int kTag = 0;
 
-double received(comm::Group& group, int from) {
+double received(Group& group, int from) {
   at::Tensor value = at::empty({1}, at::kDouble);
   group.receive(value, from, kTag);
   return *value.const_data_ptr<double>();
 }
 
-void sent(comm::Group& group, int to, double value) { group.send(at::empty({1}, at::kDouble).fill_(value), to, kTag); }
+void sent(Group& group, int to, double value) { group.send(at::empty({1}, at::kDouble).fill_(value), to, kTag); }
 
 // Of the kernel that runs this process; empty where it does not say.
 std::string boot_id() {
@@ -34,7 +34,7 @@ std::string boot_id() {
 
 }  // namespace
 
-double measured_clock_offset_s(comm::Group& world, const std::function<double()>& clock) {
+double measured_clock_offset_s(Group& world, const std::function<double()>& clock) {
   if (world.rank() > 0) {
     for (int i = 0; i < kQuestions; ++i) {
       (void)received(world, 0);
@@ -57,9 +57,9 @@ double measured_clock_offset_s(comm::Group& world, const std::function<double()>
   return 0;
 }
 
-double clock_offset_s(comm::Group& world) {
+double clock_offset_s(Group& world) {
   const std::string mine = boot_id();
-  const auto all = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
+  const auto all = all_gather_bytes(world, std::as_bytes(std::span(mine)));
   const bool one_kernel = !all.front().empty() && std::ranges::all_of(all, [&](const auto& id) { return id == all.front(); });
   return one_kernel ? 0 : measured_clock_offset_s(world, now_s);
 }
@@ -90,4 +90,4 @@ void StartSkew::record(monitor::Recorder& recorder) {
   starts_s_.clear();
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::comm

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/offload/hand_over.h"
+#include "tandem/reshard/hand_over.h"
 
 #include <algorithm>
 
 #include "tandem/base/check.h"
 
-namespace tandem::runtime {
+namespace tandem::reshard {
 namespace {
 
 constexpr int64_t kNone = -1;
@@ -68,21 +68,21 @@ class Bounds {
 
 }  // namespace
 
-HandOver hand_over(const reshard::RankPlan& plan, const WeightsMemory& source, const WeightsMemory& target) {
+HandOver hand_over(const RankPlan& plan, const WeightsMemory& source, const WeightsMemory& target) {
   Bounds read(source, true), written(target, false);
   for (size_t i = 0; i < plan.buckets.size(); ++i) {
     const auto bucket = static_cast<int64_t>(i);
-    for (const reshard::RankPlan::Copy& copy : plan.buckets[i].copies) {
+    for (const RankPlan::Copy& copy : plan.buckets[i].copies) {
       read.touch(bucket, copy.number, copy.box);
       written.touch(bucket, copy.number, copy.box);
     }
-    for (const reshard::RankPlan::Move& move : plan.buckets[i].sends)
+    for (const RankPlan::Move& move : plan.buckets[i].sends)
       for (const Box& box : move.boxes)
         if (!move.from_target) read.touch(bucket, move.number, box);
-    for (const reshard::RankPlan::Move& move : plan.buckets[i].receives)
+    for (const RankPlan::Move& move : plan.buckets[i].receives)
       for (const Box& box : move.boxes) written.touch(bucket, move.number, box);
   }
   return {written.by_bucket(plan.buckets.size()), read.by_bucket(plan.buckets.size())};
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::reshard

@@ -10,20 +10,20 @@
 #include "tandem/comm/group.h"
 #include "tandem/monitor/recorder.h"
 
-namespace tandem::runtime {
+namespace tandem::comm {
 
 /// Seconds to add to `clock` here to have that of rank 0, by the quickest of several questions: off by half their time at most.
 /// Collective.
-double measured_clock_offset_s(comm::Group& world, const std::function<double()>& clock);
+double measured_clock_offset_s(Group& world, const std::function<double()>& clock);
 
 /// The same for now_s(); 0 where all ranks run under one kernel, which has one monotonic clock. Collective.
-double clock_offset_s(comm::Group& world);
+double clock_offset_s(Group& world);
 
 /// Threads    one per rank.
 class StartSkew {
  public:
   /// Collective.
-  explicit StartSkew(comm::Group& world) : world_(world), offset_s_(clock_offset_s(world)) {}
+  explicit StartSkew(Group& world) : world_(world), offset_s_(clock_offset_s(world)) {}
 
   /// A stage starts here and now, at `at_s` by now_s(). The same stages in the same order on every rank.
   void starts(const std::string& stage, double at_s);
@@ -32,10 +32,10 @@ class StartSkew {
   void record(monitor::Recorder& recorder);
 
  private:
-  comm::Group& world_;
+  Group& world_;
   const double offset_s_;
   std::vector<std::string> stages_;
   std::vector<double> starts_s_;  // by the clock of rank 0
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/products.h"
+#include "tandem/model/products.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -9,20 +9,20 @@
 
 #include "tandem/base/error.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 namespace {
 
-using model::kernel::Gemm, model::kernel::GemmChoice;
+using kernel::Gemm, kernel::GemmChoice;
 
 GemmChoice choice_asked_for(const ProductsWanted& w) {
   if (w.parity) throw UserError(w.option, "is '" + w.asked + "' with run.parity", "empty: parity mode has its own");
-  const std::optional<GemmChoice> choice = model::kernel::parse_choice(w.asked);
+  const std::optional<GemmChoice> choice = kernel::parse_choice(w.asked);
   if (choice && can_compute(*choice, w.dtype)) return *choice;
   if (w.dtype == at::kFloat)
     throw UserError(w.option, "is '" + w.asked + "'",
                     "for float32 such as 'blas blas onednn float': blas or onednn for forward, input and weight gradient, then float");
   throw UserError(w.option, "is '" + w.asked + "'",
-                  model::kernel::half_product_available()
+                  kernel::half_product_available()
                       ? "for bfloat16 such as 'onednn onednn blas half': blas or onednn for the weight gradient, half or float for logits"
                       : "'onednn onednn onednn float' for bfloat16: this libtorch has no BLAS for it");
 }
@@ -40,7 +40,7 @@ void from_json(const nlohmann::json& j, Products& p) {
 
 std::optional<GemmChoice> known_choice(const ProductsWanted& w) {
   if (w.parity || !w.asked.empty()) return std::nullopt;
-  const std::optional<GemmChoice> known = model::kernel::parse_choice(w.known);
+  const std::optional<GemmChoice> known = kernel::parse_choice(w.known);
   return known && can_compute(*known, w.dtype) ? known : std::nullopt;
 }
 
@@ -59,4 +59,4 @@ Gemm products_for(const ProductsWanted& w, comm::Group& world) {
   return {w.dtype, choice};
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/offload/hand_over.h"
+#include "tandem/reshard/hand_over.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "tandem/reshard/plan_weights.h"
 #include "../../tiny_model.h"
 
-namespace tandem::runtime {
+namespace tandem::reshard {
 namespace {
 
 constexpr int64_t kBucket_bytes = 128 << 10;
@@ -25,8 +25,8 @@ model::ModelConfig wide_config(bool sparse) {
 /// One rank of a switch, followed bucket by bucket without moving anything.
 class Rank {
  public:
-  Rank(const model::ModelConfig& config, const reshard::Plan& plan, const model::Layout& from, const model::Layout& to, int rank)
-      : part_(reshard::part_of(plan, rank)), source_(config, from, rank, arena_), target_(config, to, rank, arena_) {}
+  Rank(const model::ModelConfig& config, const Plan& plan, const model::Layout& from, const model::Layout& to, int rank)
+      : part_(part_of(plan, rank)), source_(config, from, rank, arena_), target_(config, to, rank, arena_) {}
 
   void follow() {
     const HandOver hand = hand_over(part_, {source_.table, source_.memory}, {target_.table, target_.memory});
@@ -79,7 +79,7 @@ class Rank {
     FAIL() << "nothing of " << name << " is here";
   }
 
-  void touch(const reshard::RankPlan::Bucket& bucket) {
+  void touch(const RankPlan::Bucket& bucket) {
     for (const auto& copy : bucket.copies) touch_box(source_, copy.number, copy.box, false), touch_box(target_, copy.number, copy.box,
                                                                                                        true);
     for (const auto& move : bucket.sends)
@@ -89,16 +89,16 @@ class Rank {
   }
 
   device::Arena arena_{"device"};
-  reshard::RankPlan part_;
+  RankPlan part_;
   Side source_, target_;
 };
 
 void follow_all(const model::ModelConfig& config, const std::string& from_text, const std::string& to_text) {
   SCOPED_TRACE(from_text + " to " + to_text);
   const model::Layout from = model::parse_layout(from_text, "from"), to = model::parse_layout(to_text, "to");
-  reshard::PlanOptions options;
+  PlanOptions options;
   options.element_bytes = 4, options.bucket_bytes = kBucket_bytes, options.may_alias = false;
-  const reshard::Plan plan = reshard::make_plan(reshard::table_of(config, {1, from}, {1, to}), options);
+  const Plan plan = make_plan(table_of(config, {1, from}, {1, to}), options);
   for (int rank = 0; rank < from.world(); ++rank) Rank(config, plan, from, to, rank).follow();
 }
 
@@ -114,4 +114,4 @@ TEST(HandOver, SoItIsWithExperts) {
 }
 
 }  // namespace
-}  // namespace tandem::runtime
+}  // namespace tandem::reshard

@@ -10,7 +10,7 @@
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/plan.h"
 
-namespace tandem::runtime {
+namespace tandem::reshard {
 
 /// A rank's weights on one side of a switch.
 struct WeightsMemory {
@@ -25,6 +25,6 @@ struct HandOver {
 };
 
 /// Chunks that no bucket writes come, and those that none reads leave, with the first bucket; all of them if there is none.
-HandOver hand_over(const reshard::RankPlan& plan, const WeightsMemory& source, const WeightsMemory& target);
+HandOver hand_over(const RankPlan& plan, const WeightsMemory& source, const WeightsMemory& target);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::reshard

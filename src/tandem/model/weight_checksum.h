@@ -7,9 +7,9 @@
 #include "tandem/comm/group.h"
 #include "tandem/model/parameters.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 
 /// A text that is equal for equal weights of one dtype. Collective over the ranks of the table's layout.
-std::string weight_checksum(const model::ParameterTable& table, const at::Tensor& values, comm::Group& world);
+std::string weight_checksum(const ParameterTable& table, const at::Tensor& values, comm::Group& world);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model

@@ -8,24 +8,24 @@
 #include "tandem/device/swappable.h"
 #include "tandem/model/decoder.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 
 /// Ownership  owns the flat values; uses the Gemm and the group.
 class ModelOnRank {
  public:
   /// Zeroed weights.
-  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const device::Home& home);
+  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm, const device::Home& home);
 
   /// The model over values that lie as its table has them, of another ModelOnRank.
-  ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm, const at::Tensor& values);
+  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm, const at::Tensor& values);
 
   /// Reads the rank's boxes of a Hugging Face directory. Errors: UserError for missing, unexpected or ill-shaped tensors.
   void load(const std::string& dir);
 
-  const model::ModelConfig& config() const { return table_.config; }
-  const model::ParameterTable& table() const { return table_; }
-  const model::Decoder& decoder() const { return decoder_; }
-  const model::ModelParameters& parameters() const { return parameters_; }
+  const ModelConfig& config() const { return table_.config; }
+  const ParameterTable& table() const { return table_; }
+  const Decoder& decoder() const { return decoder_; }
+  const ModelParameters& parameters() const { return parameters_; }
   at::Tensor& values() { return values_; }
   /// Null where they are another model's.
   device::Swappable* memory() { return memory_.get(); }
@@ -34,14 +34,14 @@ class ModelOnRank {
   const at::Tensor& values() const { return values_; }
 
  private:
-  model::ParameterTable table_;
-  model::Decoder decoder_;
+  ParameterTable table_;
+  Decoder decoder_;
   std::unique_ptr<device::Swappable> memory_;
   at::Tensor values_;
-  model::ModelParameters parameters_;
+  ModelParameters parameters_;
 };
 
 /// "float32" or "bfloat16". Errors: UserError.
 c10::ScalarType dtype_of(const std::string& name, const std::string& where);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model

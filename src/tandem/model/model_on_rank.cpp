@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/model_on_rank.h"
+#include "tandem/model/model_on_rank.h"
 
 #include <iomanip>
 
@@ -10,22 +10,22 @@
 #include "tandem/base/strings.h"
 #include "tandem/checkpoint/model_dir.h"
 
-namespace tandem::runtime {
+namespace tandem::model {
 
-ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
                          const device::Home& home)
-    : table_(model::parameter_table(config, place.layout, place.rank)),
+    : table_(parameter_table(config, place.layout, place.rank)),
       decoder_(config, gemm, place),
       memory_(std::make_unique<device::Swappable>(home, table_.num_elements, gemm.dtype())),
       values_(memory_->tensor()),
-      parameters_(model::make_parameters(table_, values_, at::Tensor())) {}
+      parameters_(make_parameters(table_, values_, at::Tensor())) {}
 
-ModelOnRank::ModelOnRank(const model::ModelConfig& config, const model::RankPlace& place, const model::kernel::Gemm& gemm,
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
                          const at::Tensor& values)
-    : table_(model::parameter_table(config, place.layout, place.rank)),
+    : table_(parameter_table(config, place.layout, place.rank)),
       decoder_(config, gemm, place),
       values_(values),
-      parameters_(model::make_parameters(table_, values_, at::Tensor())) {
+      parameters_(make_parameters(table_, values_, at::Tensor())) {
   TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);
 }
 
@@ -33,7 +33,7 @@ void ModelOnRank::load(const std::string& dir) {
   const double begin = now_s();
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
-  for (const model::family::Parameter& p : model::family::parameters(config())) names.push_back(p.name);
+  for (const family::Parameter& p : family::parameters(config())) names.push_back(p.name);
   // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
   // further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
@@ -41,7 +41,7 @@ void ModelOnRank::load(const std::string& dir) {
   files.require_exactly(names, [&](const std::string& name) {
     return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
   });
-  model::load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
+  load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
   if (table_.rank > 0) return;
   const double seconds = now_s() - begin;
   log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir, std::fixed,
@@ -54,4 +54,4 @@ c10::ScalarType dtype_of(const std::string& name, const std::string& where) {
   throw UserError(where, "dtype is '" + name + "'", "float32 or bfloat16");
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::model
