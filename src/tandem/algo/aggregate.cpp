@@ -18,14 +18,14 @@ at::Tensor sequence_of_token(const at::Tensor& offsets_S, int64_t num_tokens) {
   return at::searchsorted(offsets_S, position_T, /*out_int32=*/false, /*right=*/true) - 1;
 }
 
-at::Tensor aggregate(const at::Tensor& values_T, const Rows& rows, const Recipe& recipe) {
+at::Tensor aggregate(const at::Tensor& values_T, const Rows& rows, const Algorithm& algorithm) {
   const at::Tensor mask_T = rows.trainable_T.to(at::kBool);
   const at::Tensor kept_T = values_T.masked_fill(mask_T.logical_not(), 0);
-  switch (recipe.aggregation) {
+  switch (algorithm.aggregation) {
     case Aggregation::kTokenSum: return kept_T.sum();
     case Aggregation::kTokenMean: return kept_T.sum() / rows.global_tokens;
     case Aggregation::kSequenceMeanTokenSum: return kept_T.sum() / rows.global_sequences;
-    case Aggregation::kSequenceMeanTokenSumNorm: return kept_T.sum() / (rows.global_sequences * recipe.scale_tokens);
+    case Aggregation::kSequenceMeanTokenSumNorm: return kept_T.sum() / (rows.global_sequences * algorithm.scale_tokens);
     case Aggregation::kSequenceMeanTokenMean: break;
   }
   const at::Tensor sequence_T = sequence_of_token(rows.offsets_S, values_T.numel());

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 
 namespace tandem::algo {
 
@@ -19,7 +19,7 @@ struct Rows {
 
 /// This micro-batch's share of the step's loss: a scalar; the shares of all micro-batches and ranks add up to the loss.
 /// Values outside trainable_T are ignored, even if they are NaN (their gradient is 0 then, if they are leaves).
-at::Tensor aggregate(const at::Tensor& values_T, const Rows& rows, const Recipe& recipe);
+at::Tensor aggregate(const at::Tensor& values_T, const Rows& rows, const Algorithm& algorithm);
 
 /// Sequence index of each token. int64.
 at::Tensor sequence_of_token(const at::Tensor& offsets_S, int64_t num_tokens);

@@ -81,7 +81,7 @@ void RlRun::finish_step(StepData& step) {
   monitor::Recorder& recorder = context_.recorder;
   record_rewards(recorder, step.batch);
   record_lengths(recorder, step.batch, bodies_);
-  record_update(recorder, step.report, recipe_.needs_reference());
+  record_update(recorder, step.report, algorithm_.needs_reference());
   record_samples(step);
   bodies_.drop(step.batch.groups);
   state_.tokens += static_cast<int64_t>(step.report.sequence_tokens);
