@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A schedule is data: which roles there are, which stages each step runs and in what order, and how far rollout may run
-// ahead of training. The runtime interprets this value and the planner will simulate the same one.
+// ahead of training. The runtime interprets this value.
 
 #include <cstdint>
 #include <string>

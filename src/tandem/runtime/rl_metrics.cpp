@@ -29,7 +29,6 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch) {
   recorder.set("reward/mean", sum / n);
   recorder.set("reward/std", std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
   for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
-  recorder.set("data/groups_filtered", 0);
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
 
