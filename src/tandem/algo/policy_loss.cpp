@@ -55,9 +55,9 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm) {
     dual_T = negative_T.logical_and(loss_T.gt(most_T));
     loss_T = at::where(negative_T, at::minimum(most_T, loss_T), loss_T);
   }
-  const Rows rows = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+  const LossScope scope = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
   PolicyLoss result;
-  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), rows, algorithm);
+  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), scope, algorithm);
   if (num_tokens == 0) return result;
 
   const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
@@ -88,11 +88,11 @@ at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference
   TANDEM_CHECK(false, "no such KL estimator");
 }
 
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Algorithm& algorithm) {
-  const at::Tensor ignored_T = rows.trainable_T.to(at::kBool).logical_not();
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm) {
+  const at::Tensor ignored_T = scope.trainable_T.to(at::kBool).logical_not();
   const at::Tensor kl_T = kl_estimate(logprobs_T.masked_fill(ignored_T, 0), reference_T.masked_fill(ignored_T, 0), algorithm.kl_estimator);
   KlPenalty result;
-  result.loss = algorithm.kl_coef * aggregate(kl_T, rows, algorithm);
+  result.loss = algorithm.kl_coef * aggregate(kl_T, scope, algorithm);
   result.sum = kl_T.detach().sum(at::kDouble).item<double>();
   return result;
 }

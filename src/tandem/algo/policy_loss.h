@@ -50,7 +50,7 @@ struct KlPenalty {
 };
 
 /// The algorithm's KL term against the reference policy.
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Algorithm& algorithm);
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm);
 
 /// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
 at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);

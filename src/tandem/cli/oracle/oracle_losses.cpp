@@ -65,20 +65,20 @@ class Comparison {
   std::string why_;
 };
 
-/// The masked rows of a case, packed row after row; its global counts are those of the case unless it gives others.
-algo::Rows rows_of(const json& mask) {
-  algo::Rows rows;
+/// The mask of a case, its rows end to end; its global counts are those of the case unless it gives others.
+algo::LossScope scope_of(const json& mask) {
+  algo::LossScope scope;
   const int64_t width = std::ssize(mask[0]);
-  rows.trainable_T = tensor(mask).to(at::kBool);
-  rows.offsets_S = at::arange(std::ssize(mask), at::kLong) * width;
-  rows.global_tokens = rows.trainable_T.sum().item<double>();
-  rows.global_sequences = 0;
+  scope.trainable_T = tensor(mask).to(at::kBool);
+  scope.offsets_S = at::arange(std::ssize(mask), at::kLong) * width;
+  scope.global_tokens = scope.trainable_T.sum().item<double>();
+  scope.global_sequences = 0;
   for (const json& row : mask) {
     double tokens = 0;
     for (double entry : numbers(row)) tokens += entry;
-    rows.global_sequences += tokens > 0;
+    scope.global_sequences += tokens > 0;
   }
-  return rows;
+  return scope;
 }
 
 algo::Algorithm algorithm_of(const json& config, const json& mask) {
@@ -111,17 +111,17 @@ void advantages_case(const json& c, Report& report) {
 }
 
 algo::PolicyLossInput loss_input(const json& in, const char* old_name) {
-  const algo::Rows rows = rows_of(in["mask"]);
+  const algo::LossScope scope = scope_of(in["mask"]);
   algo::PolicyLossInput out;
   out.logprobs_T = tensor(in["logprob"]).requires_grad_();
   out.old_T = out.behavior_T = tensor(in[old_name]);
   out.advantages_T = tensor(in["advantages"]);
   out.correction_T =
       in.contains("is_weights") && !in["is_weights"].is_null() ? tensor(in["is_weights"]) : at::ones({out.old_T.numel()}, at::kDouble);
-  out.trainable_T = rows.trainable_T;
-  out.offsets_S = rows.offsets_S;
-  out.global_tokens = rows.global_tokens;
-  out.global_sequences = rows.global_sequences;
+  out.trainable_T = scope.trainable_T;
+  out.offsets_S = scope.offsets_S;
+  out.global_tokens = scope.global_tokens;
+  out.global_sequences = scope.global_sequences;
   return out;
 }
 
@@ -163,12 +163,12 @@ void decoupled_case(const json& c, Report& report) {
 void kl_case(const json& c, Report& report) {
   const json &config = c["config"], &in = c["inputs"], &expected = c["expected"];
   if (config.contains("weighted_by_importance_ratio")) return report.skip(c["name"], "importance-weighted KL is not built");
-  const algo::Rows rows = rows_of(in["mask"]);
+  const algo::LossScope scope = scope_of(in["mask"]);
   algo::Algorithm algorithm = algorithm_of(config, in["mask"]);
   algorithm.kl_estimator = algo::kl_estimator_of(config["estimator"]);
   algorithm.kl_coef = 1;
   const at::Tensor logprobs_T = tensor(in["logprob"]).requires_grad_(), reference_T = tensor(in["ref_logprob"]);
-  const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, rows, algorithm);
+  const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, scope, algorithm);
   seen.loss.backward();
   Comparison comparison;
   comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, algorithm.kl_estimator)),
@@ -180,11 +180,11 @@ void kl_case(const json& c, Report& report) {
 
 void entropy_case(const json& c, Report& report) {
   const json &in = c["inputs"], &expected = c["expected"];
-  const algo::Rows rows = rows_of(in["mask"]);
+  const algo::LossScope scope = scope_of(in["mask"]);
   const at::Tensor logits = tensor(in["logits"]).requires_grad_();
-  const at::Tensor logits_TV = logits.view({rows.trainable_T.numel(), -1});
+  const at::Tensor logits_TV = logits.view({scope.trainable_T.numel(), -1});
   const at::Tensor entropy_T = algo::token_entropy(logits_TV);
-  const at::Tensor entropy = algo::aggregate(entropy_T, rows, algorithm_of(c["config"], in["mask"]));
+  const at::Tensor entropy = algo::aggregate(entropy_T, scope, algorithm_of(c["config"], in["mask"]));
   entropy.backward();
   Comparison comparison;
   comparison.equal("entropy_per_token", numbers(entropy_T), numbers(expected["entropy_per_token"]), numbers(in["mask"]));
@@ -197,14 +197,14 @@ void entropy_case(const json& c, Report& report) {
 
 void aggregation_case(const json& c, Report& report) {
   const json &config = c["config"], &mask = c["inputs"]["mask"];
-  algo::Rows rows = rows_of(mask);
+  algo::LossScope scope = scope_of(mask);
   double scale = 1;
   if (config.contains("dp_size")) {
-    rows.global_tokens = config["batch_num_tokens"];
-    rows.global_sequences = config["global_batch_size"];
+    scope.global_tokens = config["batch_num_tokens"];
+    scope.global_sequences = config["global_batch_size"];
     scale = config["dp_size"];  // the reference undoes the mean that its gradient exchange takes
   }
-  const at::Tensor loss = algo::aggregate(tensor(c["inputs"]["loss_mat"]), rows, algorithm_of(config, mask));
+  const at::Tensor loss = algo::aggregate(tensor(c["inputs"]["loss_mat"]), scope, algorithm_of(config, mask));
   Comparison comparison;
   comparison.equal("loss", {loss.item<double>() * scale}, {c["expected"]["loss"]});
   comparison.tell(report, c["name"]);
@@ -239,19 +239,18 @@ const json& cases_of(const json& file, const std::string& file_name) {
 }
 
 void run_losses(const json& file, const std::string& file_name, Report& report) {
-  using Rule = void (*)(const json&, Report&);
-  static const std::map<std::string, Rule> rules = {{"group_advantages", advantages_case}, {"policy_loss", policy_loss_case},
-                                                    {"decoupled_ppo", decoupled_case},     {"kl", kl_case},
-                                                    {"entropy", entropy_case},             {"aggregation", aggregation_case},
-                                                    {"literal", literal_case}};
+  using Formula = void (*)(const json&, Report&);
+  static const std::map<std::string, Formula> formulas = {
+      {"group_advantages", advantages_case}, {"policy_loss", policy_loss_case}, {"decoupled_ppo", decoupled_case}, {"kl", kl_case},
+      {"entropy", entropy_case},             {"aggregation", aggregation_case}, {"literal", literal_case}};
   const std::string stem = std::filesystem::path(file_name).stem().string();
   if (stem == "staleness") return run_staleness(file, file_name, report);
-  const auto rule = rules.find(stem);
+  const auto formula = formulas.find(stem);
   for (const json& c : cases_of(file, file_name)) {
-    if (rule == rules.end())
+    if (formula == formulas.end())
       report.skip(c.at("name"), stem + " is not built");
     else
-      rule->second(c, report);
+      formula->second(c, report);
   }
 }
 
