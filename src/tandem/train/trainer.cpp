@@ -259,7 +259,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double tem
   return report;
 }
 
-StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr) {
+StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr) {
   const Loss loss = [&](const MicroBatch& batch, const at::Tensor& logprobs, Totals& totals) {
     const at::Tensor current = logprobs.detach();
     const float* now = current.data_ptr<float>();
@@ -282,7 +282,7 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
     in.offsets_S = offsets;
     in.global_tokens = totals.global_tokens;
     in.global_sequences = totals.global_sequences;
-    const algo::PolicyLoss policy = algo::policy_loss(in, recipe);
+    const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.add(policy.sums);
     // Both sides of a fresh row are the same quantity and must agree.
     for (size_t i = 0; i < batch.rows.size(); ++i) {
@@ -294,12 +294,12 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& r
         totals.kl_rollout_train += std::expm1(-d) + d;
       }
     }
-    if (!recipe.needs_reference()) return policy.loss;
+    if (!algorithm.needs_reference()) return policy.loss;
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
     const algo::KlPenalty kl =
-        algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
+        algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm);
     totals.kl_ref += kl.sum;
     return policy.loss + kl.loss;
   };
