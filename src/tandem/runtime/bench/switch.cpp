@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A switch of a model's weights between two layouts, as a run makes it after each update. The target starts as rubbish and must end as
 // the checkpoint loaded in its layout. Measured is the slowest rank, from a barrier on.
-#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
@@ -57,12 +57,6 @@ void check(const model::ModelOnRank& got, const model::ModelOnRank& loaded) {
                  " is not as the checkpoint has it");
 }
 
-double over_ranks(comm::Group& world, int64_t mine, comm::ReduceOp op) {
-  at::Tensor all = at::empty({1}, at::kLong).fill_(mine);
-  world.all_reduce(all, op);
-  return static_cast<double>(all.const_data_ptr<int64_t>()[0]);
-}
-
 Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& world) {
   check_ranks(q, world.size());
   const model::kernel::Gemm gemm(model::dtype_of(o.dtype, "--dtype"), true);  // nothing is multiplied: no kernel has to be chosen
@@ -84,8 +78,8 @@ Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& wo
     world.barrier();
     const double seconds = now_s() - begin_s;
     check(plan.alias ? source.model : target.model, loaded.model);
-    const double bytes = over_ranks(world, moved.sent_bytes, comm::ReduceOp::kSum);
-    const double staging = over_ranks(world, moved.staging_peak_bytes, comm::ReduceOp::kMax);
+    const double bytes = static_cast<double>(comm::sum_over(world, moved.sent_bytes));
+    const double staging = static_cast<double>(comm::max_over(world, moved.staging_peak_bytes));
     if (i == 0) continue;  // the warm-up
     figures["switch_s"].push_back(seconds);
     figures["bytes"].push_back(bytes);
