@@ -18,7 +18,7 @@
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/start_model.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem {
@@ -227,7 +227,7 @@ void check_perturbation(Open& open) {
 std::string quickstart() {
   static const std::string dir = [] {
     const std::string path = (fs::temp_directory_path() / ("tandem_parity_" + std::to_string(::getpid()))).string();
-    runtime::ModelOptions options;
+    config::ModelOptions options;
     options.init_deviation = 0.08;
     runtime::write_random_model(path, options, 3);
     return path;

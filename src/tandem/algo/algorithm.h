@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/base/options.h"
+#include "tandem/algo/options.h"
 
 namespace tandem::algo {
 
@@ -37,20 +37,6 @@ struct Algorithm {
 
   bool needs_reference() const { return kl_coef != 0; }
 };
-
-/// Algorithm as the configuration spells it.
-struct Options {
-  std::string name = "grpo";
-  std::string advantage = "grpo";
-  double clip_low = 0.2;
-  double clip_high = 0.2;
-  double clip_dual = 0;
-  double kl_coef = 0;
-  std::string kl_estimator = "k3";
-  std::string aggregation = "seq-mean-token-mean";
-  double scale_tokens = 1024;
-};
-void describe(OptionVisitor& field, Options& o);
 
 /// Names of the published algorithms that are values of Options.
 std::vector<std::string> algorithm_names();

@@ -54,8 +54,8 @@ void RecipeArguments::declare(CLI::App& app) {
   app.add_flag("--parity", parity_, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
 }
 
-std::vector<runtime::Setting> RecipeArguments::settings() const {
-  std::vector<runtime::Setting> all;
+std::vector<config::Setting> RecipeArguments::settings() const {
+  std::vector<config::Setting> all;
   std::optional<std::string> schedule, staleness;
   for (size_t i = 0; i < kShortForms.size(); ++i) {
     if (!short_forms_[i]) continue;
@@ -70,13 +70,13 @@ std::vector<runtime::Setting> RecipeArguments::settings() const {
     for (const char* option : {"eval.before", "eval.after"}) all.push_back({option, "false", "--no-eval"});
   if (no_eval_) all.push_back({"eval.every_steps", "0", "--no-eval"});
   if (parity_) all.push_back({"run.parity", "true", "--parity"});
-  const std::vector<runtime::Setting> set = settings_of(set_);
+  const std::vector<config::Setting> set = settings_of(set_);
   all.insert(all.end(), set.begin(), set.end());
   return all;
 }
 
-std::vector<runtime::Setting> settings_of(const std::vector<std::string>& texts) {
-  std::vector<runtime::Setting> all;
+std::vector<config::Setting> settings_of(const std::vector<std::string>& texts) {
+  std::vector<config::Setting> all;
   for (const std::string& text : texts) {
     const size_t equal = text.find('=');
     if (equal == std::string::npos || equal == 0)

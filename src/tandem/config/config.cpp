@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/strings.h"
+#include "tandem/reward/rule.h"
 
-namespace tandem::runtime {
+namespace tandem::config {
 namespace {
 
 /// Passes on the options of a struct but those that mean nothing where it is used.
@@ -159,4 +160,11 @@ void describe(OptionVisitor& field, RunConfig& o) {
   field.section("memory", o.memory, "Budgets.");
 }
 
-}  // namespace tandem::runtime
+bool scores_in_stage(const RunConfig& config) {
+  const reward::Options& o = config.reward;
+  return config.parallel.placement == "fully_colocated" && o.by_source.empty() && o.rules.empty() && reward::rule_of(o) == "model";
+}
+
+bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
+
+}  // namespace tandem::config

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/algorithm.h"
+#include "tandem/algo/options.h"
 #include "tandem/base/options.h"
 #include "tandem/data/options.h"
 #include "tandem/model/options.h"
@@ -15,7 +15,7 @@
 #include "tandem/rollout/options.h"
 #include "tandem/train/options.h"
 
-namespace tandem::runtime {
+namespace tandem::config {
 
 struct RunOptions {
   std::string dir;
@@ -137,6 +137,11 @@ struct Setting {
   std::string where = "--set";  ///< as errors name it: --set or a short form such as --steps
 };
 
+/// Whether the reward of a run is a stage of its own: a reward model and nothing else, fully colocated.
+bool scores_in_stage(const RunConfig& config);
+/// Whether the reference is the start of the run under its adapters, so that it needs no weights of its own.
+bool start_is_reference(const RunConfig& config);
+
 /// Defaults, then the file (unless ""), then the settings; validated. Errors: UserError naming file, option and what would be
 /// right; an unknown option with the nearest name.
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
@@ -147,4 +152,4 @@ std::string to_yaml(const RunConfig& config);
 /// Every option with type, default and help, as Markdown; this is docs/config.md.
 std::string option_reference();
 
-}  // namespace tandem::runtime
+}  // namespace tandem::config

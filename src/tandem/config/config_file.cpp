@@ -11,9 +11,9 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
-namespace tandem::runtime {
+namespace tandem::config {
 namespace {
 
 OptionList list_options(RunConfig& config) {
@@ -175,4 +175,4 @@ std::string option_reference() {
   return out.str();
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/actor.h"
+#include "tandem/policy/actor.h"
 
 #include <ATen/ops/empty.h>
 
@@ -15,13 +15,13 @@
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 namespace {
 
 // Before anything is built by the layouts.
-const model::ModelConfig& fitting(const RankContext& context, const model::ModelConfig& config) {
-  model::check_layout(context.train_layout, config, model::Use::kTraining, "parallel.train_layout");
-  model::check_layout(context.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
+const model::ModelConfig& fitting(const Ranks& ranks, const model::ModelConfig& config) {
+  model::check_layout(ranks.train_layout, config, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(ranks.rollout_layout, config, model::Use::kRollout, "parallel.rollout_layout");
   return config;
 }
 
@@ -32,60 +32,63 @@ bool lie_alike(const model::ParameterTable& a, const model::ParameterTable& b) {
 
 }  // namespace
 
-Actor::Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options)
-    : context_(context), config_(fitting(context, config)) {
-  const model::LoraOptions& lora = context.config.model.lora;
+Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const train::Options& options)
+    : parts_(parts), config_(fitting(parts.ranks, config)) {
+  const Ranks& ranks = parts.ranks;
+  Memory& memory = parts.memory;
+  const model::LoraOptions& lora = parts.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
-  if (context.trains()) {
-    train_ = std::make_unique<model::ModelOnRank>(config_, context.train_place(), context.gemm, device::Home{context.device, "weights",
-                                                                                                     &context.host});
+  if (ranks.trains()) {
+    train_ = std::make_unique<model::ModelOnRank>(config_, ranks.train_place(), parts.compute.train(), device::Home{memory.device, "weights", &memory.host});
     trainer_ = std::make_unique<train::Trainer>(
-        options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*context.train_mesh, config_),
-                                     context.device, lora, static_cast<uint64_t>(context.config.run.seed), &context.host, train_->memory(),
-                                     &context.recorder});
+        options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*ranks.train_mesh, config_),
+                                     memory.device, lora, static_cast<uint64_t>(parts.config.run.seed), &memory.host, train_->memory(),
+                                     &parts.recorder});
   }
-  if (context.is_first()) {
-    const planner::TrainingPlan plan{config_, context.train_layout, static_cast<int64_t>(c10::elementSize(context.gemm.dtype())), lora,
+  if (ranks.is_first()) {
+    const planner::TrainingPlan plan{config_, ranks.train_layout, static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype())), lora,
                                      options.swap_optimizer ? train::kSwapChunkElements : 0};
     log::info("training holds on rank 0 ", planner::to_text(planner::training_memory(plan, 0)));
   }
   add_origins(model::family::parameters(config_), train_ ? &train_->table() : nullptr, false);
   if (lora.rank > 0) add_origins(model::lora_parameters(config_, lora), trainer_ ? &trainer_->lora()->table() : nullptr, true);
-  const bool converts = context.gemm.dtype() != context.rollout_gemm.dtype();
-  if (converts || context.placement.is_split() || context.train_layout != context.rollout_layout) make_rollout_weights();
+  const bool converts = parts.compute.train().dtype() != parts.compute.rollout().dtype();
+  if (converts || ranks.placement.is_split() || ranks.train_layout != ranks.rollout_layout) make_rollout_weights();
 }
 
 void Actor::make_rollout_weights() {
-  const RankContext& c = context_;
+  const config::RunConfig& c = parts_.config;
+  const Ranks& ranks = parts_.ranks;
+  const model::kernel::Gemm &train = parts_.compute.train(), &rollout = parts_.compute.rollout();
   reshard::PlanOptions options;
-  options.element_bytes = static_cast<int64_t>(c10::elementSize(c.switch_dtype()));
-  options.may_alias = c.gemm.dtype() == c.rollout_gemm.dtype();
+  options.element_bytes = static_cast<int64_t>(c10::elementSize(parts_.compute.switch_dtype()));
+  options.may_alias = train.dtype() == rollout.dtype();
   options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
-  options.checksums = c.config.parallel.reshard_checksum;
-  options.bucket_bytes = c.config.parallel.reshard_bucket_mib << 20;
-  options.ranks_per_node = comm::ranks_per_machine(c.world);
-  const reshard::Table table = reshard::table_of(config_, {1, c.train_layout}, {1, c.rollout_layout}, reshard::Part::kAll,
-                                                 c.placement.rollout.first);
+  options.checksums = c.parallel.reshard_checksum;
+  options.bucket_bytes = c.parallel.reshard_bucket_mib << 20;
+  options.ranks_per_node = comm::ranks_per_machine(ranks.world);
+  const reshard::Table table = reshard::table_of(config_, {1, ranks.train_layout}, {1, ranks.rollout_layout}, reshard::Part::kAll,
+                                                 ranks.placement.rollout.first);
   reshard::Plan plan = reshard::make_plan(table, options);
-  if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, c.rollout_layout, c.world.rank()))) {  // cp cuts no weight
-    rollout_ = std::make_unique<model::ModelOnRank>(config_, context_.rollout_place(), c.gemm, train_->values());
+  if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, ranks.rollout_layout, ranks.world.rank()))) {  // cp cuts no weight
+    rollout_ = std::make_unique<model::ModelOnRank>(config_, ranks.rollout_place(), train, train_->values());
     return;
   }
   if (plan.alias) {  // equal boxes that lie in another order in memory
     options.may_alias = false;
     plan = reshard::make_plan(table, options);
   }
-  plan_ = reshard::part_of(plan, c.world.rank());
-  if (!c.rolls_out()) return;
-  const bool leaves = train_ && c.config.memory.offload_train_param;
-  const device::Home home{context_.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};  // else a start would need both
-  rollout_ = std::make_unique<model::ModelOnRank>(config_, context_.rollout_place(), c.rollout_gemm, home);
+  plan_ = reshard::part_of(plan, ranks.world.rank());
+  if (!ranks.rolls_out()) return;
+  const bool leaves = train_ && c.memory.offload_train_param;
+  const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};  // else a start would need both
+  rollout_ = std::make_unique<model::ModelOnRank>(config_, ranks.rollout_place(), rollout, home);
   if (leaves) hand_over_ = reshard::hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
 }
 
 void Actor::register_with(Residency& residency) {
   using planner::Resident;
-  const MemoryOptions& m = context_.config.memory;
+  const config::MemoryOptions& m = parts_.config.memory;
   const auto add = [&](Resident what, device::Swappable* memory, bool brought_by_switch) {
     residency.add({what, [=] { return memory->is_away(); }, [=] { return memory->leave(); },
                    brought_by_switch ? std::function<int64_t()>() : [=] { return memory->come_back(); }});
@@ -110,14 +113,14 @@ void Actor::load(const std::string& dir) {
   trainer_->start();
 }
 
-void Actor::switch_to_rollout() {
+void Actor::send_weights() {
   if (!plan_) return;
-  const at::ScalarType dtype = context_.switch_dtype();
+  const at::ScalarType dtype = parts_.compute.switch_dtype();
   const auto held = [&](const std::unique_ptr<model::ModelOnRank>& model) {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
   };
   reshard::ExecuteOptions options{dtype};
-  options.arena = &context_.device;
+  options.arena = &parts_.memory.device;
   int64_t copied = 0;
   if (hand_over_) {
     options.before_bucket = [&](size_t bucket) {
@@ -127,25 +130,25 @@ void Actor::switch_to_rollout() {
       for (int64_t chunk : hand_over_->leave[bucket]) copied += train_->memory()->leave(chunk, chunk + 1);
     };
   }
-  const reshard::Moved moved = reshard::execute(*plan_, context_.world, held(train_), held(rollout_), options);
+  const reshard::Moved moved = reshard::execute(*plan_, parts_.ranks.world, held(train_), held(rollout_), options);
   if (hand_over_) {
     rollout_->memory()->come_back();  // what no bucket named
     copied += train_->memory()->leave();
-    context_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
+    parts_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
   }
-  context_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
-  context_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
+  parts_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
+  parts_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
 }
 
 std::string Actor::checksum() const {
   const model::ModelOnRank* model = train_.get();
-  return model::weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), context_.world);
+  return model::weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), parts_.ranks.world);
 }
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
   for (const model::family::Parameter& p : model::family::parameters(config_))
-    all.push_back({p.name, p.in_float() ? at::kFloat : context_.gemm.dtype(), p.shape});
+    all.push_back({p.name, p.in_float() ? at::kFloat : parts_.compute.train().dtype(), p.shape});
   return all;
 }
 
@@ -162,7 +165,7 @@ void Actor::add_origins(const std::vector<model::family::Parameter>& parameters,
     for (const model::ParameterEntry& e : table->entries) entries[e.parameter.name] = &e;
   for (const model::family::Parameter& p : parameters) {
     const auto found = entries.find(p.name);
-    const at::ScalarType dtype = are_adapters || p.in_float() ? at::kFloat : context_.gemm.dtype();
+    const at::ScalarType dtype = are_adapters || p.in_float() ? at::kFloat : parts_.compute.train().dtype();
     origins_.emplace(p.name, Origin{p, dtype, found == entries.end() ? nullptr : found->second, are_adapters});
   }
 }
@@ -176,7 +179,7 @@ at::Tensor Actor::part_of(const Origin& origin) const {
 
 // The boxes that make up a parameter and the ranks they come from: of equal ones the first.
 std::vector<std::pair<int, Box>> Actor::parts_of(const model::family::Parameter& p) const {
-  const model::Layout& layout = context_.train_layout;
+  const model::Layout& layout = parts_.ranks.train_layout;
   std::vector<std::pair<int, Box>> all;
   for (int rank = 0; rank < layout.world(); ++rank) {
     if (!model::holds(layout, rank, p, config_)) continue;
@@ -200,9 +203,9 @@ Actor::Staging Actor::stage() {
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
       most = std::max(most, checkpoint::TensorInfo{name, origin.dtype, origin.parameter.shape}.num_bytes());
   Staging staging;
-  comm::run_alike(context_.world, [&] {
-    if (most == 0 || !context_.is_first()) return;
-    for (at::Tensor* bytes : {&staging.parts, &staging.whole}) *bytes = context_.host.allocate("checkpoint", {most}, at::kByte);
+  comm::run_alike(parts_.ranks.world, [&] {
+    if (most == 0 || !parts_.ranks.is_first()) return;
+    for (at::Tensor* bytes : {&staging.parts, &staging.whole}) *bytes = parts_.memory.host.allocate("checkpoint", {most}, at::kByte);
   });
   return staging;
 }
@@ -212,21 +215,21 @@ at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
   const model::family::Parameter& parameter = origin.parameter;
   const at::Tensor mine = part_of(origin);
   const auto parts = parts_of(parameter);
-  if (first_has_all(parts, parameter)) return context_.is_first() ? mine : at::Tensor();
-  comm::Group& world = context_.world;
+  if (first_has_all(parts, parameter)) return parts_.ranks.is_first() ? mine : at::Tensor();
+  comm::Group& world = parts_.ranks.world;
   const auto width = static_cast<int64_t>(mine.element_size());
   std::vector<int64_t> send(static_cast<size_t>(world.size())), receive(send.size());
   int64_t receive_bytes = 0;
   for (const auto& [rank, box] : parts) {
     const int64_t bytes = box.num_elements() * width;
     if (rank == world.rank()) send[0] = bytes;
-    if (context_.is_first()) receive[static_cast<size_t>(rank)] = bytes, receive_bytes += bytes;
+    if (parts_.ranks.is_first()) receive[static_cast<size_t>(rank)] = bytes, receive_bytes += bytes;
   }
   const auto bytes = [](const at::Tensor& t, int64_t count) {
     return count == 0 ? std::span<std::byte>() : std::span(static_cast<std::byte*>(t.data_ptr()), static_cast<size_t>(count));
   };
   world.all_to_all_v(bytes(mine, send[0]), send, bytes(staging.parts, receive_bytes), receive);
-  if (!context_.is_first()) return {};
+  if (!parts_.ranks.is_first()) return {};
   const auto shaped = [&](const at::Tensor& room, int64_t begin, const std::vector<int64_t>& shape) {
     return room.narrow(0, begin, Box::whole(shape).num_elements() * width).view(mine.scalar_type()).view(shape);
   };
@@ -241,4 +244,4 @@ at::Tensor Actor::gather(const std::string& name, const Staging& staging) {
   return whole;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

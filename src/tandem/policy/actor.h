@@ -11,18 +11,28 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/reshard/hand_over.h"
-#include "tandem/runtime/context.h"
-#include "tandem/runtime/offload/residency.h"
+#include "tandem/policy/compute.h"
+#include "tandem/policy/ranks.h"
+#include "tandem/policy/residency.h"
 #include "tandem/train/trainer.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
+
+/// What a run works with on this rank.
+struct RunParts {
+  const config::RunConfig& config;
+  const Ranks& ranks;
+  Memory& memory;
+  Compute& compute;
+  monitor::Recorder& recorder;
+};
 
 /// Ownership  owns training weights, trainer state and, where they are not the same, the rollout's copy.
 /// Threads    one per rank; load, switch and gather are collective.
 class Actor {
  public:
   /// Errors: UserError for a layout or adapters that the model cannot have.
-  Actor(RankContext& context, const model::ModelConfig& config, const train::Options& options);
+  Actor(const RunParts& parts, const model::ModelConfig& config, const train::Options& options);
 
   /// Weights of a Hugging Face directory, where this rank trains.
   void load(const std::string& dir);
@@ -30,9 +40,9 @@ class Actor {
   /// Names what may leave the device, as memory.offload_train_* say.
   void register_with(Residency& residency);
 
-  /// Brings the rollout's weights up to date. Equal layouts alias: nothing moves. Where training weights may leave they do, bucket
-  /// by bucket, and the rollout's get their memory so.
-  void switch_to_rollout();
+  /// Sends the training weights to the rollout's: what rollout::switch_weights asks for. Equal layouts alias, and nothing moves. Where
+  /// training weights may leave the device they do, bucket by bucket, and the rollout's get their memory so. Collective.
+  void send_weights();
   bool aliased() const { return !plan_; }
 
   const model::ModelConfig& config() const { return config_; }
@@ -43,7 +53,7 @@ class Actor {
   /// Only where it generates.
   const model::ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : *train_; }
   /// Null where the whole model is trained.
-  const model::LoraOptions* lora() const { return context_.config.model.lora.rank > 0 ? &context_.config.model.lora : nullptr; }
+  const model::LoraOptions* lora() const { return parts_.config.model.lora.rank > 0 ? &parts_.config.model.lora : nullptr; }
   /// The weights before any adapter; only where lora().
   model::ModelParameters base_parameters() const { return trainer_->lora()->base(); }
   /// A text that is equal for equal training weights. Collective.
@@ -76,7 +86,7 @@ class Actor {
   void make_rollout_weights();
   std::vector<std::pair<int, Box>> parts_of(const model::family::Parameter& parameter) const;
 
-  RankContext& context_;
+  const RunParts parts_;
   const model::ModelConfig config_;
   std::unique_ptr<model::ModelOnRank> train_;
   std::unique_ptr<train::Trainer> trainer_;
@@ -86,4 +96,4 @@ class Actor {
   std::optional<reshard::HandOver> hand_over_;  // where training weights leave for rollout
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/folder/export.h"
+#include "tandem/policy/export.h"
 
 #include <exception>
 #include <filesystem>
@@ -13,13 +13,13 @@
 #include "tandem/checkpoint/model_export.h"
 #include "tandem/comm/agree.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 namespace fs = std::filesystem;
 
 // The actor's tensors as files ask for them, one after the other, on every rank in the same order.
 struct Exporter::Stream {
-  const RankContext& context;
+  const Ranks& ranks;
   Actor& actor;
   Actor::Staging staging;
 
@@ -34,36 +34,36 @@ struct Exporter::Stream {
     };
     std::exception_ptr fault;
     try {
-      if (context.is_first()) write(values);
+      if (ranks.is_first()) write(values);
     } catch (...) {
       fault = std::current_exception();
     }
     for (; next < order.size(); ++next) actor.gather(order[next], staging);
-    comm::run_alike(context.world, [&] {
+    comm::run_alike(ranks.world, [&] {
       if (fault) std::rethrow_exception(fault);
     });
   }
 };
 
-Exporter::Exporter(RankContext& context, std::string model_dir) : context_(context), model_dir_(std::move(model_dir)) {
+Exporter::Exporter(const config::RunConfig& config, const Ranks& ranks, std::string model_dir)
+    : config_(config), ranks_(ranks), model_dir_(std::move(model_dir)) {
   std::error_code failed;
   const fs::path resolved = fs::canonical(model_dir_, failed);
   if (failed) throw UserError(model_dir_, "cannot be resolved: " + failed.message(), "a Hugging Face model directory");
   model_dir_ = resolved.string();
-  if (!context.is_first()) return;
+  if (!ranks.is_first()) return;
   files_ = checkpoint::tokenizer_files(model_dir_);
-  const std::string& file = context.config.data.chat_template;
+  const std::string& file = config.data.chat_template;
   if (!file.empty()) files_["chat_template.jinja"] = read_file(file);
 }
 
 void Exporter::write_model(const std::string& dir, const Stream& stream) const {
-  const checkpoint::ExportOptions options{*parse_bytes(context_.config.checkpoint.max_shard_size), files_};
+  const checkpoint::ExportOptions options{*parse_bytes(config_.checkpoint.max_shard_size), files_};
   const std::vector<checkpoint::TensorInfo> tensors = stream.actor.tensors();
   std::vector<std::string> order;
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
-  const char* dtype = context_.gemm.dtype() == at::kFloat ? "float32" : "bfloat16";
-  const nlohmann::json config = model::to_json(stream.actor.config(), dtype);
+  const nlohmann::json config = model::to_json(stream.actor.config(), config_.model.dtype.c_str());
   stream.run(order, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
 }
 
@@ -96,7 +96,7 @@ void Exporter::write_adapter(const std::string& dir, const Stream& stream) const
 }
 
 void Exporter::write(const std::string& dir, Actor& actor) const {
-  const Stream stream{context_, actor, actor.stage()};
+  const Stream stream{ranks_, actor, actor.stage()};
   if (actor.lora()) write_adapter(dir + "/adapter", stream);
   write_model(dir + "/hf", stream);
 }
@@ -105,4 +105,4 @@ bool holds_model(const std::string& dir) {
   return fs::exists(dir + "/model.safetensors") || fs::exists(dir + "/model.safetensors.index.json");
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

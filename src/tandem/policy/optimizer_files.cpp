@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/folder/optimizer_files.h"
+#include "tandem/policy/optimizer_files.h"
 
 #include <algorithm>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 namespace {
 
 constexpr const char* kPieces = "pieces";
@@ -85,4 +85,4 @@ void OptimizerFiles::read(const std::string& name, const train::StatePiece& piec
       file(source.rank).tensors.read(name, {{run.from}, {run.from + run.count}}, to.narrow(0, run.to, run.count));
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "tandem/checkpoint/safetensors.h"
-#include "tandem/runtime/folder/state_pieces.h"
+#include "tandem/policy/state_pieces.h"
 #include "tandem/train/optimizer.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 /// Writes `dir`/optimizer_rank<rank>.safetensors. Errors: as checkpoint::DurableFile.
 void write_optimizer(const std::string& dir, int rank, const train::Optimizer& optimizer);
@@ -48,4 +48,4 @@ class OptimizerFiles {
   std::vector<Source> sources_;
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

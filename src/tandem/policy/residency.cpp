@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/offload/residency.h"
+#include "tandem/policy/residency.h"
 
 #include <algorithm>
 
 #include "tandem/base/check.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 int64_t Residency::enter(const planner::Stage& stage) {
   if (stage.needs.empty()) return 0;
@@ -21,4 +21,4 @@ int64_t Residency::enter(const planner::Stage& stage) {
   return copied;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -13,7 +13,7 @@
 
 #include "tandem/planner/schedule.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 /// Ownership  uses what its parts are made of, which must outlive it.
 /// Threads    one.
@@ -37,4 +37,4 @@ class Residency {
   std::vector<Part> parts_;
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

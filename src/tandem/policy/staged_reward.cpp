@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/reward_model/staged_reward.h"
+#include "tandem/policy/staged_reward.h"
 
 #include "tandem/model/layout.h"
 #include "tandem/train/trainer.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 namespace {
 
 model::ModelConfig config_fitting(const std::string& dir, const model::Layout& layout) {
-  model::ModelConfig config = reward_model_config(dir);
+  model::ModelConfig config = serve::reward_model_config(dir);
   model::check_layout(layout, config, model::Use::kTraining, "reward.model " + dir + " under parallel.train_layout");
   return config;
 }
 
 }  // namespace
-
-bool scores_in_stage(const RunConfig& config) {
-  const reward::Options& o = config.reward;
-  return config.parallel.placement == "fully_colocated" && o.by_source.empty() && o.rules.empty() && reward::rule_of(o) == "model";
-}
 
 void set_scores(std::vector<data::Group>& groups, std::span<const double> scores) {
   size_t next = 0;
@@ -31,7 +26,7 @@ void set_scores(std::vector<data::Group>& groups, std::span<const double> scores
 }
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
-    : gemm_(reward_products(options)),
+    : gemm_(serve::reward_products(options)),
       model_(config_fitting(options.model, place.layout), place, gemm_, device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {
   model_.load(options.model);
@@ -47,4 +42,4 @@ std::vector<std::vector<float>> StagedReward::score(std::span<const reward::Answ
   return train::token_values(model_.decoder(), model_.parameters(), rows, budget_tokens);
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -8,19 +8,16 @@
 #include "tandem/data/sample.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/recipe/config.h"
-#include "tandem/runtime/reward_model/scored_text.h"
+#include "tandem/serve/scored_text.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
-/// Whether the reward of a run is a stage of its own: a reward model and nothing else, fully colocated.
-bool scores_in_stage(const RunConfig& config);
 /// One score for each sample of `groups`, in order.
 void set_scores(std::vector<data::Group>& groups, std::span<const double> scores);
 
 /// Ownership  owns its weights on device and host; uses the groups of the place.
 /// Threads    one; score is collective over the ranks of the place that share sequences or experts.
-/// Errors     as reward_model/scored_text.h; UserError for a layout that the model cannot have.
+/// Errors     as serve/scored_text.h; UserError for a layout that the model cannot have.
 class StagedReward {
  public:
   StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host);
@@ -33,7 +30,7 @@ class StagedReward {
  private:
   model::kernel::Gemm gemm_;
   model::ModelOnRank model_;
-  ScoredText text_;
+  serve::ScoredText text_;
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

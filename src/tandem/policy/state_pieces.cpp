@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/folder/state_pieces.h"
+#include "tandem/policy/state_pieces.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 using nlohmann::json;
 
@@ -61,4 +61,4 @@ std::vector<Piece> read_pieces(const std::string& text, int64_t size, const std:
   return pieces;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -8,7 +8,7 @@
 
 #include "tandem/base/box.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 /// Elements [begin, end), row by row, of a box of a tensor of one or two dimensions; `begin` lies at `at` of a flat tensor.
 struct Piece {
@@ -36,4 +36,4 @@ std::string to_text(const std::vector<Piece>& pieces);
 /// Errors: UserError naming `where` if it is not what to_text writes, or a piece leaves its box or a tensor of `size` elements.
 std::vector<Piece> read_pieces(const std::string& text, int64_t size, const std::string& where);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/rank_launch.h"
+#include "tandem/runtime/launch.h"
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
 
 }  // namespace
 
-void launch_ranks(const RunConfig& config, const std::function<void(comm::Group&)>& body) {
+void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group&)>& body) {
   const bool processes = comm::mpi_launched();
   const int64_t ranks = config.parallel.ranks;
   if (processes && ranks > 1)

@@ -5,11 +5,11 @@
 #include <functional>
 
 #include "tandem/comm/group.h"
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 namespace tandem::runtime {
 
 /// Errors: rethrows what the rank that failed first threw; UserError if --ranks contradicts the launcher.
-void launch_ranks(const RunConfig& config, const std::function<void(comm::Group& world)>& body);
+void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group& world)>& body);
 
 }  // namespace tandem::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/start_model.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -13,7 +13,7 @@
 
 namespace tandem::runtime {
 
-void write_random_model(const std::string& dir, const ModelOptions& o, int64_t seed) {
+void write_random_model(const std::string& dir, const config::ModelOptions& o, int64_t seed) {
   const std::string tokenizer_dir = dir + ".tokenizer";
   text::write_char_tokenizer(tokenizer_dir, "0123456789+-*/= .,?", {"<pad>", "<eos>"});
   const text::Tokenizer tokenizer = text::Tokenizer::load(tokenizer_dir);

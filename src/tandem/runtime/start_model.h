@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 namespace tandem::runtime {
 
 /// Writes a random Hugging Face directory of the recipe's shape with a character tokenizer for additions.
 /// Errors: UserError for sizes that do not fit each other; PeerError if it cannot be written.
-void write_random_model(const std::string& dir, const ModelOptions& options, int64_t seed);
+void write_random_model(const std::string& dir, const config::ModelOptions& options, int64_t seed);
 
 }  // namespace tandem::runtime

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/evaluation.h"
+#include "tandem/serve/answers.h"
 
 #include <map>
 
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/runtime/session/response_text.h"
+#include "tandem/reward/scorer.h"
+#include "tandem/serve/response_text.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit) {
   monitor::Recorder recorder;
@@ -52,6 +54,35 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
   return tokens;
 }
 
+Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
+                        const std::function<void(const data::Group&)>& graded) {
+  Graded all;
+  const auto take = [&](data::Group&& group) {
+    if (graded) graded(group);
+    all.groups.push_back(std::move(group));
+  };
+  std::optional<reward::Scorer> scorer;
+  if (grading.rule) scorer.emplace(*grading.rule, grading.workers);
+  const double begin = now_s();
+  const int64_t tokens = answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
+    if (!scorer) return take(std::move(group));
+    scorer->submit(std::move(group));
+    while (auto next = scorer->collect(Deadline::after_s(0))) take(std::move(*next));
+  });
+  all.tokens_per_s = static_cast<double>(tokens) / std::max(1e-9, now_s() - begin);
+  if (scorer)
+    for (data::Group& group : scorer->collect_all(grading.timeout_s)) take(std::move(group));
+  return all;
+}
+
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups) {
+  std::vector<data::EvalAnswer> answers;
+  for (const data::Group& group : groups)
+    for (const data::Sample& s : group.samples)
+      answers.push_back({group.prompt.row, group.prompt.text, group.prompt.answer, s.text, s.score});
+  return answers;
+}
+
 EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
   EvalSummary s;
   double right = 0, answers = 0, solved = 0, scores = 0;
@@ -69,4 +100,4 @@ EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
   return s;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

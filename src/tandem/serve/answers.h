@@ -5,14 +5,13 @@
 #include <functional>
 #include <vector>
 
+#include "tandem/base/stop.h"
+#include "tandem/data/sample_store.h"
 #include "tandem/reward/rule.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/session/prompt_stream.h"
+#include "tandem/serve/prompt_stream.h"
 
-namespace tandem::runtime {
-
-/// True once the user asked to stop (SIGINT, SIGTERM).
-using StopRequested = std::function<bool()>;
+namespace tandem::serve {
 
 struct EvalSummary {
   double accuracy = 0;         ///< mean over all answers
@@ -41,7 +40,25 @@ struct AnswerRequest {
 /// Errors: UserError as Engine::admit; Interrupted if asked to stop.
 int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit);
 
+struct Grading {
+  const reward::Rule* rule = nullptr;  ///< null: answers are not graded here
+  int64_t workers = 1;                 ///< threads that grade beside generation
+  double timeout_s = 3600;             ///< for one group's grade, once all is generated
+};
+
+struct Graded {
+  std::vector<data::Group> groups;
+  double tokens_per_s = 0;             ///< sampled, while they were generated
+};
+/// The same, each group graded beside generation. `graded` hears of each in order.
+/// Errors: as answer_prompts; what the rule throws; PeerError at the timeout.
+Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
+                        const std::function<void(const data::Group&)>& graded = {});
+
+/// As the sample store keeps them.
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups);
+
 /// Accuracy and pass@k of scored groups.
 EvalSummary summarize(const std::vector<data::Group>& groups, double right_at);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/inference.h"
+#include "tandem/serve/inference.h"
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
-#include "tandem/reward/scorer.h"
-#include "tandem/runtime/reward_model/reward_model.h"
-#include "tandem/runtime/session/evaluation.h"
+#include "tandem/serve/reward_model.h"
+#include "tandem/serve/answers.h"
 #include "tandem/train/trainer.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 struct Inference::State {
   InferenceOptions options;
@@ -37,12 +36,15 @@ Inference::~Inference() = default;
 const text::Tokenizer* Inference::tokenizer() const { return state_->tokenizer ? &*state_->tokenizer : nullptr; }
 
 double Inference::generate(std::vector<data::Prompt> prompts, const GenerateOptions& options, const std::function<void(const data::Group&)>& emit) {
-  if (prompts.empty()) return 0;
+  return answer(std::move(prompts), options, {}, emit).tokens_per_s;
+}
+
+Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
+                         const std::function<void(const data::Group&)>& graded) {
+  if (prompts.empty()) return {};
   const AnswerRequest request{state_->model.decoder(), state_->model.parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
                               options.stop, options.n, static_cast<uint64_t>(state_->options.seed), 0, 1, {}};
-  const double begin = now_s();
-  const int64_t tokens = answer_prompts(request, std::move(prompts), [&](data::Group&& group) { emit(group); });
-  return static_cast<double>(tokens) / std::max(1e-9, now_s() - begin);
+  return answer_and_grade(request, std::move(prompts), grading, graded);
 }
 
 std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temperature) {
@@ -58,10 +60,6 @@ std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temp
   return train::score(state_->model.decoder(), state_->model.parameters(), std::span(&row, 1), temperature, static_cast<int64_t>(ids.size())).front();
 }
 
-namespace {
-constexpr double kPatienceS = 3600;  // for one group's grade, once all is generated
-}
-
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit) {
   const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward, reward_models(device::Arena("device"), kBesideGeneration));
   Inference inference(request.inference);
@@ -70,20 +68,10 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
                             PromptText{*inference.tokenizer(), request.inference.model});
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
-  std::vector<data::Group> groups;
-  reward::Scorer scorer(*rule, request.reward.workers);
-  const auto take = [&](data::Group&& group) {
-    emit(group);
-    groups.push_back(std::move(group));
-  };
-  const double tokens_per_s = inference.generate(std::move(prompts), request.generate, [&](const data::Group& answered) {
-    scorer.submit(data::Group(answered));
-    while (auto graded = scorer.collect(Deadline::after_s(0))) take(std::move(*graded));
-  });
-  for (data::Group& group : scorer.collect_all(kPatienceS)) take(std::move(group));
-  EvalSummary summary = summarize(groups, request.right_at);
-  summary.tokens_per_s = tokens_per_s;
+  const Graded graded = inference.answer(std::move(prompts), request.generate, {rule.get(), request.reward.workers}, emit);
+  EvalSummary summary = summarize(graded.groups, request.right_at);
+  summary.tokens_per_s = graded.tokens_per_s;
   return summary;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

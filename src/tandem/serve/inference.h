@@ -13,10 +13,10 @@
 #include "tandem/data/sample.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
-#include "tandem/runtime/session/evaluation.h"
+#include "tandem/serve/answers.h"
 #include "tandem/text/tokenizer.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 struct InferenceOptions {
   std::string model;                 ///< Hugging Face directory; a tokenizer is needed only for text
@@ -46,6 +46,9 @@ class Inference {
   /// Answers each prompt; `prompt.ids` must be filled. `emit` gets the groups in input order, each as soon as it and those
   /// before it are done; their samples' text is filled where there is a tokenizer. Returns sampled tokens per second.
   double generate(std::vector<data::Prompt> prompts, const GenerateOptions& options, const std::function<void(const data::Group&)>& emit);
+  /// The same, graded: answers.h.
+  Graded answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
+                const std::function<void(const data::Group&)>& graded);
   /// log p(ids[i] given ids[0..i-1]) for i >= 1, in fp32; temperature 0 counts as 1.
   std::vector<float> logprobs(std::span<const int32_t> ids, double temperature);
 
@@ -64,4 +67,4 @@ struct EvalRequest {
 /// Answers and grades every problem; `emit` gets each group in order with scores filled.
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/prompt_stream.h"
+#include "tandem/serve/prompt_stream.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 std::vector<double> weights_of(const data::Options& options, data::Split split) {
@@ -146,4 +146,4 @@ void PromptStream::require_context(int64_t new_tokens, const char* option, int64
                   join_text("at most the model's context of ", context, ": a smaller ", option, " or shorter prompts"));
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

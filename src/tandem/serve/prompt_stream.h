@@ -13,7 +13,7 @@
 #include "tandem/text/turns.h"
 #include "tandem/text/tokenizer.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 /// Where text of prompts becomes tokens.
 struct PromptText {
@@ -70,4 +70,4 @@ class PromptStream {
   mutable std::string longest_place_;
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/response_text.h"
+#include "tandem/serve/response_text.h"
 
 #include <algorithm>
 
 #include "tandem/base/error.h"
 #include "tandem/text/stream.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 class TextStop final : public rollout::StopMatcher {
@@ -44,4 +44,4 @@ std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text:
   return ids;
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

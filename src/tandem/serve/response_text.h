@@ -8,7 +8,7 @@
 #include "tandem/rollout/request.h"
 #include "tandem/text/tokenizer.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 /// A factory of matchers for `stops`; empty if there is no stop text. Errors: UserError if there is no tokenizer to read by.
 rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std::vector<std::string> stops);
@@ -19,4 +19,4 @@ void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::
 /// The ids that end a response: the model's, and the tokenizer's end of text.
 std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // R sequences of a pass, T their tokens
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/serve/reward_model.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -14,9 +14,9 @@
 #include "tandem/base/error.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
-#include "tandem/runtime/reward_model/scored_text.h"
+#include "tandem/serve/scored_text.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 using Tokens = std::vector<int32_t>;
@@ -183,4 +183,4 @@ std::unique_ptr<reward::Rule> grading_rule(const std::string& spec) {
   return reward::make_rule(spec, {}, reward_models(device::Arena("device"), kAlone));
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

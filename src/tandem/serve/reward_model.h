@@ -8,7 +8,7 @@
 #include "tandem/device/arena.h"
 #include "tandem/reward/rule.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 /// Threads of one grading thread's pass: one, where generation has the cores, or as many as the grading thread has.
 inline constexpr int kBesideGeneration = 1, kAlone = 0;
@@ -23,4 +23,4 @@ reward::ModelRuleMaker reward_models(const device::Arena& arena, int threads);
 /// reward::make_rule with the rule `model`, for a program that does nothing but grade.
 std::unique_ptr<reward::Rule> grading_rule(const std::string& spec);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/reward_model/scored_text.h"
+#include "tandem/serve/scored_text.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 #include "tandem/model/model_on_rank.h"
 #include "tandem/text/unicode.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 using TokenIds = std::vector<int32_t>;
@@ -70,4 +70,4 @@ TokenIds ScoredText::whole(const reward::Answer& answer) const {
   return text::encode_rendered(tokenizer_, chat_->render(talk));
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -14,7 +14,7 @@
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 
 /// Errors: UserError for a directory that is missing, no reward model, of several labels or without a tokenizer.
 model::ModelConfig reward_model_config(const std::string& dir);
@@ -45,4 +45,4 @@ class ScoredText {
   mutable std::atomic<int64_t> num_cut_ = 0;
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/batch_rows.h"
+#include "tandem/runtime/sample/batch_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -95,7 +95,7 @@ class BatchRowsTest : public testing::TestWithParam<Case> {
     return all;
   }
 
-  RunConfig config_;
+  config::RunConfig config_;
 };
 
 TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/folder/optimizer_files.h"
+#include "tandem/policy/optimizer_files.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ namespace {
 using test::error_of;
 namespace fs = std::filesystem;
 
-Piece random_piece(RandomStream& random, const std::vector<int64_t>& shape, int64_t at) {
-  Piece p{{"w", shape, Box::whole(shape)}, 0, 0, at};
+policy::Piece random_piece(RandomStream& random, const std::vector<int64_t>& shape, int64_t at) {
+  policy::Piece p{{"w", shape, Box::whole(shape)}, 0, 0, at};
   for (size_t d = 0; d < shape.size(); ++d) {
     p.tensor.box.begin[d] = random.below(shape[d]);
     p.tensor.box.end[d] = p.tensor.box.begin[d] + 1 + random.below(shape[d] - p.tensor.box.begin[d]);
@@ -37,7 +37,7 @@ at::Tensor part(at::Tensor whole, const Box& box) {
 }
 
 // The elements of a piece, out of the whole tensor.
-at::Tensor elements(const at::Tensor& whole, const Piece& p) {
+at::Tensor elements(const at::Tensor& whole, const policy::Piece& p) {
   return part(whole, p.tensor.box).reshape(-1).narrow(0, p.begin, p.end - p.begin);
 }
 
@@ -47,8 +47,8 @@ TEST(StatePieces, ARangeIsAtMostThreeBoxes) {
   for (int i = 0; i < 500; ++i) {
     SCOPED_TRACE(join_text("seed ", seed, ", case ", i));
     const std::vector<int64_t> shape = i % 3 == 0 ? std::vector<int64_t>{20} : std::vector<int64_t>{7, 5};
-    const Piece p = random_piece(random, shape, 0);
-    const std::vector<Box> boxes = boxes_of(p);
+    const policy::Piece p = random_piece(random, shape, 0);
+    const std::vector<Box> boxes = policy::boxes_of(p);
     EXPECT_LE(boxes.size(), i % 3 == 0 ? 1u : 3u);
     at::Tensor whole = at::zeros(shape, at::kLong), want = at::zeros(shape, at::kLong);
     for (const Box& box : boxes) part(whole, box).add_(1);
@@ -67,37 +67,37 @@ TEST(StatePieces, RunsOfACommonBoxMoveItsElementsAlone) {
     SCOPED_TRACE(join_text("seed ", seed, ", case ", i));
     const std::vector<int64_t> shape = i % 3 == 0 ? std::vector<int64_t>{20} : std::vector<int64_t>{7, 5};
     const at::Tensor whole = at::arange(1, Box::whole(shape).num_elements() + 1, at::kLong).view(shape);
-    const Piece source = random_piece(random, shape, 13), wanted = random_piece(random, shape, 0);
+    const policy::Piece source = random_piece(random, shape, 13), wanted = random_piece(random, shape, 0);
     at::Tensor stored = at::full({13 + source.end - source.begin}, -1, at::kLong), got = at::zeros({wanted.end - wanted.begin}, at::kLong);
     stored.narrow(0, 13, source.end - source.begin).copy_(elements(whole, source));
     at::Tensor in_both = at::zeros(shape, at::kLong);
-    for (const Box& a : boxes_of(source))
-      for (const Box& b : boxes_of(wanted))
+    for (const Box& a : policy::boxes_of(source))
+      for (const Box& b : policy::boxes_of(wanted))
         if (const auto common = intersect(a, b)) {
           ++met;
           part(in_both, *common).copy_(part(whole, *common));
-          for (const PieceRun& run : runs_of(source, wanted, *common))
+          for (const policy::PieceRun& run : policy::runs_of(source, wanted, *common))
             got.narrow(0, run.to, run.count).copy_(stored.narrow(0, run.from, run.count));
         }
     EXPECT_TRUE(at::equal(got, elements(in_both, wanted)));
   }
   EXPECT_GT(met, 100);
-  const Piece left{{"w", {4, 6}, {{0, 0}, {4, 3}}}, 0, 12, 0}, all{{"w", {4, 6}, {{0, 0}, {4, 6}}}, 0, 24, 0};
-  EXPECT_EQ(runs_of(all, all, all.tensor.box).size(), 1u) << "rows that follow one another are one run";
-  EXPECT_EQ(runs_of(left, all, left.tensor.box).size(), 4u);
+  const policy::Piece left{{"w", {4, 6}, {{0, 0}, {4, 3}}}, 0, 12, 0}, all{{"w", {4, 6}, {{0, 0}, {4, 6}}}, 0, 24, 0};
+  EXPECT_EQ(policy::runs_of(all, all, all.tensor.box).size(), 1u) << "rows that follow one another are one run";
+  EXPECT_EQ(policy::runs_of(left, all, left.tensor.box).size(), 4u);
 }
 
 TEST(StatePieces, AListComesBackAndADamagedOneIsNamed) {
-  const std::vector<Piece> pieces = {{{"a", {4, 6}, {{0, 3}, {4, 6}}}, 2, 9, 5}, {{"b", {9}, {{0}, {9}}}, 0, 9, 12}};
+  const std::vector<policy::Piece> pieces = {{{"a", {4, 6}, {{0, 3}, {4, 6}}}, 2, 9, 5}, {{"b", {9}, {{0}, {9}}}, 0, 9, 12}};
   const std::string text = to_text(pieces);
-  const std::vector<Piece> read = read_pieces(text, 21, "here");
+  const std::vector<policy::Piece> read = policy::read_pieces(text, 21, "here");
   EXPECT_EQ(to_text(read), text);
   EXPECT_EQ(read[0].tensor.box, pieces[0].tensor.box);
-  EXPECT_NE(error_of([&] { read_pieces(text, 20, "here"); }).find("here: has an impossible piece of b"), std::string::npos);
+  EXPECT_NE(error_of([&] { policy::read_pieces(text, 20, "here"); }).find("here: has an impossible piece of b"), std::string::npos);
   const char* const damaged[] = {"", "[[]]", "{}x", R"([["a",[4],[0],[5],0,1,0]])", R"([["a",[4],[0,0],[4,4],0,1,0]])",
                                  R"([["a",[4],[0],[4],3,2,0]])"};
   for (const char* wrong : damaged)
-    EXPECT_THROW(read_pieces(wrong, 100, "here"), UserError) << wrong;
+    EXPECT_THROW(policy::read_pieces(wrong, 100, "here"), UserError) << wrong;
 }
 
 // A number for each element of a state, whoever has it.
@@ -140,14 +140,14 @@ void save(const std::string& dir, const std::string& layout, const model::ModelC
   fs::create_directories(dir);
   on_all(layout, config, dtype, [&](Rank& rank, comm::Group& world) {
     rank.optimizer.restore(3, [](const auto& name, const auto& piece, at::Tensor to) { to.copy_(made_up(name, piece)); });
-    write_optimizer(dir, world.rank(), rank.optimizer);
+    policy::write_optimizer(dir, world.rank(), rank.optimizer);
   });
 }
 
 void load(const std::string& dir, int num_ranks, const std::string& layout, const model::ModelConfig& config,
           c10::ScalarType dtype = at::kFloat) {
   on_all(layout, config, dtype, [&](Rank& rank, comm::Group& world) {
-    OptimizerFiles files(dir, num_ranks, world.rank());
+    policy::OptimizerFiles files(dir, num_ranks, world.rank());
     rank.optimizer.restore(3, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
     int64_t checked = 0;
     for (const std::string& name : train::Optimizer::state_names()) {
@@ -199,7 +199,7 @@ TEST_F(OptimizerFilesTest, UnderTheSameLayoutARankReadsItsOwnFile) {
     const std::string mine = folder_ / join_text("rank", world.rank()), file = join_text("/optimizer_rank", world.rank(), ".safetensors");
     fs::create_directories(mine);
     fs::copy_file(dir + file, mine + file);
-    OptimizerFiles files(mine, 4, world.rank());
+    policy::OptimizerFiles files(mine, 4, world.rank());
     rank.optimizer.restore(3, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
   });
 }

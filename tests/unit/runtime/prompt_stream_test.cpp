@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/prompt_stream.h"
+#include "tandem/serve/prompt_stream.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,9 +32,9 @@ class Prompts : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   void file(const std::string& name, const std::string& content) const { std::ofstream(folder_ + "/" + name) << content; }
-  PromptStream stream() const { return {options_, data::Split::kTrain, PromptText{*tokenizer_, folder_}}; }
+  serve::PromptStream stream() const { return {options_, data::Split::kTrain, serve::PromptText{*tokenizer_, folder_}}; }
   std::string texts(int64_t count) const {
-    const PromptStream prompts = stream();
+    const serve::PromptStream prompts = stream();
     std::string out;
     for (int64_t i = 0; i < count; ++i) out += prompts.at_position(i).text + " ";
     return out;
@@ -104,7 +104,7 @@ TEST_F(Prompts, WithoutTheNewOptionsTheOrderIsThatOfDataOrder) {
   options_.shuffle = true;
   options_.seed = 7;
   const data::DataOrder order(7, 3, true);
-  const PromptStream prompts = stream();
+  const serve::PromptStream prompts = stream();
   for (int64_t i = 0; i < 30; ++i) EXPECT_EQ(prompts.at_position(i).row, order.row(i));
 }
 

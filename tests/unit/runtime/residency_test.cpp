@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/offload/residency.h"
+#include "tandem/policy/residency.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using planner::StageKind;
 // Parts that write down what becomes of them.
 class Diary {
  public:
-  void add(Residency& residency, Resident what, const std::string& name, bool brought_by_switch = false) {
+  void add(policy::Residency& residency, Resident what, const std::string& name, bool brought_by_switch = false) {
     away_[name] = false;
     residency.add({what, [=, this] { return away_[name]; },
                    [=, this] {
@@ -53,7 +53,7 @@ class StepTest : public testing::Test {
     return diary_.text;
   }
 
-  Residency residency_;
+  policy::Residency residency_;
   Diary diary_;
   planner::Schedule schedule_ = planner::sync_schedule({.reference = true, .old_logprob = true, .reward_stage = true});
 };

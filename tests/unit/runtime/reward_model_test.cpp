@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/serve/reward_model.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -47,10 +47,10 @@ std::vector<Case> cases(const std::string& dir) {
   return all;
 }
 
-std::unique_ptr<reward::Rule> rule_of(const std::string& dir, const device::Arena& arena = device::Arena("device"), int threads = kAlone) {
+std::unique_ptr<reward::Rule> rule_of(const std::string& dir, const device::Arena& arena = device::Arena("device"), int threads = serve::kAlone) {
   reward::Options options;
   options.model = dir;
-  return reward::make_reward(options, reward_models(arena, threads));
+  return reward::make_reward(options, serve::reward_models(arena, threads));
 }
 
 std::string refusal(const std::string& dir) {
@@ -130,7 +130,7 @@ TEST(RewardModel, InBfloat16AScoreIsOffByItsRounding) {
   options.model = kFixtures + "qwen2_score1";
   options.model_dtype = "bfloat16";
   const device::Arena arena("device");
-  const auto rule = reward::make_rule("model", options, reward_models(arena, kAlone));
+  const auto rule = reward::make_rule("model", options, serve::reward_models(arena, serve::kAlone));
   double worst = 0;
   for (const Case& one : cases(options.model)) worst = std::max(worst, std::abs(rule->score(one.answer).score - one.score));
   EXPECT_LE(worst, 0.1) << "2^-8 of a number, some dozen times over";
@@ -140,7 +140,7 @@ TEST(RewardModel, InBfloat16AScoreIsOffByItsRounding) {
 
 TEST(RewardModel, ScoresAreTheSameBitsInAnyThreadAndWithAnyNumber) {
   const std::string dir = kFixtures + "qwen2_score1";
-  const auto rule = rule_of(dir), beside = rule_of(dir, device::Arena("device"), kBesideGeneration);
+  const auto rule = rule_of(dir), beside = rule_of(dir, device::Arena("device"), serve::kBesideGeneration);
   std::vector<reward::Answer> group;
   for (const Case& one : cases(dir))
     if (one.prompt == "6*7=") group.push_back(one.answer);
@@ -183,7 +183,7 @@ TEST(RewardModel, ItsWeightsAreCounted) {
   options.model = kFixtures + "qwen2_score1";
   options.rules = {"number=1", "model=0.5"};
   options.by_source = {"a=model", "b=model(model=" + options.model + ")"};
-  const auto several = reward::make_reward(options, reward_models(other, kAlone));
+  const auto several = reward::make_reward(options, serve::reward_models(other, serve::kAlone));
   EXPECT_EQ(other.bytes("reward_model"), arena.bytes("reward_model")) << "three rules, one copy";
 }
 
@@ -194,7 +194,7 @@ TEST(RewardModel, WhatIsNoRewardModelIsRefusedBeforeItIsAsked) {
   const Copy copy("qwen2_score1");
   fs::remove(copy.dir + "/tokenizer.json");
   EXPECT_NE(refusal(copy.dir).find("has no tokenizer"), std::string::npos);
-  EXPECT_THROW(reward::make_rule("model", {}, reward_models(device::Arena("device"), kAlone)), UserError) << "no directory";
+  EXPECT_THROW(reward::make_rule("model", {}, serve::reward_models(device::Arena("device"), serve::kAlone)), UserError) << "no directory";
 }
 
 TEST(RewardModel, WhatItCannotReadIsNamed) {

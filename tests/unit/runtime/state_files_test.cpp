@@ -13,7 +13,7 @@
 #include "tandem/base/json_file.h"
 #include "tandem/checkpoint/model_export.h"
 #include "tandem/comm/launch.h"
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/start_model.h"
 
 namespace tandem::runtime {
 namespace {
@@ -26,10 +26,10 @@ constexpr double kDeadline_s = 20;
 // A rank of a run as far as its files are concerned.
 struct Rank {
   RankContext context;
-  Actor actor;
+  policy::Actor actor;
   StateFiles files;
 
-  Rank(const RunConfig& config, comm::Group& world, const std::string& run_dir, const std::string& model_dir)
+  Rank(const config::RunConfig& config, comm::Group& world, const std::string& run_dir, const std::string& model_dir)
       : context(config, world, {}), actor(context, model::read_config(model_dir), config.train), files(context, run_dir, model_dir) {
     files.load_start(actor);
   }
@@ -59,7 +59,7 @@ class StateFilesTest : public ::testing::Test {
   }
 
   const test::TemporaryFolder folder_{"state_files"};
-  RunConfig config_;
+  config::RunConfig config_;
   std::unique_ptr<comm::Group> alone_ = comm::single();
 };
 
@@ -204,12 +204,12 @@ TEST_F(StateFilesTest, AnExportHasItsWeightsLast) {
   const auto fails = [&](const std::string& out, const std::string& in_the_way) {
     fs::create_directories(folder_ / (out + in_the_way));
     EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor), PeerError) << in_the_way;
-    EXPECT_FALSE(holds_model(folder_ / (out + "/hf"))) << in_the_way;
+    EXPECT_FALSE(policy::holds_model(folder_ / (out + "/hf"))) << in_the_way;
   };
   fails("a", "/hf/chat_template.jinja");
   fails("b", "/adapter/adapter_model.safetensors");
   rank.files.exporter().write(folder_ / "c", rank.actor);
-  EXPECT_TRUE(holds_model(folder_ / "c/hf"));
+  EXPECT_TRUE(policy::holds_model(folder_ / "c/hf"));
 }
 
 // Half of a matrix of 720,896 bytes on each rank: 1 MiB holds the halves, but not the whole that rank 0 makes of them, too.

@@ -86,13 +86,13 @@ class Generate : public Command {
   }
 
   void run() override {
-    runtime::Inference model(inference_);
+    serve::Inference model(inference_);
     auto all = by_limit(read(model.tokenizer()));
     const double begin = now_s();
     int64_t tokens = 0, next = 0;
     std::map<int64_t, data::Group> done;  // by record, until those before are written
     for (auto& [limit, prompts] : all) {
-      runtime::GenerateOptions options = options_;
+      serve::GenerateOptions options = options_;
       options.sampling.max_new_tokens = limit;
       model.generate(std::move(prompts), options, [&](const data::Group& group) {
         for (const data::Sample& sample : group.samples) tokens += static_cast<int64_t>(sample.ids.size());
@@ -168,8 +168,8 @@ class Generate : public Command {
     write_line(std::cout, {{"prompt_ids", group.prompt.ids}, {"completions", std::move(completions)}});
   }
 
-  runtime::InferenceOptions inference_;
-  runtime::GenerateOptions options_;
+  serve::InferenceOptions inference_;
+  serve::GenerateOptions options_;
   std::string input_, chat_template_;
   bool logprobs_ = false;
   const CLI::Option* max_new_tokens_ = nullptr;  ///< of the parser, which outlives run()
@@ -189,7 +189,7 @@ class Logprobs : public Command {
   }
 
   void run() override {
-    runtime::Inference model(inference_);
+    serve::Inference model(inference_);
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
     each_object(input.stream(), input.name(), [&](const json& object, const std::string& where) {
@@ -203,7 +203,7 @@ class Logprobs : public Command {
   }
 
  private:
-  runtime::InferenceOptions inference_;
+  serve::InferenceOptions inference_;
   std::string input_;
   double temperature_ = 1.0;
 };

@@ -9,7 +9,7 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
-#include "tandem/runtime/session/machine.h"
+#include "tandem/cli/machine.h"
 
 namespace tandem::cli {
 namespace {
@@ -30,11 +30,11 @@ class Config : public Command {
   void run() override {
     const bool names_a_recipe = !recipe_.path().empty() || !recipe_.settings().empty();
     if (!names_a_recipe && !check_) {
-      std::cout << runtime::option_reference();
+      std::cout << config::option_reference();
       return;
     }
-    const runtime::RunConfig config = recipe_.load();
-    if (!check_) std::cout << runtime::to_yaml(config);
+    const config::RunConfig config = recipe_.load();
+    if (!check_) std::cout << config::to_yaml(config);
   }
 
  private:

@@ -12,7 +12,7 @@
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/serve/reward_model.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
@@ -85,7 +85,7 @@ void chat(const std::string& model, const std::string& template_file, std::istre
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
-  const auto rule = runtime::grading_rule(spec);
+  const auto rule = serve::grading_rule(spec);
   each_line(in, out, [&](const json& object, const std::string& where) {
     reward::Answer answer;
     answer.response = text_field(object,

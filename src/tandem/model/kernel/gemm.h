@@ -33,7 +33,7 @@ std::string to_text(const GemmChoice& choice);
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
 /// Whether products in that dtype can be so. bfloat16: forward and input gradient from oneDNN alone, the rest also from a BLAS, where
-/// libtorch has one for it. float32: no half.
+/// libtorch has one for it. float32: no half, and oneDNN on the processors that libtorch takes it for.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.

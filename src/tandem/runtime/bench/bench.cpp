@@ -102,10 +102,10 @@ std::vector<json> read_lines(const std::string& path) {
   return lines;
 }
 
-RunConfig grpo_config(const BenchOptions& o, const std::string& dir) {
+config::RunConfig grpo_config(const BenchOptions& o, const std::string& dir) {
   const auto text = [](auto value) { return option_text(&value); };
   const auto whole = [](int64_t n) { return std::to_string(n); };
-  return load_config("", {{"run.dir", dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
+  return config::load_config("", {{"run.dir", dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
                           {"run.seed", whole(o.seed)}, {"model.path", with_tokenizer(o.model, dir + "/model")}, {"model.dtype", o.dtype},
                           {"data.train", write_prompts(dir + "/prompts.jsonl", o)}, {"data.shuffle", "false"},
                           {"reward.rule", "regex"}, {"reward.pattern", "1"}, {"rollout.max_new_tokens", whole(o.new_tokens)},

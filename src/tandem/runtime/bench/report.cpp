@@ -8,7 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/comm/launch.h"
 #include "tandem/runtime/bench/bench.h"
-#include "tandem/runtime/session/machine.h"
+#include "tandem/cli/machine.h"
 
 namespace tandem::runtime {
 

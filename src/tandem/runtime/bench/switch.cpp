@@ -16,7 +16,7 @@
 #include "tandem/reshard/plan_weights.h"
 #include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
-#include "tandem/runtime/session/rank_launch.h"
+#include "tandem/runtime/launch.h"
 
 namespace tandem::runtime {
 namespace {
@@ -94,7 +94,7 @@ Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& wo
 
 nlohmann::json bench_switch(const BenchOptions& o) {
   const Question question = question_of(o);
-  RunConfig config;
+  config::RunConfig config;
   config.parallel.ranks = ranks_of(o);
   config.parallel.threads = o.threads;
   Figures figures;

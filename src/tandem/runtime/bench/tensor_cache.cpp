@@ -18,7 +18,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/runtime/bench/bench.h"
 #include "tandem/runtime/bench/report.h"
-#include "tandem/runtime/session/rank_launch.h"
+#include "tandem/runtime/launch.h"
 
 namespace tandem::runtime {
 namespace {
@@ -194,7 +194,7 @@ nlohmann::json bench_tensor_cache(const BenchOptions& o) {
     throw UserError("--samples, --seq",
                     join_text("a batch has ", batch_bytes / 1e9, " GB, this machine ", memory_bytes / 1e9),
                     "a batch of at most a quarter of it");
-  RunConfig config;
+  config::RunConfig config;
   config.parallel.ranks = ranks_of(o);
   Figures figures;
   int ranks = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/batch_rows.h"
+#include "tandem/runtime/sample/batch_rows.h"
 
 #include <algorithm>
 
@@ -41,6 +41,16 @@ data::Group head_of(const data::Group& group) {
   return head;
 }
 
+// Ids alone.
+std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size) {
+  std::vector<data::Group> heads;
+  for (data::GroupId id : groups) {
+    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
+    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size, i);
+  }
+  return heads;
+}
+
 std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
   std::vector<std::vector<int>> ranks(static_cast<size_t>(layout.dp));
   for (int r = 0; r < layout.world(); ++r) ranks[static_cast<size_t>(layout.dp_rank(r))].push_back(first + r);
@@ -49,33 +59,31 @@ std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first
 
 }  // namespace
 
-BatchRows::BatchRows(RankContext& context)
-    : context_(context),
-      group_size_(context.config.schedule.queue.group_size),
+BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
+    : ranks_(ranks),
+      group_size_(group_size),
       cache_(body_fields()),
-      rollout_(ranks_by_dp(context.rollout_layout, context.placement.rollout.first)),
-      train_(ranks_by_dp(context.train_layout, context.placement.train.first)) {
-  if (context.world.size() > 1) cache_.share_memory(context.world);
+      rollout_(ranks_by_dp(ranks.rollout_layout, ranks.placement.rollout.first)),
+      train_(ranks_by_dp(ranks.train_layout, ranks.placement.train.first)) {
+  if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
 std::vector<int> BatchRows::holders(data::GroupId group) const {
-  std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % context_.rollout_layout.dp)];
+  std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % ranks_.rollout_layout.dp)];
   if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
   return ranks;
 }
 
-void BatchRows::note(const data::Group& group) {
-  for (const data::Sample& s : group.samples) {
-    Versions& all = versions_[s.id];
-    if (s.versions.empty()) continue;
-    const auto [oldest, newest] = std::ranges::minmax_element(s.versions);
-    all = {*oldest, *newest};
-  }
+// Of tokens.
+BatchRows::Versions BatchRows::versions_of(const data::Sample& sample) {
+  if (sample.versions.empty()) return {};
+  const auto [oldest, newest] = std::ranges::minmax_element(sample.versions);
+  return {*oldest, *newest};
 }
 
 void BatchRows::put(const data::Group& group) {
   const std::span<const data::Group> one(&group, 1);
-  note(group);
+  for (const data::Sample& s : group.samples) versions_[s.id] = versions_of(s);
   cache_.put(data::ids_of(one), data::fields_of(one));
 }
 
@@ -85,6 +93,7 @@ void BatchRows::keep(data::Group& group) {
 }
 
 void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
+  everywhere_ = true;
   for (data::Group& group : groups) {
     put(group);
     group = head_of(group);
@@ -93,14 +102,16 @@ void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
 
 void BatchRows::restore(data::Group& group) {
   const std::vector<int> here = holders(group.id);
-  if (std::ranges::find(here, context_.world.rank()) != here.end()) {
+  if (std::ranges::find(here, ranks_.world.rank()) != here.end()) {
     put(group);
   } else {
     queue::TensorCache whole(body_fields());
     const std::span<const data::Group> one(&group, 1);
     whole.put(data::ids_of(one), data::fields_of(one));
-    for (const data::Sample& s : group.samples) cache_.announce(s.id, whole.lengths(s.id));
-    note(group);
+    for (const data::Sample& s : group.samples) {
+      cache_.announce(s.id, whole.lengths(s.id));
+      versions_[s.id] = versions_of(s);
+    }
   }
   group = head_of(group);
 }
@@ -164,14 +175,14 @@ int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<
       for (int32_t part = 0; part < kNumParts; ++part)
         places.push_back({{s.id, part}, cache_.num_bytes({s.id, part}), holding[g], wanting[places.size()]});
   const std::vector<data::RowMove> plan = data::plan_rows(places);
-  cache_.move(context_.world, plan);
+  cache_.move(ranks_.world, plan);
   int64_t bytes = 0;
   for (const data::RowMove& m : plan) bytes += cache_.num_bytes(m.row);
   return bytes;
 }
 
 int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts) {
-  if (context_.world.size() == 1) return 0;
+  if (everywhere_ || ranks_.world.size() == 1) return 0;
   std::vector<size_t> first_row, group_of_row;  // by group; by row
   for (size_t g = 0; g < heads.size(); ++g) {
     first_row.push_back(group_of_row.size());
@@ -193,18 +204,9 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
   });
 }
 
-std::vector<data::Group> BatchRows::bare_heads(std::span<const data::GroupId> groups) const {
-  std::vector<data::Group> heads;
-  for (data::GroupId id : groups) {
-    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
-    for (int64_t i = 0; i < group_size_; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size_, i);
-  }
-  return heads;
-}
-
 void BatchRows::gather(std::span<const data::GroupId> groups) {
-  if (context_.world.size() == 1) return;
-  move(bare_heads(groups), [](size_t, int32_t) { return std::vector<int>{0}; });
+  if (ranks_.world.size() == 1) return;
+  move(bare_heads(groups, group_size_), [](size_t, int32_t) { return std::vector<int>{0}; });
   on_first_.insert(groups.begin(), groups.end());
 }
 
@@ -237,24 +239,24 @@ std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) con
 
 std::vector<std::vector<float>> BatchRows::collect(std::span<const data::Group> heads, std::span<const int> owners,
                                                    std::vector<std::vector<float>> mine) {
-  if (context_.world.size() == 1) return mine;
+  if (ranks_.world.size() == 1) return mine;
   queue::TensorCache values({{"values", std::vector<float>()}});
   std::vector<std::vector<int>> tells(train_.size());  // by data-parallel rank
   for (size_t d = 0; d < train_.size(); ++d)
     for (int r : train_[d])
-      if (context_.train_layout.speaks(r - context_.placement.train.first)) tells[d].push_back(r);
+      if (ranks_.train_layout.speaks(r - ranks_.placement.train.first)) tells[d].push_back(r);
   const std::vector<int> first = {0};
   const std::vector<data::SampleId> ids = data::ids_of(heads);
-  const int me = context_.trains() ? context_.train_layout.dp_rank(context_.train_rank()) : -1;
+  const int me = ranks_.train_dp_rank();
   std::vector<data::RowPlace> places;
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t length = num_tokens(ids[i]);
-    if (owners[i] == me && context_.speaks_for_train()) values.put({&ids[i], 1}, {{"values", {std::move(mine[i]), {length}}}});
+    if (owners[i] == me && ranks_.speaks_for_train()) values.put({&ids[i], 1}, {{"values", {std::move(mine[i]), {length}}}});
     else values.announce(ids[i], {&length, 1});
     places.push_back({{ids[i], 0}, values.num_bytes({ids[i], 0}), tells[static_cast<size_t>(owners[i])], first});
   }
-  values.move(context_.world, data::plan_rows(places));
-  std::vector<std::vector<float>> all(context_.is_first() ? ids.size() : 0);
+  values.move(ranks_.world, data::plan_rows(places));
+  std::vector<std::vector<float>> all(ranks_.is_first() ? ids.size() : 0);
   for (size_t i = 0; i < all.size(); ++i) {
     const auto row = values.read<float>(ids[i], 0);
     all[i].assign(row.begin(), row.end());
@@ -273,13 +275,14 @@ bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version
 std::span<const int32_t> BatchRows::prompt(const data::Group& head) const {
   return cache_.read<int32_t>(head.samples.front().id, kPromptIds);
 }
-std::span<const int32_t> BatchRows::response(data::SampleId sample) const { return cache_.read<int32_t>(sample, kResponse); }
-std::span<const float> BatchRows::logprobs(data::SampleId sample) const { return cache_.read<float>(sample, kLogprobs); }
 std::string BatchRows::text(data::SampleId sample) const {
   const auto letters = cache_.read<char>(sample, cache_.field("text"));
   return {letters.begin(), letters.end()};
 }
-std::span<const int16_t> BatchRows::routes(data::SampleId sample) const { return cache_.read<int16_t>(sample, kRoutes); }
+
+BatchRows::Body BatchRows::body(data::SampleId sample) const {
+  return {cache_.read<int32_t>(sample, kResponse), cache_.read<float>(sample, kLogprobs), cache_.read<int16_t>(sample, kRoutes)};
+}
 
 void BatchRows::drop(std::span<const data::Group> heads) {
   for (const data::Group& head : heads) on_first_.erase(head.id);
@@ -288,6 +291,6 @@ void BatchRows::drop(std::span<const data::Group> heads) {
   cache_.drop(ids);
 }
 
-void BatchRows::drop(std::span<const data::GroupId> groups) { drop(bare_heads(groups)); }
+void BatchRows::drop(std::span<const data::GroupId> groups) { drop(bare_heads(groups, group_size_)); }
 
 }  // namespace tandem::runtime

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tandem/queue/tensor_cache.h"
-#include "tandem/runtime/context.h"
+#include "tandem/policy/ranks.h"
 
 namespace tandem::runtime {
 
@@ -27,11 +27,18 @@ namespace tandem::runtime {
 /// Read next  docs/design/tensor_cache.md
 class BatchRows {
  public:
-  explicit BatchRows(RankContext& context);
+  BatchRows(const policy::Ranks& ranks, int64_t group_size);
+
+  /// A sample's, in place.
+  struct Body {
+    std::span<const int32_t> response;
+    std::span<const float> logprobs;
+    std::span<const int16_t> routes;
+  };
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
-  /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads.
+  /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
   void keep_everywhere(std::vector<data::Group>& groups);
   /// A group of a checkpoint, which every rank has read: kept where its replica is. Leaves the head.
   void restore(data::Group& group);
@@ -57,9 +64,7 @@ class BatchRows {
   bool is_sampled_by(data::SampleId sample, data::PolicyVersion version) const;
 
   std::span<const int32_t> prompt(const data::Group& head) const;
-  std::span<const int32_t> response(data::SampleId sample) const;
-  std::span<const float> logprobs(data::SampleId sample) const;
-  std::span<const int16_t> routes(data::SampleId sample) const;
+  Body body(data::SampleId sample) const;
   std::string text(data::SampleId sample) const;
 
   void drop(std::span<const data::Group> heads);
@@ -70,20 +75,20 @@ class BatchRows {
   struct Versions {
     int64_t oldest = 0, newest = 0;  // of the tokens, if there are any
   };
+  static Versions versions_of(const data::Sample& sample);
   void put(const data::Group& group);
-  void note(const data::Group& group);
   /// World ranks that hold the body of a group.
   std::vector<int> holders(data::GroupId group) const;
-  std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups) const;  // ids alone
   data::Fields heads_of(std::span<const data::Group> groups) const;
   std::vector<data::Group> read_heads(data::Fields heads);
   // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
 
-  RankContext& context_;
+  const policy::Ranks& ranks_;
   const int64_t group_size_;
   queue::TensorCache cache_;
   std::unordered_map<data::SampleId, Versions> versions_;
+  bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/exchange.h"
+#include "tandem/runtime/sample/exchange.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/rollout_role.h"
+#include "tandem/runtime/sample/rollout_role.h"
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/runtime/session/response_text.h"
+#include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
 namespace {
@@ -14,40 +14,46 @@ namespace {
 constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
+queue::Needs queue_needs(const RolloutParts& parts) {
+  queue::Needs needs;
+  if (!parts.reward && config::scores_in_stage(parts.config)) needs.batch = {"response_ids"};
+  return needs;
+}
+
 }  // namespace
 
-RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
-    : context_(context),
-      parts_(parts),
-      stop_ids_(stop_ids(parts.config.eos_ids, &parts.tokenizer)),
-      stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {
-  if (parts.reward) scorer_.emplace(*parts.reward, context.config.reward.workers);
+RolloutRole::RolloutRole(const RolloutParts& parts)
+    : parts_(parts),
+      queue_(parts.config.schedule.queue, queue_needs(parts)),
+      stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
+      stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
+  if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
   if (parts.decoder)
-    engine_.emplace(context.config.rollout.engine,
-                    rollout::EngineSetup{*parts.decoder, context.device, context.recorder,
-                                         std::min(parts.tokenizer.vocab_size(), parts.config.vocab_size), parts.max_context_tokens});
+    engine_.emplace(parts.config.rollout.engine,
+                    rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
+                                         std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
 }
 
 void RolloutRole::start(data::GroupId id) {
-  parts_.queue.start(id, parts_.queue.version());
+  queue_.start(id, queue_.version());
   // Groups go round the data-parallel replicas; every rank's queue knows of all.
-  if (!engine_ || value(id) % context_.rollout_layout.dp != context_.rollout_layout.dp_rank(context_.rollout_rank())) return;
-  const int64_t group_size = context_.config.schedule.queue.group_size;
+  if (!engine_ || value(id) % parts_.ranks.rollout_layout.dp != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
+  const int64_t group_size = parts_.config.schedule.queue.group_size;
   rollout::Request request;
   request.group.id = id;
   request.group.prompt = parts_.prompts.at_position(value(id));
   request.num_samples = group_size;
   request.first_sample = value(data::sample_id(id, group_size, 0));
-  request.sampling = context_.config.rollout.sampling;
-  request.seed = static_cast<uint64_t>(context_.config.run.seed);
+  request.sampling = parts_.config.rollout.sampling;
+  request.seed = static_cast<uint64_t>(parts_.config.run.seed);
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
-  request.record_routes = context_.config.schedule.routing_replay;
+  request.record_routes = parts_.config.schedule.routing_replay;
   engine_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
-  for (int64_t n = parts_.queue.num_may_start(); n > 0; --n) start_next();
+  for (int64_t n = queue_.num_may_start(); n > 0; --n) start_next();
 }
 
 void RolloutRole::start_next() {
@@ -60,15 +66,15 @@ void RolloutRole::start_next() {
 void RolloutRole::generate() {
   generating_ = false;
   if (!engine_) return;
-  const bool alone = context_.world.size() == 1;  // else all ranks stop between rounds
-  const int64_t steps = context_.config.parallel.exchange_steps * (context_.config.staleness() == 0 ? kSyncRounds : 1);
+  const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
+  const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
   for (int64_t i = 0; i < steps; ++i) {
     generating_ = engine_->must_step();
     if (!generating_) break;
-    if (alone && context_.stop_requested && context_.stop_requested()) break;
+    if (alone && parts_.stop && parts_.stop()) break;
     engine_->step();
     for (data::Group& group : engine_->finished()) {
-      fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
+      serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
       else unscored_.push_back(std::move(group));
@@ -78,11 +84,11 @@ void RolloutRole::generate() {
 
 std::vector<data::Group> RolloutRole::graded() {
   if (!scorer_) return std::exchange(unscored_, {});
-  const double begin = now_s(), timeout_s = context_.config.schedule.queue.take_timeout_s;
+  const double begin = now_s(), timeout_s = parts_.config.schedule.queue.take_timeout_s;
   const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
   std::vector<data::Group> groups;
   while (auto group = scorer_->collect(moment)) groups.push_back(std::move(*group));
-  context_.recorder.add("time/reward_s", now_s() - begin);
+  parts_.recorder.add("time/reward_s", now_s() - begin);
   const bool waits = !running() && scorer_->num_pending() > 0 && groups.empty();
   if (!waits) waiting_since_s_ = 0;
   else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
@@ -96,85 +102,110 @@ std::vector<data::Group> RolloutRole::graded() {
 void RolloutRole::run_round(comm::Group& peers) {
   generate();
   std::vector<data::Group> mine = graded();
-  if (&peers != &context_.world && context_.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
+  if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
-  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), context_.speaks_for_rollout())) parts_.queue.put(head);
-  context_.recorder.add("time/exchange_s", now_s() - begin);
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) queue_.put(head);
+  parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
 
-bool RolloutRole::may_go_on(comm::Group& peers) {
-  return comm::any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || parts_.queue.num_may_start() > 0);
+bool RolloutRole::may_go_on(comm::Group& peers) const {
+  return comm::any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || queue_.num_may_start() > 0);
 }
 
-bool RolloutRole::run_until_batch() {
+std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
   // Restored groups are outstanding from the start: finished ones may form a batch at once, and a checkpoint after it must
   // know the others, too.
   if (!again_.empty()) start_groups();
-  while (!parts_.queue.batch_ready()) {
-    if (context_.stop_agreed()) return false;
+  while (!queue_.batch_ready()) {
+    if (parts_.ranks.stop_agreed(parts_.stop)) return std::nullopt;
     start_groups();
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
-    const bool held_back = !parts_.queue.must_wait_for().empty();
+    const bool held_back = !queue_.must_wait_for().empty();
     const double begin = now_s();
-    run_round(context_.world);
-    TANDEM_CHECK(may_go_on(context_.world) || parts_.queue.batch_ready(), "no batch is ready, no group runs and none may start");
-    if (held_back) context_.recorder.add("time/wait_s", now_s() - begin);
+    run_round(parts_.ranks.world);
+    TANDEM_CHECK(may_go_on(parts_.ranks.world) || queue_.batch_ready(), "no batch is ready, no group runs and none may start");
+    if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
-  return true;
+  std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, step);
+  TANDEM_CHECK(batch, "the queue is closed");
+  return batch;
 }
 
 void RolloutRole::run_ahead() {
-  comm::Group& peers = context_.side();
+  comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  while (parts_.queue.num_finished() < parts_.queue.groups_per_step() && may_go_on(peers)) {
-    if (comm::any_of(peers, context_.stop_requested && context_.stop_requested())) break;
-    num_started_ahead_ += parts_.queue.num_may_start();
+  while (queue_.num_finished() < queue_.groups_per_step() && may_go_on(peers)) {
+    if (comm::any_of(peers, parts_.stop && parts_.stop())) break;
+    num_started_ahead_ += queue_.num_may_start();
     start_groups();
     run_round(peers);
   }
   ahead_s_ += now_s() - begin;
 }
 
-double RolloutRole::take_ahead_s() {
-  constexpr double kTick_s = 1e-6;
-  return static_cast<double>(comm::max_over(context_.world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTick_s))) * kTick_s;
-}
-
-void RolloutRole::tell_ahead() {
-  const int64_t started = comm::max_over(context_.world, std::exchange(num_started_ahead_, 0));
+void RolloutRole::meet() {
+  if (!parts_.runs_ahead) return;
+  const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
-  for (const data::Group& group : parts_.bodies.exchange(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout())) {
+  for (const data::Group& group : parts_.bodies.exchange(parts_.ranks.world, std::exchange(ahead_, {}), parts_.ranks.speaks_for_rollout())) {
     ++num_ahead_;
-    if (!engine_) parts_.queue.put(group);
+    if (!engine_) queue_.put(group);
   }
 }
 
-std::vector<data::GroupId> RolloutRole::without_token() {
-  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
-  return comm::values_of_all(context_.world, mine);
+// Groups that wait for their first token anywhere start at the new version.
+std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
+  const std::vector<data::GroupId> mine = parts_.ranks.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
+  const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
+  for (data::GroupId id : evicted)
+    if (engine_) engine_->cancel(id);
+  parts_.bodies.drop(evicted);
+  return evicted;
 }
 
-double RolloutRole::take_num_tokens() {
+void RolloutRole::switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) {
+  rollout::switch_weights(engine(), parts_.ranks.world, send, weights);
+}
+
+void RolloutRole::record(monitor::Recorder& recorder) {
+  comm::Group& world = parts_.ranks.world;
+  double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  if (parts_.runs_ahead) {
+    constexpr double kTickS = 1e-6;
+    const double ahead_s = static_cast<double>(comm::max_over(world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTickS))) * kTickS;
+    rollout_s += ahead_s;
+    recorder.set("time/ahead_s", ahead_s);
+    recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
+  }
   const int64_t all = engine_ ? engine_->num_drawn() : 0, drawn = all - std::exchange(num_tokens_told_, all);
-  return comm::sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
+  const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
+  recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
+  recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
+  recorder.set("queue/outstanding", static_cast<double>(queue_.num_outstanding()));
+  recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
+  recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
+  recorder.set("data/epoch", parts_.prompts.epochs(next_group_));
 }
 
-void RolloutRole::switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights) {
-  rollout::switch_weights(engine_ ? &*engine_ : nullptr, context_.world, move, weights);
+SourceState RolloutRole::state() {
+  parts_.bodies.gather(queue_.finished());
+  SourceState state{next_group_, {}};
+  if (parts_.ranks.is_first())
+    state.queue = queue_.state([&](const data::Fields& heads) {
+      return data::fields_of(parts_.bodies.complete(data::groups_of(heads)));
+    });
+  return state;
 }
 
-void RolloutRole::regain_memory(const rollout::NewWeights& weights) { engine_->switch_weights(*weights.parameters, weights.version); }
-
-void RolloutRole::release_memory() { engine_->release_memory(); }
-
-void RolloutRole::cancel(const std::vector<data::GroupId>& groups) {
-  if (!engine_) return;
-  for (data::GroupId id : groups) engine_->cancel(id);
-}
-
-void RolloutRole::restore(int64_t next_group, std::vector<data::GroupId> again) {
-  next_group_ = next_group;
-  again_ = std::move(again);
+// The bodies of finished groups go to where they would have been generated under this layout.
+void RolloutRole::restore(SourceState state) {
+  next_group_ = state.next_group;
+  if (state.queue.empty()) return;
+  again_ = queue_.restore(state.queue, [&](const data::Fields& rows) {
+    std::vector<data::Group> groups = data::groups_of(rows);
+    for (data::Group& group : groups) parts_.bodies.restore(group);
+    return data::fields_of(groups);
+  });
 }
 
 }  // namespace tandem::runtime

@@ -7,7 +7,7 @@
 
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/recorder.h"
-#include "tandem/runtime/run.h"
+#include "tandem/runtime/folder/run_folder.h"
 
 namespace tandem::runtime {
 

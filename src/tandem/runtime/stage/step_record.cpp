@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one step leaves behind: its metrics, its samples, its checkpoint.
+#include "tandem/runtime/stage/step_record.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
-#include "tandem/base/check.h"
 #include "tandem/base/clock.h"
-#include "tandem/base/error.h"
-#include "tandem/runtime/rl_run.h"
 
 namespace tandem::runtime {
 namespace {
@@ -70,66 +67,23 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool
 
 }  // namespace
 
-void RlRun::record_samples(const StepData& step) {
-  if (!folder_) return;
-  const data::Batch batch{data::StepId{state_.step}, step.batch.version, bodies_.complete(step.batch.groups)};
-  folder_->samples().append(batch, step.advantages, step.logprobs);
-}
-
-void RlRun::finish_step(StepData& step) {
-  monitor::Recorder& recorder = context_.recorder;
+void record_step(const StepData& step, const Roles& roles) {
+  monitor::Recorder& recorder = roles.parts.recorder;
   record_rewards(recorder, step.batch);
-  record_lengths(recorder, step.batch, bodies_);
-  record_update(recorder, step.report, algorithm_.needs_reference());
-  record_samples(step);
-  bodies_.drop(step.batch.groups);
-  state_.tokens += static_cast<int64_t>(step.report.sequence_tokens);
+  record_lengths(recorder, step.batch, roles.bodies);
+  record_update(recorder, step.report, roles.algorithm.needs_reference());
+  if (roles.store) {
+    const data::Batch batch{step.id, step.batch.version, roles.bodies.complete(step.batch.groups)};
+    roles.store->append(batch, step.advantages, step.logprobs);
+  }
   const double seconds = now_s() - step.begin_s;
-  recorder.set("policy_version", static_cast<double>(state_.version));
+  recorder.set("policy_version", static_cast<double>(value(step.after())));
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
   recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
-  double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
-  if (overlaps()) {
-    const double ahead_s = rollout_->take_ahead_s();
-    rollout_s += ahead_s;
-    recorder.set("time/ahead_s", ahead_s);
-    recorder.set("data/groups_ahead", static_cast<double>(rollout_->take_num_ahead()));
-  }
-  if (rollout_) recorder.set("throughput/rollout_tokens_per_s", rollout_->take_num_tokens() / rollout_s);
   recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);
-  recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
-  recorder.set("queue/outstanding", static_cast<double>(queue_.num_outstanding()));
-  recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
-  recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
-  if (rollout_) recorder.set("data/epoch", prompts_.epochs(rollout_->next_group()));
-  record_memory(context_);
-  skew_.record(recorder);
-  conclude_step();
-}
-
-// What is left of a step when its numbers are known. A stop during the evaluation saves the numbers, too: the resumed run
-// begins here.
-void RlRun::conclude_step() {
-  monitor::Recorder& recorder = context_.recorder;
-  state_.unconcluded.clear();
-  last_eval_.reset();
-  const int64_t every = config_.eval.every_steps;
-  const bool last = state_.step == config_.run.steps;
-  if (eval_prompts_ && ((every > 0 && state_.step % every == 0) || (last && config_.eval.after))) {
-    const monitor::Metrics recorded = recorder.current();
-    last_eval_ = evaluate(state_.step);
-    if (!last_eval_) {
-      state_.unconcluded = recorded;
-      save();
-      throw Interrupted(join_text("stopped after step ", state_.step, ", in its evaluation; --resume continues"));
-    }
-  }
-  const monitor::Metrics metrics = recorder.commit_step(state_.step);
-  if (context_.is_first()) progress_.step(state_.step, metrics);
-  const int64_t save_every = config_.checkpoint.every_steps;
-  if ((save_every > 0 && state_.step % save_every == 0) || last) save();
+  roles.source.record(recorder);
 }
 
 }  // namespace tandem::runtime

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/progress.h"
+#include "tandem/runtime/folder/progress.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ std::string number(const char* format, double x) {
   return buffer;
 }
 
-std::string score(const std::optional<EvalSummary>& e) { return e ? number("%7.3f", e->mean_score) : "    -  "; }
-std::string percent(const std::optional<EvalSummary>& e) { return e ? number("%5.1f %%", 100 * e->accuracy) : "    -  "; }
+std::string score(const std::optional<serve::EvalSummary>& e) { return e ? number("%7.3f", e->mean_score) : "    -  "; }
+std::string percent(const std::optional<serve::EvalSummary>& e) { return e ? number("%5.1f %%", 100 * e->accuracy) : "    -  "; }
 
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
