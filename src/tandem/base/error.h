@@ -49,4 +49,15 @@ inline int exit_code_of(const std::exception& error) {
   return dynamic_cast<const Interrupted*>(&error) ? 130 : 1;
 }
 
+/// What an exception of any type says.
+inline std::string what_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
 }  // namespace tandem

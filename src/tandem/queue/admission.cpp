@@ -15,7 +15,7 @@ std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
 
 }  // namespace
 
-int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
+int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
   int64_t room = rule.max_outstanding() - std::ssize(groups);
   if (version - start > rule.staleness) return 0;
   if (rule.policy == LagPolicy::kWait) {
@@ -29,7 +29,7 @@ int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::spa
   return std::max<int64_t>(0, room);
 }
 
-Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+Choice choose_batch(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups) {
   Choice choice;
   std::vector<Outstanding> remaining;
   for (const Outstanding& group : earliest_first(groups)) {
@@ -57,7 +57,7 @@ Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstandi
   return choice;
 }
 
-std::vector<GroupId> too_stale(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+std::vector<GroupId> too_stale(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups) {
   std::vector<GroupId> ids;
   if (rule.policy == LagPolicy::kDrop)
     for (const Outstanding& group : groups)

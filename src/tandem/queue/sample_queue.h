@@ -124,7 +124,7 @@ class SampleQueue {
   void check_lags(const Formed& formed) const;
 
   const Options options_;
-  const Rule rule_;
+  const StalenessRule rule_;
   const Needs needs_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -104,9 +104,9 @@ class TensorCache {
   size_t new_block();
   void place(size_t slot, int32_t part, size_t block);
   void release(size_t block);
-  /// The pieces of what a pair moves, in the order they travel: wide elements first, so that each is aligned.
+  /// Each field of each row that a pair moves, in the order they travel: wide elements first, so that each is aligned.
   template <class Take>
-  void each_piece(const Pair& rows, Take take) const;
+  void each_field(const Pair& rows, Take take) const;
   int64_t padded_bytes(const Pair& rows, int64_t& payload) const;
   bool lends(size_t to, int64_t bytes) const;
   bool borrows(size_t from, int64_t bytes) const;

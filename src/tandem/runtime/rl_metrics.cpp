@@ -29,7 +29,6 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch) {
   recorder.set("reward/mean", sum / n);
   recorder.set("reward/std", std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
   for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
-  recorder.set("data/groups_filtered", 0);
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
 
@@ -81,7 +80,7 @@ void RlRun::finish_step(StepData& step) {
   monitor::Recorder& recorder = context_.recorder;
   record_rewards(recorder, step.batch);
   record_lengths(recorder, step.batch, bodies_);
-  record_update(recorder, step.report, recipe_.needs_reference());
+  record_update(recorder, step.report, algorithm_.needs_reference());
   record_samples(step);
   bodies_.drop(step.batch.groups);
   state_.tokens += static_cast<int64_t>(step.report.sequence_tokens);

@@ -40,8 +40,8 @@ queue::Needs queue_needs(const RunConfig& config) {
   return needs;
 }
 
-planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recipe) {
-  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute", scores_in_stage(config),
+planner::Schedule schedule_of(const RunConfig& config, const algo::Algorithm& algorithm) {
+  const planner::ScheduleNeeds needs{algorithm.needs_reference(), config.schedule.old_logprobs == "recompute", scores_in_stage(config),
                                     start_is_reference(config)};
   return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
 }
@@ -56,8 +56,8 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
       tokenizer_(text::Tokenizer::load(model_dir)),
       reward_(reward_of(context)),
       prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
-      recipe_(algo::recipe_of(config_.algo)),
-      schedule_(schedule_of(config_, recipe_)),
+      algorithm_(algo::algorithm_of(config_.algo)),
+      schedule_(schedule_of(config_, algorithm_)),
       actor_(context, model::read_config(model_dir), config_.train),
       queue_(config_.schedule.queue, queue_needs(config_)),
       bodies_(context),
@@ -76,7 +76,7 @@ RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder,
     throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
   files_.load_start(actor_);
   actor_.register_with(residency_);
-  if (recipe_.needs_reference() && !start_is_reference(config_) && context.trains()) load_reference();
+  if (algorithm_.needs_reference() && !start_is_reference(config_) && context.trains()) load_reference();
   if (scores_in_stage(config_) && context.trains()) load_reward_model();
   if (!request.replay.empty()) {
     replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");

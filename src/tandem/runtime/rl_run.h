@@ -90,7 +90,7 @@ class RlRun {
   std::unique_ptr<reward::Rule> reward_;
   PromptStream prompts_;
   std::unique_ptr<PromptStream> eval_prompts_;
-  algo::Recipe recipe_;
+  algo::Algorithm algorithm_;
   planner::Schedule schedule_;
   Actor actor_;
   std::unique_ptr<model::ModelOnRank> reference_;  // null: the loss needs none, or takes the start under its adapters

@@ -170,14 +170,14 @@ void RlRun::advantages(StepData& step) {
       scores.push_back(sample.score);
       groups.push_back(value(group.id));
     }
-  step.advantages = algo::group_advantages(scores, groups, recipe_);
+  step.advantages = algo::group_advantages(scores, groups, algorithm_);
   for (size_t i = 0; i < step.rows.size(); ++i) step.rows[i].advantage = step.advantages[i];
 }
 
 void RlRun::update(StepData& step) {
   if (context_.trains()) {
     const double lr = train::learning_rate(config_.train, state_.step + 1, config_.run.steps);
-    step.report = actor_.trainer().policy_step(rows_of(step), recipe_, config_.rollout.sampling.temperature, lr);
+    step.report = actor_.trainer().policy_step(rows_of(step), algorithm_, config_.rollout.sampling.temperature, lr);
     context_.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
   }
   if (overlaps() && context_.rolls_out()) rollout_->run_ahead();

@@ -64,22 +64,22 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
 
 }  // namespace
 
-Objective policy_objective(std::span<const Row> rows, const algo::Recipe& recipe) {
-  return [rows, &recipe](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
+Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm) {
+  return [rows, &algorithm](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
     const at::Tensor current = logprobs_R.detach();
     const float* now = current.data_ptr<float>();
     algo::PolicyLossInput in = policy_input(batch, rows, now, totals.counts);
     in.logprobs_T = logprobs_R;
-    const algo::PolicyLoss policy = algo::policy_loss(in, recipe);
+    const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.clipped += policy.sums.clipped;
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
-    if (!recipe.needs_reference()) return policy.loss;
+    if (!algorithm.needs_reference()) return policy.loss;
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
     const algo::KlPenalty kl =
-        algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
+        algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm);
     totals.sums.kl_ref += kl.sum;
     return policy.loss + kl.loss;
   };

@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/train/micro_batch.h"
 #include "tandem/train/step_totals.h"
 
@@ -17,8 +17,8 @@ namespace tandem::train {
 /// adds to the sums what the report tells.
 using Objective = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals)>;
 
-/// The recipe's policy loss and its penalty against the reference. Rows and recipe must outlive it.
-Objective policy_objective(std::span<const Row> rows, const algo::Recipe& recipe);
+/// The algorithm's policy loss and its penalty against the reference. Rows and algorithm must outlive it.
+Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm);
 
 /// The mean negative log-likelihood of the response tokens.
 Objective supervised_objective();

@@ -240,8 +240,8 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   return std::move(step.report);
 }
 
-StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr) {
-  return step(rows, policy_objective(rows, recipe), temperature, lr);
+StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr) {
+  return step(rows, policy_objective(rows, algorithm), temperature, lr);
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {

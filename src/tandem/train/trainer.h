@@ -85,8 +85,8 @@ class Trainer {
   /// To be called when all ranks were restored; collective.
   void share_values();
 
-  /// One update by the recipe's loss.
-  StepReport policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr);
+  /// One update by the algorithm's loss.
+  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
   StepReport supervised_step(std::span<const Row> rows, double lr);
 

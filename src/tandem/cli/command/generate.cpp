@@ -90,7 +90,7 @@ class Generate : public Command {
     auto all = by_limit(read(model.tokenizer()));
     const double begin = now_s();
     int64_t tokens = 0, next = 0;
-    std::map<int64_t, data::Group> done;  // by row, until those before are written
+    std::map<int64_t, data::Group> done;  // by record, until those before are written
     for (auto& [limit, prompts] : all) {
       runtime::GenerateOptions options = options_;
       options.sampling.max_new_tokens = limit;
@@ -129,24 +129,24 @@ class Generate : public Command {
     InputFile input(input_);
     std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
-    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
+    each_object(input.stream(), input.name(), [&](const json& object, const std::string& where) {
       data::Prompt prompt;
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
-      if (row.contains("prompt_ids")) {
-        prompt.ids = ids_field(row, "prompt_ids", where);
+      if (object.contains("prompt_ids")) {
+        prompt.ids = ids_field(object, "prompt_ids", where);
       } else {
-        const char* name = row.contains("messages") ? "messages" : "prompt";
+        const char* name = object.contains("messages") ? "messages" : "prompt";
         if (!tokenizer)
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
-        const bool messages = row.contains("messages");
+        const bool messages = object.contains("messages");
         if (messages) {
-          const auto conversation = text::Conversation::from_json(row, where);
+          const auto conversation = text::Conversation::from_json(object, where);
           if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
           prompt.ids = text::encode_conversation(*tokenizer, *chat, conversation, where).ids;
         } else {
-          prompt.ids = tokenizer->encode(text_field(row, "prompt", where));
+          prompt.ids = tokenizer->encode(text_field(object, "prompt", where));
         }
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
@@ -160,10 +160,10 @@ class Generate : public Command {
   void write(const data::Group& group) const {
     ordered_json completions = ordered_json::array();
     for (const data::Sample& sample : group.samples) {
-      ordered_json row = {{"text", sample.text}, {"ids", sample.ids}};
-      if (logprobs_) row["logprobs"] = numbers(sample.logprobs);
-      row["finish_reason"] = sample.finish == data::FinishReason::kStop ? "stop" : "length";
-      completions.push_back(std::move(row));
+      ordered_json completion = {{"text", sample.text}, {"ids", sample.ids}};
+      if (logprobs_) completion["logprobs"] = numbers(sample.logprobs);
+      completion["finish_reason"] = sample.finish == data::FinishReason::kStop ? "stop" : "length";
+      completions.push_back(std::move(completion));
     }
     write_line(std::cout, {{"prompt_ids", group.prompt.ids}, {"completions", std::move(completions)}});
   }
@@ -192,8 +192,8 @@ class Logprobs : public Command {
     runtime::Inference model(inference_);
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
-    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
-      const std::vector<int32_t> ids = ids_field(row, "ids", where);
+    each_object(input.stream(), input.name(), [&](const json& object, const std::string& where) {
+      const std::vector<int32_t> ids = ids_field(object, "ids", where);
       bounds.check_ids(ids, where);
       bounds.check_length(ids.size(), 0, where);
       std::vector<float> logprobs;

@@ -165,6 +165,8 @@ Fd& Fd::operator=(Fd&& other) noexcept {
   return *this;
 }
 
+void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
+
 void Fd::close() noexcept {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;

@@ -20,8 +20,6 @@ constexpr int kTickMs = 20;               // how often the folder is looked at
 constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
 constexpr int64_t kMaxFiles = 1000;
 
-void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
-
 }  // namespace
 
 std::string read_all(const Fd& fd, double seconds) {

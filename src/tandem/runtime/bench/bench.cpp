@@ -355,11 +355,11 @@ void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::G
   const std::vector<size_t> mine = rows_of_rank(b.work, model.config(), b.layout, world.rank());
   std::vector<train::Row> rows;
   for (size_t i : mine) rows.push_back(b.work.rows[i]);
-  const algo::Recipe recipe = algo::recipe_of(algo::named_recipe("grpo"));
+  const algo::Algorithm algorithm = algo::algorithm_of(algo::named_algorithm("grpo"));
   for (int64_t i = 0; i <= o.repeats; ++i) {
     world.barrier();
     const double begin = now_s();
-    const train::StepReport step = trainer.policy_step(rows, recipe, 1.0, 1e-6);
+    const train::StepReport step = trainer.policy_step(rows, algorithm, 1.0, 1e-6);
     const double seconds = now_s() - begin;
     if (i == 0 && b.layout.speaks(world.rank())) check_trained(o, mine, b.alone, step.logprobs);
     if (i == 0 || world.rank() != 0) continue;  // the first is the warm-up

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/options.h"
 #include "tandem/data/options.h"
 #include "tandem/model/options.h"

@@ -12,7 +12,7 @@
 namespace tandem::runtime {
 namespace {
 
-using Tokens = std::vector<int32_t>;
+using TokenIds = std::vector<int32_t>;
 
 std::string well_formed(const std::string& text) { return text::is_utf8(text) ? text : text::repair_utf8(text); }
 
@@ -40,8 +40,8 @@ ScoredText::ScoredText(std::string dir, const model::ModelConfig& config)
 }
 
 // What the model reads, up to the token whose score counts: the last one that is no padding, as transformers has it.
-Tokens ScoredText::tokens(const reward::Answer& answer) const {
-  Tokens ids = whole(answer);
+TokenIds ScoredText::tokens(const reward::Answer& answer) const {
+  TokenIds ids = whole(answer);
   if (ids.empty()) throw UserError("reward.model " + dir_, "is asked about a text without a token", "a prompt or a response");
   const int64_t vocabulary = config_.vocab_size;
   if (const int32_t top = *std::ranges::max_element(ids); top >= vocabulary)
@@ -58,7 +58,7 @@ Tokens ScoredText::tokens(const reward::Answer& answer) const {
   return ids;
 }
 
-Tokens ScoredText::whole(const reward::Answer& answer) const {
+TokenIds ScoredText::whole(const reward::Answer& answer) const {
   if (answer.messages.empty() || !chat_) {
     if (answer.prompt.empty() && !answer.messages.empty())
       throw UserError("reward.model " + dir_, "has no chat template, and the prompt is a list of messages", "a prompt that is a text");

@@ -7,7 +7,7 @@
 namespace tandem::runtime {
 namespace {
 
-model::ModelConfig fitting(const std::string& dir, const model::Layout& layout) {
+model::ModelConfig config_fitting(const std::string& dir, const model::Layout& layout) {
   model::ModelConfig config = reward_model_config(dir);
   model::check_layout(layout, config, model::Use::kTraining, "reward.model " + dir + " under parallel.train_layout");
   return config;
@@ -32,7 +32,7 @@ void set_scores(std::vector<data::Group>& groups, std::span<const double> scores
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
     : gemm_(reward_products(options)),
-      model_(fitting(options.model, place.layout), place, gemm_, device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
+      model_(config_fitting(options.model, place.layout), place, gemm_, device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {
   model_.load(options.model);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 
 #include <utility>
 
@@ -43,7 +43,7 @@ Value value_of(const Words<Value>& words, const std::string& wanted, const char*
   throw UserError(where, "unknown word '" + wanted + "'", "did you mean '" + nearest_name(wanted, names_of(words)) + "'");
 }
 
-Words<Options> recipes() {
+Words<Options> algorithms() {
   // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step: both are what later
   // work settled on.
   const Options grpo = {.aggregation = "token-mean"};
@@ -57,7 +57,7 @@ Words<Options> recipes() {
 }  // namespace
 
 void describe(OptionVisitor& field, Options& o) {
-  field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(recipe_names()));
+  field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(algorithm_names()));
   field("advantage", o.advantage, "How scores of a group become advantages: grpo divides by the deviation, dr_grpo does not.",
         one_of(names_of(advantages())));
   field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low.", between(0, 1));
@@ -69,20 +69,20 @@ void describe(OptionVisitor& field, Options& o) {
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));
 }
 
-std::vector<std::string> recipe_names() { return names_of(recipes()); }
-Options named_recipe(const std::string& name) { return value_of(recipes(), name, "algo.name"); }
+std::vector<std::string> algorithm_names() { return names_of(algorithms()); }
+Options named_algorithm(const std::string& name) { return value_of(algorithms(), name, "algo.name"); }
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
 
-Recipe recipe_of(const Options& o) {
-  Recipe recipe;
-  recipe.advantage = value_of(advantages(), o.advantage, "algo.advantage");
-  recipe.clip = {o.clip_low, o.clip_high, o.clip_dual};
-  recipe.kl_coef = o.kl_coef;
-  recipe.kl_estimator = kl_estimator_of(o.kl_estimator);
-  recipe.aggregation = aggregation_of(o.aggregation);
-  recipe.scale_tokens = o.scale_tokens;
-  return recipe;
+Algorithm algorithm_of(const Options& o) {
+  Algorithm algorithm;
+  algorithm.advantage = value_of(advantages(), o.advantage, "algo.advantage");
+  algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
+  algorithm.kl_coef = o.kl_coef;
+  algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
+  algorithm.aggregation = aggregation_of(o.aggregation);
+  algorithm.scale_tokens = o.scale_tokens;
+  return algorithm;
 }
 
 }  // namespace tandem::algo

@@ -26,7 +26,7 @@ struct ClipRange {
   double dual = 0;  ///< off at 0
 };
 
-struct Recipe {
+struct Algorithm {
   Advantage advantage = Advantage::kGrpo;
   double std_eps = 1e-6;
   ClipRange clip;
@@ -38,7 +38,7 @@ struct Recipe {
   bool needs_reference() const { return kl_coef != 0; }
 };
 
-/// Recipe as the configuration spells it.
+/// Algorithm as the configuration spells it.
 struct Options {
   std::string name = "grpo";
   std::string advantage = "grpo";
@@ -53,12 +53,12 @@ struct Options {
 void describe(OptionVisitor& field, Options& o);
 
 /// Names of the published algorithms that are values of Options.
-std::vector<std::string> recipe_names();
+std::vector<std::string> algorithm_names();
 /// The settings of a published algorithm; a configuration starts from them and changes what it names.
 /// Errors: UserError with the nearest name.
-Options named_recipe(const std::string& name);
+Options named_algorithm(const std::string& name);
 /// Errors: UserError for an unknown word.
-Recipe recipe_of(const Options& options);
+Algorithm algorithm_of(const Options& options);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
 KlEstimator kl_estimator_of(const std::string& word);
