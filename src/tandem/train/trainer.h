@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/model/lora.h"
