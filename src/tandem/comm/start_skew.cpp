@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "tandem/base/check.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::comm {
 namespace {
@@ -58,10 +59,9 @@ double measured_clock_offset_s(Group& world, const std::function<double()>& cloc
 }
 
 double clock_offset_s(Group& world) {
-  const std::string mine = boot_id();
-  const auto all = all_gather_bytes(world, std::as_bytes(std::span(mine)));
-  const bool one_kernel = !all.front().empty() && std::ranges::all_of(all, [&](const auto& id) { return id == all.front(); });
-  return one_kernel ? 0 : measured_clock_offset_s(world, now_s);
+  const std::vector<std::string> ids = texts_of_all(world, boot_id());
+  const bool is_one_kernel = !ids.front().empty() && std::ranges::count(ids, ids.front()) == world.size();
+  return is_one_kernel ? 0 : measured_clock_offset_s(world, now_s);
 }
 
 void StartSkew::starts(const std::string& stage, double at_s) {

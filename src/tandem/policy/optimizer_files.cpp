@@ -5,11 +5,15 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 
 namespace tandem::policy {
 namespace {
 
 constexpr const char* kPieces = "pieces";
+constexpr const char* kFormat = "pieces_format";
+/// Of the list of pieces. Raise it when an older program would misread what is written.
+constexpr int64_t kPieces_format = 1;
 constexpr const char* kSameModel = "a checkpoint of this model and its adapters";
 
 std::string path_of(const std::string& dir, int rank) { return join_text(dir, "/optimizer_rank", rank, ".safetensors"); }
@@ -28,7 +32,7 @@ void write_optimizer(const std::string& dir, int rank, const train::Optimizer& o
   for (const std::string& name : train::Optimizer::state_names()) tensors.push_back({name, at::kFloat, {optimizer.state_size()}});
   const auto source = [&](const std::string& name) { return optimizer.state(name); };
   checkpoint::DurableFile file(path_of(dir, rank));
-  checkpoint::write_safetensors(file, tensors, source, {{kPieces, to_text(pieces)}});
+  checkpoint::write_safetensors(file, tensors, source, {{kFormat, std::to_string(kPieces_format)}, {kPieces, to_text(pieces)}});
   file.commit();
 }
 
@@ -41,6 +45,8 @@ OptimizerFiles::File& OptimizerFiles::file(int rank) {
   if (file) return *file;
   file = std::make_unique<File>(File{checkpoint::SafetensorsFile(path_of(dir_, rank)), {}});
   const checkpoint::SafetensorsFile& f = file->tensors;
+  if (const auto number = f.metadata().find(kFormat); number != f.metadata().end())
+    check_format(nlohmann::json::parse(number->second, nullptr, false), f.path(), kPieces_format);
   const auto list = f.metadata().find(kPieces);
   if (list == f.metadata().end())
     throw UserError(f.path(), "has no list of the pieces that are in it", "a checkpoint of this version of Tandem");

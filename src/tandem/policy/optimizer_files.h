@@ -19,8 +19,8 @@ void write_optimizer(const std::string& dir, int rank, const train::Optimizer& o
 
 /// Ownership  opens files as they are needed; this rank's own first, so that under one layout no other is.
 /// Threads    one.
-/// Errors     UserError naming file or folder: a file is missing, has no list of its pieces or a damaged one, or no file has what is
-///            wanted; PeerError if the disk fails.
+/// Errors     UserError naming file or folder: a file is missing, has no list of its pieces, a damaged one or one of a newer format, or
+///            no file has what is wanted; PeerError if the disk fails.
 class OptimizerFiles {
  public:
   /// Of a checkpoint that `num_ranks` wrote.

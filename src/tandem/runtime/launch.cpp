@@ -6,6 +6,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 
@@ -18,11 +19,7 @@ int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
   if (!processes) return std::max<int64_t>(1, (asked > 0 ? asked : device::num_cores()) / world.size());
   if (asked > 0) return asked;
   const std::string mine = device::cores_name();
-  const auto all = comm::all_gather_bytes(world, std::as_bytes(std::span(mine)));
-  const auto same = std::count_if(all.begin(), all.end(), [&](const std::vector<std::byte>& other) {
-    return std::ranges::equal(other, std::as_bytes(std::span(mine)));
-  });
-  return std::max<int64_t>(1, device::num_cores() / same);
+  return std::max<int64_t>(1, device::num_cores() / std::ranges::count(comm::texts_of_all(world, mine), mine));
 }
 
 }  // namespace

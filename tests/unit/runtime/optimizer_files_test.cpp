@@ -221,6 +221,31 @@ TEST_F(OptimizerFilesTest, WhatIsMissingIsNamed) {
   EXPECT_NE(fault(test::tiny_config(), 2).find("optimizer_rank1.safetensors"), std::string::npos);
 }
 
+TEST_F(OptimizerFilesTest, AListOfANewerFormatIsRefusedAndOneWithoutANumberRead) {
+  const std::string dir = folder_ / "format", path = dir + "/optimizer_rank0.safetensors";
+  save(dir, "", test::tiny_config());
+  const auto rewrite = [&](const std::string& number) {
+    const checkpoint::SafetensorsFile file(path);
+    std::map<std::string, at::Tensor> tensors;
+    for (const std::string& name : train::Optimizer::state_names()) tensors[name] = file.view(name).clone();
+    std::map<std::string, std::string> metadata = file.metadata();
+    EXPECT_TRUE(metadata.contains("pieces_format"));
+    if (number.empty()) metadata.erase("pieces_format");
+    else metadata["pieces_format"] = number;
+    checkpoint::write_safetensors(folder_ / "rewritten", tensors, metadata);
+    fs::rename(folder_ / "rewritten", path);
+  };
+  for (const std::string number : {"2", "x"}) {
+    rewrite(number);
+    const std::string fault = error_of([&] { load(dir, 1, "", test::tiny_config()); });
+    EXPECT_NE(fault.find("optimizer_rank0.safetensors: has format " + std::string(number == "2" ? "2" : "that is no number")),
+              std::string::npos) << fault;
+    EXPECT_NE(fault.find("this program reads 1"), std::string::npos) << fault;
+  }
+  rewrite("");
+  load(dir, 1, "", test::tiny_config());
+}
+
 TEST(WeightChecksum, IsTheSameUnderEveryLayoutAndTellsWeightsApart) {
   for (const char* family : {"qwen2", "deepseek_v3"}) {
     model::ModelConfig config = family == std::string("qwen2") ? test::tiny_config() : test::experts_config(family);

@@ -158,6 +158,38 @@ TEST_F(StateFilesTest, MetricsThatAreNoNumbersComeBack) {
   EXPECT_EQ(found.unconcluded, state.unconcluded);
 }
 
+// As another program would have left it: the manifest goes with the file.
+void write_format(const std::string& run_dir, int64_t step, const nlohmann::json& number) {
+  checkpoint::CheckpointWriter writer(run_dir + "/checkpoint", 0);
+  fs::rename(writer.path(step), writer.tmp_path(step));
+  const std::string path = writer.tmp_path(step) + "/state.json";
+  nlohmann::json state = read_json_object(path);
+  if (number.is_null()) state.erase("format");
+  else state["format"] = number;
+  write_file(path, state.dump());
+  fs::remove(writer.tmp_path(step) + "/manifest.json");
+  writer.commit(step);
+}
+
+TEST_F(StateFilesTest, AStateWithoutANumberGoesOn) {
+  const std::string first = model("first", 1);
+  save(first, at_step(2));
+  EXPECT_EQ(read_json_object(run_dir() + "/checkpoint/step_2/state.json").at("format"), 1);
+  write_format(run_dir(), 2, nullptr);
+  EXPECT_EQ(load(first).step, 2);
+  EXPECT_FALSE(products_of_run(run_dir(), *alone_).training.empty());
+}
+
+TEST_F(StateFilesTest, AStateOfANewerFormatIsRefusedByName) {
+  const std::string first = model("first", 1);
+  save(first, at_step(2));
+  write_format(run_dir(), 2, 7);
+  const std::string want = "step_2/state.json: has format 7 (this program reads 1, and files without a number";
+  const std::string error = error_of([&] { load(first); });
+  EXPECT_NE(error.find(want), std::string::npos) << error;
+  EXPECT_NE(error_of([&] { products_of_run(run_dir(), *alone_); }).find(want), std::string::npos);
+}
+
 TEST_F(StateFilesTest, RankZeroChoosesTheCheckpoint) {
   const std::string first = model("first", 1);
   std::optional<RunState> found[2];

@@ -19,12 +19,22 @@ namespace {
 
 using nlohmann::json;
 
+/// Of state.json and of queue.bin beside it. Raise it when an older program would misread what is written.
+constexpr int64_t kState_format = 1;
+
+json read_state(const std::string& path) {
+  json state = read_json_object(path);
+  check_format(state.value("format", json()), path, kState_format);
+  return state;
+}
+
 // JSON has no infinity and no NaN, and a metric may be one.
 json number_json(double value) { return std::isfinite(value) ? json(value) : json(option_text(&value)); }
 double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<const std::string&>().c_str(), nullptr) : j.get<double>(); }
 
 json to_json(const RunState& s, const StartModel& start) {
-  json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
+  json out = {{"format", kState_format}, {"step", s.step}, {"version", s.version}, {"next_group", s.next_group},
+              {"tokens", s.tokens}, {"seconds", s.seconds},
               {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.before)
@@ -108,7 +118,7 @@ std::optional<RunState> StateFiles::load(policy::Actor& actor, bool needs_start)
   dir = comm::text_of_first(parts_.ranks.world, dir);
   if (dir.empty()) return std::nullopt;
   const std::string file = dir + "/state.json";
-  const json j = read_json_object(file);
+  const json j = read_state(file);
   RunState state;
   model::Layout saved_under;
   int64_t optimizer_steps = 0;
@@ -145,7 +155,7 @@ model::Products products_of_run(const std::string& run_dir, comm::Group& world) 
   std::string text;
   if (world.rank() == 0)
     if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
-      if (const json state = read_json_object(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
+      if (const json state = read_state(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
   text = comm::text_of_first(world, text);
   return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
 }

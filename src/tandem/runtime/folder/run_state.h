@@ -51,7 +51,7 @@ class StateFiles {
   void save(const RunState& state, policy::Actor& actor);
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the actor and returns the state.
   /// `needs_start`: the run still uses its start, for adapters or as reference.
-  /// Errors: UserError if then the checkpoint has another start; if it is of another model or version, or cannot be read.
+  /// Errors: UserError if then the checkpoint has another start; if it is of another model or a newer format, or cannot be read.
   std::optional<RunState> load(policy::Actor& actor, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
   const policy::Exporter& exporter() const { return exporter_; }
@@ -71,7 +71,7 @@ class StateFiles {
 };
 
 /// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
-/// Errors: UserError for a file that is damaged.
+/// Errors: UserError for a file that is damaged or of a newer format.
 model::Products products_of_run(const std::string& run_dir, comm::Group& world);
 
 }  // namespace tandem::runtime
