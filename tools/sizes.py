@@ -76,7 +76,7 @@ def signature(head):
 
 
 PARTS = ("backend", "c10d", "kernel", "expert", "context", "family", "recipe", "session", "folder", "math", "pipeline",
-         "jinja", "jinja_value", "bench", "offload", "reward_model")
+         "jinja", "jinja_value", "offload", "reward_model")
 
 
 def unit_of(path):
