@@ -64,7 +64,7 @@ def main():
         if path.relative_to(ROOT / "src/tandem").parts[0] not in MODULES:
             continue
         for name, line, methods in classes(path.read_text()):
-            if len(methods) > LIMIT and f"methods {name_of(path)}:{name}" not in allowed:
+            if len(methods) > max(LIMIT, allowed.get(f"methods {name_of(path)}:{name}", 0)):
                 faults.append(f"{name_of(path)}:{line}: {name} has {len(methods)} methods, at most {LIMIT}")
     finish("methods", faults)
 

@@ -92,6 +92,23 @@ class Gates(unittest.TestCase):
         for module in apart:
             self.assertFalse(apart & set(table[module]), module)
 
+    def test_folders_of_runtime_keep_their_order(self):
+        page = "<!-- runtime begin -->\n| folder | may include |\n|---|---|\n| . | role |\n| role | - |\n<!-- runtime end -->\n"
+        table = layers.parse_table(page, "runtime")
+        self.assertEqual(table, {".": ["role"], "role": []})
+
+        def faults(path, *includes):
+            return list(layers.folder_faults(path, list(enumerate(includes, 1)), table))
+        self.assertEqual(faults("runtime/run.cpp", "runtime/run.h", "runtime/role/actor.h", "model/layout.h"), [])
+        self.assertEqual(faults("runtime/role/actor.cpp", "runtime/role/actor.h"), [])
+        self.assertIn("actor.cpp:2", faults("runtime/role/actor.cpp", "model/layout.h", "runtime/run.h")[0])
+        self.assertIn("no row for other", faults("runtime/other/a.h")[0])
+        self.assertIn("one level", faults("runtime/role/deep/a.h")[0])
+
+    def test_an_exception_may_say_how_much(self):
+        allowed = sizes.parse_allowed("# a note\nmethods a.h:A: 25; two in one\nparameters a.cpp:f: a row kernel\n")
+        self.assertEqual(allowed, {"methods a.h:A": 25, "parameters a.cpp:f": float("inf")})
+
     def test_forbidden_calls_are_seen_and_methods_are_not(self):
         leaving = forbidden.RULES[2][0]
         for text in ("std::exit(1);", " exit(1);", "  abort();", "std::abort"):
