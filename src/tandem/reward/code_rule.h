@@ -21,7 +21,7 @@ struct CodeOptions {
 };
 void describe(OptionVisitor& field, CodeOptions& o);
 
-/// The Python program in the last fenced block of a response, run in a sandbox against the tests in gold (code_tests.h). `python`
+/// Runs the Python program in the last fenced block of a response in a sandbox, against the tests in gold (code_tests.h). `python`
 /// runs it; empty: python3. Errors: UserError where no sandbox is to be had, now; for a gold that holds no tests, when it scores.
 std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python);
 

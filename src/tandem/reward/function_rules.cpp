@@ -59,7 +59,6 @@ Score grade_deepscaler(const Answer& a) {
   return verdict(given && !gold.empty() && mathd_or_symbolic_equal(*given, gold), given.value_or(""));
 }
 
-// A letter, the text of a choice, or, where the choices are given and none reads so, its index from 0.
 // The texts of A, B, ...: given with the answer, or a column of its row.
 std::vector<std::string> choices_of(const Answer& a, const std::string& column) {
   if (!a.choices.empty() || a.columns.empty()) return a.choices;
@@ -72,6 +71,7 @@ std::vector<std::string> choices_of(const Answer& a, const std::string& column) 
   return given.get<std::vector<std::string>>();
 }
 
+// The gold is a letter or the text of a choice. Where choices are given and none reads so, it may be an index from 0.
 ChoiceGold right_choice(const Answer& a, const std::vector<std::string>& choices) {
   const ChoiceGold named = choice_gold(a.gold, choices);
   const std::string gold = trimmed(a.gold);

@@ -18,9 +18,9 @@ struct HttpOptions {
 };
 void describe(OptionVisitor& field, HttpOptions& o);
 
-/// Scores from a server: POST of batch_json to options.url; the reply is a list of numbers or of objects with `score` and
-/// further numbers, alone or under `scores` or `rewards`. Errors: UserError for another reply or one of status 4xx;
-/// PeerError if the server cannot be had after options.http_retries more attempts.
+/// Scores from a server: POST of batch_json to options.url. The reply is a list, alone or under `scores` or `rewards`. Its entries
+/// are numbers, or objects with `score` and further numbers. Errors: UserError for another reply or one of status 4xx; PeerError if
+/// the server cannot be had after options.http_retries more attempts.
 std::unique_ptr<Rule> http_rule(const HttpOptions& options, double timeout_s);
 
 }  // namespace tandem::reward
