@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/products.h"
 
-#include <ATen/ops/zeros.h>
-
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::model {
 namespace {
@@ -50,13 +47,8 @@ Gemm products_for(const ProductsWanted& w, comm::Group& world) {
   if (const auto known = known_choice(w)) return {w.dtype, *known};
   if (world.size() == 1) return {w.dtype, false};
   GemmChoice choice;
-  static_assert(std::is_trivially_copyable_v<GemmChoice>);
   if (world.rank() == 0) choice = Gemm(w.dtype, false).choice();
-  at::Tensor bytes = at::zeros({static_cast<int64_t>(sizeof choice)}, at::kByte);
-  std::memcpy(bytes.data_ptr(), &choice, sizeof choice);
-  world.broadcast(bytes, 0);
-  std::memcpy(&choice, bytes.data_ptr(), sizeof choice);
-  return {w.dtype, choice};
+  return {w.dtype, comm::value_of_first(world, choice)};
 }
 
 }  // namespace tandem::model

@@ -4,12 +4,12 @@
 #include <ATen/Parallel.h>
 
 #include <atomic>
-#include <cstring>
 #include <iomanip>
 #include <span>
 #include <sstream>
 
 #include "tandem/checkpoint/checksum.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::model {
 namespace {
@@ -53,14 +53,11 @@ uint64_t sum_of_box(const ParameterEntry& e, const at::Tensor& held) {
 }  // namespace
 
 std::string weight_checksum(const ParameterTable& table, const at::Tensor& values, comm::Group& world) {
-  uint64_t mine = 0, all = 0;
+  std::vector<uint64_t> mine = {0};
   for (const ParameterEntry& e : table.entries)
-    if (table.holds_first(e)) mine += sum_of_box(e, table.view(values, e));
-  for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(&mine, 1)))) {
-    uint64_t one = 0;
-    std::memcpy(&one, part.data(), sizeof one);
-    all += one;
-  }
+    if (table.holds_first(e)) mine[0] += sum_of_box(e, table.view(values, e));
+  uint64_t all = 0;
+  for (uint64_t one : comm::values_of_all(world, mine)) all += one;
   std::ostringstream text;
   text << std::hex << std::setfill('0') << std::setw(16) << all;
   return text.str();

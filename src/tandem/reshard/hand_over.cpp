@@ -27,12 +27,9 @@ class Chunks {
     const model::ParameterEntry* e = entry_of_[static_cast<size_t>(number)];
     TANDEM_CHECK(e, "the plan names tensor ", number, ", of which this rank holds nothing");
     if (e->parameter.in_float()) return side_.memory.chunks_of(e->offset, e->offset + e->num_elements);
-    int64_t first = 0, last = 0;
-    for (size_t d = 0; d < box.begin.size(); ++d) {
-      first = first * e->box.extent(d) + box.begin[d] - e->box.begin[d];
-      last = last * e->box.extent(d) + box.end[d] - 1 - e->box.begin[d];
-    }
-    return side_.memory.chunks_of(e->offset + first, e->offset + last + 1);
+    std::vector<int64_t> last = box.end;
+    for (int64_t& index : last) --index;
+    return side_.memory.chunks_of(e->offset + position_in(e->box, box.begin), e->offset + position_in(e->box, last) + 1);
   }
 
  private:

@@ -258,29 +258,6 @@ double busiest_rank_s(const Plan& plan, int num_ranks) {
   return longest_s;
 }
 
-std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end) {
-  std::vector<Box> boxes;
-  // Rows of the dimension d below a fixed index of those before it; what is not whole rows goes one dimension down.
-  const auto take = [&](auto& self, Box rest, size_t d, int64_t from, int64_t to) -> void {
-    if (from >= to) return;
-    if (d == box.begin.size()) return boxes.push_back(std::move(rest));
-    int64_t row = 1;
-    for (size_t inner = d + 1; inner < box.begin.size(); ++inner) row *= box.extent(inner);
-    const auto rows = [&](int64_t first, int64_t last) {
-      Box part = rest;
-      part.begin[d] = box.begin[d] + first, part.end[d] = box.begin[d] + last;
-      return part;
-    };
-    const int64_t first_whole = (from + row - 1) / row, last_whole = to / row, first = from / row;
-    if (first_whole > last_whole) return self(self, rows(first, first + 1), d + 1, from - first * row, to - first * row);
-    self(self, rows(first, first + 1), d + 1, from - first * row, first_whole * row - first * row);
-    if (first_whole < last_whole) boxes.push_back(rows(first_whole, last_whole));
-    self(self, rows(last_whole, last_whole + 1), d + 1, 0, to - last_whole * row);
-  };
-  take(take, box, 0, begin, end);
-  return boxes;
-}
-
 RankPlan part_of(const Plan& plan, int rank) {
   RankPlan part;
   part.buckets.resize(static_cast<size_t>(plan.num_buckets));

@@ -8,12 +8,12 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/model/weight_checksum.h"
 #include "tandem/planner/memory.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
-#include "tandem/runtime/exchange.h"
 
 namespace tandem::runtime {
 namespace {
@@ -200,7 +200,7 @@ Actor::Staging Actor::stage() {
     if (!first_has_all(parts_of(origin.parameter), origin.parameter))
       most = std::max(most, checkpoint::TensorInfo{name, origin.dtype, origin.parameter.shape}.num_bytes());
   Staging staging;
-  run_alike(context_.world, [&] {
+  comm::run_alike(context_.world, [&] {
     if (most == 0 || !context_.is_first()) return;
     for (at::Tensor* bytes : {&staging.parts, &staging.whole}) *bytes = context_.host.allocate("checkpoint", {most}, at::kByte);
   });

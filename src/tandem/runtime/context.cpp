@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/context.h"
 
-#include <ATen/ops/zeros.h>
-
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/strings.h"
+#include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
-#include "tandem/runtime/exchange.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -133,7 +131,7 @@ std::string RankContext::products_text() const {
 model::Products RankContext::kept(const model::Products& products, const RunConfig& c, comm::Group& world) {
   if (c.run.parity || products.rows.empty()) return {};
   const std::string here = model::kernel::rows().isa;
-  if (!any_of(world, products.rows != here)) return products;
+  if (!comm::any_of(world, products.rows != here)) return products;
   if (world.rank() == 0)
     log::warning("the run goes on from one with row kernels for ", products.rows, ", here they are for ", here,
                  " or differ between ranks: the last bits of sums may differ, and products are measured anew");
@@ -159,20 +157,9 @@ StopRequested RankContext::stop_between_tokens() {
   return [this, peers, asked = int64_t{0}]() mutable {
     if (++asked % kTokens != 0) return false;
     bool any = stop_requested && stop_requested();
-    for (comm::Group* group : peers) any = any_of(*group, any);
+    for (comm::Group* group : peers) any = comm::any_of(*group, any);
     return any;
   };
-}
-
-bool any_of(comm::Group& group, bool mine) {
-  return max_over(group, mine ? 1 : 0) != 0;
-}
-
-int64_t max_over(comm::Group& group, int64_t mine) {
-  if (group.size() == 1) return mine;
-  at::Tensor most = at::zeros({1}, at::kLong).fill_(mine);
-  group.all_reduce(most, comm::ReduceOp::kMax);
-  return most.data_ptr<int64_t>()[0];
 }
 
 void record_memory(RankContext& c) {
@@ -188,7 +175,7 @@ void record_memory(RankContext& c) {
   std::map<std::string, double> mine;
   for (const auto& [name, value] : c.recorder.current())
     if (name.starts_with("memory/") || name.starts_with("switch/")) mine[name] = value;
-  for (const auto& [name, value] : largest_of_all(c.world, mine)) c.recorder.set(name, value);
+  for (const auto& [name, value] : comm::largest_of_all(c.world, mine)) c.recorder.set(name, value);
 }
 
 }  // namespace tandem::runtime

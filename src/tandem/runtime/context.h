@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tandem/comm/mesh.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/kernel/gemm.h"
 #include "tandem/model/model_on_rank.h"
@@ -17,12 +18,6 @@
 #include "tandem/runtime/session/evaluation.h"
 
 namespace tandem::runtime {
-
-/// Whether it is true on any rank of the group. Collective.
-bool any_of(comm::Group& group, bool mine);
-
-/// The largest of them. Collective.
-int64_t max_over(comm::Group& group, int64_t mine);
 
 /// Who does what on how many ranks.
 struct Layouts {
@@ -49,7 +44,7 @@ struct RankContext {
   model::RankPlace rollout_place() { return model::place_in(rollout_layout, *rollout_mesh); }
   bool is_first() const { return world.rank() == 0; }
   /// Whether it is true on any rank; the same answer on all. Collective.
-  bool any(bool mine) { return any_of(world, mine); }
+  bool any(bool mine) { return comm::any_of(world, mine); }
   /// Whether any rank was asked to stop. Collective.
   bool stop_agreed() { return any(stop_requested && stop_requested()); }
   /// To be asked at every token of a generation that only the rollout's TP, PP and EP peers share; they get the same answer.

@@ -9,8 +9,8 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 #include "tandem/model/flops.h"
-#include "tandem/runtime/exchange.h"
 #include "tandem/train/balance.h"
 
 namespace tandem::runtime {
@@ -121,7 +121,7 @@ std::vector<double> RlRun::model_scores(size_t num_samples, const std::vector<si
     std::vector<std::vector<float>> scored = staged_reward_->score(answers, config_.train.reference_micro_batch_tokens);
     for (size_t i = 0; i < mine.size(); ++i) rows[mine[i]] = std::move(scored[i]);
   }
-  exchange_rows(context_.world, rows, context_.speaks_for_train());
+  comm::exchange_rows(context_.world, rows, context_.speaks_for_train());
   std::vector<double> scores;
   for (const std::vector<float>& row : rows) scores.push_back(row.at(0));
   return scores;

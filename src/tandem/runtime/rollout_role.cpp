@@ -3,7 +3,8 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/runtime/exchange.h"
+#include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/runtime/session/response_text.h"
 
 namespace tandem::runtime {
@@ -102,7 +103,7 @@ void RolloutRole::run_round(comm::Group& peers) {
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) {
-  return any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || parts_.queue.num_may_start() > 0);
+  return comm::any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || parts_.queue.num_may_start() > 0);
 }
 
 bool RolloutRole::run_until_batch() {
@@ -126,7 +127,7 @@ void RolloutRole::run_ahead() {
   comm::Group& peers = context_.side();
   const double begin = now_s();
   while (parts_.queue.num_finished() < parts_.queue.groups_per_step() && may_go_on(peers)) {
-    if (any_of(peers, context_.stop_requested && context_.stop_requested())) break;
+    if (comm::any_of(peers, context_.stop_requested && context_.stop_requested())) break;
     num_started_ahead_ += parts_.queue.num_may_start();
     start_groups();
     run_round(peers);
@@ -136,11 +137,11 @@ void RolloutRole::run_ahead() {
 
 double RolloutRole::take_ahead_s() {
   constexpr double kTick_s = 1e-6;
-  return static_cast<double>(max_over(context_.world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTick_s))) * kTick_s;
+  return static_cast<double>(comm::max_over(context_.world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTick_s))) * kTick_s;
 }
 
 void RolloutRole::tell_ahead() {
-  const int64_t started = max_over(context_.world, std::exchange(num_started_ahead_, 0));
+  const int64_t started = comm::max_over(context_.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
   for (const data::Group& group : parts_.bodies.exchange(context_.world, std::exchange(ahead_, {}), context_.speaks_for_rollout())) {
     ++num_ahead_;
@@ -150,12 +151,12 @@ void RolloutRole::tell_ahead() {
 
 std::vector<data::GroupId> RolloutRole::without_token() {
   const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
-  return exchange_ids(context_.world, mine);
+  return comm::values_of_all(context_.world, mine);
 }
 
 double RolloutRole::take_num_tokens() {
   const int64_t all = engine_ ? engine_->num_drawn() : 0, drawn = all - std::exchange(num_tokens_told_, all);
-  return sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
+  return comm::sum_over(context_.world, context_.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
 }
 
 void RolloutRole::switch_weights(const std::function<void()>& move, const rollout::NewWeights& weights) {

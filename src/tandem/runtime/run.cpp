@@ -5,6 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/runtime/folder/export.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/progress.h"
@@ -52,7 +53,7 @@ struct WarmStart {
 WarmStart warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
   const std::string dir = request.config.run.dir + "/warm_start";
   WarmStart done{dir + "/hf", {}};
-  if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
+  if (!comm::any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
     train_on_all_ranks(supervised.config, world);

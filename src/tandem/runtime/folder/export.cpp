@@ -11,7 +11,7 @@
 #include "tandem/base/strings.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/model_export.h"
-#include "tandem/runtime/exchange.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::runtime {
 
@@ -39,7 +39,7 @@ struct Exporter::Stream {
       fault = std::current_exception();
     }
     for (; next < order.size(); ++next) actor.gather(order[next], staging);
-    run_alike(context.world, [&] {
+    comm::run_alike(context.world, [&] {
       if (fault) std::rethrow_exception(fault);
     });
   }

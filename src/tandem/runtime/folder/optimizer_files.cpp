@@ -5,7 +5,6 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/reshard/plan.h"
 
 namespace tandem::runtime {
 namespace {
@@ -64,17 +63,10 @@ std::vector<OptimizerFiles::Source> OptimizerFiles::find(const Piece& wanted) {
       if (held.tensor.shape != wanted.tensor.shape)
         throw UserError(file(rank).tensors.path(), "has another shape of " + wanted.tensor.name, kSameModel);
       for (const Box& box : boxes_of(held)) {
-        std::vector<Box> rest;
-        for (const Box& want : missing) {
-          const auto common = intersect(want, box);
-          if (!common) {
-            rest.push_back(want);
-            continue;
-          }
-          std::ranges::copy(runs_of(held, wanted, *common), std::back_inserter(source.runs));
-          std::ranges::copy(reshard::subtract(want, *common), std::back_inserter(rest));
-        }
-        missing = std::move(rest);
+        for (const Box& want : missing)
+          if (const auto common = intersect(want, box))
+            std::ranges::copy(runs_of(held, wanted, *common), std::back_inserter(source.runs));
+        missing = subtract(missing, box);
       }
     }
     if (!source.runs.empty()) sources.push_back(std::move(source));

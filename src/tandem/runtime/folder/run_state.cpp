@@ -11,7 +11,7 @@
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "tandem/runtime/exchange.h"
+#include "tandem/comm/agree.h"
 #include "tandem/runtime/folder/optimizer_files.h"
 
 namespace tandem::runtime {
@@ -77,12 +77,12 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
 void StateFiles::save(const RunState& state, Actor& actor) {
   const std::string tmp = writer_.tmp_path(state.step);
   try {
-    run_alike(context_.world, [&] {
+    comm::run_alike(context_.world, [&] {
       if (context_.is_first()) writer_.begin(state.step);
     });
-    run_alike(context_.world, [&] { write_rank_files(tmp, state, actor); });
+    comm::run_alike(context_.world, [&] { write_rank_files(tmp, state, actor); });
     exporter_.write(tmp, actor);
-    run_alike(context_.world, [&] {
+    comm::run_alike(context_.world, [&] {
       if (context_.is_first()) writer_.commit(state.step);
     });
   } catch (const std::exception& e) {
@@ -105,7 +105,7 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   std::string dir;
   if (context_.is_first())
     if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
-  dir = text_of_first(context_.world, dir);
+  dir = comm::text_of_first(context_.world, dir);
   if (dir.empty()) return std::nullopt;
   const std::string file = dir + "/state.json";
   const json j = read_json_object(file);
@@ -146,7 +146,7 @@ model::Products products_of_run(const std::string& run_dir, comm::Group& world) 
   if (world.rank() == 0)
     if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
       if (const json state = read_json_object(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
-  text = text_of_first(world, text);
+  text = comm::text_of_first(world, text);
   return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
 }
 

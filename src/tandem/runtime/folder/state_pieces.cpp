@@ -15,50 +15,22 @@ namespace {
 
 int64_t width_of(const Box& box) { return box.extent(box.begin.size() - 1); }
 
-// Rows and columns within `box`, as a box of the tensor.
-Box part_of(const Box& box, std::pair<int64_t, int64_t> rows, std::pair<int64_t, int64_t> columns) {
-  Box part = box;
-  const size_t last = box.begin.size() - 1;
-  part.begin[last] = box.begin[last] + columns.first;
-  part.end[last] = box.begin[last] + columns.second;
-  if (last > 0) {
-    part.begin[0] = box.begin[0] + rows.first;
-    part.end[0] = box.begin[0] + rows.second;
-  }
-  return part;
-}
-
-// Of the element in a row and a column of the tensor: how many elements of the box come before it.
-int64_t position(const Box& box, int64_t row, int64_t column) {
-  return box.begin.size() == 1 ? column - box.begin[0] : (row - box.begin[0]) * width_of(box) + column - box.begin[1];
-}
-
 }  // namespace
 
 std::vector<Box> boxes_of(const Piece& piece) {
-  const Box& box = piece.tensor.box;
-  TANDEM_CHECK(box.begin.size() == 1 || box.begin.size() == 2, piece.tensor.name, " has ", box.begin.size(), " dimensions");
-  const int64_t width = width_of(box);
-  std::vector<Box> boxes;
-  if (piece.begin >= piece.end) return boxes;
-  const int64_t first = piece.begin / width, before = piece.begin % width, last = piece.end / width, behind = piece.end % width;
-  if (first == last) return {part_of(box, {first, first + 1}, {before, behind})};
-  if (before > 0) boxes.push_back(part_of(box, {first, first + 1}, {before, width}));
-  if (const int64_t whole = first + (before > 0); whole < last) boxes.push_back(part_of(box, {whole, last}, {0, width}));
-  if (behind > 0) boxes.push_back(part_of(box, {last, last + 1}, {0, behind}));
-  return boxes;
+  return boxes_of_range(piece.tensor.box, piece.begin, piece.end);
 }
 
 std::vector<PieceRun> runs_of(const Piece& source, const Piece& wanted, const Box& box) {
-  const bool flat = box.begin.size() == 1;
-  const int64_t count = width_of(box), column = box.begin.back();
+  TANDEM_CHECK(box.begin.size() == 1 || box.begin.size() == 2, source.tensor.name, " has ", box.begin.size(), " dimensions");
+  const int64_t count = width_of(box), rows = box.num_elements() / count;
+  int64_t from = position_in(source.tensor.box, box.begin) - source.begin + source.at;
+  int64_t to = position_in(wanted.tensor.box, box.begin) - wanted.begin;
   std::vector<PieceRun> runs;
-  for (int64_t row = flat ? 0 : box.begin[0]; row < (flat ? 1 : box.end[0]); ++row) {
-    const int64_t from = position(source.tensor.box, row, column) - source.begin + source.at;
-    const PieceRun run{from, position(wanted.tensor.box, row, column) - wanted.begin, count};
-    const bool joins = !runs.empty() && runs.back().from + runs.back().count == run.from && runs.back().to + runs.back().count == run.to;
+  for (int64_t row = 0; row < rows; ++row, from += width_of(source.tensor.box), to += width_of(wanted.tensor.box)) {
+    const bool joins = !runs.empty() && runs.back().from + runs.back().count == from && runs.back().to + runs.back().count == to;
     if (joins) runs.back().count += count;
-    else runs.push_back(run);
+    else runs.push_back({from, to, count});
   }
   return runs;
 }
