@@ -17,7 +17,7 @@ struct LossScope {
   double global_sequences;    // sequences of the step that have any
 };
 
-/// This micro-batch's share of the step's loss: a scalar; the shares of all micro-batches and ranks add up to the loss.
+/// This micro-batch's share of the step's loss, a scalar. The shares of all micro-batches and ranks add up to the loss.
 /// Values outside trainable_T are ignored, even if they are NaN (their gradient is 0 then, if they are leaves).
 at::Tensor aggregate(const at::Tensor& values_T, const LossScope& scope, const Algorithm& algorithm);
 

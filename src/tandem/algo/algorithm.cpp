@@ -44,8 +44,8 @@ Value value_of(const Words<Value>& words, const std::string& wanted, const char*
 }
 
 Words<Options> algorithms() {
-  // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step: both are what later
-  // work settled on.
+  // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step. Later work settled on
+  // both.
   const Options grpo = {.aggregation = "token-mean"};
   // Yu et al. 2025: raised upper clip, mean over tokens of the whole batch.
   Options dapo = {.name = "dapo", .clip_high = 0.28, .clip_dual = 10, .aggregation = "token-mean"};

@@ -19,7 +19,7 @@ enum class KlEstimator { kK1, kAbs, kK2, kK3, kK1Straight, kK3Straight };
 /// What the loss of a step is a mean of.
 enum class Aggregation { kTokenMean, kTokenSum, kSequenceMeanTokenMean, kSequenceMeanTokenSum, kSequenceMeanTokenSumNorm };
 
-/// The ratio may move in [1 - low, 1 + high]; where the advantage is negative the loss is at most -advantage * dual.
+/// The ratio may move in [1 - low, 1 + high]. Where the advantage is negative the loss is at most -advantage * dual.
 struct ClipRange {
   double low = 0.2;
   double high = 0.2;

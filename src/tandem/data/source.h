@@ -45,13 +45,13 @@ std::unique_ptr<PromptSource> open_source(const Options& options, Split split);
 /// Records of a .jsonl file, a .json array or a .parquet file.
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows);
 
-/// Additions such as "123+456=" -> "579". A pair of operands (in either order) belongs to training or to evaluation for
-/// every seed, so no held-out problem is ever trained on.
+/// Additions such as "123+456=" -> "579". A pair of operands, in either order, belongs to training or to evaluation, the same for
+/// every seed. So no run trains on a held-out problem.
 std::unique_ptr<PromptSource> open_additions(const Options& options, Split split);
 /// Which side of the split a pair is on.
 bool is_held_out(int64_t a, int64_t b, double fraction);
 
-/// A new permutation of the records each epoch, as a pure function of the position: a checkpoint keeps only the position.
+/// A new permutation of the records each epoch. It is a pure function of the position: a checkpoint keeps only that.
 class DataOrder {
  public:
   DataOrder(uint64_t seed, int64_t size, bool shuffle = true);
@@ -66,7 +66,7 @@ class DataOrder {
   int half_bits_;
 };
 
-/// Which part of a mix a position of the stream draws from, and which of that part's positions it is: a pure function, so that a
+/// Which part of a mix a position of the stream draws from, and which of that part's positions it is. It is a pure function: a
 /// checkpoint keeps only the position. Each part gets its share of every stretch of positions, to within one a part.
 class MixOrder {
  public:

@@ -31,8 +31,8 @@ struct Outstanding {
   bool finished;     ///< it could be trained now
 };
 
-/// How many more groups may start at version `start` while the trainer is at `version` >= start: outstanding < (S + 1) * B
-/// before each. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
+/// How many more groups may start at version `start` while the trainer is at `version` >= start. Before each, outstanding is below
+/// (S + 1) * B. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
 /// train in time.
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
 
@@ -40,8 +40,8 @@ struct Choice {
   std::vector<GroupId> batch;     ///< B finished groups by id, or none
   std::vector<GroupId> wait_for;  ///< under `wait`, if B are finished but may not be taken: the running groups they wait for
 };
-/// What the update from `version` trains: the finished groups of the earliest start, then id. `wait` gives a batch only if
-/// afterwards, for every j >= 0, at most (j + 1) * B groups with start <= version + 1 - S + j remain.
+/// What the update from `version` trains: the finished groups of the earliest start, then id. `wait` looks at what then remains:
+/// for every j >= 0, at most (j + 1) * B groups with start <= version + 1 - S + j. Else it gives no batch.
 Choice choose_batch(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups);
 
 /// Under `drop` the groups, finished or not, that the update from `version` would train with a lag over S. By id.

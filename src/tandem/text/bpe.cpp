@@ -34,8 +34,8 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
-// Places where a pair may be merged: lowest rank first, the leftmost of equals. A rank is one kind of pair, and its places mostly
-// come from left to right, so that they wait in a plain row; those out of order wait in a heap beside it.
+// Places where a pair may be merged: lowest rank first, the leftmost of equals. A rank is one kind of pair. Its places mostly come
+// from left to right, and wait in a plain list. Those out of order wait in a heap beside it.
 class CandidateQueue {
  public:
   struct Kind {

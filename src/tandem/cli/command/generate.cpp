@@ -107,8 +107,8 @@ class Generate : public Command {
   }
 
  private:
-  // Prompts by how many tokens may follow them. A length that nobody asked for gives way to a short context, for the prompts
-  // that need it alone; one that was asked for must fit. A call of Inference has one limit, so the longest goes first.
+  // Prompts by how many tokens may follow them. A length that the user asked for must fit. One that nobody asked for gives way to a
+  // short context, for the prompts that need it alone. A call of Inference has one limit, so the longest goes first.
   std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts) const {
     const InputBounds bounds(inference_.model);
     const int64_t wanted = options_.sampling.max_new_tokens;

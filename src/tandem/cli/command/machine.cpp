@@ -9,7 +9,7 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
-#include "tandem/cli/machine.h"
+#include "tandem/bench/machine.h"
 
 namespace tandem::cli {
 namespace {
@@ -49,8 +49,8 @@ class Doctor : public Command {
     app.footer("Examples:\n  tandem doctor\n  tandem doctor --json");
   }
   void run() override {
-    const nlohmann::json report = runtime::machine_report();
-    std::cout << (json_ ? report.dump(2) + "\n" : runtime::machine_text(report));
+    const nlohmann::json report = bench::machine_report();
+    std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
   }
 
  private:

@@ -71,7 +71,7 @@ void ProgramWatch::take(Fd& fd, std::string& into, size_t keep) {
   }
 }
 
-// The first line says that the program has run to its end; then comes the question; the second line is its answer.
+// The first line says that the program has run to its end. Then we ask the question. The second line is its answer.
 void ProgramWatch::converse(const std::string& question) {
   take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
   const size_t ready = channel_text_.find('\n');

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A switch of a model's weights between two layouts, as a run makes it after each update. The target starts as rubbish and must end as
 // the checkpoint loaded in its layout. Measured is the slowest rank, from a barrier on.
+#include "tandem/bench/switch.h"
+
 #include <ATen/ops/equal.h>
 
 #include <nlohmann/json.hpp>
@@ -8,17 +10,16 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/bench/report.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/reshard/plan_weights.h"
-#include "tandem/runtime/bench/bench.h"
-#include "tandem/runtime/bench/report.h"
 #include "tandem/runtime/launch.h"
 
-namespace tandem::runtime {
+namespace tandem::bench {
 namespace {
 
 struct Question {
@@ -26,8 +27,8 @@ struct Question {
   model::Layout from, to;
 };
 
-Question question_of(const BenchOptions& o) {
-  Question q{model::read_config(o.model), model::parse_layout(o.from_layout, "--from"), model::parse_layout(o.to_layout, "--to")};
+Question question_of(const SwitchOptions& o) {
+  Question q{model::read_config(o.model), model::parse_layout(o.from, "--from"), model::parse_layout(o.to, "--to")};
   model::check_layout(q.from, q.config, model::Use::kTraining, "--from");
   model::check_layout(q.to, q.config, model::Use::kRollout, "--to");
   return q;
@@ -57,7 +58,7 @@ void check(const model::ModelOnRank& got, const model::ModelOnRank& loaded) {
                  " is not as the checkpoint has it");
 }
 
-Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& world) {
+Figures switch_on_rank(const SwitchOptions& o, const Question& q, comm::Group& world) {
   check_ranks(q, world.size());
   const model::kernel::Gemm gemm(model::dtype_of(o.dtype, "--dtype"), true);  // nothing is multiplied: no kernel has to be chosen
   Weights source(q, q.from, gemm, world), target(q, q.to, gemm, world), loaded(q, q.to, gemm, world);
@@ -92,21 +93,29 @@ Figures switch_on_rank(const BenchOptions& o, const Question& q, comm::Group& wo
 
 }  // namespace
 
-nlohmann::json bench_switch(const BenchOptions& o) {
+void describe(OptionVisitor& field, SwitchOptions& o) {
+  field("from", o.from, "Layout of training, such as dp2,pp2");
+  field("to", o.to, "Layout of generation, on as many ranks");
+  field("ranks", o.ranks, "Ranks as threads, 0 is two; mpirun gives them itself", at_least(0));
+  field("bucket_mib", o.bucket_mib, "Most staging memory of a rank", at_least(1));
+  describe(field, static_cast<Common&>(o));
+}
+
+nlohmann::json switch_weights(const SwitchOptions& o) {
   const Question question = question_of(o);
   config::RunConfig config;
-  config.parallel.ranks = ranks_of(o);
+  config.parallel.ranks = local_ranks(o.ranks);
   config.parallel.threads = o.threads;
   Figures figures;
-  launch_ranks(config, [&](comm::Group& world) {
+  runtime::launch_ranks(config, [&](comm::Group& world) {
     Figures mine = switch_on_rank(o, question, world);
     if (world.rank() == 0) figures = std::move(mine);
   });
   if (figures.empty()) return {};
   const char* const are = comm::mpi_launched() ? "processes" : "threads";
-  return bench_report("switch", {{"model", o.model}, {"dtype", o.dtype}, {"from", model::to_string(question.from)},
+  return report("switch", {{"model", o.model}, {"dtype", o.dtype}, {"from", model::to_string(question.from)},
                                  {"to", model::to_string(question.to)}, {"ranks", question.from.world()}, {"ranks_are", are},
                                  {"bucket_mib", o.bucket_mib}, {"threads", o.threads}, {"repeats", o.repeats}}, figures);
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::bench

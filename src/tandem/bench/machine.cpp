@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/cli/machine.h"
+#include "tandem/bench/machine.h"
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
@@ -18,7 +18,7 @@
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/rows.h"
 
-namespace tandem::cli {
+namespace tandem::bench {
 
 using nlohmann::json;
 
@@ -122,4 +122,4 @@ std::string machine_text(const json& report) {
   return out.str();
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::bench

@@ -2,7 +2,7 @@
 // A batch goes from one stage to the next. Samples have tokens, log-probabilities and three numbers; each rank makes as many of them,
 // rising by id. With equal layouts the next stage wants a sample where it was made, with unequal ones on rank id mod ranks: with two
 // ranks, half of what each has moves. Measured is all of it, from columns in memory to rows that the next stage can read.
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/bench/tensor_cache.h"
 
 #include <ATen/ops/empty.h>
 #include <unistd.h>
@@ -15,12 +15,12 @@
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/base/strings.h"
+#include "tandem/bench/report.h"
 #include "tandem/comm/launch.h"
-#include "tandem/runtime/bench/bench.h"
-#include "tandem/runtime/bench/report.h"
+#include "tandem/queue/tensor_cache.h"
 #include "tandem/runtime/launch.h"
 
-namespace tandem::runtime {
+namespace tandem::bench {
 namespace {
 
 using data::SampleId;
@@ -119,7 +119,7 @@ struct Handover {
 
 class StageBench {
  public:
-  StageBench(const BenchOptions& options, comm::Group& world, bool ragged)
+  StageBench(const TensorCacheOptions& options, comm::Group& world, bool ragged)
       : world_(world), workload_{options.samples, options.seq, ragged, static_cast<uint64_t>(options.seed)} {
     for (int r = 0; r < world.size(); ++r) ranks_.push_back(r);
     cache_.share_memory(world);
@@ -186,7 +186,15 @@ void record(comm::Group& world, const Handover& mine, const std::string& prefix,
 
 }  // namespace
 
-nlohmann::json bench_tensor_cache(const BenchOptions& o) {
+void describe(OptionVisitor& field, TensorCacheOptions& o) {
+  field("samples", o.samples, "Samples of the batch, over all ranks", at_least(1));
+  field("seq", o.seq, "Tokens of a sample; ragged ones have an eighth of it or more", at_least(8));
+  field("ranks", o.ranks, "Ranks as threads, 0 is two; mpirun gives them itself", at_least(0));
+  field("seed", o.seed, "Seed of the workload", at_least(0));
+  describe(field, static_cast<Common&>(o));
+}
+
+nlohmann::json tensor_cache(const TensorCacheOptions& o) {
   if (o.ranks == 1 && !comm::mpi_launched()) throw UserError("--ranks", "1 rank has nobody to send to", "2 or more");
   const double batch_bytes = static_cast<double>(o.samples) * static_cast<double>(o.seq) * (sizeof(int64_t) + sizeof(float));
   const double memory_bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
@@ -195,10 +203,10 @@ nlohmann::json bench_tensor_cache(const BenchOptions& o) {
                     join_text("a batch has ", batch_bytes / 1e9, " GB, this machine ", memory_bytes / 1e9),
                     "a batch of at most a quarter of it");
   config::RunConfig config;
-  config.parallel.ranks = ranks_of(o);
+  config.parallel.ranks = local_ranks(o.ranks);
   Figures figures;
   int ranks = 0;
-  launch_ranks(config, [&](comm::Group& world) {
+  runtime::launch_ranks(config, [&](comm::Group& world) {
     Figures mine;
     for (const bool ragged : {false, true}) {
       StageBench bench(o, world, ragged);
@@ -212,8 +220,8 @@ nlohmann::json bench_tensor_cache(const BenchOptions& o) {
   });
   if (ranks == 0) return {};
   const char* const are = comm::mpi_launched() ? "processes" : "threads";
-  return bench_report("tensor_cache", {{"samples", o.samples}, {"seq", o.seq}, {"ranks", ranks}, {"ranks_are", are}, {"seed", o.seed},
+  return report("tensor_cache", {{"samples", o.samples}, {"seq", o.seq}, {"ranks", ranks}, {"ranks_are", are}, {"seed", o.seed},
                                        {"repeats", o.repeats}}, figures);
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::bench
