@@ -85,4 +85,6 @@ Algorithm algorithm_of(const Options& o) {
   return algorithm;
 }
 
+void check_words(const Options& options) { (void)algorithm_of(options); }
+
 }  // namespace tandem::algo

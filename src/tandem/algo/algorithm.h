@@ -38,11 +38,6 @@ struct Algorithm {
   bool needs_reference() const { return kl_coef != 0; }
 };
 
-/// Names of the published algorithms that are values of Options.
-std::vector<std::string> algorithm_names();
-/// The settings of a published algorithm; a configuration starts from them and changes what it names.
-/// Errors: UserError with the nearest name.
-Options named_algorithm(const std::string& name);
 /// Errors: UserError for an unknown word.
 Algorithm algorithm_of(const Options& options);
 

@@ -3,6 +3,7 @@
 // The algorithm of a run as its recipe spells it; algorithm.h has it as a value.
 
 #include <string>
+#include <vector>
 
 #include "tandem/base/options.h"
 
@@ -21,5 +22,13 @@ struct Options {
   double scale_tokens = 1024;
 };
 void describe(OptionVisitor& field, Options& o);
+
+/// Names of the published algorithms that are values of Options.
+std::vector<std::string> algorithm_names();
+/// The settings of a published algorithm; a configuration starts from them and changes what it names.
+/// Errors: UserError with the nearest name.
+Options named_algorithm(const std::string& name);
+/// Errors: UserError for an unknown word.
+void check_words(const Options& options);
 
 }  // namespace tandem::algo

@@ -3,6 +3,7 @@
 // The kinds of failure. The type says whose fault it is; main() turns it into a line and an exit code.
 
 #include <exception>
+#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -40,6 +41,9 @@ class Interrupted : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// True once the user asked to stop (SIGINT, SIGTERM). May be empty.
+using StopRequested = std::function<bool()>;
 
 /// What main() returns for an error.
 inline int exit_code_of(const std::exception& error) {

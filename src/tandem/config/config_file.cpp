@@ -144,7 +144,7 @@ void validate(const RunConfig& c, const std::string& where) {
     if (on && c.parallel.placement == "split")
       throw UserError(where, join_text("memory.offload_train_", name, " is on, and a split placement never generates where it trains"),
                       "false, or another parallel.placement");
-  (void)algo::algorithm_of(c.algo);
+  algo::check_words(c.algo);
 }
 
 std::string to_yaml(const RunConfig& config) {

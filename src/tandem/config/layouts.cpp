@@ -62,6 +62,13 @@ Layouts layouts_of(const RunConfig& c, int world) {
   return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
 }
 
+int planned_ranks(const RunConfig& config) {
+  const ParallelOptions& p = config.parallel;
+  const int train = ranks_of(p.train_layout, "parallel.train_layout"), rollout = ranks_of(p.rollout_layout, "parallel.rollout_layout");
+  const int both = p.placement == "split" ? train + rollout : std::max(train, rollout);
+  return p.ranks > 1 ? static_cast<int>(p.ranks) : std::max(both, 1);
+}
+
 planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool replay) {
   return planner::schedule_for({layouts.placement, c.staleness(), replay, c.algo.kl_coef != 0, c.schedule.old_logprobs == "recompute",
                                 scores_in_stage(c), start_is_reference(c)});

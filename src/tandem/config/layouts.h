@@ -16,6 +16,9 @@ struct Layouts {
 /// Of a run of that many ranks. Errors: UserError naming the option.
 Layouts layouts_of(const RunConfig& config, int world);
 
+/// As many as parallel.ranks, or as the layouts together have: a recipe for mpirun leaves the number to it.
+int planned_ranks(const RunConfig& config);
+
 /// What runs when. `replay`: batches come from an earlier run.
 planner::Schedule schedule_of(const RunConfig& config, const Layouts& layouts, bool replay);
 

@@ -43,48 +43,51 @@ class Builder {
     const Placement& p = needs_.placement;
     const bool ahead_of_training = p.is_split() && needs_.staleness > 0 && !needs_.replay;
     schedule_.name = needs_.replay ? "replay" : ahead_of_training ? "split stale" : needs_.staleness > 0 ? "stale" : "sync";
-    const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {}, {Field::kBatch, Field::kScores}) : add_rollout();
+    const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
     const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
     std::vector<After> before_update;
     std::vector<Field> reads = {Field::kAdvantages};
     if (needs_.reference) before_update.push_back({add_reference(batch)}), reads.push_back(Field::kReferenceLogprobs);
     if (needs_.old_logprob) {
-      before_update.push_back({add(StageKind::kOldLogprob, "old_logprob", p.train, {{batch}}, {Field::kBatch}, {Field::kOldLogprobs})});
+      before_update.push_back({add(StageKind::kOldLogprob, "old_logprob", p.train, {{batch}}, {{Field::kBatch}, {Field::kOldLogprobs}})});
       reads.push_back(Field::kOldLogprobs);
     }
-    before_update.push_back({add(StageKind::kAdvantage, "advantage", p.train, {{scores}}, {Field::kScores}, {Field::kAdvantages})});
-    std::vector<After> before_meeting = {{add(StageKind::kUpdate, "train", p.train, before_update, reads, {Field::kUpdate})}};
+    before_update.push_back({add(StageKind::kAdvantage, "advantage", p.train, {{scores}}, {{Field::kScores}, {Field::kAdvantages}})});
+    std::vector<After> before_meeting = {{add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})}};
     std::vector<Field> news = {Field::kUpdate};
     if (ahead_of_training) {
-      before_meeting.push_back({add(StageKind::kAhead, "ahead", p.rollout, {{batch}}, {Field::kBatch}, {Field::kAhead})});
+      before_meeting.push_back({add(StageKind::kAhead, "ahead", p.rollout, {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
       news.push_back(Field::kAhead);
     }
-    const int meeting = add(StageKind::kMeet, "meet", all_, before_meeting, news, {Field::kMeeting});
-    const int weights = add(StageKind::kSwitch, "switch", all_, {{meeting}}, {Field::kMeeting}, {Field::kWeights});
+    const int meeting = add(StageKind::kMeet, "meet", all_, before_meeting, {news, {Field::kMeeting}});
+    const int weights = add(StageKind::kSwitch, "switch", all_, {{meeting}}, {{Field::kMeeting}, {Field::kWeights}});
     schedule_.stages[static_cast<size_t>(batch)].after = {{weights, 1}};
     return std::move(schedule_);
   }
 
  private:
-  int add(StageKind kind, const char* name, RankRange ranks, std::vector<After> after, std::vector<Field> reads, std::vector<Field> fills) {
-    schedule_.stages.push_back({kind, name, role_, ranks, std::move(after), residents_of(kind), std::move(reads), std::move(fills)});
+  struct Fields {
+    std::vector<Field> reads, fills;
+  };
+  int add(StageKind kind, const char* name, RankRange ranks, std::vector<After> after, Fields fields) {
+    schedule_.stages.push_back({kind, name, role_, ranks, std::move(after), residents_of(kind), fields.reads, fields.fills});
     return static_cast<int>(schedule_.stages.size()) - 1;
   }
   int add_rollout() {
     std::vector<Field> fills = {Field::kBatch};
     if (!needs_.reward_stage) fills.push_back(Field::kScores);
-    return add(StageKind::kRollout, "rollout", all_, {}, {Field::kWeights}, fills);
+    return add(StageKind::kRollout, "rollout", all_, {}, {{Field::kWeights}, fills});
   }
   int add_reward(int batch) {
     begin_role(RoleKind::kRewardModel, "reward_model");
-    const int stage = add(StageKind::kReward, "reward", all_, {{batch}}, {Field::kBatch}, {Field::kScores});
+    const int stage = add(StageKind::kReward, "reward", all_, {{batch}}, {{Field::kBatch}, {Field::kScores}});
     role_ = 0;
     return stage;
   }
   int add_reference(int batch) {
     begin_role(RoleKind::kReference, "reference");
     const RankRange ranks = needs_.placement.train;
-    const int stage = add(StageKind::kReference, "reference", ranks, {{batch}}, {Field::kBatch}, {Field::kReferenceLogprobs});
+    const int stage = add(StageKind::kReference, "reference", ranks, {{batch}}, {{Field::kBatch}, {Field::kReferenceLogprobs}});
     if (needs_.start_is_reference) schedule_.stages.back().needs = {Resident::kTrainWeights};
     role_ = 0;
     return stage;

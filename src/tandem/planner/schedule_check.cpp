@@ -123,7 +123,8 @@ class Check {
       filled = true;
       check_filled(reader, filler, field);
     }
-    if (!filled) refuse(join_text(stage(reader).name, " starves: it reads ", name_of(field), ", and no stage fills them"), "a stage that does");
+    if (filled) return;
+    refuse(join_text(stage(reader).name, " starves: it reads ", name_of(field), ", and no stage fills them"), "a stage that does");
   }
 
   void check_filled(int reader, int filler, Field field) const {

@@ -39,14 +39,16 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
   const model::LoraOptions& lora = parts.config.model.lora;
   if (lora.rank > 0) (void)model::lora_targets(config, lora, "model.lora_targets");
   if (ranks.trains()) {
-    train_ = std::make_unique<model::ModelOnRank>(config_, ranks.train_place(), parts.compute.train(), device::Home{memory.device, "weights", &memory.host});
+    train_ = std::make_unique<model::ModelOnRank>(config_, ranks.train_place(), parts.compute.train(),
+                                                  device::Home{memory.device, "weights", &memory.host});
     trainer_ = std::make_unique<train::Trainer>(
         options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*ranks.train_mesh, config_),
                                      memory.device, lora, static_cast<uint64_t>(parts.config.run.seed), &memory.host, train_->memory(),
                                      &parts.recorder});
   }
   if (ranks.is_first()) {
-    const planner::TrainingPlan plan{config_, ranks.train_layout, static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype())), lora,
+    const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));
+    const planner::TrainingPlan plan{config_, ranks.train_layout, element_bytes, lora,
                                      options.swap_optimizer ? train::kSwapChunkElements : 0};
     log::info("training holds on rank 0 ", planner::to_text(planner::training_memory(plan, 0)));
   }
@@ -70,7 +72,8 @@ void Actor::make_rollout_weights() {
   const reshard::Table table = reshard::table_of(config_, {1, ranks.train_layout}, {1, ranks.rollout_layout}, reshard::Part::kAll,
                                                  ranks.placement.rollout.first);
   reshard::Plan plan = reshard::make_plan(table, options);
-  if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, ranks.rollout_layout, ranks.world.rank()))) {  // cp cuts no weight
+  // Context parallelism cuts no weight.
+  if (plan.alias && lie_alike(train_->table(), model::parameter_table(config_, ranks.rollout_layout, ranks.world.rank()))) {
     rollout_ = std::make_unique<model::ModelOnRank>(config_, ranks.rollout_place(), train, train_->values());
     return;
   }
@@ -81,7 +84,8 @@ void Actor::make_rollout_weights() {
   plan_ = reshard::part_of(plan, ranks.world.rank());
   if (!ranks.rolls_out()) return;
   const bool leaves = train_ && c.memory.offload_train_param;
-  const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};  // else a start would need both
+  // Where training weights leave these start away: else a start would need room for both.
+  const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};
   rollout_ = std::make_unique<model::ModelOnRank>(config_, ranks.rollout_place(), rollout, home);
   if (leaves) hand_over_ = reshard::hand_over(*plan_, {train_->table(), *train_->memory()}, {rollout_->table(), *rollout_->memory()});
 }
@@ -141,8 +145,9 @@ void Actor::send_weights() {
 }
 
 std::string Actor::checksum() const {
-  const model::ModelOnRank* model = train_.get();
-  return model::weight_checksum(model ? model->table() : model::ParameterTable{}, model ? model->contents() : at::Tensor(), parts_.ranks.world);
+  comm::Group& world = parts_.ranks.world;
+  if (!train_) return model::weight_checksum({}, at::Tensor(), world);
+  return model::weight_checksum(train_->table(), train_->contents(), world);
 }
 
 std::vector<checkpoint::TensorInfo> Actor::tensors() const {

@@ -11,21 +11,12 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/reshard/execute.h"
 #include "tandem/reshard/hand_over.h"
-#include "tandem/policy/compute.h"
-#include "tandem/policy/ranks.h"
+#include "tandem/model/model_on_rank.h"
+#include "tandem/policy/rank.h"
 #include "tandem/policy/residency.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::policy {
-
-/// What a run works with on this rank.
-struct RunParts {
-  const config::RunConfig& config;
-  const Ranks& ranks;
-  Memory& memory;
-  Compute& compute;
-  monitor::Recorder& recorder;
-};
 
 /// Ownership  owns training weights, trainer state and, where they are not the same, the rollout's copy.
 /// Threads    one per rank; load, switch and gather are collective.

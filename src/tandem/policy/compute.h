@@ -38,7 +38,8 @@ class Compute {
 };
 
 struct Memory {
-  explicit Memory(const config::MemoryOptions& options) : device("device", options.device_mib << 20), host("host", options.host_mib << 20) {}
+  explicit Memory(const config::MemoryOptions& options)
+      : device("device", options.device_mib << 20), host("host", options.host_mib << 20) {}
 
   device::Arena device, host;
 };

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "tandem/base/stop.h"
+#include "tandem/base/error.h"
 #include "tandem/comm/mesh.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/layouts.h"

@@ -27,7 +27,8 @@ void set_scores(std::vector<data::Group>& groups, std::span<const double> scores
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
     : gemm_(serve::reward_products(options)),
-      model_(config_fitting(options.model, place.layout), place, gemm_, device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
+      model_(config_fitting(options.model, place.layout), place, gemm_,
+             device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {
   model_.load(options.model);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "tandem/algo/algorithm.h"
 #include "tandem/comm/start_skew.h"
 #include "tandem/planner/interpret.h"
 #include "tandem/policy/residency.h"

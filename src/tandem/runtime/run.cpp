@@ -43,18 +43,6 @@ void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   p.placement = "colocated";
 }
 
-// What one rank of a run has: made from the recipe, before any role.
-struct Rank {
-  Rank(const config::RunConfig& config, const config::Layouts& layouts, comm::Group& world, const model::Products& known = {})
-      : ranks(layouts, world), memory(config.memory), compute(config, world, known), parts{config, ranks, memory, compute, recorder} {}
-
-  policy::Ranks ranks;
-  policy::Memory memory;
-  policy::Compute compute;
-  monitor::Recorder recorder;
-  policy::RunParts parts;
-};
-
 // Where a run begins, as all ranks read it once. Collective: a rank that refuses takes back what it made of the run folder, and nobody
 // may read there then.
 struct Start {
@@ -78,7 +66,7 @@ void check_model(const config::RunConfig& c, const config::Layouts& layouts, con
 }
 
 RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* folder, Start& start) {
-  Rank rank(request.config, config::layouts_of(request.config, world.size()), world);
+  policy::Rank rank(request.config, config::layouts_of(request.config, world.size()), world);
   const RunSummary summary = SupervisedRun(request, rank.parts, folder, start.model_dir, start.model).run();
   start.products = rank.compute.products();  // a resumed run took those of its checkpoint
   return summary;
@@ -130,7 +118,7 @@ RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunF
   check_model(config, layouts, start.model, warm, true);
   if (warm) start = warm_start(request, world, std::move(start));
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
-  Rank rank(config, layouts, world, start.products);
+  policy::Rank rank(config, layouts, world, start.products);
   const planner::Schedule schedule = config::schedule_of(config, layouts, !request.replay.empty());
   return RlRun(request, rank.parts, folder, {start.model_dir, start.model, schedule}).run();
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tandem/config/config.h"
-#include "tandem/base/stop.h"
+#include "tandem/base/error.h"
 #include "tandem/runtime/folder/run_folder.h"
 
 namespace tandem::runtime {

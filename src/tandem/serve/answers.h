@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "tandem/base/stop.h"
+#include "tandem/base/error.h"
 #include "tandem/data/sample_store.h"
 #include "tandem/reward/rule.h"
 #include "tandem/rollout/engine.h"

@@ -7,9 +7,12 @@
 #include <functional>
 #include <span>
 
-#include "tandem/algo/algorithm.h"
 #include "tandem/train/micro_batch.h"
 #include "tandem/train/step_totals.h"
+
+namespace tandem::algo {
+struct Algorithm;
+}
 
 namespace tandem::train {
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/algorithm.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/model/lora.h"
@@ -20,6 +19,10 @@
 #include "tandem/train/optimizer.h"
 #include "tandem/train/options.h"
 #include "tandem/train/router_load.h"
+
+namespace tandem::algo {
+struct Algorithm;
+}
 
 namespace tandem::train {
 

@@ -21,7 +21,7 @@
 namespace tandem::cli {
 
 using nlohmann::ordered_json;
-using json = nlohmann::ordered_json;  // templates print keys in the order they came in
+using Object = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -32,7 +32,7 @@ struct InputBounds {
 
   explicit InputBounds(const std::string& model) {
     std::ifstream in(model + "/config.json");
-    const json config = parse_or_discard<json>(std::string(std::istreambuf_iterator<char>(in), {}));
+    const Object config = parse_or_discard<Object>(std::string(std::istreambuf_iterator<char>(in), {}));
     if (!config.is_object()) return;
     vocab_size = number(config, "vocab_size");
     context = number(config, "max_position_embeddings");
@@ -52,7 +52,7 @@ struct InputBounds {
   }
 
  private:
-  static int64_t number(const json& config, const char* key) {
+  static int64_t number(const Object& config, const char* key) {
     const auto found = config.find(key);
     return found != config.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
   }
@@ -129,7 +129,7 @@ class Generate : public Command {
     InputFile input(input_);
     std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
-    each_object(input.stream(), input.name(), [&](const json& object, const std::string& where) {
+    each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
       data::Prompt prompt;
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
@@ -192,7 +192,7 @@ class Logprobs : public Command {
     serve::Inference model(inference_);
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
-    each_object(input.stream(), input.name(), [&](const json& object, const std::string& where) {
+    each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
       const std::vector<int32_t> ids = ids_field(object, "ids", where);
       bounds.check_ids(ids, where);
       bounds.check_length(ids.size(), 0, where);

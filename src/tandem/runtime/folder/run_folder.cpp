@@ -81,7 +81,8 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
   }
 }
 
-RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bool resume) : dir_(dir), config_yaml_(config::to_yaml(config)) {
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bool resume)
+    : dir_(dir), config_yaml_(config::to_yaml(config)) {
   std::error_code absent;
   made_ = !fs::exists(path("config.yaml"), absent);
   claim_folder(dir, resume);

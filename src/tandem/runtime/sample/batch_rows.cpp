@@ -41,14 +41,10 @@ data::Group head_of(const data::Group& group) {
   return head;
 }
 
-// Ids alone.
-std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size) {
-  std::vector<data::Group> heads;
-  for (data::GroupId id : groups) {
-    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
-    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size, i);
-  }
-  return heads;
+TokenVersions versions_of(const data::Sample& sample) {
+  if (sample.versions.empty()) return {};
+  const auto [oldest, newest] = std::ranges::minmax_element(sample.versions);
+  return {*oldest, *newest};
 }
 
 std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
@@ -58,6 +54,15 @@ std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first
 }
 
 }  // namespace
+
+std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size) {
+  std::vector<data::Group> heads;
+  for (data::GroupId id : groups) {
+    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
+    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size, i);
+  }
+  return heads;
+}
 
 BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
     : ranks_(ranks),
@@ -72,13 +77,6 @@ std::vector<int> BatchRows::holders(data::GroupId group) const {
   std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % ranks_.rollout_layout.dp)];
   if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
   return ranks;
-}
-
-// Of tokens.
-BatchRows::Versions BatchRows::versions_of(const data::Sample& sample) {
-  if (sample.versions.empty()) return {};
-  const auto [oldest, newest] = std::ranges::minmax_element(sample.versions);
-  return {*oldest, *newest};
 }
 
 void BatchRows::put(const data::Group& group) {
@@ -124,7 +122,7 @@ data::Fields BatchRows::heads_of(std::span<const data::Group> groups) const {
   for (data::SampleId id : data::ids_of(heads)) {
     const auto lengths = cache_.lengths(id);
     bodies.insert(bodies.end(), lengths.begin(), lengths.end());
-    const Versions& versions = versions_.at(id);
+    const TokenVersions& versions = versions_.at(id);
     bodies.insert(bodies.end(), {versions.oldest, versions.newest});
   }
   const auto width = static_cast<int64_t>(cache_.num_fields() + kNumVersions);
@@ -268,7 +266,7 @@ int64_t BatchRows::num_prompt_tokens(const data::Group& head) const { return cac
 int64_t BatchRows::num_tokens(data::SampleId sample) const { return cache_.lengths(sample)[kResponse]; }
 
 bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version) const {
-  const Versions& all = versions_.at(sample);
+  const TokenVersions& all = versions_.at(sample);
   return num_tokens(sample) == 0 || (all.oldest == value(version) && all.newest == value(version));
 }
 
@@ -290,7 +288,5 @@ void BatchRows::drop(std::span<const data::Group> heads) {
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);
 }
-
-void BatchRows::drop(std::span<const data::GroupId> groups) { drop(bare_heads(groups, group_size_)); }
 
 }  // namespace tandem::runtime

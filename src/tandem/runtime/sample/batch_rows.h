@@ -21,6 +21,14 @@
 
 namespace tandem::runtime {
 
+/// Of a sample's tokens, if it has any.
+struct TokenVersions {
+  int64_t oldest = 0, newest = 0;
+};
+
+/// Groups of this run as heads that have nothing but ids.
+std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size);
+
 /// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
 /// Threads    one per rank; exchange, deal, gather and collect are collective.
 /// Errors     as queue::TensorCache.
@@ -67,15 +75,10 @@ class BatchRows {
   Body body(data::SampleId sample) const;
   std::string text(data::SampleId sample) const;
 
+  /// Known or not.
   void drop(std::span<const data::Group> heads);
-  /// Groups of this run, known or not.
-  void drop(std::span<const data::GroupId> groups);
 
  private:
-  struct Versions {
-    int64_t oldest = 0, newest = 0;  // of the tokens, if there are any
-  };
-  static Versions versions_of(const data::Sample& sample);
   void put(const data::Group& group);
   /// World ranks that hold the body of a group.
   std::vector<int> holders(data::GroupId group) const;
@@ -87,7 +90,7 @@ class BatchRows {
   const policy::Ranks& ranks_;
   const int64_t group_size_;
   queue::TensorCache cache_;
-  std::unordered_map<data::SampleId, Versions> versions_;
+  std::unordered_map<data::SampleId, TokenVersions> versions_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank

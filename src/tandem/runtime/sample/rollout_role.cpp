@@ -159,7 +159,7 @@ std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVe
   const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
   for (data::GroupId id : evicted)
     if (engine_) engine_->cancel(id);
-  parts_.bodies.drop(evicted);
+  parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
   return evicted;
 }
 
@@ -172,7 +172,8 @@ void RolloutRole::record(monitor::Recorder& recorder) {
   double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
   if (parts_.runs_ahead) {
     constexpr double kTickS = 1e-6;
-    const double ahead_s = static_cast<double>(comm::max_over(world, static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTickS))) * kTickS;
+    const auto ticks = static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTickS);
+    const double ahead_s = static_cast<double>(comm::max_over(world, ticks)) * kTickS;
     rollout_s += ahead_s;
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));

@@ -12,7 +12,8 @@ std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const te
   const serve::AnswerRequest request{e.model->decoder(), e.model->parameters(), parts.memory.device, &tokenizer, config.rollout.engine,
                                      config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
                                      std::move(e.stop), e.idle_engine};
-  return serve::answer_and_grade(request, std::move(e.prompts), {e.rule, config.reward.workers, config.schedule.queue.take_timeout_s}).groups;
+  const serve::Grading grading{e.rule, config.reward.workers, config.schedule.queue.take_timeout_s};
+  return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;
 }
 
 }  // namespace

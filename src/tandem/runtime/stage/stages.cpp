@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tandem/algo/advantage.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
@@ -166,7 +167,8 @@ void commit(const StepData& step, const Roles& roles) {
 
 }  // namespace
 
-std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine, std::span<const reward::Answer> answers) {
+std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine,
+                                 std::span<const reward::Answer> answers) {
   std::vector<std::vector<float>> rows(num_samples);
   if (roles.staged_reward) {
     std::vector<std::vector<float>> scored = roles.staged_reward->score(answers, roles.parts.config.train.reference_micro_batch_tokens);

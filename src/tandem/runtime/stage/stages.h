@@ -14,7 +14,6 @@
 
 #include <vector>
 
-#include "tandem/algo/algorithm.h"
 #include "tandem/data/sample_store.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/policy/actor.h"
@@ -22,6 +21,10 @@
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
+
+namespace tandem::algo {
+struct Algorithm;
+}
 
 namespace tandem::runtime {
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
 
 namespace tandem::runtime {

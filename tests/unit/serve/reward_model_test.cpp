@@ -20,7 +20,7 @@
 #include "tandem/device/process.h"
 #include "tandem/model/config.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 namespace fs = std::filesystem;
@@ -47,7 +47,8 @@ std::vector<Case> cases(const std::string& dir) {
   return all;
 }
 
-std::unique_ptr<reward::Rule> rule_of(const std::string& dir, const device::Arena& arena = device::Arena("device"), int threads = serve::kAlone) {
+std::unique_ptr<reward::Rule> rule_of(const std::string& dir, const device::Arena& arena = device::Arena("device"),
+                                      int threads = kAlone) {
   reward::Options options;
   options.model = dir;
   return reward::make_reward(options, serve::reward_models(arena, threads));
@@ -281,4 +282,4 @@ for line in open(sys.argv[1] + "/answers.jsonl"):
 }
 
 }  // namespace
-}  // namespace tandem::runtime
+}  // namespace tandem::serve

@@ -8,7 +8,7 @@
 
 #include "tandem/base/error.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 namespace {
 
 using planner::Resident;
@@ -88,4 +88,4 @@ TEST(Schedule, UnderAdaptersTheReferenceNeedsTheWeightsOfTraining) {
 }
 
 }  // namespace
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

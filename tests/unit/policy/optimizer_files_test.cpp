@@ -14,7 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/model/weight_checksum.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 namespace {
 
 using test::error_of;
@@ -272,4 +272,4 @@ TEST(WeightChecksum, IsTheSameUnderEveryLayoutAndTellsWeightsApart) {
 }
 
 }  // namespace
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -10,7 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/text/tokenizer_files.h"
 
-namespace tandem::runtime {
+namespace tandem::serve {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST_F(Prompts, WithoutTheNewOptionsTheOrderIsThatOfDataOrder) {
 }
 
 }  // namespace
-}  // namespace tandem::runtime
+}  // namespace tandem::serve
