@@ -153,12 +153,14 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches, bool replayed) co
 
 // The routers' part of a step.
 struct Trainer::Routing {
+  explicit Routing(const model::ModelConfig& config) : load(config) {}
   model::RouterLosses losses;
   RouterLoad load;
   bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
 };
 
 struct Trainer::Step {
+  Step(std::vector<MicroBatch> packed, const model::ModelConfig& config) : batches(std::move(packed)), routing(config) {}
   std::vector<MicroBatch> batches;
   StepTotals totals;
   Routing routing;
@@ -167,8 +169,8 @@ struct Trainer::Step {
 
 // An empty micro-batch does not know whether routes are replayed: the counts of all ranks say so.
 Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const {
-  Routing routing{{options_.router_z_coef / counts.tokens, options_.router_balance_coef / counts.tokens, {}, {}},
-                  RouterLoad(setup_.table.config)};
+  Routing routing(setup_.table.config);
+  routing.losses.z = options_.router_z_coef / counts.tokens, routing.losses.balance = options_.router_balance_coef / counts.tokens;
   const int64_t width = setup_.decoder.route_width();
   if (width == 0) return routing;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
@@ -219,7 +221,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   const model::RankPlace& place = setup_.decoder.place();
   comm::Group& world = *setup_.ranks.world;
   const bool speaks = place.layout.speaks(place.rank);
-  Step step{pack(rows, options_.micro_batch_tokens), {}, {{}, RouterLoad(setup_.table.config)}, {}};
+  Step step(pack(rows, options_.micro_batch_tokens), setup_.table.config);
   step.totals.counts = counts_of_all(world, speaks, rows, step.batches);
   TANDEM_CHECK(step.totals.counts.tokens > 0, "a step without a token to train on");
   share_micro_batches(setup_.decoder, step.batches);
