@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The state machine of a schedule: events go in, what may start comes out. It holds no clock, thread or communicator.
+// The state machine of a schedule: events go in, what may start comes out. It holds no clock, thread or communicator. Each rank of a run
+// drives one of its own (runtime/rl_run.cpp:run).
 //
 //   Interpreter machine(schedule, {1, steps}, rank);
 //   while (!machine.done())
@@ -44,6 +45,7 @@ class Interpreter {
 
   /// What may start now, in the order of the list. Of one rank: at most one stage.
   std::vector<StageRun> may_start() const;
+  /// Notes that the stage runs, and that it has ended; the work is the caller's.
   void start(StageRun run);
   void end(StageRun run);
   /// Whether every stage of every step has ended.
@@ -55,9 +57,9 @@ class Interpreter {
   const Stage& stage(StageRun run) const { return schedule_.stages[static_cast<size_t>(run.stage)]; }
 
  private:
-  bool takes_part(int stage) const;
-  bool is_next(int stage) const;
-  bool edges_ended(int stage, int64_t step) const;
+  bool takes_part(int stage) const;                         // true of every stage if it is for all ranks
+  bool is_next(int stage) const;                            // its ranks are idle, and have done what stands before it
+  bool edges_ended(int stage, int64_t step) const;          // but for edges to stages that it takes no part in
 
   const Schedule schedule_;
   const Steps steps_;

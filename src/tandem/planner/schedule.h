@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A schedule is data: which roles there are, which stages each step runs, on which ranks, and after what. The runtime executes
-// this value through interpret.h.
+// A schedule is data: which roles there are, which stages each step runs, on which ranks, and after what.
+// config/layouts.h:schedule_of makes it from the options. The loop of a rank (runtime/rl_run.cpp:run) executes it through interpret.h.
 //
 // Rollout is a stream beside the steps: `rollout` ends when batch k is ready, and `switch` gives the stream new weights. Where the
-// stream may go on while others train, that stretch is a stage of its own, `ahead`, which ends at a point that no clock decides.
+// stream may go on while others train, that stretch is a stage of its own, `ahead`. It ends by the number of groups that are finished, and
+// never asks whether training is done.
 
 #include <cstdint>
 #include <string>
@@ -25,7 +26,7 @@ enum class StageKind {
   kOldLogprob,  ///< log-probabilities before the update, computed anew
   kAdvantage,   ///< scores to advantages
   kUpdate,      ///< loss, gradient, optimizer
-  kAhead,       ///< generates beside the update, until batch k + 1 could be formed or the staleness rule stops it
+  kAhead,       ///< generates beside the update, until a batch of groups is finished, or none runs and the rule lets none start
   kMeet,        ///< ranks that trained and ranks that generated hear of each other
   kSwitch,      ///< the update is committed, and rollout gets its weights
 };
@@ -49,7 +50,7 @@ struct Stage {
   StageKind kind;
   std::string name;              ///< also the metric time/<name>_s and the span in the trace
   int role;                      ///< index into roles
-  RankRange ranks;               ///< those that take part; they share a communicator
+  RankRange ranks;               ///< those that take part; they share a communicator: the world, or policy/ranks.h:side
   std::vector<After> after;
   std::vector<Resident> needs;   ///< must be on the device while it runs; empty: it computes nothing there
   std::vector<Field> reads, fills;

@@ -31,8 +31,9 @@ class Actor {
   /// Names what may leave the device, as memory.offload_train_* say.
   void register_with(Residency& residency);
 
-  /// Sends the training weights to the rollout's: what rollout::switch_weights asks for. Equal layouts alias, and nothing moves. Where
-  /// training weights may leave the device they do, bucket by bucket, and the rollout's get their memory so. Collective.
+  /// Sends the training weights to the rollout's: the `move` of rollout::switch_weights. Equal layouts alias, and nothing moves. Where
+  /// training weights may leave the device they do, bucket by bucket, and the rollout's get their memory so: in the hooks that it gives
+  /// reshard::execute, on this thread. Collective over the world.
   void send_weights();
   bool aliased() const { return !plan_; }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which memory of a rank is on the device in which stage: the state machine of docs/design/offload.md.
+// runtime/rl_run.cpp:enter asks it before each stage.
 //
-//   rollout     rollout weights, KV cache            reference   reference weights
-//   train       weights, gradients, optimizer        switch      weights, handed over bucket by bucket
+//   rollout, ahead   rollout weights, KV cache       reference   reference weights
+//   train            weights, gradients, optimizer   switch      weights, handed over bucket by bucket
 //
 // Each stage says what it needs (planner/schedule.h). What may leave does so when a stage begins that needs other memory.
 

@@ -2,6 +2,7 @@
 #pragma once
 // StaleSync's staleness rule as pure functions: which groups may start, be taken, be dropped or waited for. The bound they keep, that
 // no group is trained more than S updates after its first token, is proved in docs/design/staleness.md.
+// SampleQueue asks them under its lock.
 //
 //   version        counts optimizer updates
 //   lag            version before the update that trains a group - version at the group's first token

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where samples wait between stages: a table keyed by sample. Bounded by staleness, not by memory.
+// Where samples wait between stages: a table keyed by sample. Bounded by staleness, not by memory. It sends nothing. In a run each rank has
+// one, of heads alone (runtime/sample/rollout_role.h). All are equal when a batch is chosen, so ranks choose the same without a word.
 //
 //   while (step < steps) {                                          // one rank, one thread; all ranks alike
 //     for (int64_t n = queue.num_may_start(); n > 0; --n) {

@@ -25,7 +25,8 @@ struct ExecuteOptions {
   /// receiver widens from it, and what a rank takes from itself is converted in the same way.
   at::ScalarType dtype;
   /// Called in turn for each bucket, on the calling thread: before any target of the bucket is written, and once nothing of the
-  /// bucket will be read or written again. An exception ends the switch.
+  /// bucket will be read or written again. An exception ends the switch. policy/actor.cpp:send_weights gives memory to the target in the
+  /// one, and takes it from the source in the other; they send nothing.
   std::function<void(size_t bucket)> before_bucket = {}, after_bucket = {};
   device::Arena* arena = nullptr;  ///< counts the staging; may be null
 };

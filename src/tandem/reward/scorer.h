@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Grades groups in threads of its own, beside generation.
+// Grades groups in threads of its own, beside generation: for rollout (runtime/sample/rollout_role.h) and for evaluation
+// (serve/answers.h).
 
 #include <condition_variable>
 #include <deque>

@@ -102,8 +102,8 @@ class Engine {
   bool reclaim_prompt();
   Plan plan_step();
   void keep_routes(const Plan& plan, const at::Tensor& recorded_TX);
-  void sample_rows(const Plan& plan, const at::Tensor& hidden);
-  void draw_rows(const std::vector<Row>& rows);
+  void sample_rows(const Plan& plan, const at::Tensor& hidden);  // gathers logits over TP, then draw_rows
+  void draw_rows(const std::vector<Row>& rows);                  // a token for each row; the last pipeline stage tells the others
   void append(Sequence& sequence, const Drawn& drawn);
   void retire_finished();
   std::vector<data::GroupId> ids_of_jobs(const std::function<bool(const Job&)>& wanted) const;

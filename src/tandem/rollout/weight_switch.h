@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How engines of several ranks come to new weights: all or none of them.
+// How engines of several ranks come to new weights: all or none of them. The engine drops its weights, `move` sends the new ones. All ranks
+// meet in a barrier, then the engine takes them with their version. runtime/stage/stages.cpp:switch_weights gets here through the source.
 
 #include <functional>
 

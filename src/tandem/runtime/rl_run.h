@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One rank of an RL run: owns the roles and goes through the schedule.
+//
+//   run           the loop: planner/interpret.h says which stage is next
+//   perform       memory for the stage (policy/residency.h), then the stage (stage/stages.h)
+//   finish_step   what the step leaves (stage/step_record.h, folder/ledger.h); conclude_step evaluates and saves
 
 #include <memory>
 #include <optional>
@@ -23,6 +27,7 @@ struct RunStart {
   planner::Schedule schedule;
 };
 
+/// Called by  run.cpp, on every rank.
 /// Threads    one per rank; all ranks make the same calls.
 /// Errors     as run_rl.
 /// Read next  stage/stages.h, sample/rollout_role.h, folder/ledger.h

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Answers to held-out problems under given weights, graded.
+// Answers to held-out problems under given weights, graded: evaluation, of a run between its steps (runtime/stage/evaluator.h) and alone
+// (inference.h). Rollout for training is runtime/sample/rollout_role.h.
 
 #include <functional>
 #include <vector>
@@ -50,7 +51,8 @@ struct Graded {
   std::vector<data::Group> groups;
   double tokens_per_s = 0;             ///< sampled, while they were generated
 };
-/// The same, each group graded beside generation. `graded` hears of each in order.
+/// The same, each group graded beside generation by a Scorer of its own. `graded` hears of each in order. It talks to nobody but the
+/// engine's peers.
 /// Errors: as answer_prompts; what the rule throws; PeerError at the timeout.
 Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
                         const std::function<void(const data::Group&)>& graded = {});

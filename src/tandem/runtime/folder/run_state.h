@@ -19,7 +19,8 @@
 
 namespace tandem::runtime {
 
-/// Equal on every rank, but for the sinks' offsets and the queue to be saved, which rank 0 has.
+/// Equal on every rank, but for the sinks' offsets and the queue to be saved, which rank 0 has. In memory: the loops of rl_run.h and
+/// supervised_run.h change it between steps, and StateFiles::save writes it.
 struct RunState {
   int64_t step = 0;                  ///< last finished optimizer step
   int64_t version = 0;               ///< policy version after it

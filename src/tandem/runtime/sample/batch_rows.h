@@ -7,7 +7,11 @@
 //   keep       a group as the engine ends it: its body stays here
 //   exchange   graded groups, as heads, to the queues of all ranks
 //   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already
+//   collect    log-probabilities of a batch to rank 0
+//   gather     bodies to rank 0, for a checkpoint
 //   drop       trained or evicted
+//
+// deal, gather and collect ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
 
 #include <functional>
 #include <set>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whole groups between ranks. The bodies of a run's samples travel by session/batch_rows.h.
+// Whole groups between ranks, for evaluation (stage/evaluator.h). The bodies of a run's samples travel by batch_rows.h.
 
 #include <vector>
 

@@ -3,8 +3,11 @@
 // The rollout role: starts as many groups as the staleness rule lets it, generates, has them scored beside generation, and
 // puts them into the queue.
 //
-//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of heads
-//   gives     scored groups to the queue    woken by   the loop of the run
+//   takes     prompts, in stream order      waits for  the engine's peers and, each round, the exchange of heads
+//   gives     scored groups to the queue    called by  stage/stages.cpp, through SampleSource
+//
+// A round (run_round): the engine draws some tokens; groups that have their scores by then go to all peers, as heads. Each peer puts them
+// into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate.
 
 #include <memory>
 #include <optional>

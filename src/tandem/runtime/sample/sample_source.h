@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the batches of a run come from: rollout and its queue, or an earlier run.
+// Where the batches of a run come from: rollout and its queue (rollout_role.h), or an earlier run (replay.h). stage/stages.cpp calls it as
+// `roles.source`.
 
 #include <cstddef>
 #include <functional>
@@ -19,7 +20,8 @@ struct SourceState {
   std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
 };
 
-/// Threads    one per rank; all ranks make the same calls, which are collective, but for run_ahead().
+/// Threads    one per rank; all ranks make the same calls, which are collective over the world. run_ahead() is for the ranks that generate,
+///            and collective over their side.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
@@ -32,11 +34,11 @@ class SampleSource {
   virtual void run_ahead() = 0;
   /// After run_ahead(): the other ranks hear of it.
   virtual void meet() = 0;
-  /// The update of `step` led to `after`. Returns the groups that would now be too old.
+  /// The update of `step` led to `after`. Returns the groups that would now be too old. The stage `switch` calls it before switch_weights.
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
-  /// rollout/weight_switch.h
+  /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/weight_switch.h has the order.
   virtual void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) = 0;
-  /// Metrics of a step that is over.
+  /// Metrics of a step that is over; stage/step_record.h calls it.
   virtual void record(monitor::Recorder& recorder) = 0;
   virtual SourceState state() = 0;
   virtual void restore(SourceState state) = 0;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the stages of a step do: functions over the data of the step and the roles of the run.
+// What the stages of a step do: functions over the data of the step and the roles of the run. The loop in rl_run.cpp calls run_stage;
+// each function calls the role that does the work.
 //
-//   rollout    prompts -> groups -> scores -> queue      until a batch is ready
-//   replay     the batch of an earlier run               instead
+//   rollout    prompts -> groups -> scores -> queue      until a batch is ready; then its rows are dealt to the ranks that train
+//   replay     the batch of an earlier run               instead; dealt alike
 //   reward     scores of a reward model                  placement fully_colocated; else beside generation
 //   reference  log-probabilities under the reference     if the loss has a KL term
+//   old_logprob  log-probabilities before the update     if the recipe computes them anew
 //   advantage  scores -> advantages
 //   train      loss, gradient, one optimizer update
 //   ahead      rollout for the next batch                on other ranks than train, beside it
 //   meet       log-probabilities to rank 0; what ran ahead to all
-//   switch     the update is committed; the new weights go to the rollout
+//   switch     the update is committed to the source; then the new weights go to the rollout
 
 #include <vector>
 
@@ -36,7 +38,7 @@ struct StepData {
   data::Batch batch;                             ///< heads: their bodies are in BatchRows
   std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
   std::vector<double> advantages;                ///< one per sample, where this rank trains
-  std::vector<int> owners;                       ///< the data-parallel rank that trains a row
+  std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
   train::StepReport report;
   std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update; on rank 0
@@ -51,8 +53,8 @@ struct Roles {
   policy::Actor& actor;
   const model::ModelOnRank* reference;        ///< null: the loss needs none, or takes the start under its adapters
   const policy::StagedReward* staged_reward;  ///< where the schedule has a stage for it, on ranks that train
-  SampleSource& source;
-  BatchRows& bodies;
+  SampleSource& source;                       ///< a RolloutRole, or a Replay
+  BatchRows& bodies;                          ///< tokens and what goes with them, on the ranks that have them
   const serve::PromptStream& prompts;
   data::SampleStore* store;                   ///< on rank 0
 };
@@ -61,7 +63,8 @@ struct Roles {
 /// Errors: as run_rl.
 bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
-/// The weights of training go to the rollout, which has `version` from then on. Collective.
+/// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
+/// it, too, and an evaluation that a reward model scored. rollout/weight_switch.h has the order. Collective over the world.
 void switch_weights(const Roles& roles, data::PolicyVersion version);
 
 /// The reward model's scores of all samples in order, on all ranks; this one asks it about `answers`, which are `mine`. Collective.

@@ -9,7 +9,7 @@
 
 namespace tandem::text {
 
-/// In the order of use. Errors of its reader: see tokenizer_json.h.
+/// In the order of use. Errors of its reader: see json_part.h.
 struct DecodeSpec {
   bool byte_level = true;           ///< names are over GPT-2's alphabet and stand for bytes; nothing below applies
   std::vector<std::pair<std::string, std::string>> replaces;  ///< in each name, second for first
