@@ -107,8 +107,9 @@ void Actor::register_with(Residency& residency) {
     residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); },
                    [=] { return trainer->release_gradients(), int64_t{0}; }, [=] { return trainer->back_gradients(), int64_t{0}; }});
   if (m.offload_train_optimizer && !trainer->options().swap_optimizer)  // else it is on the host anyway
-    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); },
-                   [=] { return trainer->optimizer().leave_device(); }, [=] { return trainer->optimizer().come_back(); }});
+    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().state().is_away(); },
+                   [=] { return trainer->optimizer().state().leave_device(); },
+                   [=] { return trainer->optimizer().state().come_back(); }});
 }
 
 void Actor::load(const std::string& dir) {

@@ -63,7 +63,7 @@ struct TrainerSetup {
   const model::ParameterTable& table;
   const model::Decoder& decoder;
   at::Tensor values;                ///< flat, compute dtype
-  Optimizer::Ranks ranks;
+  Ranks ranks;
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
@@ -75,7 +75,7 @@ struct TrainerSetup {
 /// Ownership  owns gradients and optimizer state; uses the flat values.
 /// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).
 /// Errors     UserError if loss or gradient is not finite; the weights are then unchanged.
-/// Read next  micro_batch.h (packing), optimizer.h (the update), algo/policy_loss.h
+/// Read next  micro_batch.h (packing), objective.h (the loss), optimizer.h (the update)
 class Trainer {
  public:
   /// Errors: as check_options.
@@ -84,7 +84,7 @@ class Trainer {
   /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
   void start();
   /// Reads the state of a trainer with the same options, after start().
-  void restore(int64_t num_steps, const Optimizer::ReadPiece& read) { optimizer_.restore(num_steps, read); }
+  void restore(int64_t num_steps, const ReadPiece& read) { optimizer_.restore(num_steps, read); }
   /// To be called when all ranks were restored; collective.
   void share_values();
 
