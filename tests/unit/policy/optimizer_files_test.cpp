@@ -13,6 +13,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/model/weight_checksum.h"
+#include "tandem/train/optimizer.h"
 
 namespace tandem::policy {
 namespace {
