@@ -41,10 +41,16 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
   if (ranks.trains()) {
     train_ = std::make_unique<model::ModelOnRank>(config_, ranks.train_place(), parts.compute.train(),
                                                   device::Home{memory.device, "weights", &memory.host});
-    trainer_ = std::make_unique<train::Trainer>(
-        options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*ranks.train_mesh, config_),
-                                     memory.device, lora, static_cast<uint64_t>(parts.config.run.seed), &memory.host, train_->memory(),
-                                     &parts.recorder});
+    trainer_ = std::make_unique<train::Trainer>(options, train::TrainerSetup{.table = train_->table(),
+                                                                             .decoder = train_->decoder(),
+                                                                             .values = train_->values(),
+                                                                             .ranks = train::Ranks::in(*ranks.train_mesh, config_),
+                                                                             .arena = memory.device,
+                                                                             .lora = lora,
+                                                                             .seed = static_cast<uint64_t>(parts.config.run.seed),
+                                                                             .host = &memory.host,
+                                                                             .home = train_->memory(),
+                                                                             .recorder = &parts.recorder});
   }
   if (ranks.is_first()) {
     const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));
