@@ -17,7 +17,6 @@ namespace tandem::data {
 
 using tandem::GroupId;
 using tandem::PolicyVersion;
-using tandem::ReplicaId;
 using tandem::SampleId;
 using tandem::StepId;
 

@@ -14,7 +14,7 @@
 
 namespace tandem::reward {
 
-/// Of the rule `model`, which is made above this module: runtime/reward_model/reward_model.h.
+/// Of the rule `model`, which is made above this module: serve/reward_model.h.
 struct ModelOptions {
   std::string model;
   std::string model_dtype = "float32";

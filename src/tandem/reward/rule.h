@@ -73,7 +73,7 @@ class FunctionRule : public Rule {
 
 std::vector<std::string> rule_names();
 
-/// Makes the rule `model`: what runs a model is above this module (runtime/reward_model/reward_model.h).
+/// Makes the rule `model`: what runs a model is above this module (serve/reward_model.h).
 using ModelRuleMaker = std::function<std::unique_ptr<Rule>(const Options&)>;
 
 /// One rule from `name` or `name(option=value, ...)`. Errors: UserError with the nearest name, and for `model` without a maker.

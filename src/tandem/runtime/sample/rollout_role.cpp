@@ -14,17 +14,11 @@ namespace {
 constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
-queue::Needs queue_needs(const RolloutParts& parts) {
-  queue::Needs needs;
-  if (!parts.reward && config::scores_in_stage(parts.config)) needs.batch = {"response_ids"};
-  return needs;
-}
-
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
-      queue_(parts.config.schedule.queue, queue_needs(parts)),
+      queue_(parts.config.schedule.queue, parts.reward || !config::scores_in_stage(parts.config)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
@@ -126,9 +120,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
     TANDEM_CHECK(may_go_on(parts_.ranks.world) || queue_.batch_ready(), "no batch is ready, no group runs and none may start");
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
-  std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, step);
-  TANDEM_CHECK(batch, "the queue is closed");
-  return batch;
+  return queue_.take(step);
 }
 
 void RolloutRole::run_ahead() {
@@ -193,9 +185,7 @@ SourceState RolloutRole::state() {
   parts_.bodies.gather(queue_.finished());
   SourceState state{next_group_, {}};
   if (parts_.ranks.is_first())
-    state.queue = queue_.state([&](const data::Fields& heads) {
-      return data::fields_of(parts_.bodies.complete(data::groups_of(heads)));
-    });
+    state.queue = queue_.state([&](data::Group head) { return std::move(parts_.bodies.complete({std::move(head)}).front()); });
   return state;
 }
 
@@ -203,10 +193,9 @@ SourceState RolloutRole::state() {
 void RolloutRole::restore(SourceState state) {
   next_group_ = state.next_group;
   if (state.queue.empty()) return;
-  again_ = queue_.restore(state.queue, [&](const data::Fields& rows) {
-    std::vector<data::Group> groups = data::groups_of(rows);
-    for (data::Group& group : groups) parts_.bodies.restore(group);
-    return data::fields_of(groups);
+  again_ = queue_.restore(state.queue, [&](data::Group group) {
+    parts_.bodies.restore(group);
+    return group;
   });
 }
 
