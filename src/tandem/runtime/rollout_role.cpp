@@ -21,10 +21,11 @@ RolloutRole::RolloutRole(RankContext& context, const RolloutParts& parts)
       stop_ids_(stop_ids(parts.config.eos_ids, &parts.tokenizer)),
       stop_matchers_(stop_matchers(&parts.tokenizer, context.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, context.config.reward.workers);
-  if (parts.decoder)
-    engine_.emplace(context.config.rollout.engine,
-                    rollout::EngineSetup{*parts.decoder, context.device, context.recorder,
-                                         std::min(parts.tokenizer.vocab_size(), parts.config.vocab_size), parts.max_context_tokens});
+  if (!parts.decoder) return;
+  engine_.emplace(context.config.rollout.engine,
+                  rollout::EngineSetup{*parts.decoder, context.device, context.recorder,
+                                       std::min(parts.tokenizer.vocab_size(), parts.config.vocab_size), parts.max_context_tokens});
+  groups_.emplace(*engine_);
 }
 
 void RolloutRole::start(data::GroupId id) {
@@ -32,7 +33,7 @@ void RolloutRole::start(data::GroupId id) {
   // Groups go round the data-parallel replicas; every rank's queue knows of all.
   if (!engine_ || value(id) % context_.rollout_layout.dp != context_.rollout_layout.dp_rank(context_.rollout_rank())) return;
   const int64_t group_size = context_.config.schedule.queue.group_size;
-  rollout::Request request;
+  rollout::GroupRequest request;
   request.group.id = id;
   request.group.prompt = parts_.prompts.at_position(value(id));
   request.num_samples = group_size;
@@ -42,7 +43,7 @@ void RolloutRole::start(data::GroupId id) {
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = context_.config.schedule.routing_replay;
-  engine_->admit(std::move(request));
+  groups_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
@@ -66,7 +67,7 @@ void RolloutRole::generate() {
     if (!generating_) break;
     if (alone && context_.stop_requested && context_.stop_requested()) break;
     engine_->step();
-    for (data::Group& group : engine_->finished()) {
+    for (data::Group& group : groups_->finished()) {
       fill_text(group, parts_.tokenizer, context_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
@@ -149,7 +150,7 @@ void RolloutRole::tell_ahead() {
 }
 
 std::vector<data::GroupId> RolloutRole::without_token() {
-  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
+  const std::vector<data::GroupId> mine = context_.speaks_for_rollout() ? groups_->without_token() : std::vector<data::GroupId>();
   return exchange_ids(context_.world, mine);
 }
 
@@ -168,7 +169,7 @@ void RolloutRole::release_memory() { engine_->release_memory(); }
 
 void RolloutRole::cancel(const std::vector<data::GroupId>& groups) {
   if (!engine_) return;
-  for (data::GroupId id : groups) engine_->cancel(id);
+  for (data::GroupId id : groups) groups_->cancel(id);
 }
 
 void RolloutRole::restore(int64_t next_group, std::vector<data::GroupId> again) {

@@ -13,6 +13,7 @@
 
 #include "tandem/queue/sample_queue.h"
 #include "tandem/reward/scorer.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/rollout/weight_switch.h"
 #include "tandem/runtime/context.h"
 #include "tandem/runtime/session/batch_rows.h"
@@ -84,6 +85,7 @@ class RolloutRole {
   RankContext& context_;
   RolloutParts parts_;
   std::optional<rollout::Engine> engine_;  // where this rank generates
+  std::optional<rollout::GroupAssembly> groups_;  // of its sequences
   std::optional<reward::Scorer> scorer_;  // where there is a rule
   std::vector<data::Group> unscored_;     // where there is none: groups for the queue
   std::vector<int32_t> stop_ids_;

@@ -63,6 +63,16 @@ class Bench : public Command {
     train->add_flag("--swap-optimizer", options_.swap_optimizer, "Keep the optimizer's state in host memory");
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json --train-layout dp2");
 
+    CLI::App* scheduler = add_modelless(app, "scheduler", "What scheduling a step of generation costs the host", runtime::bench_scheduler);
+    add_checked(*scheduler, "--sequences", &options_.sequences, "Sequences that run at a time; 0 is 128", at_least(0));
+    add_count(*scheduler, "--gens", options_.gens, "Responses per prompt");
+    add_count(*scheduler, "--prompt-len", options_.prompt_len, "Tokens of a prompt");
+    add_checked(*scheduler, "--new", &options_.response_tokens, "Tokens of a response: this or down to half of it; 0 is 64", at_least(0));
+    add_seed(*scheduler);
+    scheduler->footer(
+        "us_per_step: planning and completing a step, over all steps; decode_us_per_step: over those of one token for each sequence.\n"
+        "Example:\n  tandem bench scheduler --sequences 128 --gens 8 --prompt-len 128 --new 256");
+
     cache_ = add_modelless(app, "tensor_cache", "A batch from one stage to the next, among ranks", runtime::bench_tensor_cache);
     add_count(*cache_, "--samples", options_.samples, "Samples of the batch, over all ranks");
     add_checked(*cache_, "--seq", &options_.seq, "Tokens of a sample; ragged ones have an eighth of it or more", at_least(8));

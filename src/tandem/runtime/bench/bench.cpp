@@ -17,7 +17,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 #include "tandem/model/flops.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/runtime/bench/report.h"
 #include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/runtime/run.h"
@@ -185,21 +185,22 @@ Generated generate(Bench& bench, const std::vector<int64_t>& lengths) {
   rollout::Engine engine(engine_options,
                          {bench.model.decoder(), bench.arena, recorder, bench.model.config().vocab_size, o.prompt_len + longest});
   engine.switch_weights(bench.model.parameters(), data::PolicyVersion{0});
+  rollout::GroupAssembly groups(engine);
   Generated out;
   const double begin = now_s();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    rollout::Request request;
+    rollout::GroupRequest request;
     request.group.id = data::GroupId{static_cast<int64_t>(i)};
     request.group.prompt.ids = bench.random_ids(o.prompt_len, i);
     request.first_sample = static_cast<int64_t>(i);
     request.sampling.max_new_tokens = lengths[i];
     request.sampling.ignore_eos = true;
     request.seed = static_cast<uint64_t>(o.seed);
-    engine.admit(std::move(request));
+    groups.admit(std::move(request));
   }
   for (; engine.running(); ++out.steps) {
     engine.step();
-    for (data::Group& group : engine.finished()) out.groups.push_back(std::move(group));
+    for (data::Group& group : groups.finished()) out.groups.push_back(std::move(group));
   }
   out.seconds = now_s() - begin;
   return out;

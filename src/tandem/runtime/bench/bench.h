@@ -16,14 +16,15 @@ struct BenchOptions {
   int64_t threads = 0;
   int64_t repeats = 5;               ///< measured ones; one more comes first as a warm-up
   int64_t prompts = 16;              ///< grpo_step: per step
-  int64_t gens = 8;                  ///< grpo_step: responses per prompt
+  int64_t gens = 8;                  ///< grpo_step, scheduler: responses per prompt
   int64_t prompt_len = 32;
   int64_t new_tokens = 64;           ///< grpo_step: of each response
   double beta = 0.0;                 ///< KL coefficient of grpo_step
   std::string mode = "fixed";        ///< generate: fixed or ragged
   int64_t batch = 32;                ///< generate: sequences that run at a time
-  int64_t sequences = 0;             ///< generate: 0 is one batch in fixed mode, all of `lengths` in ragged mode
-  int64_t response_tokens = 0;       ///< generate: of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound
+  int64_t sequences = 0;             ///< generate: 0 is one batch in fixed mode, all of `lengths` in ragged mode; scheduler: 0 is 128
+  /// generate: of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound. scheduler: of each at most, 0 is 64
+  int64_t response_tokens = 0;
   std::vector<int64_t> lengths;      ///< response lengths of ragged generation and of train_step
   std::string train_layout;          ///< train_step: ranks as threads of this process, which share the compute threads
   std::string recompute = "none";    ///< train_step: as train.recompute
@@ -47,6 +48,8 @@ const char* build_commit();
 nlohmann::json bench_grpo_step(const BenchOptions& options);
 nlohmann::json bench_generate(const BenchOptions& options);
 nlohmann::json bench_train_step(const BenchOptions& options);
+/// What the engine's scheduler costs the host, without a model.
+nlohmann::json bench_scheduler(const BenchOptions& options);
 /// A batch from one stage to the next, with equal and unequal layouts. Null on ranks other than the first.
 nlohmann::json bench_tensor_cache(const BenchOptions& options);
 /// The weights of a model from one layout to another. Null on ranks other than the first.
