@@ -215,54 +215,52 @@ void Scheduler::complete(const Plan& plan, std::span<const Outcome> outcomes) {
     Sequence& s = sequences_.at(run.sequence);
     s.num_cached += run.count;
     s.num_run = std::max(s.num_run, s.num_cached);
-    blocks_.record(s, s.num_cached == s.length() && !s.has_token());  // twins find all of a prompt
+    blocks_.record(s, s.num_cached == s.length() && !s.has_token());  // all of a prompt is found
     announced_.advance(s, options_.kv_block_tokens);
   }
-  bool any_ended = false, any_twins = false;
+  share_prompts(plan, outcomes);
   for (const Outcome& outcome : outcomes) {
     Sequence& s = sequences_.at(outcome.sequence);
-    any_ended |= outcome.ends;
-    any_twins |= never_ran(&s);
-    finish_draw(s, outcome);
+    if (!s.has_token()) announced_.withdraw(s);
+    s.tokens.push_back(outcome.token);
+    s.ended = outcome.ends;
+    if (s.ended) free_blocks(s);
   }
-  if (any_twins) std::erase_if(waiting_, [](const Sequence* s) { return s->has_token(); });
-  if (!any_ended) return;
+  if (outcomes.size() > plan.rows.size()) std::erase_if(waiting_, [](const Sequence* s) { return s->has_token(); });
+  if (std::ranges::none_of(outcomes, &Outcome::ends)) return;
   std::erase_if(running_, [](const Sequence* s) { return s->ended; });
   for (const Outcome& outcome : outcomes)
     if (outcome.ends) sequences_.erase(outcome.sequence);
 }
 
-void Scheduler::finish_draw(Sequence& s, const Outcome& outcome) {
-  if (!s.has_token()) announced_.withdraw(s);
-  if (never_ran(&s) && !outcome.ends) {
-    const SequenceBlocks::Found found = blocks_.find(s.tokens, s.length());
-    TANDEM_CHECK(found.num_tokens == s.num_prompt, "the prompt that has just run is not found");
-    blocks_.take(s, found);
-    s.num_run = s.num_prompt;
-    ready_.push_back(&s);
+// Those that drew from another's row hold its blocks, too, and wait for a slot.
+void Scheduler::share_prompts(const Plan& plan, std::span<const Outcome> outcomes) {
+  const Sequence* runner = nullptr;
+  for (size_t d = 0; d < plan.draws.size(); ++d) {
+    Sequence& s = sequences_.at(plan.draws[d].sequence);
+    TANDEM_CHECK(outcomes[d].sequence == s.id, "outcome ", d, " is of another sequence");
+    if (!never_ran(&s)) runner = &s;  // it comes first of its row
+    else if (!outcomes[d].ends) {
+      blocks_.take(s, {runner->blocks, runner->num_cached, 0});
+      s.num_run = s.num_cached;
+      ready_.push_back(&s);
+    }
   }
-  s.tokens.push_back(outcome.token);
-  s.ended = outcome.ends;
-  if (s.ended) free_blocks(s);
 }
 
 std::vector<SequenceId> Scheduler::switch_version(PolicyVersion version) {
   Ids restarted;
-  blocks_.set_version(version);
   while (reclaim(restarted)) {}
   for (Sequence* s : running_) {
     announced_.withdraw(*s);
-    if (s->has_token()) {
-      if (s->num_cached > 0) s->computed_by.reset();
-      else s->computed_by = version;
-      continue;
-    }
+    if (s->has_token()) continue;
     blocks_.release(*s);
-    s->computed_by = version;
     s->num_run = 0;
     announced_.announce(*s, options_.kv_block_tokens);
     restarted.push_back(s->id);
   }
+  blocks_.set_version(version);  // what was released until here is of the old one
+  for (Sequence* s : running_) s->computed_by = s->num_cached > 0 ? std::nullopt : std::optional(version);
   for (Sequence* s : preempted_)
     if (!s->has_token()) {
       s->num_run = 0;

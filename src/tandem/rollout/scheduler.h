@@ -112,7 +112,7 @@ class Scheduler {
   bool reclaim(Ids& restarted);
   void free_blocks(Sequence& s);
   void add_twins(Plan& plan) const;
-  void finish_draw(Sequence& s, const Outcome& outcome);
+  void share_prompts(const Plan& plan, std::span<const Outcome> outcomes);
 
   Options options_;
   SequenceBlocks blocks_;

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <iostream>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "tandem/base/check.h"
@@ -427,9 +429,8 @@ TEST(Scheduler, AfterASwitchNothingOfTheOldVersionIsFound) {
 TEST(Scheduler, ASequenceThatIsPreemptedFindsItsBlocksAgain) {
   World world(options_of(2, 4), 7);
   world.submit(tokens_from(0, 8), 12);
-  world.submit(tokens_from(50, 7), 3);
+  world.submit(tokens_from(50, 7), 14);
   while (world.scheduler().counts().preemptions == 0) step(world);
-  EXPECT_TRUE(world.told().contains(SequenceId{1}) || world.told().contains(SequenceId{0}));
   while (!world.told().empty()) step(world);
   EXPECT_GT(world.scheduler().blocks().num_found_tokens(), 0);
 }
