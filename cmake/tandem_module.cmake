@@ -17,6 +17,16 @@ if(TANDEM_FUZZ)
   list(APPEND TANDEM_SANITIZE_FLAGS -fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined)  # every module reports its branches
 endif()
 
+# Most of a file's time went into its headers: a file of 100 lines took 4 s of libtorch's. So the files of a module are compiled
+# some at a time, as one (a unity build), and so are those of a test program. Names in unnamed namespaces are thus unique in a
+# module, and each header still compiles alone (tools/headers.py). More at a time would save little and make an edit slower.
+set(TANDEM_UNITY_FILES 8 CACHE STRING "Files of a module that are compiled at a time; 1: each alone")
+function(tandem_unity target)
+  if(TANDEM_UNITY_FILES GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TANDEM_UNITY_FILES})
+  endif()
+endfunction()
+
 # tandem_module(name [TORCH] [DEPS module...] [LIBS library...] [WITHOUT source...])   WITHOUT: backends that are not built here
 function(tandem_module name)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS;LIBS;WITHOUT" ${ARGN})
@@ -24,10 +34,14 @@ function(tandem_module name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cpp
        ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/cli/main/")
+  if(name STREQUAL "cli")
+    list(FILTER sources EXCLUDE REGEX "/cli/oracle/")  # a module of its own: it tests the product and is no part of it
+  endif()
   foreach(absent ${ARG_WITHOUT})
     list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${name}/${absent})
   endforeach()
   add_library(${target} STATIC ${sources})
+  tandem_unity(${target})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   target_compile_options(${target} PRIVATE ${TANDEM_WARNINGS} ${TANDEM_SANITIZE_FLAGS})
   foreach(dep ${ARG_DEPS})
@@ -44,6 +58,7 @@ endfunction()
 function(tandem_test label name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;SOURCES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES} ${ARG_UNPARSED_ARGUMENTS})
+  tandem_unity(${name})
   target_compile_options(${name} PRIVATE ${TANDEM_WARNINGS} ${TANDEM_SANITIZE_FLAGS})
   target_compile_definitions(${name} PRIVATE TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BUILD_DIR="${PROJECT_BINARY_DIR}")
   foreach(dep ${ARG_DEPS})

@@ -7,14 +7,14 @@
 #include "folder.h"
 #include "tandem/base/error.h"
 #include "tandem/data/source.h"
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 using namespace tandem;
 
 namespace {
 
-std::vector<runtime::Setting> settings_of(std::string_view text) {
-  std::vector<runtime::Setting> settings;
+std::vector<config::Setting> settings_of(std::string_view text) {
+  std::vector<config::Setting> settings;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     const std::string line(text.substr(0, end));
@@ -33,13 +33,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string recipe = folder.write("recipe.yaml", fuzz::take_part(input));
   std::string resolved;
   try {
-    const runtime::RunConfig config = runtime::load_config(recipe, settings_of(input));
-    resolved = runtime::to_yaml(config);
+    const config::RunConfig config = config::load_config(recipe, settings_of(input));
+    resolved = config::to_yaml(config);
     data::mix_of(config.data);
   } catch (const UserError&) {
     if (resolved.empty()) return 0;
   }
   // Not within the catch: a configuration that was written is one that is read.
-  if (runtime::to_yaml(runtime::load_config(folder.write("config.yaml", resolved), {})) != resolved) std::abort();
+  if (config::to_yaml(config::load_config(folder.write("config.yaml", resolved), {})) != resolved) std::abort();
   return 0;
 }

@@ -16,9 +16,9 @@
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/group_assembly.h"
-#include "tandem/runtime/session/model_on_rank.h"
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/start_model.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem {
@@ -32,7 +32,7 @@ struct Open {
   monitor::Recorder recorder;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm;
-  runtime::ModelOnRank model;
+  model::ModelOnRank model;
 
   Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
       : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, {arena, "weights"}) {
@@ -228,7 +228,7 @@ void check_perturbation(Open& open) {
 std::string quickstart() {
   static const std::string dir = [] {
     const std::string path = (fs::temp_directory_path() / ("tandem_parity_" + std::to_string(::getpid()))).string();
-    runtime::ModelOptions options;
+    config::ModelOptions options;
     options.init_deviation = 0.08;
     runtime::write_random_model(path, options, 3);
     return path;

@@ -98,7 +98,7 @@ def check_tensor_cache(program):
 def check_scheduler(program):
     run = ["bench", "scheduler", "--sequences", 12, "--gens", 4, "--prompt-len", 20, "--new", 8, "--repeats", 2, "--seed", 3]
     report = json.loads(program.done(run).stdout)
-    assert report["answer_checked"] and report["conditions"] == {"running": 12, "gens": 4, "prompt_len": 20, "new": 8, "seed": 3,
+    assert report["answer_checked"] and report["conditions"] == {"sequences": 12, "gens": 4, "prompt_len": 20, "new": 8, "seed": 3,
                                                                  "repeats": 2}, report
     assert all(row["n"] == 2 and row["min"] > 0 for row in report["rows"].values()), report["rows"]
     program.refused([*run, "--model", MODEL], 2, "--model")

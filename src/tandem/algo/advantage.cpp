@@ -8,7 +8,7 @@
 
 namespace tandem::algo {
 
-std::vector<double> group_advantages(std::span<const double> scores, std::span<const int64_t> groups, const Recipe& recipe) {
+std::vector<double> group_advantages(std::span<const double> scores, std::span<const int64_t> groups, const Algorithm& algorithm) {
   TANDEM_CHECK(scores.size() == groups.size(), scores.size(), " scores of ", groups.size(), " groups");
   struct Moments {
     double count = 0, sum = 0, squares = 0;
@@ -30,7 +30,7 @@ std::vector<double> group_advantages(std::span<const double> scores, std::span<c
   for (size_t i = 0; i < scores.size(); ++i) {
     const Moments& m = moments[groups[i]];
     result[i] = scores[i] - m.mean();
-    if (recipe.advantage == Advantage::kGrpo) result[i] /= m.deviation() + recipe.std_eps;
+    if (algorithm.advantage == Advantage::kGrpo) result[i] /= m.deviation() + algorithm.std_eps;
   }
   return result;
 }

@@ -34,7 +34,7 @@ void LossSums::add(const LossSums& other) {
   ratio_max = std::max(ratio_max, other.ratio_max);
 }
 
-PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe) {
+PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm) {
   const int64_t num_tokens = in.logprobs_T.numel();
   for (const at::Tensor* t : {&in.old_T, &in.behavior_T, &in.correction_T, &in.advantages_T, &in.trainable_T})
     TANDEM_CHECK(t->numel() == num_tokens, t->numel(), " entries beside ", num_tokens, " logprobs");
@@ -45,19 +45,19 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe) {
   const at::Tensor advantages_T = in.advantages_T.masked_fill(ignored_T, 0);
   const at::Tensor ratio_T = log_ratio_T.exp();
   const at::Tensor free_T = -advantages_T * ratio_T;
-  const at::Tensor bounded_T = -advantages_T * ratio_T.clamp(1 - recipe.clip.low, 1 + recipe.clip.high);
+  const at::Tensor bounded_T = -advantages_T * ratio_T.clamp(1 - algorithm.clip.low, 1 + algorithm.clip.high);
   at::Tensor loss_T = at::maximum(free_T, bounded_T);
   const at::Tensor clipped_T = bounded_T.gt(free_T);
   at::Tensor dual_T = clipped_T.new_zeros({num_tokens});
-  if (recipe.clip.dual > 0) {
+  if (algorithm.clip.dual > 0) {
     const at::Tensor negative_T = advantages_T.lt(0);
-    const at::Tensor most_T = -advantages_T * recipe.clip.dual;
+    const at::Tensor most_T = -advantages_T * algorithm.clip.dual;
     dual_T = negative_T.logical_and(loss_T.gt(most_T));
     loss_T = at::where(negative_T, at::minimum(most_T, loss_T), loss_T);
   }
-  const Rows rows = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+  const LossScope scope = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
   PolicyLoss result;
-  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), rows, recipe);
+  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), scope, algorithm);
   if (num_tokens == 0) return result;
 
   const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
@@ -88,11 +88,11 @@ at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference
   TANDEM_CHECK(false, "no such KL estimator");
 }
 
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Recipe& recipe) {
-  const at::Tensor ignored_T = rows.trainable_T.to(at::kBool).logical_not();
-  const at::Tensor kl_T = kl_estimate(logprobs_T.masked_fill(ignored_T, 0), reference_T.masked_fill(ignored_T, 0), recipe.kl_estimator);
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm) {
+  const at::Tensor ignored_T = scope.trainable_T.to(at::kBool).logical_not();
+  const at::Tensor kl_T = kl_estimate(logprobs_T.masked_fill(ignored_T, 0), reference_T.masked_fill(ignored_T, 0), algorithm.kl_estimator);
   KlPenalty result;
-  result.loss = recipe.kl_coef * aggregate(kl_T, rows, recipe);
+  result.loss = algorithm.kl_coef * aggregate(kl_T, scope, algorithm);
   result.sum = kl_T.detach().sum(at::kDouble).item<double>();
   return result;
 }

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tandem/algo/aggregate.h"
-#include "tandem/algo/recipe.h"
+#include "tandem/algo/algorithm.h"
 
 namespace tandem::algo {
 
@@ -40,17 +40,17 @@ struct PolicyLoss {
 };
 
 /// Proximal policy optimisation's clipped surrogate (Schulman et al. 2017) with separate bounds (DAPO) and dual clip (Ye et
-/// al. 2020). r = exp(clamp(current - old, +-20)); L = max(-A r, -A clip(r)). Sums over T and divides by the recipe's global
+/// al. 2020). r = exp(clamp(current - old, +-20)); L = max(-A r, -A clip(r)). Sums over T and divides by the algorithm's global
 /// denominator, so splitting into micro-batches changes the gradient only by rounding. behavior_T enters only the metrics.
-PolicyLoss policy_loss(const PolicyLossInput& in, const Recipe& recipe);
+PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm);
 
 struct KlPenalty {
   at::Tensor loss;  ///< scalar with gradient: kl_coef times the aggregated estimate
   double sum = 0;   ///< sum of the estimates over trainable tokens, for the metric
 };
 
-/// The recipe's KL term against the reference policy.
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const Rows& rows, const Recipe& recipe);
+/// The algorithm's KL term against the reference policy.
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm);
 
 /// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
 at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);

@@ -23,6 +23,19 @@ struct Box {
 /// The common part of two boxes of one tensor; nullopt if they do not meet.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
+/// The parts of `box` outside `hole`, disjoint; at most two per dimension. So of several boxes, in their order.
+std::vector<Box> subtract(const Box& box, const Box& hole);
+std::vector<Box> subtract(const std::vector<Box>& boxes, const Box& hole);
+
+/// `boxes`, cut where `by` begins and ends.
+std::vector<Box> cut(const std::vector<Box>& boxes, const Box& by);
+
+/// Elements [begin, end) of a box, row by row, as boxes in that order; of a matrix at most three.
+std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);
+
+/// How many elements of the box come before one of them, row by row.
+int64_t position_in(const Box& box, const std::vector<int64_t>& element);
+
 /// A tensor by its Hugging Face name, its global shape, and the box of it that someone holds.
 struct TensorSpec {
   std::string name;

@@ -3,6 +3,7 @@
 // The kinds of failure. The type says whose fault it is; main() turns it into a line and an exit code.
 
 #include <exception>
+#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -41,12 +42,26 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// True once the user asked to stop (SIGINT, SIGTERM). May be empty.
+using StopRequested = std::function<bool()>;
+
 /// What main() returns for an error.
 inline int exit_code_of(const std::exception& error) {
   if (const auto* elsewhere = dynamic_cast<const ReportedElsewhere*>(&error)) return elsewhere->exit_code;
   if (dynamic_cast<const UserError*>(&error)) return 2;
   if (dynamic_cast<const PeerError*>(&error) || dynamic_cast<const std::bad_alloc*>(&error)) return 3;
   return dynamic_cast<const Interrupted*>(&error) ? 130 : 1;
+}
+
+/// What an exception of any type says.
+inline std::string what_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown exception";
+  }
 }
 
 }  // namespace tandem

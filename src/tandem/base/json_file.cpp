@@ -41,6 +41,13 @@ nlohmann::json read_json_object(const std::string& path) {
   }
 }
 
+void check_format(const nlohmann::json& number, const std::string& path, int64_t newest) {
+  if (number.is_null() || (number.is_number_integer() && number >= 1 && number <= newest)) return;
+  const std::string known = newest == 1 ? "1" : "1 to " + std::to_string(newest);
+  throw UserError(path, "has format " + (number.is_discarded() ? "that is no number" : number.dump()),
+                  "this program reads " + known + ", and files without a number; a newer program reads it");
+}
+
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << bytes;

@@ -111,7 +111,7 @@ bool parse(const std::string& list, std::vector<std::string>& out) {
 }
 
 // A text as YAML and JSON write it in double quotes, on one line.
-std::string quoted(const std::string& text) {
+std::string yaml_quoted(const std::string& text) {
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string out = "\"";
   for (const char c : text) {
@@ -209,10 +209,10 @@ std::string option_text(const OptionValue& value) {
           const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, *v);
           return std::string(buffer, end);
         } else if constexpr (std::is_same_v<T, std::string>) {
-          return quoted(*v);
+          return yaml_quoted(*v);
         } else {
           std::string list = "[";
-          for (const auto& item : *v) list += (list.size() > 1 ? ", " : "") + quoted(item);
+          for (const auto& item : *v) list += (list.size() > 1 ? ", " : "") + yaml_quoted(item);
           return list + "]";
         }
       },

@@ -113,7 +113,7 @@ std::string RunFolder::line_text(const Line& line) const {
   return file ? text : "";
 }
 
-// A run that has not written for a while, by its own pace, is called idle: it may wait, or have been killed.
+// A run that has not written for a while, by its own pace, is called idle. It may wait, or somebody killed it.
 std::string RunFolder::state() const {
   std::error_code absent;
   const auto summary_time = fs::last_write_time(path("summary.json"), absent);

@@ -16,7 +16,7 @@ class RunFolder {
  public:
   explicit RunFolder(const std::string& folder);
 
-  /// {name, folder, state: "running" | "idle" | "finished", total_steps, config, summary, generation, num_lines}; total_steps are
+  /// {name, folder, state: "running" | "idle" | "finished", total_steps, config, summary, generation, num_lines}. total_steps are
   /// supervised.steps once the lines are those of `tandem sft`, else run.steps.
   std::string run();
   /// {generation, from, next, total, lines: [...]}: at most kMaxLines whole lines of metrics.jsonl. `generation` changes

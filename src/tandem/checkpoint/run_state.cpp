@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/durable_file.h"
 
@@ -21,6 +22,8 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kManifest = "manifest.json";
+/// Of the manifest. Raise it when an older program would misread what is written.
+constexpr int64_t kManifest_format = 1;
 
 std::string hex(uint64_t value) {
   char text[17];
@@ -84,7 +87,7 @@ std::string CheckpointWriter::commit(int64_t step) {
     }
   }
   check(failed, tmp, "listing the files");
-  write_durable(tmp + "/" + kManifest, json({{"step", step}, {"files", files}}).dump(1) + "\n");
+  write_durable(tmp + "/" + kManifest, json({{"format", kManifest_format}, {"step", step}, {"files", files}}).dump(1) + "\n");
   for (const std::string& folder : folders) sync_directory(folder);
   const std::string replaced = final + ".replaced.tmp";
   fs::remove_all(replaced, failed);
@@ -138,6 +141,7 @@ std::string manifest_fault(const std::string& checkpoint) {
   if (!in) return "it has no manifest";
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   const json manifest = json::parse(text, nullptr, false);
+  if (manifest.is_object()) check_format(manifest.value("format", json()), checkpoint + "/" + kManifest, kManifest_format);
   if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object()) return "its manifest is damaged";
   for (const auto& [name, expected] : manifest["files"].items()) {
     const std::string file = checkpoint + "/" + name;

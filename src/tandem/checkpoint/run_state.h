@@ -42,10 +42,11 @@ struct CheckpointPlace {
 };
 
 /// The newest checkpoint under `root` whose files all match their manifest; damaged ones are passed over with a warning.
-/// nullopt if there is none at all. Errors: UserError if there are some and none is whole, or `root` cannot be listed.
+/// nullopt if there is none at all. Errors: UserError if there are some and none is whole, if the manifest of the newest has a newer
+/// format, or if `root` cannot be listed.
 std::optional<CheckpointPlace> find_latest(const std::string& root);
 
-/// What is wrong with a committed checkpoint; "" if nothing.
+/// What is wrong with a committed checkpoint; "" if nothing. Errors: UserError for a manifest of a newer format.
 std::string manifest_fault(const std::string& checkpoint);
 
 }  // namespace tandem::checkpoint

@@ -141,7 +141,7 @@ void run(int argc, char** argv) {
     if (app.got_subcommand(entries()[i].name) && (commands[i]->is_for_every_rank() || launched_rank() == 0)) commands[i]->run();
 }
 
-/// Time for a lower rank to say the same first: the launcher ends this process as soon as that one has.
+/// Lets a lower rank say the same first. The launcher ends this process as soon as that one has.
 void give_way(int seconds) {
   std::signal(SIGTERM, SIG_DFL);
   std::this_thread::sleep_for(std::chrono::seconds(seconds));

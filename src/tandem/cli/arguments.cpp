@@ -46,13 +46,13 @@ void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t
   add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", at_least(0))->group(group);
 }
 
-void add_model(CLI::App& app, runtime::InferenceOptions& options) {
+void add_model(CLI::App& app, serve::InferenceOptions& options) {
   app.add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
   add_compute(app, options.device, options.dtype, options.threads);
   add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
 }
 
-void add_inference(CLI::App& app, runtime::InferenceOptions& options) {
+void add_inference(CLI::App& app, serve::InferenceOptions& options) {
   add_model(app, options);
   add_checked(app, "--seed", &options.seed, "Seed of sampling", at_least(0))->group("Computing");
   add_described(app, options.engine, "Engine");

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tandem/base/options.h"
-#include "tandem/runtime/session/inference.h"
+#include "tandem/serve/inference.h"
 
 namespace tandem::cli {
 
@@ -27,9 +27,9 @@ void add_described(CLI::App& app, Options& options, const std::string& group) {
 }
 
 /// --model (required), --device, --dtype, --threads, --parity.
-void add_model(CLI::App& app, runtime::InferenceOptions& options);
+void add_model(CLI::App& app, serve::InferenceOptions& options);
 /// The same with --seed and the engine's options.
-void add_inference(CLI::App& app, runtime::InferenceOptions& options);
+void add_inference(CLI::App& app, serve::InferenceOptions& options);
 /// --device, --dtype, --threads.
 void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads);
 /// An option that may be given several times, one value each.

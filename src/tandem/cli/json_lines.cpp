@@ -9,17 +9,17 @@
 
 namespace tandem::cli {
 
-using json = nlohmann::ordered_json;
+using Object = nlohmann::ordered_json;
 
 void each_object(std::istream& in, const std::string& name, const UseObject& use) {
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
     const std::string where = name + ":" + std::to_string(number);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json row = parse_or_discard<json>(line);
-    if (!row.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line, of at most 500 levels");
+    const Object object = parse_or_discard<Object>(line);
+    if (!object.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line, of at most 500 levels");
     try {
-      use(row, where);
+      use(object, where);
     } catch (const UserError& e) {
       const std::string message = e.what();
       if (message.starts_with(where)) throw;
@@ -28,29 +28,29 @@ void each_object(std::istream& in, const std::string& name, const UseObject& use
   }
 }
 
-void write_line(std::ostream& out, const nlohmann::ordered_json& row) {
-  out << row.dump(-1, ' ', false, json::error_handler_t::replace) << "\n" << std::flush;
+void write_line(std::ostream& out, const nlohmann::ordered_json& object) {
+  out << object.dump(-1, ' ', false, Object::error_handler_t::replace) << "\n" << std::flush;
   if (!out) throw PeerError("stdout: cannot be written");
 }
 
-const json& field(const json& row, const char* name, const std::string& where) {
-  const auto found = row.find(name);
-  if (found == row.end())
+const Object& field(const Object& object, const char* name, const std::string& where) {
+  const auto found = object.find(name);
+  if (found == object.end())
     throw UserError(where, std::string("has no field `") + name + "`", std::string("expected {\"") + name + "\": ...}");
   return *found;
 }
 
-std::string text_field(const json& row, const char* name, const std::string& where) {
-  const json& value = field(row, name, where);
+std::string text_field(const Object& object, const char* name, const std::string& where) {
+  const Object& value = field(object, name, where);
   if (!value.is_string()) throw UserError(where, std::string("field `") + name + "` is " + value.dump().substr(0, 40), "expected a text");
   return value.get<std::string>();
 }
 
-std::vector<int32_t> ids_field(const json& row, const char* name, const std::string& where) {
-  const json& value = field(row, name, where);
+std::vector<int32_t> ids_field(const Object& object, const char* name, const std::string& where) {
+  const Object& value = field(object, name, where);
   std::vector<int32_t> ids;
   if (!value.is_array()) throw UserError(where, std::string("field `") + name + "` is not a list", "expected a list of token ids");
-  for (const json& id : value) {
+  for (const Object& id : value) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
       throw UserError(where, "id " + id.dump() + " is no token id", "expected non-negative integers");
     ids.push_back(id.get<int32_t>());

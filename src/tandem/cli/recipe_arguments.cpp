@@ -48,14 +48,16 @@ void RecipeArguments::declare(CLI::App& app) {
   for (size_t i = 0; i < kShortForms.size(); ++i) {
     const ShortForm& form = kShortForms[i];
     if (kind_ == kSupervised && !form.supervised) continue;
+    // `tandem config --schedule` prints the schedule; --staleness and --set choose it there.
+    if (presence_ == kOptional && std::string_view(form.flag) == "--schedule") continue;
     app.add_option(form.flag, short_forms_[i], form.help)->type_name(form.type)->group(form.group);
   }
   if (kind_ == kReinforced) app.add_flag("--no-eval", no_eval_, "No evaluation before, during or after")->group("The run");
   app.add_flag("--parity", parity_, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
 }
 
-std::vector<runtime::Setting> RecipeArguments::settings() const {
-  std::vector<runtime::Setting> all;
+std::vector<config::Setting> RecipeArguments::settings() const {
+  std::vector<config::Setting> all;
   std::optional<std::string> schedule, staleness;
   for (size_t i = 0; i < kShortForms.size(); ++i) {
     if (!short_forms_[i]) continue;
@@ -70,13 +72,13 @@ std::vector<runtime::Setting> RecipeArguments::settings() const {
     for (const char* option : {"eval.before", "eval.after"}) all.push_back({option, "false", "--no-eval"});
   if (no_eval_) all.push_back({"eval.every_steps", "0", "--no-eval"});
   if (parity_) all.push_back({"run.parity", "true", "--parity"});
-  const std::vector<runtime::Setting> set = settings_of(set_);
+  const std::vector<config::Setting> set = settings_of(set_);
   all.insert(all.end(), set.begin(), set.end());
   return all;
 }
 
-std::vector<runtime::Setting> settings_of(const std::vector<std::string>& texts) {
-  std::vector<runtime::Setting> all;
+std::vector<config::Setting> settings_of(const std::vector<std::string>& texts) {
+  std::vector<config::Setting> all;
   for (const std::string& text : texts) {
     const size_t equal = text.find('=');
     if (equal == std::string::npos || equal == 0)

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 namespace CLI {
 class App;
@@ -15,7 +15,7 @@ class App;
 namespace tandem::cli {
 
 /// The values of --set. Errors: UserError for one that names no option and value.
-std::vector<runtime::Setting> settings_of(const std::vector<std::string>& texts);
+std::vector<config::Setting> settings_of(const std::vector<std::string>& texts);
 
 /// Ownership  the parser writes into it; it outlives the parse.
 class RecipeArguments {
@@ -28,9 +28,9 @@ class RecipeArguments {
   void declare(CLI::App& app);
   const std::string& path() const { return path_; }
   /// Short forms first, then --set. `--staleness S` alone means the stale schedule, `--schedule sync` alone staleness 0.
-  std::vector<runtime::Setting> settings() const;
-  /// Errors: as runtime::load_config.
-  runtime::RunConfig load() const { return runtime::load_config(path_, settings()); }
+  std::vector<config::Setting> settings() const;
+  /// Errors: as config::load_config.
+  config::RunConfig load() const { return config::load_config(path_, settings()); }
 
  private:
   Presence presence_;

@@ -28,9 +28,9 @@ void add_value(Fields& fields, const char* name, T value) {
 
 /// Walks the rows of one column.
 template <class T>
-class Reader {
+class ColumnReader {
  public:
-  Reader(const Fields& fields, const char* name) {
+  ColumnReader(const Fields& fields, const char* name) {
     const auto found = fields.find(name);
     TANDEM_CHECK(found != fields.end(), "samples without the field ", name);
     column_ = &found->second;
@@ -157,12 +157,12 @@ std::vector<Group> groups_of(const Fields& fields) {
   std::vector<Group> groups;
   const int64_t n = num_rows(fields);
   if (n == 0) return groups;
-  Reader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"),
+  ColumnReader<int64_t> sample(fields, "sample"), group(fields, "group"), version(fields, "group_version"), row(fields, "prompt_row"),
       versions(fields, "versions");
-  Reader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
-  Reader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
-  Reader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
-  Reader<int16_t> routes(fields, "routes");
+  ColumnReader<char> prompt_text(fields, "prompt_text"), answer(fields, "answer"), data_source(fields, "data_source"), text(fields, "text");
+  ColumnReader<int32_t> prompt_ids(fields, "prompt_ids"), response(fields, "response_ids"), finish(fields, "finish");
+  ColumnReader<float> logprobs(fields, "logprobs"), kept_mass(fields, "kept_mass");
+  ColumnReader<int16_t> routes(fields, "routes");
   for (int64_t i = 0; i < n; ++i) {
     const GroupId id{group.value()};
     Group read{id,
@@ -181,8 +181,8 @@ std::vector<Group> groups_of(const Fields& fields) {
     s.text = text.text();
   }
   if (!fields.contains("score")) return groups;
-  Reader<double> score(fields, "score"), part_values(fields, "part_values");
-  Reader<char> part_names(fields, "part_names");
+  ColumnReader<double> score(fields, "score"), part_values(fields, "part_values");
+  ColumnReader<char> part_names(fields, "part_names");
   for (Group& g : groups)
     for (Sample& s : g.samples) {
       s.scored = true;

@@ -42,13 +42,13 @@ class RecordSource : public PromptSource {
                       "expected a text with {prompt}");
   }
 
-  int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
-  std::string where(int64_t row) const override { return place(rows_[static_cast<size_t>(row)].number); }
+  int64_t size() const override { return static_cast<int64_t>(records_.size()); }
+  std::string where(int64_t row) const override { return place(records_[static_cast<size_t>(row)].number); }
   const std::string& name() const override { return name_; }
 
   Prompt at(int64_t row) const override {
     TANDEM_CHECK(row >= 0 && row < size(), "row ", row, " of ", size());
-    const Row& record = rows_[static_cast<size_t>(row)];
+    const Stored& record = records_[static_cast<size_t>(row)];
     Prompt prompt;
     prompt.row = row;
     prompt.text = record.question;
@@ -75,23 +75,23 @@ class RecordSource : public PromptSource {
       ++num_unanswered_;
       return;
     }
-    Row row;
-    row.number = number;
-    row.columns = others(record);
+    Stored kept;
+    kept.number = number;
+    kept.columns = others(record);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
-      row.answer = answer(last_answer(prompt, where), where);
+      kept.answer = answer(last_answer(prompt, where), where);
     else if (options_.answer_column != kNoAnswer)
-      row.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
-    read_prompt(prompt, record, where, row);
+      kept.answer = answer(answer_text(field(record, options_.answer_column, where)), where);
+    read_prompt(prompt, record, where, kept);
     if (!options_.source_column.empty())
-      row.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
+      kept.source = plain_text(options_.source_column, field(record, options_.source_column, where), where);
     if (!options_.curriculum_column.empty()) {
       const json& rank = field(record, options_.curriculum_column, where);
       if (!rank.is_number()) throw wrong_field(options_.curriculum_column, rank, where, "a number");
-      row.rank = rank.get<double>();
+      kept.rank = rank.get<double>();
     }
-    rows_.push_back(std::move(row));
+    records_.push_back(std::move(kept));
   }
 
   void read_columns(int64_t max_rows) {
@@ -138,7 +138,7 @@ class RecordSource : public PromptSource {
   }
 
  private:
-  struct Row {
+  struct Stored {  // what is kept of a record
     std::string question, messages, answer, source, columns;
     double rank = 0;
     int64_t number = 0;
@@ -233,23 +233,23 @@ class RecordSource : public PromptSource {
     return text;
   }
 
-  void read_prompt(const json& prompt, const json& record, const std::string& where, Row& row) const {
+  void read_prompt(const json& prompt, const json& record, const std::string& where, Stored& kept) const {
     json messages = prompt;
     if (!prompt.is_array()) {
       if (!prompt.is_string() && !prompt.is_number() && !prompt.is_boolean())
         throw wrong_field(options_.prompt_column, prompt, where, "a text, a number or a list of messages");
-      row.question = options_.prompt_template;
-      row.question.replace(row.question.find("{prompt}"), 8, plain_text(options_.prompt_column, prompt, where));
+      kept.question = options_.prompt_template;
+      kept.question.replace(kept.question.find("{prompt}"), 8, plain_text(options_.prompt_column, prompt, where));
       if (!options_.as_chat) return;
       messages = json::array();
       if (!options_.system_message.empty()) messages.push_back({{"role", "system"}, {"content", options_.system_message}});
-      messages.push_back({{"role", "user"}, {"content", std::exchange(row.question, "")}});
+      messages.push_back({{"role", "user"}, {"content", std::exchange(kept.question, "")}});
     }
     if (messages.empty() || !std::all_of(messages.begin(), messages.end(), has_role))
       throw wrong_field(options_.prompt_column, prompt, where, "a text, or messages {\"role\":, \"content\":}");
     json conversation = {{"messages", std::move(messages)}};
     if (!options_.tools_column.empty()) conversation["tools"] = tools_of(record, where);
-    row.messages = json_text(conversation);
+    kept.messages = json_text(conversation);
   }
 
   std::string answer(const std::string& text, const std::string& where) const {
@@ -268,7 +268,7 @@ class RecordSource : public PromptSource {
   bool lines_ = false;
   Options options_;
   std::string name_;
-  std::vector<Row> rows_;
+  std::vector<Stored> records_;
   int64_t num_unanswered_ = 0;
 };
 

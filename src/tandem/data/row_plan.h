@@ -31,9 +31,9 @@ struct RowMove {
   bool operator==(const RowMove&) const = default;
 };
 
-/// Each wanted row once to each rank that wants it and does not hold it, in the order of `places`: the fewest bytes there can be.
-/// Where there are several holders, the one that sends the fewest bytes so far sends it. Equal layouts give no move. The same for
-/// the same places, so ranks that know them agree. Errors: InternalError for a wanted row that nobody holds.
+/// Moves each wanted row once to each rank that wants it and does not hold it: the fewest bytes there can be. The moves stand in
+/// the order of `places`. Of several holders, the one that sends the fewest bytes so far sends it. Equal layouts give no move. Equal
+/// places give equal plans, so ranks that know them agree. Errors: InternalError for a wanted row that nobody holds.
 std::vector<RowMove> plan_rows(std::span<const RowPlace> places);
 
 }  // namespace tandem::data

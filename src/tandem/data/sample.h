@@ -22,12 +22,12 @@ using tandem::SampleId;
 using tandem::StepId;
 
 struct Prompt {
-  int64_t row = 0;              ///< row in its data set
+  int64_t row = 0;              ///< number of its record in its data set, from 0
   std::string text;             ///< as the model sees it
   std::vector<int32_t> ids;     ///< its tokens
   std::string answer;           ///< what the reward compares with
   std::string data_source;      ///< name of the data set it came from
-  std::string columns;          ///< the other fields of its row, one JSON object; "" if none
+  std::string columns;          ///< the other fields of its record, one JSON object; "" if none
   double rank = 0;              ///< its place in a curriculum
   std::string messages;         ///< what the text is rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
 };

@@ -51,7 +51,7 @@ MixOrder::MixOrder(std::vector<double> weights) : shares_(std::move(weights)) {
   }
 }
 
-// The first part takes a position where the floor of its share of all positions so far rises; the others share the rest alike.
+// The first part takes a position where the floor of its share of all positions so far rises. The others share the rest alike.
 MixOrder::Draw MixOrder::at(int64_t position) const {
   for (size_t part = 0; part + 1 < shares_.size(); ++part) {
     const auto taken = [&](int64_t n) { return static_cast<int64_t>(std::floor(static_cast<double>(n) * shares_[part])); };

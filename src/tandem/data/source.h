@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Prompts by row number, and the order in which training visits the rows.
+// Prompts by the number of their record, and the order in which training visits the records.
 
 #include <cstdint>
 #include <memory>
@@ -13,22 +13,22 @@
 namespace tandem::data {
 
 /// Threads    const members from any thread.
-/// Errors     UserError naming file and line when opened; at() of a row outside [0, size()) is a bug.
+/// Errors     UserError naming file and line when opened; at() of a record outside [0, size()) is a bug.
 class PromptSource {
  public:
   virtual ~PromptSource() = default;
   virtual int64_t size() const = 0;
-  /// The prompt without its ids. The same row gives the same prompt, always.
-  virtual Prompt at(int64_t row) const = 0;
-  /// Where a row stands, as every error names it: FILE:LINE, or FILE row N where there are no lines. Both count from 1, what was
-  /// passed over included; `row` itself counts from 0.
-  virtual std::string where(int64_t row) const = 0;
+  /// The prompt without its ids. The same record gives the same prompt, always.
+  virtual Prompt at(int64_t record) const = 0;
+  /// Where a record stands, as every error names it: FILE:LINE, or FILE row N where there are no lines. Both count from 1, what was
+  /// passed over included; `record` itself counts from 0.
+  virtual std::string where(int64_t record) const = 0;
   virtual const std::string& name() const = 0;
 };
 
 enum class Split { kTrain, kHeldOut };
 
-/// As options.answer_column: the rows have no answer.
+/// As options.answer_column: the records have no answer.
 constexpr const char* kNoAnswer = "none";
 
 /// A training set and how often it is drawn from, against the others.
@@ -39,23 +39,23 @@ struct MixPart {
 /// Of options.mix, or options.train alone. Errors: UserError for an entry that is not FILE=WEIGHT with a weight above 0.
 std::vector<MixPart> mix_of(const Options& options);
 
-/// Opens what options.train or options.eval names. Errors: UserError; also for a source without rows.
+/// Opens what options.train or options.eval names. Errors: UserError; also for a source without records.
 std::unique_ptr<PromptSource> open_source(const Options& options, Split split);
 
 /// Records of a .jsonl file, a .json array or a .parquet file.
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows);
 
-/// Additions such as "123+456=" -> "579". A pair of operands (in either order) belongs to training or to evaluation for
-/// every seed, so no held-out problem is ever trained on.
+/// Additions such as "123+456=" -> "579". A pair of operands, in either order, belongs to training or to evaluation, the same for
+/// every seed. So no run trains on a held-out problem.
 std::unique_ptr<PromptSource> open_additions(const Options& options, Split split);
 /// Which side of the split a pair is on.
 bool is_held_out(int64_t a, int64_t b, double fraction);
 
-/// A new permutation of the rows each epoch, as a pure function of the position: a checkpoint keeps only the position.
+/// A new permutation of the records each epoch. It is a pure function of the position: a checkpoint keeps only that.
 class DataOrder {
  public:
   DataOrder(uint64_t seed, int64_t size, bool shuffle = true);
-  /// The row at a position of the endless stream of prompts.
+  /// The record at a position of the endless stream of prompts.
   int64_t row(int64_t position) const;
   int64_t epoch(int64_t position) const { return position / size_; }
 
@@ -66,7 +66,7 @@ class DataOrder {
   int half_bits_;
 };
 
-/// Which part of a mix a position of the stream draws from, and which of that part's positions it is: a pure function, so that a
+/// Which part of a mix a position of the stream draws from, and which of that part's positions it is. It is a pure function: a
 /// checkpoint keeps only the position. Each part gets its share of every stretch of positions, to within one a part.
 class MixOrder {
  public:

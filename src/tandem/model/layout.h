@@ -30,6 +30,8 @@ struct Layout {
   int tp_rank(int rank) const { return rank % tp; }
   int cp_rank(int rank) const { return rank / tp % cp; }
   int dp_rank(int rank) const { return rank / (tp * cp) % dp; }
+  /// The same, or -1 for a rank that this layout does not have.
+  int dp_rank_or_none(int rank) const { return 0 <= rank && rank < world() ? dp_rank(rank) : -1; }
   int pp_rank(int rank) const { return rank / stage_ranks(); }
   int expert_tp() const { return etp > 0 ? etp : ep > 1 ? 1 : tp; }
   int etp_rank(int rank) const { return rank % expert_tp(); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The file under each sink: grows by whole pieces, is cut back on resume, and survives a full disk.
+// The file under each sink: grows by whole appends, is cut back on resume, and survives a full disk.
 
 #include <cstdint>
 #include <optional>

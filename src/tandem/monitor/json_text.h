@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two pieces of JSON that sinks write by hand, so that numbers come back bit for bit.
+// The two kinds of JSON value that sinks write by hand, so that numbers come back bit for bit.
 
 #include <string>
 #include <string_view>

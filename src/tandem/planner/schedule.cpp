@@ -9,51 +9,107 @@ namespace tandem::planner {
 namespace {
 
 // docs/design/offload.md
-std::vector<Resident> needs_of(StageKind kind) {
+std::vector<Resident> residents_of(StageKind kind) {
   using enum Resident;
   switch (kind) {
-    case StageKind::kRollout: return {kRolloutWeights, kKvCache};
+    case StageKind::kRollout:
+    case StageKind::kAhead: return {kRolloutWeights, kKvCache};
     case StageKind::kReward: return {kRewardModel};
     case StageKind::kReference: return {kReference};
-    case StageKind::kOldLogprob: return {kTrainWeights};
-    case StageKind::kAdvantage: return {};
-    case StageKind::kUpdate: return {kTrainWeights, kGradients, kOptimizer};
+    case StageKind::kOldLogprob:
     case StageKind::kSwitch: return {kTrainWeights};
+    case StageKind::kUpdate: return {kTrainWeights, kGradients, kOptimizer};
+    case StageKind::kReplay:
+    case StageKind::kAdvantage:
+    case StageKind::kMeet: return {};
   }
   return {};
 }
 
-Schedule colocated(std::string name, const ScheduleNeeds& needs, int64_t staleness) {
-  Schedule s{std::move(name), staleness, {{RoleKind::kActor, "actor", true}}, {}};
-  const auto add = [&](StageKind kind, const char* stage, int role) {
-    std::vector<int> after;
-    if (!s.stages.empty()) after.push_back(static_cast<int>(s.stages.size()) - 1);
-    s.stages.push_back({kind, stage, role, after, needs_of(kind)});
-  };
-  add(StageKind::kRollout, "rollout", 0);
-  const auto add_role = [&](RoleKind kind, const char* name) {
-    s.roles.push_back({kind, name, false});
-    return static_cast<int>(s.roles.size()) - 1;
-  };
-  if (needs.reward_stage) add(StageKind::kReward, "reward", add_role(RoleKind::kRewardModel, "reward_model"));
-  if (needs.reference) {
-    add(StageKind::kReference, "reference", add_role(RoleKind::kReference, "reference"));
-    if (needs.start_is_reference) s.stages.back().needs = {Resident::kTrainWeights};
-  }
-  if (needs.old_logprob) add(StageKind::kOldLogprob, "old_logprob", 0);
-  add(StageKind::kAdvantage, "advantage", 0);
-  add(StageKind::kUpdate, "train", 0);
-  add(StageKind::kSwitch, "switch", 0);
-  return s;
+RankRange all_ranks(const Placement& p) {
+  const int first = std::min(p.train.first, p.rollout.first);
+  return {first, std::max(p.train.first + p.train.count, p.rollout.first + p.rollout.count) - first};
 }
+
+// Builds the list; stages are named by their place in it.
+class Builder {
+ public:
+  explicit Builder(const ScheduleNeeds& needs) : needs_(needs), all_(all_ranks(needs.placement)) {
+    schedule_.staleness = needs.staleness;
+    schedule_.roles = {{RoleKind::kActor, "actor", true}};
+  }
+
+  Schedule build() {
+    const Placement& p = needs_.placement;
+    const bool ahead_of_training = p.is_split() && needs_.staleness > 0 && !needs_.replay;
+    schedule_.name = needs_.replay ? "replay" : ahead_of_training ? "split stale" : needs_.staleness > 0 ? "stale" : "sync";
+    const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
+    const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
+    std::vector<After> before_update;
+    std::vector<Field> reads = {Field::kAdvantages};
+    if (needs_.reference) before_update.push_back({add_reference(batch)}), reads.push_back(Field::kReferenceLogprobs);
+    if (needs_.old_logprob) {
+      before_update.push_back({add(StageKind::kOldLogprob, "old_logprob", p.train, {{batch}}, {{Field::kBatch}, {Field::kOldLogprobs}})});
+      reads.push_back(Field::kOldLogprobs);
+    }
+    before_update.push_back({add(StageKind::kAdvantage, "advantage", p.train, {{scores}}, {{Field::kScores}, {Field::kAdvantages}})});
+    std::vector<After> before_meeting = {{add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})}};
+    std::vector<Field> news = {Field::kUpdate};
+    if (ahead_of_training) {
+      before_meeting.push_back({add(StageKind::kAhead, "ahead", p.rollout, {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
+      news.push_back(Field::kAhead);
+    }
+    const int meeting = add(StageKind::kMeet, "meet", all_, before_meeting, {news, {Field::kMeeting}});
+    const int weights = add(StageKind::kSwitch, "switch", all_, {{meeting}}, {{Field::kMeeting}, {Field::kWeights}});
+    schedule_.stages[static_cast<size_t>(batch)].after = {{weights, 1}};
+    return std::move(schedule_);
+  }
+
+ private:
+  struct Fields {
+    std::vector<Field> reads, fills;
+  };
+  int add(StageKind kind, const char* name, RankRange ranks, std::vector<After> after, Fields fields) {
+    schedule_.stages.push_back({kind, name, role_, ranks, std::move(after), residents_of(kind), fields.reads, fields.fills});
+    return static_cast<int>(schedule_.stages.size()) - 1;
+  }
+  int add_rollout() {
+    std::vector<Field> fills = {Field::kBatch};
+    if (!needs_.reward_stage) fills.push_back(Field::kScores);
+    return add(StageKind::kRollout, "rollout", all_, {}, {{Field::kWeights}, fills});
+  }
+  int add_reward(int batch) {
+    begin_role(RoleKind::kRewardModel, "reward_model");
+    const int stage = add(StageKind::kReward, "reward", all_, {{batch}}, {{Field::kBatch}, {Field::kScores}});
+    role_ = 0;
+    return stage;
+  }
+  int add_reference(int batch) {
+    begin_role(RoleKind::kReference, "reference");
+    const RankRange ranks = needs_.placement.train;
+    const int stage = add(StageKind::kReference, "reference", ranks, {{batch}}, {{Field::kBatch}, {Field::kReferenceLogprobs}});
+    if (needs_.start_is_reference) schedule_.stages.back().needs = {Resident::kTrainWeights};
+    role_ = 0;
+    return stage;
+  }
+  void begin_role(RoleKind kind, const char* name) {
+    role_ = static_cast<int>(schedule_.roles.size());
+    schedule_.roles.push_back({kind, name, false});
+  }
+
+  const ScheduleNeeds& needs_;
+  const RankRange all_;
+  Schedule schedule_;
+  int role_ = 0;
+};
 
 }  // namespace
 
-Schedule sync_schedule(const ScheduleNeeds& needs) { return colocated("sync", needs, 0); }
-
-Schedule stale_schedule(const ScheduleNeeds& needs, int64_t staleness) {
-  TANDEM_CHECK(staleness >= 0, "staleness ", staleness);
-  return colocated("stale", needs, staleness);
+Schedule schedule_for(const ScheduleNeeds& needs) {
+  TANDEM_CHECK(needs.staleness >= 0, "staleness ", needs.staleness);
+  Schedule schedule = Builder(needs).build();
+  check(schedule);
+  return schedule;
 }
 
 const Stage& Schedule::stage(StageKind kind) const {
@@ -61,6 +117,8 @@ const Stage& Schedule::stage(StageKind kind) const {
   TANDEM_CHECK(found != stages.end(), name, " has no such stage");
   return *found;
 }
+
+bool Schedule::has(StageKind kind) const { return std::ranges::find(stages, kind, &Stage::kind) != stages.end(); }
 
 std::string to_text(const Schedule& schedule) {
   std::string text = join_text(schedule.name, " (staleness ", schedule.staleness, "):");

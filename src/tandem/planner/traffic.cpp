@@ -8,7 +8,7 @@
 namespace tandem::planner {
 namespace {
 
-constexpr int64_t kFloat = 4, kLong = 8;
+constexpr int64_t kSumBytes = 4, kIdBytes = 8;
 
 class Step {
  public:
@@ -29,24 +29,24 @@ class Step {
   void routed(const RoutedRows& rows) {
     const int64_t row = c_.hidden_size * b_;
     // There and back: rows and weights forward; output gradients, rows again, their gradients and those of weights backward.
-    bytes_["ep"] += rows.out * (3 * row + kFloat) + rows.in * (2 * row + kFloat);
+    bytes_["ep"] += rows.out * (3 * row + kSumBytes) + rows.in * (2 * row + kSumBytes);
   }
 
   // What every rank of an axis brings to the sums of gradients, and gets of the new values.
   void update(const model::ParameterTable& table) {
     const int64_t data = layout_.data_ranks(), expert_data = layout_.expert_data_ranks();
     for (const model::LayerRanges& l : table.layers) {
-      bytes_["data"] += l.dense.size() / data * (data - 1) * (kFloat + b_);
-      bytes_["expert_data"] += l.experts.size() / expert_data * (expert_data - 1) * (kFloat + b_);
+      bytes_["data"] += l.dense.size() / data * (data - 1) * (kSumBytes + b_);
+      bytes_["expert_data"] += l.experts.size() / expert_data * (expert_data - 1) * (kSumBytes + b_);
       int64_t partial = 0;
       for (const model::ParameterEntry& e : table.entries) {
         if (e.offset < l.dense.begin || e.offset >= l.dense.end) continue;
         const bool by_heads = e.parameter.split == model::family::Split::kKvRows;
         if (table.adds_over_tp(e)) partial += by_heads ? Box::whole(e.parameter.shape).num_elements() : e.num_elements;
         const bool on_both_ends = e.parameter.slot == model::family::Slot::kEmbedding && layout_.pp > 1 && c_.has_tied_head();
-        if (on_both_ends) bytes_["tied"] += e.num_elements * kFloat;
+        if (on_both_ends) bytes_["tied"] += e.num_elements * kSumBytes;
       }
-      bytes_["tp"] += 2 * partial * kFloat * (layout_.tp - 1) / layout_.tp;
+      bytes_["tp"] += 2 * partial * kSumBytes * (layout_.tp - 1) / layout_.tp;
     }
   }
 
@@ -81,18 +81,18 @@ class Step {
   void experts(int64_t rows) {
     const int64_t held = model::first_expert(c_.moe.num_experts, layout_.ep, layout_.ep_rank(rank_) + 1) -
                          model::first_expert(c_.moe.num_experts, layout_.ep, layout_.ep_rank(rank_));
-    bytes_["ep"] += (c_.moe.num_experts - held) * kLong;  // how many rows for each
+    bytes_["ep"] += (c_.moe.num_experts - held) * kIdBytes;  // how many rows for each
     const int64_t etp = layout_.expert_tp(), first = layout_.tp_rank(rank_) / etp * etp, k = c_.moe.experts_per_token;
     if (etp == 1) return;
     int64_t widest = 0;
     for (int64_t r = first; r < first + etp; ++r) widest = std::max(widest, rows * (r + 1) / layout_.tp - rows * r / layout_.tp);
-    bytes_["etp"] += widest * (etp - 1) * (k * kLong + 2 * k * kFloat + 4 * c_.hidden_size * b_);
+    bytes_["etp"] += widest * (etp - 1) * (k * kIdBytes + 2 * k * kSumBytes + 4 * c_.hidden_size * b_);
   }
 
   void head(const PassTraffic& p) {
     tp_twice(p.wanted, c_.hidden_size * b_);
-    bytes_["tp"] += p.wanted * 4 * kFloat * (layout_.tp - 1);                // statistics of the logits
-    bytes_["cp"] += 3 * p.most_wanted * kFloat * (layout_.cp - 1);           // log-probabilities, their gradient, entropies
+    bytes_["tp"] += p.wanted * 4 * kSumBytes * (layout_.tp - 1);                // statistics of the logits
+    bytes_["cp"] += 3 * p.most_wanted * kSumBytes * (layout_.cp - 1);           // log-probabilities, their gradient, entropies
   }
 
   const model::ModelConfig& c_;

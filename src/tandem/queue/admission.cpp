@@ -15,11 +15,11 @@ std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
 
 }  // namespace
 
-int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
+int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
   int64_t room = rule.max_outstanding() - std::ssize(groups);
   if (version - start > rule.staleness) return 0;
   if (rule.policy == LagPolicy::kWait) {
-    // A new group counts for every j with start <= version - S + j; from j = S on the gate above is the sharper bound.
+    // A new group counts for every j with start <= version - S + j. From j = S on the gate above is sharper.
     for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
       const auto due =
           std::count_if(groups.begin(), groups.end(), [&](const Outstanding& g) { return g.start <= version - rule.staleness + j; });
@@ -29,7 +29,7 @@ int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::spa
   return std::max<int64_t>(0, room);
 }
 
-Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+Choice choose_batch(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups) {
   Choice choice;
   std::vector<Outstanding> remaining;
   for (const Outstanding& group : earliest_first(groups)) {
@@ -42,8 +42,8 @@ Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstandi
   if (std::ssize(choice.batch) < rule.groups_per_step) return {};
   if (rule.policy == LagPolicy::kDrop) return choice;
 
-  // A group started at s must be trained by the update from s + S at the latest. Of the remaining, in order of that deadline,
-  // the i-th (from 0) is trained i / B updates after the next; all are in time iff none is later than its own deadline.
+  // A group started at s must be trained by the update from s + S at the latest. The remaining groups stand in order of that
+  // deadline. The i-th of them (from 0) is trained i / B updates after the next. All are in time iff none misses its deadline.
   for (int64_t i = 0; i < std::ssize(remaining); ++i) {
     const int64_t due = remaining[static_cast<size_t>(i)].start;
     if (i / rule.groups_per_step <= due - (version + 1 - rule.staleness)) continue;
@@ -57,7 +57,7 @@ Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstandi
   return choice;
 }
 
-std::vector<GroupId> too_stale(const Rule& rule, int64_t version, std::span<const Outstanding> groups) {
+std::vector<GroupId> too_stale(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups) {
   std::vector<GroupId> ids;
   if (rule.policy == LagPolicy::kDrop)
     for (const Outstanding& group : groups)

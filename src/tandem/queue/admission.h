@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// StaleSync's rule as pure functions: which groups may start, be taken, be dropped or waited for. The bound they keep, that
+// StaleSync's staleness rule as pure functions: which groups may start, be taken, be dropped or waited for. The bound they keep, that
 // no group is trained more than S updates after its first token, is proved in docs/design/staleness.md.
 //
 //   version        counts optimizer updates
@@ -17,7 +17,7 @@ namespace tandem::queue {
 
 enum class LagPolicy { kDrop, kWait };
 
-struct Rule {
+struct StalenessRule {
   int64_t groups_per_step = 1;  ///< B
   int64_t staleness = 0;        ///< S
   LagPolicy policy = LagPolicy::kDrop;
@@ -31,21 +31,21 @@ struct Outstanding {
   bool finished;     ///< it could be trained now
 };
 
-/// How many more groups may start at version `start` while the trainer is at `version` >= start: outstanding < (S + 1) * B
-/// before each. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
+/// How many more groups may start at version `start` while the trainer is at `version` >= start. Before each, outstanding is below
+/// (S + 1) * B. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
 /// train in time.
-int64_t num_may_start(const Rule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
+int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
 
 struct Choice {
   std::vector<GroupId> batch;     ///< B finished groups by id, or none
   std::vector<GroupId> wait_for;  ///< under `wait`, if B are finished but may not be taken: the running groups they wait for
 };
-/// What the update from `version` trains: the finished groups of the earliest start, then id. `wait` gives a batch only if
-/// afterwards, for every j >= 0, at most (j + 1) * B groups with start <= version + 1 - S + j remain.
-Choice choose_batch(const Rule& rule, int64_t version, std::span<const Outstanding> groups);
+/// What the update from `version` trains: the finished groups of the earliest start, then id. `wait` looks at what then remains:
+/// for every j >= 0, at most (j + 1) * B groups with start <= version + 1 - S + j. Else it gives no batch.
+Choice choose_batch(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups);
 
 /// Under `drop` the groups, finished or not, that the update from `version` would train with a lag over S. By id.
-std::vector<GroupId> too_stale(const Rule& rule, int64_t version, std::span<const Outstanding> groups);
+std::vector<GroupId> too_stale(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups);
 
 /// AReaL's capacity (StalenessManager): how many rollouts may be submitted now. Here for comparison and its oracle; StaleSync
 /// counts groups until the update that trains them is committed, AReaL samples since the start of the run.

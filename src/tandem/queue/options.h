@@ -17,7 +17,7 @@ struct Options {
   std::string lag_policy = "drop";
   double take_timeout_s = 1800;
 
-  Rule rule() const { return {groups_per_step, staleness, lag_policy == "wait" ? LagPolicy::kWait : LagPolicy::kDrop}; }
+  StalenessRule staleness_rule() const { return {groups_per_step, staleness, lag_policy == "wait" ? LagPolicy::kWait : LagPolicy::kDrop}; }
 };
 
 inline void describe(OptionVisitor& field, Options& o) {

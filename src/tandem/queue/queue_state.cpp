@@ -26,9 +26,9 @@ const std::vector<T>& values_of(const data::Fields& fields, const std::string& n
   return *values;
 }
 
-/// What a saved queue and the one that continues it must agree on: the bound is only kept for one rule.
+/// What a saved queue and the one that continues it must agree on. The bound holds for one staleness rule only.
 std::vector<int64_t> identity(const Options& o) {
-  return {o.groups_per_step, o.group_size, o.staleness, static_cast<int64_t>(o.rule().policy)};
+  return {o.groups_per_step, o.group_size, o.staleness, static_cast<int64_t>(o.staleness_rule().policy)};
 }
 
 std::string group_column(int64_t id) { return join_text("group ", id); }

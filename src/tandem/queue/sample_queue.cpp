@@ -20,7 +20,7 @@ Options checked(Options options) {
 }  // namespace
 
 SampleQueue::SampleQueue(const Options& options, Needs needs)
-    : options_(checked(options)), rule_(options_.rule()), needs_(std::move(needs)) {}
+    : options_(checked(options)), rule_(options_.staleness_rule()), needs_(std::move(needs)) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
   std::lock_guard lock(mutex_);

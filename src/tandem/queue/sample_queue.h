@@ -86,8 +86,8 @@ class SampleQueue {
 
   /// What stands for the rows of a finished group elsewhere.
   using Rewrite = std::function<data::Fields(data::Fields)>;
-  /// Finished groups with all their rows, as `saved` makes them of those that the queue has; the ids of running ones, version and
-  /// counters. Between commit and the next take.
+  /// Finished groups with all their rows, the ids of running ones, version and counters. `saved` makes the rows of those that the
+  /// queue has. Between commit and the next take.
   std::vector<std::byte> state(const Rewrite& saved = {}) const;
   /// Into a queue that has not started anything; it keeps what `kept` makes of a group's rows. Returns the running groups of the saved
   /// queue: they are not outstanding any more, start() them again. Errors: PeerError if the bytes are damaged.
@@ -124,7 +124,7 @@ class SampleQueue {
   void check_lags(const Formed& formed) const;
 
   const Options options_;
-  const Rule rule_;
+  const StalenessRule rule_;
   const Needs needs_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -168,7 +168,7 @@ int64_t TensorCache::num_held() const {
 }
 
 template <class Take>
-void TensorCache::each_piece(const Pair& rows, Take take) const {
+void TensorCache::each_field(const Pair& rows, Take take) const {
   for (size_t f : by_width_)
     for (const data::RowPart& row : rows) {
       if (row.part != fields_[f].part) continue;
@@ -267,7 +267,7 @@ bool TensorCache::borrows(size_t from, int64_t bytes) const { return !borrows_.e
 
 void TensorCache::pack(const Pair& rows, std::span<std::byte> to) const {
   std::byte* at_now = to.data();
-  each_piece(rows, [&](size_t at, size_t bytes) {
+  each_field(rows, [&](size_t at, size_t bytes) {
     if (bytes > 0) std::memcpy(at_now, at_[at], bytes);
     at_now += bytes;
   });
@@ -276,7 +276,7 @@ void TensorCache::pack(const Pair& rows, std::span<std::byte> to) const {
 
 void TensorCache::place_rows(const Pair& rows, const std::byte* from, size_t block) {
   for (const data::RowPart& row : rows) place(slot_of(row.sample), row.part, block);
-  each_piece(rows, [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
+  each_field(rows, [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
 }
 
 // One that nobody reads any more; too small ones make room for a larger.

@@ -37,8 +37,8 @@ struct RowsMoved {
   int64_t sent_bytes = 0, received_bytes = 0;  ///< of rows; the exchange adds at most 7 bytes for each pair of ranks
 };
 
-/// Ownership  columns are moved in; what moves from other ranks lies in a buffer of the cache, which is used again once its rows are
-///            dropped. A span that read() gave is valid until its sample is dropped.
+/// Ownership  columns are moved in. Rows from other ranks lie in a buffer of the cache, which it uses again once they are dropped.
+///            A span that read() gave is valid until its sample is dropped.
 /// Threads    one.
 /// Blocking   move and share_memory wait for peers, at most the group's deadline; the destructor for at most 2 s, unless an error ends it.
 /// Errors     InternalError for a row that is not here, or twice; PeerError from the group.
@@ -51,8 +51,8 @@ class TensorCache {
   TensorCache(const TensorCache&) = delete;
   TensorCache& operator=(const TensorCache&) = delete;
 
-  /// From now on ranks of one machine read each other's rows in place, where the system lets them and a pair moves so many bytes: below
-  /// that a message is as quick. Collective over `group`, that of move().
+  /// From now on ranks of one machine read each other's rows in place, where the system lets them. A pair that moves fewer bytes than
+  /// `least_bytes` sends a message, which is as quick. Collective over `group`, that of move().
   void share_memory(comm::Group& group, int64_t least_bytes = 64 << 10);
 
   size_t num_fields() const { return fields_.size(); }
@@ -104,9 +104,9 @@ class TensorCache {
   size_t new_block();
   void place(size_t slot, int32_t part, size_t block);
   void release(size_t block);
-  /// The pieces of what a pair moves, in the order they travel: wide elements first, so that each is aligned.
+  /// Each field of each row that a pair moves, in the order they travel: wide elements first, so that each is aligned.
   template <class Take>
-  void each_piece(const Pair& rows, Take take) const;
+  void each_field(const Pair& rows, Take take) const;
   int64_t padded_bytes(const Pair& rows, int64_t& payload) const;
   bool lends(size_t to, int64_t bytes) const;
   bool borrows(size_t from, int64_t bytes) const;

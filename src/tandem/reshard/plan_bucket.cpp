@@ -7,15 +7,16 @@
 #include <span>
 
 #include "tandem/reshard/rooms.h"
+#include "tandem/reshard/tuning.h"
 
 namespace tandem::reshard {
 namespace {
 
 /// How full each bucket of each rank is.
-class Loads {
+class Occupancy {
  public:
   /// `far_bytes`: most that a rank sends to other nodes, and gets from there, in one bucket.
-  Loads(int num_ranks, const PlanOptions& options, int64_t far_bytes)
+  Occupancy(int num_ranks, const PlanOptions& options, int64_t far_bytes)
       : bucket_bytes_(options.bucket_bytes),
         overlap_(options.overlap),
         ranks_(static_cast<size_t>(num_ranks), Rank{{}, Rooms(bucket_bytes_), Rooms(bucket_bytes_), Rooms(far_bytes), Rooms(far_bytes)}) {}
@@ -88,26 +89,58 @@ class Loads {
   std::vector<Rank> ranks_;
 };
 
-double modelled_s(const Plan& plan, int num_ranks) {
-  struct Load {
-    int64_t bucket = -1;
-    int64_t near[2] = {}, far[2] = {};  // out, in
-  };
-  const PlanOptions& o = plan.options;
-  std::vector<Load> loads(static_cast<size_t>(num_ranks));
-  double total_s = 0, longest_s = 0;
-  int64_t bucket = -1;
-  for (const Transfer& t : plan.transfers) {
-    if (t.bucket != bucket) total_s += longest_s, longest_s = 0, bucket = t.bucket;
+/// What a rank sends and gets, within its node and across nodes.
+struct Load {
+  int64_t near[2] = {}, far[2] = {};  // bytes out, in
+
+  int64_t bytes() const { return near[0] + near[1] + far[0] + far[1]; }
+  int64_t far_bytes() const { return std::max(far[0], far[1]); }
+  /// Both ways at once.
+  double seconds(const Links& links) const {
+    const auto one = [](const int64_t (&ways)[2], double speed) { return static_cast<double>(std::max(ways[0], ways[1])) / speed; };
+    return std::max(one(near, links.near_bytes_per_s), one(far, links.far_bytes_per_s));
+  }
+};
+
+/// Of every rank, by the transfers added.
+class RankLoads {
+ public:
+  RankLoads(const PlanOptions& options, int num_ranks) : options_(options), loads_(static_cast<size_t>(num_ranks)) {}
+
+  void add(const Transfer& t, int64_t bytes) {
+    const bool is_far = options_.is_far(t);
     for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
-      Load& load = loads[static_cast<size_t>(rank)];
-      if (load.bucket != bucket) load = {bucket, {}, {}};
-      (o.is_far(t) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
-      const auto seconds = [](const int64_t (&way)[2], double speed) { return static_cast<double>(std::max(way[0], way[1])) / speed; };
-      longest_s = std::max({longest_s, seconds(load.near, o.links.near_bytes_per_s), seconds(load.far, o.links.far_bytes_per_s)});
+      Load& load = loads_[static_cast<size_t>(rank)];
+      (is_far ? load.far : load.near)[way] += bytes;
     }
   }
-  return total_s + longest_s + static_cast<double>(plan.num_calls) * o.links.call_s;
+  Load& of(int32_t rank) { return loads_[static_cast<size_t>(rank)]; }
+  const std::vector<Load>& all() const { return loads_; }
+
+ private:
+  const PlanOptions& options_;
+  std::vector<Load> loads_;
+};
+
+int64_t bytes_of(const Transfer& t, const PlanOptions& o) { return (t.end - t.begin) * o.element_bytes; }
+
+/// A bucket lasts as long as for its busiest rank. Transfers stand by bucket.
+double modelled_s(const Plan& plan, int num_ranks) {
+  const PlanOptions& o = plan.options;
+  RankLoads loads(o, num_ranks);
+  double total_s = 0;
+  for (auto begin = plan.transfers.begin(); begin != plan.transfers.end();) {
+    const auto end = std::find_if(begin, plan.transfers.end(), [&](const Transfer& t) { return t.bucket != begin->bucket; });
+    double longest_s = 0;
+    for (auto t = begin; t != end; ++t) {
+      loads.add(*t, bytes_of(*t, o));
+      for (int32_t rank : {t->from, t->to}) longest_s = std::max(longest_s, loads.of(rank).seconds(o.links));
+    }
+    for (auto t = begin; t != end; ++t) loads.of(t->from) = loads.of(t->to) = {};
+    total_s += longest_s;
+    begin = end;
+  }
+  return total_s + static_cast<double>(plan.num_calls) * o.links.call_s;
 }
 
 /// `order` by keys below `num_keys`; equal ones stay in their order.
@@ -130,50 +163,43 @@ std::vector<int32_t> by_tensor(const Plan& plan) {
   return sorted_by(as_they_are(plan), plan.kind_of.size(), [&](int32_t i) { return plan.transfers[static_cast<size_t>(i)].tensor; });
 }
 
-int64_t message_bytes(const Transfer& t, const PlanOptions& o) {
-  return (t.end - t.begin) * o.element_bytes + (o.checksums ? kChecksum_bytes : 0);
-}
+int64_t message_bytes(const Transfer& t, const PlanOptions& o) { return bytes_of(t, o) + (o.checksums ? kChecksum_bytes : 0); }
 
-/// The transfers in the order in which they are placed: each sender goes along the table, and all are equally far; with what goes to other
-/// nodes as far as with the rest. What is passed on goes behind what brings it. `order`: by tensor.
+/// The order in which transfers are given their buckets. A sender has two ways: to its own node and to others. Each way goes along the
+/// table. At any time, all ways of all senders have done the same fraction of their elements. A transfer that passes on what another
+/// brings stands as far as that one. `order`: by tensor.
 std::vector<int32_t> order_of(const Plan& plan, int num_ranks, const std::vector<int32_t>& order) {
   const std::vector<Transfer>& all = plan.transfers;
   const auto way_of = [&](const Transfer& t) { return static_cast<size_t>(2 * t.from + (plan.options.is_far(t) ? 1 : 0)); };
   std::vector<int64_t> total(static_cast<size_t>(2 * num_ranks)), sent(total.size());
   for (const Transfer& t : all)
     if (t.after < 0) total[way_of(t)] += t.end - t.begin;
-  constexpr size_t kSteps = 1 << 14;  // how finely senders keep pace
   std::vector<int32_t> progress(all.size());
   for (int32_t i : order) {
     const Transfer& t = all[static_cast<size_t>(i)];
     const size_t way = way_of(t);
     int32_t& done = progress[static_cast<size_t>(i)];
     if (t.after >= 0) done = progress[static_cast<size_t>(t.after)];
-    else done = static_cast<int32_t>(static_cast<double>(sent[way] += t.end - t.begin) / static_cast<double>(total[way]) * kSteps);
+    else done = static_cast<int32_t>(static_cast<double>(sent[way] += t.end - t.begin) / static_cast<double>(total[way]) *
+                                     tuning::kSteps_of_pace);
   }
-  return sorted_by(order, kSteps + 1, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
+  return sorted_by(order, tuning::kSteps_of_pace + 1, [&](int32_t i) { return progress[static_cast<size_t>(i)]; });
 }
 
-/// Most that a rank sends to other nodes, or gets from them, in one bucket. The way across nodes is the slow one: with as much of it in
-/// each bucket as in any, what goes within nodes costs little beside it.
+/// Most that a rank sends to other nodes, or gets from them, in one bucket. The way across nodes is the slow one. Where every bucket has
+/// its part of it, what goes within nodes costs little beside it.
 int64_t far_bytes_of_bucket(const Plan& plan, int num_ranks) {
   const PlanOptions& o = plan.options;
-  struct Load {
-    int64_t all = 0, far_out = 0, far_in = 0;
-  };
-  std::vector<Load> loads(static_cast<size_t>(num_ranks));
-  int64_t most_all = 0, most_far = 0, longest = 1;
+  RankLoads loads(o, num_ranks);
+  int64_t most = 0, most_far = 0, longest_far = 1;
   for (const Transfer& t : plan.transfers) {
     const int64_t bytes = message_bytes(t, o);
-    Load &from = loads[static_cast<size_t>(t.from)], &to = loads[static_cast<size_t>(t.to)];
-    most_all = std::max({most_all, from.all += bytes, to.all += bytes});
-    if (!o.is_far(t)) continue;
-    most_far = std::max({most_far, from.far_out += bytes, to.far_in += bytes});
-    longest = std::max(longest, bytes);
+    loads.add(t, bytes);
+    if (o.is_far(t)) longest_far = std::max(longest_far, bytes);
   }
-  // An overlapped bucket is shared by one and a half stagings, if as much is sent as received.
-  const int64_t buckets = std::max<int64_t>(1, most_all * (o.overlap ? 3 : 2) / 2 / o.bucket_bytes);
-  return std::max(longest, most_far * 11 / 10 / buckets);
+  for (const Load& load : loads.all()) most = std::max(most, load.bytes()), most_far = std::max(most_far, load.far_bytes());
+  const int64_t buckets = std::max<int64_t>(1, tuning::buckets_of(most, o.overlap, o.bucket_bytes));
+  return std::max(longest_far, tuning::far_bytes(most_far, buckets));
 }
 
 /// Elements that each rank takes from itself.
@@ -186,45 +212,21 @@ std::vector<int64_t> kept_elements(const Plan& plan, int num_ranks) {
   return kept;
 }
 
-/// Deals what a rank takes from itself over its buckets, equally much to each.
-class Copies {
- public:
-  Copies(RankPlan& part, int64_t elements) : part_(part), elements_(elements) {}
-
-  void add(int32_t tensor, const Box& box) {
-    const int64_t count = box.num_elements(), buckets = std::ssize(part_.buckets);
-    for (int64_t begin = 0; begin < count;) {
-      const int64_t bucket = (done_ + begin) * buckets / elements_;
-      const int64_t first_of_next = ((bucket + 1) * elements_ + buckets - 1) / buckets;
-      const int64_t end = std::min(count, first_of_next - done_);
-      for (Box& piece : boxes_of_range(box, begin, end))
-        part_.buckets[static_cast<size_t>(bucket)].copies.push_back({tensor, std::move(piece)});
-      begin = end;
-    }
-    done_ += count;
-  }
-
- private:
-  RankPlan& part_;
-  const int64_t elements_;
-  int64_t done_ = 0;
-};
-
 }  // namespace
 
 void fill_buckets(Plan& plan, int num_ranks) {
   const PlanOptions& o = plan.options;
-  Loads loads(num_ranks, o, far_bytes_of_bucket(plan, num_ranks));
+  Occupancy occupancy(num_ranks, o, far_bytes_of_bucket(plan, num_ranks));
   const int32_t gap = o.overlap ? 2 : 1;  // a bucket is packed while the one before travels
   const std::vector<int32_t> along_the_table = by_tensor(plan);
   std::vector<int32_t> buckets(plan.transfers.size());
   for (int32_t i : order_of(plan, num_ranks, along_the_table)) {
     const Transfer& t = plan.transfers[static_cast<size_t>(i)];
     const int32_t earliest = t.after < 0 ? 0 : buckets[static_cast<size_t>(t.after)] + gap;
-    buckets[static_cast<size_t>(i)] = loads.place(t, message_bytes(t, o), earliest, o.is_far(t));
+    buckets[static_cast<size_t>(i)] = occupancy.place(t, message_bytes(t, o), earliest, o.is_far(t));
   }
   plan.num_calls = buckets.empty() ? 0 : std::ranges::max(buckets) + 1;
-  plan.stats.staging_peak_bytes = loads.peak_bytes();
+  plan.stats.staging_peak_bytes = occupancy.peak_bytes();
   // From here on `after` only says whether there is one.
   std::vector<Transfer> sorted;
   sorted.reserve(plan.transfers.size());
@@ -240,69 +242,11 @@ void fill_buckets(Plan& plan, int num_ranks) {
 }
 
 double busiest_rank_s(const Plan& plan, int num_ranks) {
-  const PlanOptions& o = plan.options;
-  struct Load {
-    int64_t near[2] = {}, far[2] = {};  // bytes out, in
-  };
-  std::vector<Load> loads(static_cast<size_t>(num_ranks));
-  for (const Transfer& t : plan.transfers)
-    for (const auto& [rank, way] : {std::pair(t.from, 0), std::pair(t.to, 1)}) {
-      Load& load = loads[static_cast<size_t>(rank)];
-      (o.is_far(t) ? load.far : load.near)[way] += (t.end - t.begin) * o.element_bytes;
-    }
+  RankLoads loads(plan.options, num_ranks);
+  for (const Transfer& t : plan.transfers) loads.add(t, bytes_of(t, plan.options));
   double longest_s = 0;
-  for (const Load& load : loads)
-    for (int way : {0, 1})
-      longest_s = std::max({longest_s, static_cast<double>(load.near[way]) / o.links.near_bytes_per_s,
-                            static_cast<double>(load.far[way]) / o.links.far_bytes_per_s});
+  for (const Load& load : loads.all()) longest_s = std::max(longest_s, load.seconds(plan.options.links));
   return longest_s;
-}
-
-std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end) {
-  std::vector<Box> boxes;
-  // Rows of the dimension d below a fixed index of those before it; what is not whole rows goes one dimension down.
-  const auto take = [&](auto& self, Box rest, size_t d, int64_t from, int64_t to) -> void {
-    if (from >= to) return;
-    if (d == box.begin.size()) return boxes.push_back(std::move(rest));
-    int64_t row = 1;
-    for (size_t inner = d + 1; inner < box.begin.size(); ++inner) row *= box.extent(inner);
-    const auto rows = [&](int64_t first, int64_t last) {
-      Box part = rest;
-      part.begin[d] = box.begin[d] + first, part.end[d] = box.begin[d] + last;
-      return part;
-    };
-    const int64_t first_whole = (from + row - 1) / row, last_whole = to / row, first = from / row;
-    if (first_whole > last_whole) return self(self, rows(first, first + 1), d + 1, from - first * row, to - first * row);
-    self(self, rows(first, first + 1), d + 1, from - first * row, first_whole * row - first * row);
-    if (first_whole < last_whole) boxes.push_back(rows(first_whole, last_whole));
-    self(self, rows(last_whole, last_whole + 1), d + 1, 0, to - last_whole * row);
-  };
-  take(take, box, 0, begin, end);
-  return boxes;
-}
-
-RankPlan part_of(const Plan& plan, int rank) {
-  RankPlan part;
-  part.buckets.resize(static_cast<size_t>(plan.num_buckets));
-  part.num_calls = static_cast<size_t>(plan.num_calls);
-  part.overlap = plan.options.overlap, part.checksums = plan.options.checksums;
-  std::vector<std::pair<int32_t, const Box*>> kept;
-  int64_t elements = 0;
-  for (int32_t tensor = 0; tensor < std::ssize(plan.kind_of); ++tensor)
-    for (const Fragment& f : plan.fragments[static_cast<size_t>(plan.kind_of[static_cast<size_t>(tensor)])])
-      if (std::ranges::binary_search(f.keepers, rank)) kept.emplace_back(tensor, &f.box), elements += f.box.num_elements();
-  Copies copies(part, elements);
-  for (const auto& [tensor, box] : kept) copies.add(tensor, *box);
-  for (const Transfer& t : plan.transfers) {
-    if (t.from != rank && t.to != rank) continue;
-    RankPlan::Bucket& bucket = part.buckets[static_cast<size_t>(t.bucket)];
-    const bool sends = t.from == rank;
-    (sends ? bucket.sends : bucket.receives)
-        .push_back({t.tensor, sends ? t.to : t.from, boxes_of_range(plan.fragment(t).box, t.begin, t.end), t.after >= 0});
-  }
-  for (RankPlan::Bucket& bucket : part.buckets)
-    for (auto* moves : {&bucket.sends, &bucket.receives}) std::ranges::stable_sort(*moves, {}, &RankPlan::Move::peer);
-  return part;
 }
 
 }  // namespace tandem::reshard

@@ -17,7 +17,4 @@ void fill_buckets(Plan& plan, int num_ranks);
 /// Modelled time of the rank that has most to send or to get: a lower bound of the plan's, whatever its buckets.
 double busiest_rank_s(const Plan& plan, int num_ranks);
 
-/// Elements [begin, end) of a box in row-major order, as boxes in that order.
-std::vector<Box> boxes_of_range(const Box& box, int64_t begin, int64_t end);
-
 }  // namespace tandem::reshard

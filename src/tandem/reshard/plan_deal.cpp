@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tandem/reshard/plan_bucket.h"
+#include "tandem/reshard/tuning.h"
 
 namespace tandem::reshard {
 namespace {
@@ -14,11 +15,6 @@ struct Want {
   int32_t to;
   int64_t begin, end;
 };
-
-/// Fragments of so few bytes come from one sender.
-constexpr int64_t kUncut_bytes = 16 << 10;
-/// Of so many nodes that lack a fragment one relays it, where relays are needed.
-constexpr std::ptrdiff_t kNodes_of_relay = 8;
 
 /// Deals what is wanted to those that hold it.
 class Dealer {
@@ -87,20 +83,19 @@ class Dealer {
     return all;
   }
 
-  bool is_small() const { return elements_ * plan_.options.element_bytes <= kUncut_bytes; }
+  bool is_small() const { return elements_ * plan_.options.element_bytes <= tuning::kUncut_bytes; }
 
-  /// Most bytes of a transfer. Where two stagings share a bucket it holds some of them each way, or they would not fill it; and of what
-  /// goes to another node each bucket is to hold its part.
+  /// Most bytes of a transfer.
   int64_t part_bytes(bool is_far) const {
     const int64_t room = plan_.options.bucket_bytes - (plan_.options.checksums ? kChecksum_bytes : 0);
-    return std::max(plan_.options.overlap || is_far ? room / 6 : room, plan_.options.element_bytes);
+    return std::max(plan_.options.overlap || is_far ? room / tuning::kTransfers_of_bucket : room, plan_.options.element_bytes);
   }
 
   /// Where a fragment may be cut: between its rows if they are short against a transfer, else anywhere.
   int64_t unit_of(const Box& box) const {
     if (box.begin.size() < 2) return 1;
     const int64_t row = elements_ / box.extent(0);
-    return row * plan_.options.element_bytes * 4 <= part_bytes(true) ? row : 1;
+    return row * plan_.options.element_bytes * tuning::kRows_of_transfer <= part_bytes(true) ? row : 1;
   }
 
   /// Those that the transfers from `first` on give the fragment to send it as well.
@@ -124,7 +119,7 @@ class Dealer {
       for (Ranks r = n.begin; r != n.end; ++r) sum += sent(*r);
       return sum / (n.end - n.begin);
     });
-    const auto end = far.begin() + (std::ssize(far) + kNodes_of_relay - 1) / kNodes_of_relay;
+    const auto end = far.begin() + (std::ssize(far) + tuning::kNodes_of_relay - 1) / tuning::kNodes_of_relay;
     const size_t first = plan_.transfers.size();
     share(senders, {far.begin(), end});
     add_relays(first, senders);

@@ -29,16 +29,6 @@ std::vector<Sharers> distinct(const Holding& holding) {
   return all;
 }
 
-/// `boxes`, cut where `by` begins and ends.
-std::vector<Box> cut(const std::vector<Box>& boxes, const Box& by) {
-  std::vector<Box> parts;
-  for (const Box& box : boxes) {
-    if (const auto common = intersect(box, by)) parts.push_back(*common);
-    std::ranges::move(subtract(box, by), std::back_inserter(parts));
-  }
-  return parts;
-}
-
 }  // namespace
 
 std::vector<Fragment> fragments_of(const Holding& source, const Holding& target) {
@@ -59,24 +49,6 @@ std::vector<Fragment> fragments_of(const Holding& source, const Holding& target)
     }
   }
   return fragments;
-}
-
-std::vector<Box> subtract(const Box& box, const Box& hole) {
-  const auto common = intersect(box, hole);
-  if (!common) return {box};
-  std::vector<Box> parts;
-  Box rest = box;
-  for (size_t d = 0; d < box.begin.size(); ++d) {
-    if (rest.begin[d] < common->begin[d]) {
-      parts.push_back(rest);
-      parts.back().end[d] = rest.begin[d] = common->begin[d];
-    }
-    if (common->end[d] < rest.end[d]) {
-      parts.push_back(rest);
-      parts.back().begin[d] = rest.end[d] = common->end[d];
-    }
-  }
-  return parts;
 }
 
 }  // namespace tandem::reshard

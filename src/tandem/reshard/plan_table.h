@@ -41,7 +41,4 @@ struct Fragment {
 /// Errors: InternalError if nobody holds a part.
 std::vector<Fragment> fragments_of(const Holding& source, const Holding& target);
 
-/// The parts of `box` outside `hole`, disjoint; at most two per dimension.
-std::vector<Box> subtract(const Box& box, const Box& hole);
-
 }  // namespace tandem::reshard

@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "tandem/base/check.h"
+#include "tandem/reshard/tuning.h"
 
 namespace tandem::reshard {
 
-/// Room for more bytes in each of endless many buckets, all equally big at first. Room only shrinks.
+/// How many more bytes each bucket takes, of buckets without end. All begin with the same room, and room only shrinks.
 class Rooms {
  public:
   /// `whole`: bytes of an empty bucket, at least one.
   explicit Rooms(int64_t whole) {
-    // Steps of the square root of a half. What has less room than the last counts as full, so that scraps cost no time.
-    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>((s % 2 == 0 ? whole : whole - whole / 256 * 75) >> s / 2, 1);
+    for (size_t s = 0; s < kSizes; ++s) sizes_[s] = std::max<int64_t>(tuning::size_of_room(whole, s), 1);
   }
 
   int64_t in(int32_t bucket) const { return bucket < std::ssize(bytes_) ? bytes_[static_cast<size_t>(bucket)] : sizes_[0]; }
@@ -53,7 +53,7 @@ class Rooms {
   }
 
  private:
-  static constexpr size_t kSizes = 14;
+  static constexpr size_t kSizes = tuning::kNum_sizes;
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
   struct Full {
     std::vector<uint64_t> words;  // a bit for each bucket

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/code_rule.h"
+
 #include <atomic>
 #include <random>
 
@@ -6,7 +8,7 @@
 #include "tandem/base/json_depth.h"
 #include "tandem/reward/backend/sandbox.h"
 #include "tandem/reward/code_tests.h"
-#include "tandem/reward/worker_rules.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::reward {
 
@@ -16,7 +18,7 @@ namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
 
-SandboxLimits limits_of(const Options& o) {
+SandboxLimits limits_of(const CodeOptions& o) {
   return {o.code_timeout_s, o.code_memory_mib * kMib, o.code_output_kib << 10, o.code_file_mib * kMib};
 }
 
@@ -28,8 +30,8 @@ std::string fresh_token() {
 
 class CodeRule : public Rule {
  public:
-  explicit CodeRule(const Options& o)
-      : sandbox_(o.python_executable.empty() ? "python3" : o.python_executable, limits_of(o)), share_(o.code_score == "share") {}
+  CodeRule(const CodeOptions& o, const std::string& python)
+      : sandbox_(python.empty() ? "python3" : python, limits_of(o)), share_(o.code_score == "share") {}
 
   const std::string& name() const override { return name_; }
   void abandon() const noexcept override { ++num_abandoned_; }
@@ -75,6 +77,16 @@ class CodeRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> code_rule(const Options& options) { return std::make_unique<CodeRule>(options); }
+void describe(OptionVisitor& field, CodeOptions& o) {
+  field("code_timeout_s", o.code_timeout_s, "code: seconds a program may run, per test.", above(0));
+  field("code_memory_mib", o.code_memory_mib, "code: memory a program may take.", at_least(64));
+  field("code_output_kib", o.code_output_kib, "code: what a program may print.", at_least(1));
+  field("code_file_mib", o.code_file_mib, "code: what a program may write to its private folder.", at_least(1));
+  field("code_score", o.code_score, "code: 1 if all tests pass, or the share that does.", one_of({"all", "share"}));
+}
+
+std::unique_ptr<Rule> code_rule(const CodeOptions& options, const std::string& python) {
+  return std::make_unique<CodeRule>(options, python);
+}
 
 }  // namespace tandem::reward

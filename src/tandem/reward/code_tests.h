@@ -11,8 +11,8 @@
 
 namespace tandem::reward {
 
-/// One run of the program. With `function`, its result is compared with `expected`; with `asserts`, they must raise nothing;
-/// else its output is compared with `expected`, a text.
+/// One run of the program. With `function`, its result is compared with `expected`. With `asserts`, they must raise nothing. Else the
+/// program's output is compared with `expected`, a text.
 struct CodeTest {
   std::string input;
   std::string function;
@@ -34,7 +34,7 @@ std::vector<CodeTest> code_tests(const std::string& gold);
 /// The last block fenced as ```python, else the last fenced block; nullopt without one.
 std::optional<std::string> code_block(std::string_view response);
 
-/// Equal line by line, blanks at the ends of lines and empty lines at the end aside; numbers with a point within 1e-6.
+/// Equal line by line; blanks at the ends of lines and empty lines at the end do not count. Numbers with a point may differ by 1e-6.
 bool same_output(std::string_view given, std::string_view expected);
 /// JSON values; numbers with a point within 1e-6. A list of one `expected` may stand for what it holds, as APPS writes it.
 bool same_result(const nlohmann::json& given, const nlohmann::json& expected);

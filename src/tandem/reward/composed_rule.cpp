@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that pass answers on to others: the length reward, and a rule for each data set.
+#include "tandem/reward/composed_rule.h"
+
 #include <algorithm>
 #include <iterator>
 #include <map>
 
 #include "tandem/base/error.h"
 #include "tandem/reward/graders.h"
-#include "tandem/reward/worker_rules.h"
 
 namespace tandem::reward {
 namespace {
 
 class LengthRule : public Rule {
  public:
-  explicit LengthRule(const Options& options) : math_(make_rule("math", options)) {}
+  explicit LengthRule(std::unique_ptr<Rule> math) : math_(std::move(math)) {}
 
   const std::string& name() const override { return name_; }
   void abandon() const noexcept override { math_->abandon(); }
@@ -85,7 +85,7 @@ class BySource : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> length_rule(const Options& options) { return std::make_unique<LengthRule>(options); }
+std::unique_ptr<Rule> length_rule(std::unique_ptr<Rule> math) { return std::make_unique<LengthRule>(std::move(math)); }
 
 std::unique_ptr<Rule> by_source(std::vector<SourceRule> rules, std::unique_ptr<Rule> others) {
   return std::make_unique<BySource>(std::move(rules), std::move(others));

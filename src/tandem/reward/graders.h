@@ -70,8 +70,8 @@ struct CosineRange {
 /// Cosine length scaling (Yeo et al., 2025): short right answers are worth most, short wrong ones least.
 double cosine_score(bool right, int64_t tokens, const CosineRange& range);
 
-/// Kimi k1.5's length reward within a group (2025, section 2.3.3): 0.5 - (length - shortest) / (longest - shortest), for wrong
-/// answers at most 0; 0 for all if all are of one length.
+/// Kimi k1.5's length reward within a group (2025, section 2.3.3): 0.5 - (length - shortest) / (longest - shortest). A wrong
+/// answer gets at most 0. All get 0 if all are of one length.
 std::vector<double> length_rewards(const std::vector<bool>& right, std::span<const int64_t> tokens);
 
 /// (1 - distinct n-grams / n-grams) * max_penalty over words or token ids given as texts or numbers.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/http_rule.h"
+
 #include <httplib.h>
 
 #include <algorithm>
@@ -12,7 +14,7 @@
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
 #include "tandem/reward/batch.h"
-#include "tandem/reward/worker_rules.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::reward {
 
@@ -61,7 +63,8 @@ json scores_in(const json& reply, const std::string& where) {
 
 class HttpRule : public Rule {
  public:
-  explicit HttpRule(const Options& o) : address_(address_of(o.url)), url_(o.url), timeout_s_(o.timeout_s), retries_(o.http_retries) {}
+  HttpRule(const HttpOptions& o, double timeout_s)
+      : address_(address_of(o.url)), url_(o.url), timeout_s_(timeout_s), retries_(o.http_retries) {}
 
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return false; }  // what it needs is its own affair
@@ -131,6 +134,13 @@ class HttpRule : public Rule {
 
 }  // namespace
 
-std::unique_ptr<Rule> http_rule(const Options& options) { return std::make_unique<HttpRule>(options); }
+void describe(OptionVisitor& field, HttpOptions& o) {
+  field("url", o.url, "http: where batches are posted to; docs/rewards.md has their form.");
+  field("http_retries", o.http_retries, "http: how often a batch is posted again when the server fails or does not answer.", at_least(0));
+}
+
+std::unique_ptr<Rule> http_rule(const HttpOptions& options, double timeout_s) {
+  return std::make_unique<HttpRule>(options, timeout_s);
+}
 
 }  // namespace tandem::reward

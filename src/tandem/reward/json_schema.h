@@ -3,7 +3,7 @@
 // The part of JSON Schema (draft 2020-12) that says what an answer must look like.
 //
 // Known: type, enum, const, properties, required, additionalProperties, items, minItems, maxItems, minLength, maxLength, pattern,
-// minimum, maximum, and the annotations title, description, default, examples, $schema, $id, $comment, which ask nothing.
+// minimum, maximum. These annotations ask nothing: title, description, default, examples, $schema, $id, $comment.
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 namespace tandem::reward {
 
 /// Threads    accepts() from any.
-/// Errors     UserError for a schema that is no JSON, or has a keyword that is not known: one passed over would accept too much.
+/// Errors     UserError for a schema that is no JSON, or has an unknown keyword: to pass it over would accept too much.
 class JsonSchema {
  public:
   /// `source` is the schema itself, or the path of a file that holds it.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tandem/reward/python_rule.h"
+
 #include <filesystem>
 
 #include "tandem/base/error.h"
@@ -6,7 +8,7 @@
 #include "tandem/reward/batch.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/reward/backend/python_workers.h"
-#include "tandem/reward/worker_rules.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::reward {
 namespace {
@@ -58,18 +60,29 @@ class MathWithFallback : public Rule {
   std::unique_ptr<Rule> math_, verify_;
 };
 
-WorkerOptions worker_options(const Options& o, const std::string& python) {
+WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, const std::string& python) {
   WorkerOptions options;
   options.executable = python;
-  options.num_workers = o.workers;
-  options.timeout_s = o.timeout_s;
+  options.num_workers = batch.workers;
+  options.timeout_s = batch.timeout_s;
   options.retries = o.python_retries;
   return options;
 }
 
 }  // namespace
 
-std::unique_ptr<Rule> python_rule(const Options& o) {
+void describe(OptionVisitor& field, PythonOptions& o) {
+  field("python", o.python, "python: a function of yours, FILE.py:NAME; docs/rewards.md has its form.");
+  field("python_executable", o.python_executable,
+        "python, math_verify, code: the Python that runs them; empty: python3 on PATH (math_verify: the one scripts/setup made).");
+  field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.",
+        at_least(0));
+}
+void describe(OptionVisitor& field, MathOptions& o) {
+  field("fallback", o.fallback, "math: who is asked where the built-in comparison cannot read an answer.", one_of({"none", "math_verify"}));
+}
+
+std::unique_ptr<Rule> python_rule(const PythonOptions& o, const BatchOptions& batch) {
   const size_t colon = o.python.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == o.python.size())
     throw UserError("reward.python", "`" + o.python + "` names no function", "expected FILE.py:FUNCTION, such as rewards.py:score");
@@ -78,19 +91,19 @@ std::unique_ptr<Rule> python_rule(const Options& o) {
     throw UserError("reward.python", "there is no file " + function.file, "expected FILE.py:FUNCTION, from the present folder");
   const std::string name = "python/" + function.function;
   const std::string python = o.python_executable.empty() ? "python3" : o.python_executable;
-  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, python));
+  return std::make_unique<PythonRule>(name, std::move(function), worker_options(o, batch, python));
 }
 
 std::unique_ptr<Rule> math_with_fallback(std::unique_ptr<Rule> math, std::unique_ptr<Rule> verify) {
   return std::make_unique<MathWithFallback>(std::move(math), std::move(verify));
 }
 
-std::unique_ptr<Rule> math_verify_rule(const Options& o) {
+std::unique_ptr<Rule> math_verify_rule(const PythonOptions& o, const BatchOptions& batch) {
   // scripts/setup installs the package beside the build's own Python, where that is still there.
   const std::string ours(build_python());
   const std::string python = !o.python_executable.empty() ? o.python_executable : std::filesystem::exists(ours) ? ours : "python3";
   PythonFunction function{"rule math_verify (" + python + ")", "", std::string(script("math_verify.py")), "score"};
-  return std::make_unique<PythonRule>("math_verify", std::move(function), worker_options(o, python));
+  return std::make_unique<PythonRule>("math_verify", std::move(function), worker_options(o, batch, python));
 }
 
 }  // namespace tandem::reward

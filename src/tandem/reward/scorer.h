@@ -20,8 +20,8 @@ namespace tandem::reward {
 ///            grades in progress are abandoned then.
 /// Threads    submit from one thread, collect from one thread (the same or another).
 /// Blocking   collect waits, at most until the deadline; nothing else waits.
-/// Errors     a rule that throws: collect throws UserError (PeerError for one) naming the rule and the group, once; the group
-///            stays at the head, ungraded, and the next collect hands it out as it is.
+/// Errors     if a rule throws, collect throws UserError (PeerError for one) naming the rule and the group, once. The group
+///            stays first, ungraded, and the next collect hands it out as it is.
 /// Order      groups come back in the order of submission, whatever the number of threads.
 class Scorer {
  public:

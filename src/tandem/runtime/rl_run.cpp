@@ -8,14 +8,13 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/device/process.h"
-#include "tandem/runtime/exchange.h"
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/runtime/sample/replay.h"
+#include "tandem/runtime/stage/evaluator.h"
+#include "tandem/runtime/stage/step_record.h"
+#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 namespace {
-
-// Under adapters the start is still there, unless the reference is another model.
-bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
 
 // Stands for what a stage or another rank does.
 std::unique_ptr<reward::Rule> later_rule() {
@@ -23,104 +22,98 @@ std::unique_ptr<reward::Rule> later_rule() {
   return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
 }
 
-std::unique_ptr<reward::Rule> reward_of(RankContext& context) {
-  const RunConfig& config = context.config;
-  if (scores_in_stage(config) || !context.rolls_out()) return later_rule();
+std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts) {
+  const config::RunConfig& config = parts.config;
+  if (config::scores_in_stage(config) || !parts.ranks.rolls_out()) return later_rule();
   if (config.parallel.placement != "fully_colocated")
-    return reward::make_reward(config.reward, reward_models(context.device, kBesideGeneration));
+    return reward::make_reward(config.reward, serve::reward_models(parts.memory.device, serve::kBesideGeneration));
   return reward::make_reward(config.reward, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
     throw UserError("parallel.placement", "is fully_colocated, and the reward model is one of several rules",
                     "reward.rule: model alone, or parallel.placement: colocated");
   });
 }
 
-queue::Needs queue_needs(const RunConfig& config) {
-  queue::Needs needs;
-  if (scores_in_stage(config)) needs.batch = {"response_ids"};
-  return needs;
-}
-
-planner::Schedule schedule_of(const RunConfig& config, const algo::Recipe& recipe) {
-  const planner::ScheduleNeeds needs{recipe.needs_reference(), config.schedule.old_logprobs == "recompute", scores_in_stage(config),
-                                    start_is_reference(config)};
-  return config.schedule.kind == "stale" ? planner::stale_schedule(needs, config.staleness()) : planner::sync_schedule(needs);
+// A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
+planner::Stage scoring_stage() {
+  return {planner::StageKind::kReward, "reward", 0, {}, {}, {planner::Resident::kRewardModel}, {}, {}};
 }
 
 }  // namespace
 
-RlRun::RlRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir)
+RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder* folder, const RunStart& start)
     : request_(request),
-      config_(context.config),
-      context_(context),
-      folder_(folder),
-      tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward_of(context)),
-      prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
-      recipe_(algo::recipe_of(config_.algo)),
-      schedule_(schedule_of(config_, recipe_)),
-      actor_(context, model::read_config(model_dir), config_.train),
-      queue_(config_.schedule.queue, queue_needs(config_)),
-      bodies_(context),
-      files_(context, config_.run.dir, model_dir),
-      progress_(config_.run.steps),
-      skew_(context.world) {
+      parts_(parts),
+      config_(parts.config),
+      schedule_(start.schedule),
+      tokenizer_(text::Tokenizer::load(start.model_dir)),
+      reward_(reward_of(parts)),
+      prompts_(serve::data_for(*reward_, config_.data), data::Split::kTrain, serve::PromptText{tokenizer_, start.model_dir}),
+      algorithm_(algo::algorithm_of(config_.algo)),
+      actor_(parts, start.model, config_.train),
+      ledger_(parts, folder, start.model_dir, config_.run.steps),
+      bodies_(parts.ranks, config_.schedule.queue.group_size),
+      skew_(parts.ranks.world) {
   if (!config_.data.eval.empty())
-    eval_prompts_ =
-        std::make_unique<PromptStream>(data_for(*reward_, config_.data), data::Split::kHeldOut, PromptText{tokenizer_, model_dir});
-  // Before any work: what could not be generated at the end must not start.
+    eval_prompts_.emplace(serve::data_for(*reward_, config_.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, start.model_dir});
+  check_contexts();
+  if (config_.schedule.routing_replay && actor_.route_width() == 0)
+    throw UserError("schedule.routing_replay", "is on, and " + start.model_dir + " has no experts", "false for a dense model");
+  ledger_.files().load_start(actor_);
+  actor_.register_with(residency_);
+  if (schedule_.has(planner::StageKind::kReference) && !config::start_is_reference(config_) && parts.ranks.trains()) load_reference();
+  if (config::scores_in_stage(config_) && parts.ranks.trains()) load_reward_model();
+  make_source();
+}
+
+// Before any work: what could not be generated at the end must not start.
+void RlRun::check_contexts() const {
   const int64_t positions = actor_.config().max_positions;
-  if (request.replay.empty()) prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);
+  if (schedule_.has(planner::StageKind::kRollout))
+    prompts_.require_context(config_.rollout.sampling.max_new_tokens, "rollout.max_new_tokens", positions);
   if (eval_prompts_ && (config_.eval.before || config_.eval.after || config_.eval.every_steps > 0))
     eval_prompts_->require_context(config_.eval.sampling.max_new_tokens, "eval.max_new_tokens", positions);
-  if (config_.schedule.routing_replay && actor_.route_width() == 0)
-    throw UserError("schedule.routing_replay", "is on, and " + model_dir + " has no experts", "false for a dense model");
-  files_.load_start(actor_);
-  actor_.register_with(residency_);
-  if (recipe_.needs_reference() && !start_is_reference(config_) && context.trains()) load_reference();
-  if (scores_in_stage(config_) && context.trains()) load_reward_model();
-  if (!request.replay.empty()) {
-    replay_ = std::make_unique<data::SampleReader>(request.replay + "/samples.sqlite");
-    if (const auto has = std::ssize(replay_->steps()); has < config_.run.steps)
-      throw UserError("--replay " + request.replay, join_text("has the samples of ", has, " steps, run.steps is ", config_.run.steps),
-                      join_text("--steps ", has, " at most"));
-  } else {
-    const model::Decoder* decoder = context.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
-    const reward::Rule* rule = scores_in_stage(config_) || !decoder ? nullptr : reward_.get();
-    rollout_ = std::make_unique<RolloutRole>(context, RolloutParts{actor_.config(), decoder, tokenizer_, prompts_, rule, queue_, bodies_,
-                                                                   std::min(positions, longest_context())});
-    if (decoder && !residency_.empty())
-      residency_.add({planner::Resident::kKvCache, [this] { return !rollout_->has_memory(); },
-                      [this] { return rollout_->release_memory(), int64_t{0}; }, nullptr});
-  }
 }
 
 // When its turn comes it finds the room that it will have in each step.
 void RlRun::load_reference() {
   enter(schedule_.stage(planner::StageKind::kReference));
-  reference_ = std::make_unique<ModelOnRank>(actor_.config(), context_.train_place(), context_.gemm,
-                                             device::Home{context_.device, "reference_weights", &context_.host, device::Keep::kOriginal});
+  policy::Memory& memory = parts_.memory;
+  reference_ = std::make_unique<model::ModelOnRank>(
+      actor_.config(), parts_.ranks.train_place(), parts_.compute.train(),
+      device::Home{memory.device, "reference_weights", &memory.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
-  reference_->load(other.empty() ? files_.start_dir() : other);
-  if (context_.placement.kind == planner::PlacementKind::kFullyColocated || config_.memory.offload_reference)
+  reference_->load(other.empty() ? ledger_.files().start_dir() : other);
+  if (parts_.ranks.placement.kind == planner::PlacementKind::kFullyColocated || config_.memory.offload_reference)
     may_leave(planner::Resident::kReference, *reference_->memory());
 }
 
 void RlRun::load_reward_model() {
-  enter(schedule_.stage(planner::StageKind::kReward));
-  staged_reward_ = std::make_unique<StagedReward>(config_.reward, context_.train_place(), context_.device, context_.host);
+  enter(scoring_stage());
+  staged_reward_ =
+      std::make_unique<policy::StagedReward>(config_.reward, parts_.ranks.train_place(), parts_.memory.device, parts_.memory.host);
   may_leave(planner::Resident::kRewardModel, staged_reward_->memory());
+}
+
+void RlRun::make_source() {
+  if (schedule_.has(planner::StageKind::kReplay)) {
+    source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
+    return;
+  }
+  const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
+  const reward::Rule* rule = config::scores_in_stage(config_) || !decoder ? nullptr : reward_.get();
+  auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
+                                                            tokenizer_, prompts_, rule, bodies_,
+                                                            std::min(actor_.config().max_positions, longest_context()),
+                                                            schedule_.has(planner::StageKind::kAhead), request_.stop});
+  rollout_ = rollout.get();
+  source_ = std::move(rollout);
+  if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
+    residency_.add({planner::Resident::kKvCache, [engine] { return engine->num_blocks() == 0; },
+                    [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
 }
 
 void RlRun::may_leave(planner::Resident what, device::Swappable& memory) {
   residency_.add({what, [&] { return memory.is_away(); }, [&] { return memory.leave(); }, [&] { return memory.come_back(); }});
-}
-
-void RlRun::enter(const planner::Stage& stage) {
-  const double begin = now_s();
-  const int64_t copied = residency_.enter(stage);
-  if (residency_.empty()) return;
-  context_.recorder.add("time/offload_s", now_s() - begin);
-  context_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
 }
 
 int64_t RlRun::longest_context() const {
@@ -128,115 +121,204 @@ int64_t RlRun::longest_context() const {
   return eval_prompts_ ? std::max(training, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens) : training;
 }
 
-void RlRun::restore_or_start() {
-  enter(schedule_.stage(planner::StageKind::kUpdate));
-  if (request_.resume) {
-    const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
-    if (std::optional<RunState> found = files_.load(actor_, needs_start)) {
-      state_ = std::move(*found);
-      if (rollout_) restore_queue();
-      if (context_.is_first()) log::info("resuming after step ", state_.step, " of ", config_.run.steps);
-    } else if (context_.is_first()) {
-      log::info("no checkpoint yet: starting over");
-    }
-  }
-  if (state_.before && state_.step == 0) {  // stopped before the step whose metrics report it
-    context_.recorder.set("eval/accuracy", state_.before->accuracy);
-    context_.recorder.set("eval/score_mean", state_.before->mean_score);
-    context_.recorder.set("eval/pass_at_k", state_.before->pass_at_k);
-  }
-  seconds_before_ = state_.seconds;
-  if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
-  enter(schedule_.stage(planner::StageKind::kSwitch));
-  move_weights();
+Roles RlRun::roles() {
+  return {parts_, algorithm_, actor_, reference_.get(), staged_reward_.get(), *source_, bodies_, prompts_, ledger_.samples()};
 }
 
-// The bodies of finished groups go to where they would have been generated under this layout.
-void RlRun::restore_queue() {
-  std::vector<data::GroupId> again;
-  if (!state_.queue.empty())
-    again = queue_.restore(std::exchange(state_.queue, {}), [&](const data::Fields& rows) {
-      std::vector<data::Group> groups = data::groups_of(rows);
-      for (data::Group& group : groups) bodies_.restore(group);
-      return data::fields_of(groups);
-    });
-  rollout_->restore(state_.next_group, std::move(again));
+void RlRun::enter(const planner::Stage& stage) {
+  const double begin = now_s();
+  const int64_t copied = residency_.enter(stage);
+  if (residency_.empty()) return;
+  parts_.recorder.add("time/offload_s", now_s() - begin);
+  parts_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
+}
+
+void RlRun::restore_or_start() {
+  enter(schedule_.stage(planner::StageKind::kUpdate));
+  RunState& state = ledger_.state();
+  if (request_.resume) {
+    const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
+    const bool found = ledger_.resume(actor_, needs_start);
+    if (found) source_->restore({state.next_group, std::exchange(state.queue, {})});
+    if (parts_.ranks.is_first())
+      found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
+  }
+  if (state.before && state.step == 0) {  // stopped before the step whose metrics report it
+    parts_.recorder.set("eval/accuracy", state.before->accuracy);
+    parts_.recorder.set("eval/score_mean", state.before->mean_score);
+    parts_.recorder.set("eval/pass_at_k", state.before->pass_at_k);
+  }
+  ledger_.open();
+  enter(schedule_.stage(planner::StageKind::kSwitch));
+  switch_weights(roles(), data::PolicyVersion{state.version});
+}
+
+void RlRun::announce() const {
+  if (!parts_.ranks.is_first()) return;
+  const policy::Ranks& r = parts_.ranks;
+  log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(r.train_layout),
+            to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
+            actor_.aliased() ? ", one copy of the weights" : "");
+  const config::MemoryOptions& m = config_.memory;
+  const auto is_idle = [](const char* option, const char* why) { log::info("memory.", option, " has nothing to do: ", why); };
+  if (m.offload_train_param && actor_.aliased()) is_idle("offload_train_param", "rollout generates with the weights that train");
+  if (m.offload_train_optimizer && config_.train.swap_optimizer)
+    is_idle("offload_train_optimizer", "with train.swap_optimizer it is on the host already");
+  if (m.offload_reference && !reference_) is_idle("offload_reference", "this run has no weights of a reference model");
 }
 
 RunSummary RlRun::run() {
-  started_s_ = now_s();
   restore_or_start();
-  if (context_.is_first()) {
-    log::info(context_.products_text());
-    log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(context_.train_layout),
-              to_text(context_.placement.train), ", rollout ", model::to_string(context_.rollout_layout),
-                  to_text(context_.placement.rollout),
-              actor_.aliased() ? ", one copy of the weights" : "");
-    const MemoryOptions& m = config_.memory;
-    const auto is_idle = [](const char* option, const char* why) { log::info("memory.", option, " has nothing to do: ", why); };
-    if (m.offload_train_param && actor_.aliased()) is_idle("offload_train_param", "rollout generates with the weights that train");
-    if (m.offload_train_optimizer && config_.train.swap_optimizer)
-      is_idle("offload_train_optimizer", "with train.swap_optimizer it is on the host already");
-    if (m.offload_reference && !reference_) is_idle("offload_reference", "this run has no weights of a reference model");
-  }
-  if (eval_prompts_ && config_.eval.before && !state_.before) {
-    state_.before = evaluate(0);
-    if (!state_.before) {
-      save();
-      throw Interrupted("stopped after step 0, in the evaluation before training; --resume continues");
-    }
-    if (context_.is_first()) log::info("before: accuracy ", std::round(1000 * state_.before->accuracy) / 10, " %");
-  }
-  if (!state_.unconcluded.empty()) {
-    for (const auto& [name, value] : state_.unconcluded) context_.recorder.set(name, value);
+  announce();
+  evaluate_before();
+  RunState& state = ledger_.state();
+  if (!state.unconcluded.empty()) {
+    for (const auto& [name, value] : state.unconcluded) parts_.recorder.set(name, value);
     conclude_step();
   }
-  while (state_.step < config_.run.steps) {
-    StepData step;
-    step.begin_s = now_s();
-    for (const planner::Stage& stage : schedule_.stages) {
-      const double begin = now_s();
-      enter(stage);
-      (void)context_.device.take_stage_peak_bytes();  // what left does not count
-      device::name_thread(stage.name);
-      skew_.starts(stage.name, now_s());
-      const bool done = run_stage(stage, step);
-      context_.recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(context_.device.take_stage_peak_bytes()));
-      context_.recorder.span(stage.name, stage.name, begin, now_s());
-      context_.recorder.add("time/" + stage.name + "_s", now_s() - begin);
-      if (done && stage.kind == planner::StageKind::kUpdate) meet(step);
-      if (done) continue;
-      if (state_.step != files_.last_saved_step()) save();
-      throw Interrupted(join_text("stopped after step ", state_.step, "; --resume continues"));
-    }
-    device::name_thread("record");
-    finish_step(step);
+  planner::Interpreter machine(schedule_, {state.step + 1, config_.run.steps}, parts_.ranks.world.rank());
+  StepData step;
+  while (!machine.done()) {
+    const planner::StageRun next = machine.may_start().at(0);
+    if (value(step.id) != next.step) step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
+    machine.start(next);
+    if (!perform(machine.stage(next), step)) stop("");
+    machine.end(next);
+    if (machine.done_with(next.step)) finish_step(step);
   }
-  if (files_.last_saved_step() != state_.step) save();
-  RunSummary summary{state_.before, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
+  if (!ledger_.is_saved()) save();
+  RunSummary summary = ledger_.summary();
   if (eval_prompts_ && config_.eval.after) {
-    summary.after = last_eval_ ? last_eval_ : evaluate(state_.step);
-    if (!summary.after) throw Interrupted(join_text("stopped after step ", state_.step, ", in the last evaluation; --resume continues"));
+    summary.after = last_eval_ ? last_eval_ : evaluate();
+    if (!summary.after) throw Interrupted(join_text("stopped after step ", state.step, ", in the last evaluation; --resume continues"));
   }
   return summary;
 }
 
+bool RlRun::perform(const planner::Stage& stage, StepData& step) {
+  const double begin = now_s();
+  enter(stage);
+  device::Arena& device = parts_.memory.device;
+  (void)device.take_stage_peak_bytes();  // what left does not count
+  device::name_thread(stage.name);
+  if (stage.ranks.count == parts_.ranks.world.size()) skew_.starts(stage.name, now_s());
+  const bool done = run_stage(stage, step, roles());
+  monitor::Recorder& recorder = parts_.recorder;
+  recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
+  recorder.span(stage.name, stage.name, begin, now_s());
+  recorder.add("time/" + stage.name + "_s", now_s() - begin);
+  return done;
+}
+
+void RlRun::stop(const std::string& where) {
+  if (!ledger_.is_saved()) save();
+  throw Interrupted(join_text("stopped after step ", ledger_.state().step, where, "; --resume continues"));
+}
+
+void RlRun::finish_step(const StepData& step) {
+  device::name_thread("record");
+  record_step(step, roles());
+  bodies_.drop(step.batch.groups);
+  RunState& state = ledger_.state();
+  state.step = value(step.id);
+  state.version = value(step.after());
+  state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
+  ledger_.record_memory();
+  skew_.record(parts_.recorder);
+  conclude_step();
+}
+
+// What is left of a step when its numbers are known. A stop during the evaluation saves the numbers, too: the resumed run
+// begins here.
+void RlRun::conclude_step() {
+  RunState& state = ledger_.state();
+  state.unconcluded.clear();
+  last_eval_.reset();
+  const int64_t eval_every = config_.eval.every_steps, save_every = config_.checkpoint.every_steps;
+  const bool last = state.step == config_.run.steps;
+  if (eval_prompts_ && ((eval_every > 0 && state.step % eval_every == 0) || (last && config_.eval.after))) {
+    const monitor::Metrics recorded = parts_.recorder.current();
+    last_eval_ = evaluate();
+    if (!last_eval_) {
+      state.unconcluded = recorded;
+      save();
+      stop(", in its evaluation");
+    }
+  }
+  ledger_.commit();
+  if ((save_every > 0 && state.step % save_every == 0) || last) save();
+}
+
 void RlRun::save() {
   const double begin = now_s();
-  if (folder_) {
-    folder_->samples().flush();
-    state_.sink_bytes = context_.recorder.flush();
+  RunState& state = ledger_.state();
+  SourceState source = source_->state();
+  state.next_group = source.next_group;
+  state.queue = std::move(source.queue);
+  ledger_.save(actor_);
+  state.queue.clear();
+  parts_.recorder.add("time/checkpoint_s", now_s() - begin);
+}
+
+void RlRun::evaluate_before() {
+  RunState& state = ledger_.state();
+  if (!eval_prompts_ || !config_.eval.before || state.before) return;
+  state.before = evaluate();
+  if (!state.before) {
+    save();
+    stop(", in the evaluation before training");
   }
-  state_.seconds = seconds_before_ + now_s() - started_s_;
-  if (rollout_) {
-    state_.next_group = rollout_->next_group();
-    bodies_.gather(queue_.finished());
-    if (context_.is_first())
-      state_.queue = queue_.state([&](const data::Fields& heads) { return data::fields_of(bodies_.complete(data::groups_of(heads))); });
-  }
-  files_.save(state_, actor_);
-  state_.queue.clear();
-  context_.recorder.add("time/checkpoint_s", now_s() - begin);
+  if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
+}
+
+// The reward model comes for them, and then what generates again.
+void RlRun::score_in_stage(std::vector<data::Group>& answers) {
+  const int dp = parts_.ranks.train_layout.dp, me = parts_.ranks.train_dp_rank();
+  std::vector<size_t> mine;
+  std::vector<reward::Answer> asked;
+  size_t row = 0;
+  for (data::Group& group : answers) group.prompt = eval_prompts_->at_row(group.prompt.row);  // messages do not travel
+  for (const data::Group& group : answers)
+    for (const data::Sample& sample : group.samples)
+      if (const size_t i = row++; static_cast<int>(i) % dp == me) {
+        mine.push_back(i);
+        asked.push_back(reward::answer_of(group, sample));
+      }
+  enter(scoring_stage());
+  policy::set_scores(answers, model_scores(roles(), row, mine, asked));
+  enter(schedule_.stage(planner::StageKind::kSwitch));
+  switch_weights(roles(), data::PolicyVersion{ledger_.state().version});
+}
+
+std::optional<serve::EvalSummary> RlRun::evaluate() {
+  const double begin = now_s();
+  const policy::Ranks& ranks = parts_.ranks;
+  rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
+  const model::ModelOnRank* model = ranks.rolls_out() ? &actor_.rollout_model() : nullptr;
+  Evaluation evaluation{model, ranks.rollout_layout, ranks.rollout_rank()};
+  if (model)
+    for (int64_t row = ranks.rollout_layout.dp_rank(evaluation.rank); row < eval_prompts_->size(); row += ranks.rollout_layout.dp)
+      evaluation.prompts.push_back(eval_prompts_->at_row(row));
+  evaluation.n = config_.eval.n;
+  // A seed of its own, so that evaluation never draws the numbers of training.
+  evaluation.seed = static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull;
+  evaluation.idle_engine = engine && !engine->running() ? engine : nullptr;
+  evaluation.rule = config::scores_in_stage(config_) ? nullptr : reward_.get();
+  evaluation.stop = ranks.stop_between_tokens(request_.stop);
+  // Unfinished sequences have the one cache that there is room for.
+  const bool makes_room = engine && !evaluation.idle_engine && config_.memory.device_mib > 0;
+  if (makes_room) engine->release_memory();
+  std::optional<std::vector<data::Group>> answers = answers_of_all(parts_, tokenizer_, std::move(evaluation));
+  if (!answers) return std::nullopt;
+  if (makes_room) engine->switch_weights(model->parameters(), data::PolicyVersion{ledger_.state().version});
+  if (config::scores_in_stage(config_)) score_in_stage(*answers);
+  serve::EvalSummary summary = serve::summarize(*answers, config_.eval.right_at);
+  parts_.recorder.set("eval/accuracy", summary.accuracy);
+  parts_.recorder.set("eval/score_mean", summary.mean_score);
+  parts_.recorder.set("eval/pass_at_k", summary.pass_at_k);
+  parts_.recorder.add("time/eval_s", now_s() - begin);
+  if (data::SampleStore* store = ledger_.samples()) store->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers));
+  return summary;
 }
 
 }  // namespace tandem::runtime

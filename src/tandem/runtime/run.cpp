@@ -5,12 +5,12 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
-#include "tandem/runtime/folder/export.h"
+#include "tandem/comm/scalar.h"
+#include "tandem/runtime/folder/progress.h"
 #include "tandem/runtime/folder/run_state.h"
-#include "tandem/runtime/progress.h"
-#include "tandem/runtime/session/rank_launch.h"
 #include "tandem/runtime/rl_run.h"
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/launch.h"
+#include "tandem/runtime/start_model.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/train/trainer.h"
 
@@ -20,17 +20,17 @@ namespace {
 namespace fs = std::filesystem;
 
 // The directory to start from; a recipe without one gets a random model in the run folder. Collective.
-std::string start_model(const RunConfig& config, comm::Group& world) {
+std::string start_model(const config::RunConfig& config, comm::Group& world) {
   if (!config.model.path.empty()) return config.model.path;
   const std::string dir = config.run.dir + "/init/hf";
-  if (world.rank() == 0 && !holds_model(dir)) write_random_model(dir, config.model, config.run.seed);
+  if (world.rank() == 0 && !policy::holds_model(dir)) write_random_model(dir, config.model, config.run.seed);
   world.barrier();
   return dir;
 }
 
 // Supervised steps generate next to nothing: with a split placement all ranks train, as many replicas of the layout as there is room for.
-void train_on_all_ranks(RunConfig& config, comm::Group& world) {
-  ParallelOptions& p = config.parallel;
+void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
+  config::ParallelOptions& p = config.parallel;
   if (p.placement != "split") return;
   model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
   if (world.size() % layout.world() != 0)
@@ -43,45 +43,56 @@ void train_on_all_ranks(RunConfig& config, comm::Group& world) {
   p.placement = "colocated";
 }
 
-struct WarmStart {
+// Where a run begins, as all ranks read it once. Collective: a rank that refuses takes back what it made of the run folder, and nobody
+// may read there then.
+struct Start {
   std::string model_dir;
-  Products products;
+  model::ModelConfig model;
+  model::Products products;  // of a warm start
 };
+Start start_of(const config::RunConfig& config, comm::Group& world) {
+  const std::string dir = start_model(config, world);
+  Start start{dir, model::read_config(dir), {}};
+  world.barrier();
+  return start;
+}
+
+// What options and layouts ask of the model, before any work.
+void check_model(const config::RunConfig& c, const config::Layouts& layouts, const model::ModelConfig& model, bool supervised, bool rl) {
+  model::check_layout(layouts.train, model, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(layouts.rollout, model, model::Use::kRollout, "parallel.rollout_layout");
+  if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
+  if (rl) train::check_options(c.train, model, c.model.lora, "train");
+}
+
+RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* folder, Start& start) {
+  policy::Rank rank(request.config, config::layouts_of(request.config, world.size()), world);
+  const RunSummary summary = SupervisedRun(request, rank.parts, folder, start.model_dir, start.model).run();
+  start.products = rank.compute.products();  // a resumed run took those of its checkpoint
+  return summary;
+}
 
 // Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
-WarmStart warm_start(const RunRequest& request, comm::Group& world, const std::string& model_dir) {
+Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   const std::string dir = request.config.run.dir + "/warm_start";
-  WarmStart done{dir + "/hf", {}};
-  if (!any_of(world, world.rank() == 0 && holds_model(dir + "/hf"))) {  // written last
+  if (!comm::any_of(world, world.rank() == 0 && policy::holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{request.config, true, "", request.stop};
     supervised.config.run.dir = dir;
     train_on_all_ranks(supervised.config, world);
-    RankContext context(supervised.config, world, request.stop);
     std::unique_ptr<RunFolder> folder;
-    if (context.is_first()) {
+    if (world.rank() == 0) {
       log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
       folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir));
     }
     world.barrier();
-    SupervisedRun(supervised, context, folder.get(), model_dir).run();
-    done.products = context.products();
+    supervise(supervised, world, folder.get(), start);
   } else {
-    done.products = products_of_run(dir, world);
+    start.products = products_of_run(dir, world);
   }
   world.barrier();
-  return done;
-}
-
-// What options and layouts ask of the model, before any work. Collective: a rank that refuses takes back what it made of the run
-// folder, and nobody may read there then.
-void check_model(const RunConfig& c, comm::Group& world, const std::string& model_dir, bool supervised, bool rl) {
-  const model::ModelConfig model = model::read_config(model_dir);
-  world.barrier();
-  const auto [placement, train, rollout] = layouts_of(c, world.size());
-  model::check_layout(train, model, model::Use::kTraining, "parallel.train_layout");
-  model::check_layout(rollout, model, model::Use::kRollout, "parallel.rollout_layout");
-  if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
-  if (rl) train::check_options(c.train, model, c.model.lora, "train");
+  start.model_dir = dir + "/hf";
+  start.model = model::read_config(start.model_dir);
+  return start;
 }
 
 std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) {
@@ -98,49 +109,52 @@ void finish(RunFolder& folder, const RunSummary& summary) {
   log::stop_file();
 }
 
+// One rank of `tandem run`.
+RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunFolder* folder) {
+  const config::RunConfig& config = request.config;
+  const config::Layouts layouts = config::layouts_of(config, world.size());
+  Start start = start_of(config, world);
+  const bool warm = config.model.path.empty() && config.supervised.steps > 0;
+  check_model(config, layouts, start.model, warm, true);
+  if (warm) start = warm_start(request, world, std::move(start));
+  if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
+  policy::Rank rank(config, layouts, world, start.products);
+  const planner::Schedule schedule = config::schedule_of(config, layouts, !request.replay.empty());
+  return RlRun(request, rank.parts, folder, {start.model_dir, start.model, schedule}).run();
+}
+
+// One rank of `tandem sft`.
+RunSummary supervise_on_rank(const RunRequest& request, comm::Group& world, RunFolder* folder) {
+  Start start = start_of(request.config, world);
+  check_model(request.config, config::layouts_of(request.config, world.size()), start.model, true, false);
+  return supervise(request, world, folder, start);
+}
+
+// What both kinds of runs share: ranks, the run folder, the end.
+RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
+  RunSummary result;
+  std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
+  launch_ranks(asked.config, [&](comm::Group& world) {
+    RunRequest request = asked;
+    if (all_train) train_on_all_ranks(request.config, world);
+    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
+    world.barrier();
+    const RunSummary summary = on_rank(request, world, folder);
+    if (!folder) return;
+    finish(*folder, summary);
+    result = summary;
+  });
+  return result;
+}
+
 }  // namespace
 
 RunSummary run_rl(const RunRequest& request) {
-  validate(request.config, "run");
-  RunSummary result;
-  std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
-  launch_ranks(request.config, [&](comm::Group& world) {
-    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
-    RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
-    world.barrier();
-    WarmStart start{start_model(request.config, world), {}};
-    const bool warm = request.config.model.path.empty() && request.config.supervised.steps > 0;
-    check_model(request.config, world, start.model_dir, warm, true);
-    if (warm) start = warm_start(request, world, start.model_dir);
-    if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
-    RankContext context(request.config, world, request.stop, start.products);
-    RlRun run(request, context, folder, start.model_dir);
-    const RunSummary summary = run.run();
-    if (!folder) return;
-    finish(*folder, summary);
-    result = summary;
-  });
-  return result;
+  config::validate(request.config, "run");
+  return run_on_ranks(request, false, reinforce_on_rank);
 }
 
-RunSummary run_supervised(const RunRequest& asked) {
-  RunSummary result;
-  std::unique_ptr<RunFolder> own;
-  launch_ranks(asked.config, [&](comm::Group& world) {
-    RunRequest request = asked;
-    train_on_all_ranks(request.config, world);
-    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
-    RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
-    world.barrier();
-    const std::string model_dir = start_model(request.config, world);
-    check_model(request.config, world, model_dir, true, false);
-    RankContext context(request.config, world, request.stop);
-    const RunSummary summary = SupervisedRun(request, context, folder, model_dir).run();
-    if (!folder) return;
-    finish(*folder, summary);
-    result = summary;
-  });
-  return result;
-}
+RunSummary run_supervised(const RunRequest& request) { return run_on_ranks(request, true, supervise_on_rank); }
 
 }  // namespace tandem::runtime

@@ -6,23 +6,17 @@
 #include <optional>
 #include <string>
 
-#include "tandem/runtime/recipe/config.h"
-#include "tandem/runtime/session/evaluation.h"
+#include "tandem/config/config.h"
+#include "tandem/base/error.h"
+#include "tandem/runtime/folder/run_folder.h"
 
 namespace tandem::runtime {
 
 struct RunRequest {
-  RunConfig config;
+  config::RunConfig config;
   bool resume = false;
   std::string replay;          ///< train on the samples of this run folder instead of generating
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
-};
-
-struct RunSummary {
-  std::optional<EvalSummary> before, after;
-  int64_t steps = 0;           ///< optimizer steps of the whole run
-  double seconds = 0;          ///< over all its parts, if it was resumed
-  int64_t tokens = 0;          ///< prompt and response tokens trained on
 };
 
 /// Runs on `parallel.ranks` threads, or as one rank of an MPI job. Writes the run folder; prints a line per step and, at the

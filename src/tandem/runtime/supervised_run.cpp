@@ -5,124 +5,107 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
-#include "tandem/reward/scorer.h"
-#include "tandem/runtime/exchange.h"
-#include "tandem/runtime/session/evaluation.h"
-#include "tandem/runtime/session/response_text.h"
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/runtime/stage/evaluator.h"
+#include "tandem/serve/response_text.h"
+#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 
-SupervisedRun::SupervisedRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir)
+SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& parts, RunFolder* folder, const std::string& model_dir,
+                             const model::ModelConfig& model)
     : request_(request),
-      config_(context.config),
-      context_(context),
-      folder_(folder),
-      model_dir_(model_dir),
+      parts_(parts),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward::make_reward(config_.reward, reward_models(context.device, kAlone))),
-      prompts_(data_for(*reward_, config_.data), data::Split::kTrain, PromptText{tokenizer_, model_dir}),
-      actor_(context, model::read_config(model_dir), config_.supervised.train),
-      files_(context, config_.run.dir, model_dir),
-      progress_(config_.supervised.steps) {
-  if (config_.data.answer_column == data::kNoAnswer)
+      reward_(reward::make_reward(parts.config.reward, serve::reward_models(parts.memory.device, serve::kAlone))),
+      prompts_(serve::data_for(*reward_, parts.config.data), data::Split::kTrain, serve::PromptText{tokenizer_, model_dir}),
+      actor_(parts, model, parts.config.supervised.train),
+      ledger_(parts, folder, model_dir, parts.config.supervised.steps) {
+  if (parts.config.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
+  if (parts.config.data.answer_column == data::kNoAnswer)
     throw UserError("data.answer_column", "is none, and supervised steps train on answers", "the field that holds them");
-  files_.load_start(actor_);
+  ledger_.files().load_start(actor_);
 }
 
 void SupervisedRun::step() {
   const double begin = now_s();
-  const SupervisedOptions& o = config_.supervised;
+  const config::SupervisedOptions& o = parts_.config.supervised;
+  const int64_t step = ledger_.state().step, most = actor_.config().max_positions;
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
-  const std::vector<int32_t> ends = stop_ids(actor_.train_model().config().eos_ids, &tokenizer_);
-  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.train_rank());
-  for (int64_t i = me; i < o.batch_size; i += dp) {
-    const int64_t position = state_.step * o.batch_size + i;
+  const std::vector<int32_t> ends = serve::stop_ids(actor_.config().eos_ids, &tokenizer_);
+  for (int64_t i = parts_.ranks.train_dp_rank(); i < o.batch_size; i += parts_.ranks.train_layout.dp) {
+    const int64_t position = step * o.batch_size + i;
     prompts.push_back(prompts_.at_position(position));
     answers.push_back(tokenizer_.encode(prompts.back().answer));
     if (!ends.empty()) answers.back().push_back(ends.front());
     const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
-    if (total > actor_.train_model().config().max_positions)
+    if (total > most)
       throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),
-                      join_text("at most the model's context of ", actor_.train_model().config().max_positions));
+                      join_text("at most the model's context of ", most));
   }
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
-  const double lr = train::learning_rate(o.train, state_.step + 1, o.steps);
-  const train::StepReport report = actor_.trainer().supervised_step(rows, lr);
-  state_.version = ++state_.step;
-  state_.tokens += static_cast<int64_t>(report.sequence_tokens);
-  monitor::Recorder& recorder = context_.recorder;
+  record(actor_.trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, o.steps)), begin);
+}
+
+void SupervisedRun::record(const train::StepReport& report, double begin_s) {
+  RunState& state = ledger_.state();
+  state.version = ++state.step;
+  state.tokens += static_cast<int64_t>(report.sequence_tokens);
+  monitor::Recorder& recorder = parts_.recorder;
+  const double seconds = now_s() - begin_s;
   recorder.set("actor/loss", report.loss);
   recorder.set("actor/grad_norm", report.grad_norm);
   recorder.set("actor/lr", report.lr);
   recorder.set("actor/entropy", report.entropy);
   recorder.set("memory/activations_bytes", static_cast<double>(report.activation_peak_bytes));
-  recorder.set("time/step_s", now_s() - begin);
-  recorder.set("time/train_s", now_s() - begin);
-  recorder.span("train", "train", begin, now_s());
-  recorder.set("throughput/tokens_per_s", report.sequence_tokens / (now_s() - begin));
-  record_memory(context_);
-  const monitor::Metrics metrics = recorder.commit_step(state_.step);
-  const int64_t every = std::max<int64_t>(1, o.steps / 20);
-  if (context_.is_first() && (state_.step % every == 0 || state_.step == o.steps)) progress_.step(state_.step, metrics);
+  recorder.set("time/step_s", seconds);
+  recorder.set("time/train_s", seconds);
+  recorder.span("train", "train", begin_s, begin_s + seconds);
+  recorder.set("throughput/tokens_per_s", report.sequence_tokens / seconds);
+  ledger_.record_memory();
+  ledger_.commit(std::max<int64_t>(1, parts_.config.supervised.steps / 20));
 }
 
-// Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out. Each
-// data-parallel rank answers some; one rank scores each answer and all count the same scores, so all stop or none.
+// Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out. All ranks
+// count the same scores, so all stop or none.
 bool SupervisedRun::reached_accuracy() {
-  const SupervisedOptions& o = config_.supervised;
-  if (o.stop_at_accuracy == 0 || state_.step % o.accuracy_every_steps != 0) return false;
-  const int dp = context_.train_layout.dp, me = context_.train_layout.dp_rank(context_.train_rank());
-  std::vector<data::Prompt> prompts;
-  for (int64_t i = me; i < o.accuracy_problems; i += dp) prompts.push_back(prompts_.at_position(state_.step * o.batch_size + i));
-  const ModelOnRank& model = actor_.train_model();
-  const AnswerRequest request{model.decoder(), model.parameters(), context_.device, &tokenizer_, config_.rollout.engine, config_.eval.sampling,
-                              config_.rollout.stop, 1, 0, me, dp, {}};  // short: a stop waits for the next step
-  std::vector<data::Group> mine;
-  answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
-    if (context_.speaks_for_train()) reward::score_group(*reward_, group);
-    mine.push_back(std::move(group));
-  });
-  const auto groups = exchange_groups(context_.world, std::move(mine), context_.speaks_for_train());
-  const double accuracy = summarize(groups, config_.eval.right_at).accuracy;
-  if (context_.is_first()) log::info("step ", state_.step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on the training problems that come next",
-                                    prompts_.epochs(state_.step * o.batch_size + o.accuracy_problems) <= 1 ? ", not seen yet" : "");
+  const config::SupervisedOptions& o = parts_.config.supervised;
+  const int64_t step = ledger_.state().step;
+  if (o.stop_at_accuracy == 0 || step % o.accuracy_every_steps != 0) return false;
+  const policy::Ranks& ranks = parts_.ranks;
+  Evaluation evaluation{&actor_.train_model(), ranks.train_layout, ranks.train_rank()};
+  for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
+    evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
+  evaluation.rule = reward_.get();
+  const auto groups = answers_of_all(parts_, tokenizer_, std::move(evaluation));  // short: a stop waits for the next step
+  TANDEM_CHECK(groups, "answers that nothing could stop");
+  const double accuracy = serve::summarize(*groups, parts_.config.eval.right_at).accuracy;
+  if (ranks.is_first())
+    log::info("step ", step, "/", o.steps, "  accuracy ", 100 * accuracy, " % on the training problems that come next",
+              prompts_.epochs(step * o.batch_size + o.accuracy_problems) <= 1 ? ", not seen yet" : "");
   return accuracy >= o.stop_at_accuracy;
 }
 
-void SupervisedRun::save() {
-  if (folder_) {
-    folder_->samples().flush();
-    state_.sink_bytes = context_.recorder.flush();
-  }
-  state_.seconds = seconds_before_ + now_s() - started_s_;
-  files_.save(state_, actor_);
-}
-
 RunSummary SupervisedRun::run() {
-  started_s_ = now_s();
-  if (config_.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
-  if (request_.resume)
-    if (std::optional<RunState> found = files_.load(actor_, actor_.lora() != nullptr)) state_ = std::move(*found);
-  seconds_before_ = state_.seconds;
-  if (folder_) folder_->open_sinks(context_.recorder, state_.sink_bytes, state_.step);
-  if (context_.is_first()) log::info(context_.products_text());
-  bool reached = state_.step > 0 && reached_accuracy();
-  while (state_.step < config_.supervised.steps && !reached) {
-    if (context_.stop_agreed()) {
-      if (files_.last_saved_step() != state_.step) save();
-      throw Interrupted(join_text("stopped after supervised step ", state_.step, "; --resume continues"));
+  const config::RunConfig& config = parts_.config;
+  RunState& state = ledger_.state();
+  if (request_.resume) ledger_.resume(actor_, actor_.lora() != nullptr);
+  ledger_.open();
+  bool reached = state.step > 0 && reached_accuracy();
+  while (state.step < config.supervised.steps && !reached) {
+    if (parts_.ranks.stop_agreed(request_.stop)) {
+      if (!ledger_.is_saved()) ledger_.save(actor_);
+      throw Interrupted(join_text("stopped after supervised step ", state.step, "; --resume continues"));
     }
     step();
     reached = reached_accuracy();
-    const int64_t every = config_.checkpoint.every_steps;
-    if ((every > 0 && state_.step % every == 0) || state_.step == config_.supervised.steps || reached) save();
+    const int64_t every = config.checkpoint.every_steps;
+    if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(actor_);
   }
-  files_.exporter().write(config_.run.dir, actor_);
-  context_.world.barrier();
-  return {{}, {}, state_.step, seconds_before_ + now_s() - started_s_, state_.tokens};
+  ledger_.files().exporter().write(config.run.dir, actor_);
+  parts_.ranks.world.barrier();
+  return ledger_.summary();
 }
 
 }  // namespace tandem::runtime

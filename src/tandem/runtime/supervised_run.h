@@ -1,41 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Supervised training on problems and their right answers: `tandem sft`, and the warm start before RL.
+// Supervised steps on prompts and their answers: `tandem sft`, and the warm start before RL. All ranks train.
 
-#include "tandem/reward/rule.h"
-#include "tandem/runtime/actor.h"
-#include "tandem/runtime/progress.h"
-#include "tandem/runtime/session/prompt_stream.h"
-#include "tandem/runtime/folder/run_folder.h"
-#include "tandem/runtime/folder/run_state.h"
+#include "tandem/runtime/folder/ledger.h"
+#include "tandem/runtime/run.h"
+#include "tandem/serve/prompt_stream.h"
 
 namespace tandem::runtime {
 
-/// One rank of the run. Writes checkpoints as it goes and RUN_DIR/hf at the end.
+/// Threads    one per rank; all ranks make the same calls.
 /// Errors     as run_supervised.
 class SupervisedRun {
  public:
-  SupervisedRun(const RunRequest& request, RankContext& context, RunFolder* folder, const std::string& model_dir);
+  /// `folder` is null on all ranks but the first. `model_dir` is where the run starts, `model` its config.
+  SupervisedRun(const RunRequest& request, const policy::RunParts& parts, RunFolder* folder, const std::string& model_dir,
+                const model::ModelConfig& model);
   RunSummary run();
 
  private:
   void step();
-  void save();
+  void record(const train::StepReport& report, double begin_s);
   bool reached_accuracy();
 
   const RunRequest& request_;
-  const RunConfig& config_;
-  RankContext& context_;
-  RunFolder* folder_;
-  std::string model_dir_;
+  const policy::RunParts& parts_;
   text::Tokenizer tokenizer_;
   std::unique_ptr<reward::Rule> reward_;
-  PromptStream prompts_;
-  Actor actor_;
-  StateFiles files_;
-  Progress progress_;
-  RunState state_;
-  double started_s_ = 0, seconds_before_ = 0;
+  serve::PromptStream prompts_;
+  policy::Actor actor_;
+  Ledger ledger_;
 };
 
 }  // namespace tandem::runtime

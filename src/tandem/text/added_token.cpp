@@ -51,7 +51,7 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens) : by_f
   }
 }
 
-// Binary search narrows the candidates byte by byte, so a text of `<<<<` costs no more than the longest token per byte.
+// Binary search narrows the candidates byte by byte. So a text of `<<<<` costs no more a byte than the longest token.
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text, size_t at) const {
   auto [low, high] = by_first_byte_[static_cast<uint8_t>(text[at])];
   const AddedToken* best = nullptr;

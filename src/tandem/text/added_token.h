@@ -25,8 +25,8 @@ struct AddedPiece {
   int32_t id;
 };
 
-/// Finds added tokens: leftmost first, the longest of those that start together. One that is passed over, for a word beside it
-/// or because the text is plain, hides the others within it all the same, as in the `tokenizers` library.
+/// Finds added tokens: leftmost first, the longest of those that start together. It passes one over for a word beside it, or
+/// because the text is plain. That one hides the others within it all the same, as in the `tokenizers` library.
 /// Threads  const members from any thread.
 class AddedTokenFinder {
  public:

@@ -34,8 +34,8 @@ std::string printable(std::string_view bytes) {
   return out;
 }
 
-// Places where a pair may be merged: lowest rank first, the leftmost of equals. A rank is one kind of pair, and its places mostly
-// come from left to right, so that they wait in a plain row; those out of order wait in a heap beside it.
+// Places where a pair may be merged: lowest rank first, the leftmost of equals. A rank is one kind of pair. Its places mostly come
+// from left to right, and wait in a plain list. Those out of order wait in a heap beside it.
 class CandidateQueue {
  public:
   struct Kind {
@@ -98,12 +98,12 @@ class CandidateQueue {
   uint32_t last_rank_ = 0, popped_rank_ = 0;
 };
 
-constexpr std::string_view kMark = "\u2581";  // SentencePiece's space
+constexpr std::string_view kSpaceMark = "\u2581";  // SentencePiece's space
 
 // Whether a mark stands behind another character.
 bool mark_within(std::string_view text) {
-  for (size_t at = text.find(kMark, 1); at != std::string_view::npos; at = text.find(kMark, at + 1))
-    if (!text.substr(0, at).ends_with(kMark)) return true;
+  for (size_t at = text.find(kSpaceMark, 1); at != std::string_view::npos; at = text.find(kSpaceMark, at + 1))
+    if (!text.substr(0, at).ends_with(kSpaceMark)) return true;
   return false;
 }
 
@@ -152,7 +152,7 @@ Bpe::Bpe(Spec spec) : spec_(std::move(spec)), byte_ids_(256, -1), words_(std::ma
       const Utf8Step step = utf8_step(name);
       if (step.valid && step.length == name.size()) character_ids_[step.code_point] = id;
     }
-  cuts_at_mark_ = spec_.by_character && !spec_.whole_piece_first && character_id(kMark) >= 0 &&
+  cuts_at_mark_ = spec_.by_character && !spec_.whole_piece_first && character_id(kSpaceMark) >= 0 &&
                   std::none_of(spec_.merges.begin(), spec_.merges.end(),
                                [](const Merge& merge) { return mark_within(merge.left + merge.right); });
   fill_pairs();
@@ -291,8 +291,8 @@ void Bpe::merge_long(std::vector<int32_t>& symbols) const {
 void Bpe::encode(std::string_view piece, std::vector<int32_t>& out) const {
   if (!cuts_at_mark_) return encode_whole(piece, out);
   size_t begin = 0;
-  for (size_t at = piece.find(kMark); at != std::string_view::npos; at = piece.find(kMark, at + kMark.size())) {
-    if (at == begin || piece.substr(begin, at - begin).ends_with(kMark)) continue;
+  for (size_t at = piece.find(kSpaceMark); at != std::string_view::npos; at = piece.find(kSpaceMark, at + kSpaceMark.size())) {
+    if (at == begin || piece.substr(begin, at - begin).ends_with(kSpaceMark)) continue;
     encode_whole(piece.substr(begin, at - begin), out);
     begin = at;
   }

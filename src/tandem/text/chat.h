@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A conversation as the text a model was trained to read: the chat template of its directory, rendered as Hugging Face does.
+// A conversation as the text a model was trained to read. The chat template of its directory is rendered as Hugging Face does.
 
 #include <nlohmann/json.hpp>
 #include <string>

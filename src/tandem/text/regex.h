@@ -50,7 +50,7 @@ class Regex {
     std::unique_ptr<State> state_;
   };
 
-  /// False, too, if the search gives up after too many steps: what a text makes of a pattern is a verdict, never an error.
+  /// False, too, if the search gives up after too many steps. A text and a pattern give a verdict, never an error.
   bool found_in(std::string_view text) const;
 
  private:

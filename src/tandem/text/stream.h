@@ -13,7 +13,7 @@
 namespace tandem::text {
 
 /// Gives out complete characters only; a character cut by a token boundary waits for the rest of its bytes. The parts joined are
-/// the text of Tokenizer::decode, but for ill-formed runs of `<0x41>` tokens: what was whole is given out before the end is known.
+/// the text of Tokenizer::decode. Ill-formed runs of `<0x41>` tokens differ: it gives out what is whole before it knows the end.
 /// Ownership  uses the tokenizer, which must outlive it.
 /// Threads    one sequence, one thread.
 /// Errors     UserError for an id that is no token.
@@ -34,8 +34,8 @@ class StreamingDetokenizer {
   bool at_start_ = true;
 };
 
-/// Looks for stop texts in a text that arrives in parts. The result does not depend on how the text is cut: the stop
-/// whose end comes first wins, the longest of those that end together.
+/// Looks for stop texts in a text that arrives in parts. The stop whose end comes first wins, the longest of those that end
+/// together. So the result does not depend on how the text is cut.
 /// Threads  one sequence, one thread.
 class StopMatcher {
  public:

@@ -59,8 +59,8 @@ class Tokenizer {
   std::vector<int32_t> encode_bytes(std::string_view bytes) const;
   /// What ids of encode_bytes stand for. Errors: as there, and for an id that is none.
   std::string decode_bytes(std::span<const int32_t> ids) const;
-  /// Ill-formed bytes become U+FFFD, one per maximal ill-formed part; where bytes are the exception (`<0x41>`), one per byte of
-  /// a run of them that is ill-formed anywhere.
+  /// Ill-formed bytes become U+FFFD, one per maximal ill-formed part. Where bytes are the exception (`<0x41>`), a run of them that is
+  /// ill-formed anywhere becomes one per byte.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   /// Largest id + 1. A model's vocabulary may be larger (padding).
   int64_t vocab_size() const { return static_cast<int64_t>(bytes_.size()); }

@@ -20,8 +20,8 @@ TokenizerSpec qwen2_spec(const nlohmann::json& vocab, const std::vector<std::str
 /// The form of the `tokenizers` library. Errors: UserError naming `where` for every part that is not supported.
 TokenizerSpec tokenizer_json_spec(const nlohmann::json& tokenizer, const nlohmann::json& config, const std::string& where);
 
-/// Writes tokenizer.json and tokenizer_config.json of a tokenizer with one token per character of `alphabet` (ASCII, no
-/// merges), special tokens first (ids 0, 1, ...). `<eos>` and `<pad>` take those roles when among them.
+/// Writes tokenizer.json and tokenizer_config.json of a tokenizer with one token per character of `alphabet` (ASCII). It has no
+/// merges. Special tokens come first (ids 0, 1, ...). `<eos>` and `<pad>` take those roles when among them.
 /// Errors: UserError for a character that is repeated or not ASCII, PeerError if the directory cannot be written.
 void write_char_tokenizer(const std::string& directory, std::string_view alphabet, const std::vector<std::string>& special_tokens);
 

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kIds = "ids";
-constexpr const char* kMark = "tandem-answer-b6f1a2-";  // nothing that a template or a message would write
+constexpr const char* kAnswerMark = "tandem-answer-b6f1a2-";  // nothing that a template or a message would write
 
 struct Answer {
   size_t message;
@@ -36,7 +36,7 @@ std::vector<Answer> take_answers(Conversation& conversation, int64_t vocab_size,
       throw UserError(where, "message " + std::to_string(i + 1) + " has `ids` and is no answer", "`ids` in messages of the assistant");
     answers.push_back({i, ids_of(message[kIds], vocab_size, where)});
     // Whatever else the message says, such as calls of tools, is in the tokens.
-    message = {{"role", "assistant"}, {"content", kMark + std::to_string(i)}};
+    message = {{"role", "assistant"}, {"content", kAnswerMark + std::to_string(i)}};
   }
   return answers;
 }
@@ -52,7 +52,7 @@ std::string render_first(const ChatTemplate& chat, const Conversation& conversat
 }
 
 std::string text_behind(const std::string& text, size_t message, const std::string& where) {
-  const std::string mark = kMark + std::to_string(message);
+  const std::string mark = kAnswerMark + std::to_string(message);
   const size_t at = text.find(mark);
   if (at == std::string::npos || text.find(mark, at + 1) != std::string::npos)
     throw UserError(where, "the chat template does not write the content of message " + std::to_string(message + 1) + " once, as it is",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A conversation of several turns as token ids. Answers that the model gave stand in it as they were sampled: their text encoded anew
-// may be other tokens than those that were drawn, whose log-probabilities training needs.
+// A conversation of several turns as token ids. Answers of the model stand in it as they were sampled. Their text encoded anew may
+// be other tokens, and training needs the log-probabilities of those that were drawn.
 
 #include <string>
 #include <vector>
@@ -16,8 +16,8 @@ struct EncodedConversation {
 };
 
 /// What the model is to continue. An assistant message may say `ids`, the tokens as sampled, with or without the one that ended
-/// them: they go in as they are, behind the head that the template gave them then. Between them and the next answer stands what the
-/// template writes there. A conversation without such a message is its rendered text, encoded.
+/// them. They go in as they are, behind what the template wrote before that answer. Between them and the next answer stands what
+/// the template writes there. A conversation without such a message is its rendered text, encoded.
 /// Errors: UserError naming `where` for ids that are none, and for a template that does not write an answer's content once, as it is.
 EncodedConversation encode_conversation(const Tokenizer& tokenizer, const ChatTemplate& chat, const Conversation& conversation,
                                         const std::string& where);

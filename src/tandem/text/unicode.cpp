@@ -82,7 +82,7 @@ const std::vector<bool>& unsafe_points() {
   return unsafe;
 }
 
-// Where the next character lies that is not safe, and where the safe one before it begins; the end of the text if none.
+// Where the next character lies that is not safe, and where the safe one before it begins. Without one, the end of the text.
 struct UnsafePlace {
   size_t at, before;
 };
@@ -194,7 +194,7 @@ std::string repair_utf8(std::string_view bytes) {
 
 bool is_nfc(std::string_view text) { return next_unsafe(text, 0).at == text.size(); }
 
-// Only around characters that are not safe is there anything to do; a safe one neither changes nor joins what is before it.
+// A safe character neither changes nor joins what is before it. So only what stands around the others is normalised.
 std::string nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());

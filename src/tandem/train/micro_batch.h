@@ -20,7 +20,7 @@ struct Row {
   std::span<const float> behavior;   ///< rollout log-probabilities; empty in supervised training
   std::vector<float> old;            ///< of the policy before the update; empty: the current one, detached
   bool fresh = false;                ///< sampled by the very weights that are trained now
-  std::vector<float> reference;      ///< of the reference model; empty if the recipe has none
+  std::vector<float> reference;      ///< of the reference model; empty if the algorithm needs none
   std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses
   double advantage = 0;
 

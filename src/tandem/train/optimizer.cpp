@@ -10,6 +10,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/scalar.h"
 
 namespace tandem::train {
 namespace {
@@ -18,11 +19,12 @@ Share share_of(comm::Group* group) { return {group->rank(), group->size()}; }
 
 // Ranks of one stage may hold different numbers of experts; they must cut their layers alike.
 std::vector<int64_t> elements_of_largest(const model::ParameterTable& table, comm::Group& world) {
-  at::Tensor most = at::zeros({table.config.num_layers + 1}, at::kLong);
-  for (const model::LayerRanges& l : table.layers) most.data_ptr<int64_t>()[l.layer + 1] = l.dense.size() + l.experts.size();
-  world.all_reduce(most, comm::ReduceOp::kMax);
+  std::vector<int64_t> most(static_cast<size_t>(table.config.num_layers + 1));
+  const auto of_layer = [&](const model::LayerRanges& l) -> int64_t& { return most[static_cast<size_t>(l.layer + 1)]; };
+  for (const model::LayerRanges& l : table.layers) of_layer(l) = l.dense.size() + l.experts.size();
+  comm::max_over(world, most);
   std::vector<int64_t> elements;
-  for (const model::LayerRanges& l : table.layers) elements.push_back(most.data_ptr<int64_t>()[l.layer + 1]);
+  for (const model::LayerRanges& l : table.layers) elements.push_back(of_layer(l));
   return elements;
 }
 
@@ -108,9 +110,7 @@ double Optimizer::gradient_norm() {
       squares += total / e.replicas;
     }
   }
-  at::Tensor sum = at::zeros({1}, at::kDouble).fill_(squares);
-  setup_.ranks.world->all_reduce(sum, comm::ReduceOp::kSum);
-  return std::sqrt(sum.data_ptr<double>()[0]);
+  return std::sqrt(comm::sum_over(*setup_.ranks.world, squares));
 }
 
 double Optimizer::step(const Options& o, double lr) {

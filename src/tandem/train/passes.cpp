@@ -4,12 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "tandem/comm/scalar.h"
 #include "tandem/train/pipeline.h"
 
 namespace tandem::train {
@@ -96,11 +96,7 @@ model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::Mo
 
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {
   int64_t count = std::ssize(batches);
-  if (comm::Group* ep = decoder.ep()) {
-    at::Tensor most = at::zeros({1}, at::kLong).fill_(count);
-    ep->all_reduce(most, comm::ReduceOp::kMax);
-    count = most.item<int64_t>();
-  }
+  if (comm::Group* ep = decoder.ep()) count = comm::max_over(*ep, count);
   pad_micro_batches(batches, padded_micro_batches(shape_of(decoder), count));
   if (comm::Group* cp = decoder.place().cp)
     for (MicroBatch& batch : batches) deal_tokens(batch, *cp);

@@ -4,11 +4,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,24 +27,24 @@ void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector
   for (size_t i = 0; i < batch.rows.size(); ++i) out[batch.rows[i]].assign(v + offsets[i], v + offsets[i + 1]);
 }
 
-// One value per response token, from rows.
-template <class Fill>
-at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const Fill& fill) {
-  at::Tensor out = at::empty({batch.response_offsets.back()}, at::kFloat);
-  for (size_t i = 0; i < batch.rows.size(); ++i) {
-    const int64_t at = batch.response_offsets[i];
-    fill(rows[batch.rows[i]], at, out.data_ptr<float>() + at);
-  }
-  return out;
-}
-
-}  // namespace
-
-namespace {
-
 model::Recompute recompute_of(const Options& o) {
   if (o.recompute == "full") return model::Recompute::kFull;
   return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
+}
+
+// Sums as means over trained tokens.
+void tell(const StepTotals& totals, StepReport& report) {
+  const StepSums& sums = totals.sums;
+  const double tokens = totals.counts.tokens;
+  report.loss = sums.loss;
+  report.entropy = sums.entropy / tokens;
+  report.kl_ref = sums.kl_ref / tokens;
+  report.clip_fraction = sums.clipped / tokens;
+  if (sums.fresh_tokens > 0) report.kl_rollout_train = sums.kl_rollout_train / sums.fresh_tokens;
+  report.ratio_max = totals.ratio_max;
+  report.trained_tokens = tokens;
+  report.sequence_tokens = totals.counts.sequence_tokens;
+  report.computed_tokens = totals.counts.computed_tokens;
 }
 
 }  // namespace
@@ -100,13 +97,6 @@ std::vector<std::vector<float>> token_values(const model::Decoder& decoder, cons
     return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous());
   });
 }
-
-struct Trainer::Totals {
-  algo::LossSums sums;
-  double loss = 0, entropy = 0, kl_ref = 0, kl_rollout_train = 0;
-  double fresh_tokens = 0;
-  double global_tokens = 0, global_sequences = 0;
-};
 
 Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
@@ -163,152 +153,101 @@ RouterLoad Trainer::load_before(std::span<MicroBatch> batches, bool replayed) co
 
 // The routers' part of a step.
 struct Trainer::Routing {
+  explicit Routing(const model::ModelConfig& config) : load(config) {}
   model::RouterLosses losses;
   RouterLoad load;
   bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
 };
 
-Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, double global_tokens, bool replayed) const {
-  Routing routing{{options_.router_z_coef / global_tokens, options_.router_balance_coef / global_tokens, {}, {}},
-                  RouterLoad(setup_.table.config)};
+struct Trainer::Step {
+  Step(std::vector<MicroBatch> packed, const model::ModelConfig& config) : batches(std::move(packed)), routing(config) {}
+  std::vector<MicroBatch> batches;
+  StepTotals totals;
+  Routing routing;
+  StepReport report;
+};
+
+// An empty micro-batch does not know whether routes are replayed: the counts of all ranks say so.
+Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const {
+  Routing routing(setup_.table.config);
+  routing.losses.z = options_.router_z_coef / counts.tokens, routing.losses.balance = options_.router_balance_coef / counts.tokens;
   const int64_t width = setup_.decoder.route_width();
   if (width == 0) return routing;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
-  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches, replayed).relative_LE();
+  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches, counts.replayed_rows > 0).relative_LE();
   return routing;
 }
 
-StepReport Trainer::step(std::span<const Row> rows, const Loss& loss, double temperature, double lr) {
-  const model::RankPlace& place = setup_.decoder.place();
-  comm::Group& world = *setup_.ranks.world;
-  const bool speaks = place.layout.speaks(place.rank);
-  std::vector<MicroBatch> batches = pack(rows, options_.micro_batch_tokens);
-  Totals totals;
-  at::Tensor counts = at::zeros({5}, at::kDouble);
-  double* count = counts.data_ptr<double>();
-  if (speaks) {
-    count[1] = static_cast<double>(rows.size());
-    for (const Row& row : rows) count[0] += static_cast<double>(row.response.size()), count[2] += static_cast<double>(row.num_tokens());
-    for (const MicroBatch& batch : batches) count[3] += static_cast<double>(batch.tokens.ids_T.numel());
-    for (const Row& row : rows) count[4] += row.routes.empty() ? 0 : 1;
-  }
-  world.all_reduce(counts, comm::ReduceOp::kSum);
-  totals.global_tokens = count[0], totals.global_sequences = count[1];
-  TANDEM_CHECK(totals.global_tokens > 0, "a step without a token to train on");
-  share_micro_batches(setup_.decoder, batches);
-  Routing routing = prepare_routers(batches, totals.global_tokens, count[4] > 0);
-
+void Trainer::run_passes(Step& step, const Objective& objective, double temperature) {
+  Routing& routing = step.routing;
+  StepTotals& totals = step.totals;
   optimizer_.begin_step();  // before: a step that was given up may still be adding up
   grads().zero_();
-  StepReport report;
-  report.logprobs.resize(rows.size());
-  for (MicroBatch& batch : batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
+  for (MicroBatch& batch : step.batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
   const TrainingPass pass{setup_.decoder, parameters_, temperature, recompute_of(options_),
                           [this](int64_t layer) { optimizer_.layer_ready(layer); }};
+  const LossOf loss_of = [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
+    split_rows(batch, head.logprobs_R.detach(), step.report.logprobs);
+    totals.sums.entropy += head.entropy_R.sum().item<double>();
+    const at::Tensor share = objective(batch, head.logprobs_R, totals);
+    totals.sums.loss += share.item<double>();
+    return share;
+  };
   {
     const double begin_s = now_s();
     device::AllocationMeter meter(setup_.arena, kActivations);
-    run_training(pass, batches, [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
-      split_rows(batch, head.logprobs_R.detach(), report.logprobs);
-      totals.entropy += head.entropy_R.sum().item<double>();
-      const at::Tensor share = loss(batch, head.logprobs_R, totals);
-      totals.loss += share.item<double>();
-      return share;
-    });
-    report.activation_peak_bytes = meter.peak_bytes();
+    run_training(pass, step.batches, loss_of);
+    step.report.activation_peak_bytes = meter.peak_bytes();
     if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", begin_s, now_s());
   }
-  for (const MicroBatch& batch : batches)
+  for (const MicroBatch& batch : step.batches)
     if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
-
-  at::Tensor sums = at::zeros({8}, at::kDouble), most = at::zeros({1}, at::kDouble);
-  double* s = sums.data_ptr<double>();
-  if (speaks) {
-    s[0] = totals.loss, s[1] = totals.entropy, s[2] = totals.kl_ref, s[3] = totals.sums.clipped, s[4] = totals.kl_rollout_train;
-    s[5] = totals.fresh_tokens;
-    most.data_ptr<double>()[0] = totals.sums.ratio_max;
-  }
-  s[6] = routing.losses.z_sum, s[7] = routing.losses.balance_sum;  // each rank has those of its own tokens and layers
-  world.all_reduce(sums, comm::ReduceOp::kSum);
-  world.all_reduce(most, comm::ReduceOp::kMax);
-  if (!std::isfinite(s[0])) {
-    optimizer_.give_up_step();
-    throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", s[0]),
-                    "finite rewards and a lower learning rate; the last checkpoint holds the state before");
-  }
-  report.grad_norm = optimizer_.step(options_, lr);
-  if (lora_) lora_->merge();
-  if (setup_.decoder.route_width() > 0) {
-    routing.load.sum_over(world);
-    if (options_.router_bias_rate > 0) update_bias(setup_.table.config, parameters_, routing.load, options_.router_bias_rate);
-    const double router_rows = totals.global_tokens * static_cast<double>(routing.load.relative_LE().size(0));
-    report.router_load_max = routing.load.most();
-    if (routing.has_losses()) report.router_z = s[6] / router_rows;
-    if (routing.losses.balance > 0) report.router_balance = s[7] / router_rows;
-  }
-  report.lr = lr;
-  report.loss = s[0];
-  report.entropy = s[1] / totals.global_tokens;
-  report.kl_ref = s[2] / totals.global_tokens;
-  report.clip_fraction = s[3] / totals.global_tokens;
-  if (s[5] > 0) report.kl_rollout_train = s[4] / s[5];
-  report.ratio_max = most.data_ptr<double>()[0];
-  report.trained_tokens = totals.global_tokens;
-  report.sequence_tokens = count[2];
-  report.computed_tokens = count[3];
-  return report;
+  totals.sums.router_z = routing.losses.z_sum, totals.sums.router_balance = routing.losses.balance_sum;
 }
 
-StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr) {
-  const Loss loss = [&](const MicroBatch& batch, const at::Tensor& logprobs, Totals& totals) {
-    const at::Tensor current = logprobs.detach();
-    const float* now = current.data_ptr<float>();
-    const int64_t R = batch.response_offsets.back();
-    at::Tensor offsets = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
-    std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, offsets.data_ptr<int64_t>());
-    algo::PolicyLossInput in;
-    in.logprobs_T = logprobs;
-    in.old_T = per_token(batch, rows, [&](const Row& row, int64_t at, float* out) {
-      const float* from = row.old.empty() ? now + at : row.old.data();
-      std::copy(from, from + row.response.size(), out);
-    });
-    const auto behavior = [](const Row& row, int64_t, float* out) { std::copy(row.behavior.begin(), row.behavior.end(), out); };
-    in.behavior_T = per_token(batch, rows, behavior);
-    in.correction_T = at::ones({R}, at::kFloat);
-    in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-      std::fill(out, out + row.response.size(), static_cast<float>(row.advantage));
-    });
-    in.trainable_T = at::ones({R}, at::kBool);
-    in.offsets_S = offsets;
-    in.global_tokens = totals.global_tokens;
-    in.global_sequences = totals.global_sequences;
-    const algo::PolicyLoss policy = algo::policy_loss(in, recipe);
-    totals.sums.add(policy.sums);
-    // Both sides of a fresh row are the same quantity and must agree.
-    for (size_t i = 0; i < batch.rows.size(); ++i) {
-      const Row& row = rows[batch.rows[i]];
-      if (!row.fresh) continue;
-      totals.fresh_tokens += static_cast<double>(row.response.size());
-      for (size_t t = 0; t < row.response.size(); ++t) {
-        const double d = static_cast<double>(row.behavior[t]) - now[batch.response_offsets[i] + static_cast<int64_t>(t)];
-        totals.kl_rollout_train += std::expm1(-d) + d;
-      }
-    }
-    if (!recipe.needs_reference()) return policy.loss;
-    const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-      std::copy(row.reference.begin(), row.reference.end(), out);
-    });
-    const algo::KlPenalty kl =
-        algo::kl_penalty(logprobs, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, recipe);
-    totals.kl_ref += kl.sum;
-    return policy.loss + kl.loss;
-  };
-  return step(rows, loss, temperature, lr);
+// After the update: the correction bias follows the load, and the report tells it.
+void Trainer::finish_routers(Step& step) {
+  if (setup_.decoder.route_width() == 0) return;
+  Routing& routing = step.routing;
+  routing.load.sum_over(*setup_.ranks.world);
+  if (options_.router_bias_rate > 0) update_bias(setup_.table.config, parameters_, routing.load, options_.router_bias_rate);
+  const double router_rows = step.totals.counts.tokens * static_cast<double>(routing.load.relative_LE().size(0));
+  step.report.router_load_max = routing.load.most();
+  if (routing.has_losses()) step.report.router_z = step.totals.sums.router_z / router_rows;
+  if (routing.losses.balance > 0) step.report.router_balance = step.totals.sums.router_balance / router_rows;
+}
+
+StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, double temperature, double lr) {
+  const model::RankPlace& place = setup_.decoder.place();
+  comm::Group& world = *setup_.ranks.world;
+  const bool speaks = place.layout.speaks(place.rank);
+  Step step(pack(rows, options_.micro_batch_tokens), setup_.table.config);
+  step.totals.counts = counts_of_all(world, speaks, rows, step.batches);
+  TANDEM_CHECK(step.totals.counts.tokens > 0, "a step without a token to train on");
+  share_micro_batches(setup_.decoder, step.batches);
+  step.routing = prepare_routers(step.batches, step.totals.counts);
+  step.report.logprobs.resize(rows.size());
+  run_passes(step, objective, temperature);
+  sum_up(world, speaks, step.totals);
+  if (const double total = step.totals.sums.loss; !std::isfinite(total)) {
+    optimizer_.give_up_step();
+    throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", total),
+                    "finite rewards and a lower learning rate; the last checkpoint holds the state before");
+  }
+  step.report.grad_norm = optimizer_.step(options_, lr);
+  if (lora_) lora_->merge();
+  finish_routers(step);
+  step.report.lr = lr;
+  tell(step.totals, step.report);
+  return std::move(step.report);
+}
+
+StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr) {
+  return step(rows, policy_objective(rows, algorithm), temperature, lr);
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {
-  const auto loss = [](const MicroBatch&, const at::Tensor& logprobs, Totals& totals) { return -logprobs.sum() / totals.global_tokens; };
-  return step(rows, loss, 1.0, lr);
+  return step(rows, supervised_objective(), 1.0, lr);
 }
 
 }  // namespace tandem::train

@@ -10,15 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/policy_loss.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/model/lora.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/train/micro_batch.h"
+#include "tandem/train/objective.h"
 #include "tandem/train/optimizer.h"
 #include "tandem/train/options.h"
 #include "tandem/train/router_load.h"
+
+namespace tandem::algo {
+struct Algorithm;
+}
 
 namespace tandem::train {
 
@@ -84,8 +88,8 @@ class Trainer {
   /// To be called when all ranks were restored; collective.
   void share_values();
 
-  /// One update by the recipe's loss.
-  StepReport policy_step(std::span<const Row> rows, const algo::Recipe& recipe, double temperature, double lr);
+  /// One update by the algorithm's loss.
+  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
   StepReport supervised_step(std::span<const Row> rows, double lr);
 
@@ -102,12 +106,13 @@ class Trainer {
   const Options& options() const { return options_; }
 
  private:
-  struct Totals;
   struct Routing;
-  using Loss = std::function<at::Tensor(const MicroBatch&, const at::Tensor& logprobs_R, Totals&)>;
-  StepReport step(std::span<const Row> rows, const Loss& loss, double temperature, double lr);
+  struct Step;
+  StepReport step(std::span<const Row> rows, const Objective& objective, double temperature, double lr);
   RouterLoad load_before(std::span<MicroBatch> batches, bool replayed) const;
-  Routing prepare_routers(std::span<MicroBatch> batches, double global_tokens, bool replayed) const;
+  Routing prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const;
+  void run_passes(Step& step, const Objective& objective, double temperature);
+  void finish_routers(Step& step);
 
   Options options_;
   TrainerSetup setup_;

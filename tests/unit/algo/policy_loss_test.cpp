@@ -53,13 +53,13 @@ PolicyLossInput part(const PolicyLossInput& in, int64_t first_sequence, int64_t 
 
 TEST(PolicyLoss, DoesNotDependOnTheSplitIntoMicroBatches) {
   for (const char* word : {"token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"}) {
-    Recipe recipe;
-    recipe.aggregation = aggregation_of(word);
-    recipe.scale_tokens = 8;
+    Algorithm algorithm;
+    algorithm.aggregation = aggregation_of(word);
+    algorithm.scale_tokens = 8;
     PolicyLossInput whole = example(), split = example();
-    const PolicyLoss once = policy_loss(whole, recipe);
+    const PolicyLoss once = policy_loss(whole, algorithm);
     once.loss.backward();
-    PolicyLoss a = policy_loss(part(split, 0, 1), recipe), b = policy_loss(part(split, 1, 3), recipe);
+    PolicyLoss a = policy_loss(part(split, 0, 1), algorithm), b = policy_loss(part(split, 1, 3), algorithm);
     (a.loss + b.loss).backward();
     EXPECT_TRUE(at::allclose(whole.logprobs_T.grad(), split.logprobs_T.grad(), 1e-12, 1e-14)) << word;
     a.sums.add(b.sums);
@@ -87,9 +87,9 @@ TEST(PolicyLoss, IgnoresGarbageOutsideTheMask) {
 TEST(PolicyLoss, OnPolicyGradientIsMinusTheAdvantage) {
   PolicyLossInput in = example();
   in.old_T = in.logprobs_T.detach();
-  Recipe recipe;
-  recipe.aggregation = Aggregation::kTokenMean;
-  const PolicyLoss loss = policy_loss(in, recipe);
+  Algorithm algorithm;
+  algorithm.aggregation = Aggregation::kTokenMean;
+  const PolicyLoss loss = policy_loss(in, algorithm);
   loss.loss.backward();
   EXPECT_TRUE(at::allclose(in.logprobs_T.grad(), -in.advantages_T * in.trainable_T / 7, 1e-12, 1e-14));
   EXPECT_EQ(loss.sums.clipped, 0);
@@ -110,11 +110,11 @@ TEST(PolicyLoss, DualClipBoundsTheLossOfBadTokens) {
   PolicyLossInput in = example();
   in.old_T = in.logprobs_T.detach() - 3;  // every ratio is e^3 = 20
   in.advantages_T = at::full({10}, -1.0, at::kDouble);
-  Recipe recipe;
-  recipe.aggregation = Aggregation::kTokenMean;
-  EXPECT_NEAR(policy_loss(in, recipe).loss.item<double>(), std::exp(3.0), 1e-9);
-  recipe.clip.dual = 3;
-  const PolicyLoss loss = policy_loss(in, recipe);
+  Algorithm algorithm;
+  algorithm.aggregation = Aggregation::kTokenMean;
+  EXPECT_NEAR(policy_loss(in, algorithm).loss.item<double>(), std::exp(3.0), 1e-9);
+  algorithm.clip.dual = 3;
+  const PolicyLoss loss = policy_loss(in, algorithm);
   EXPECT_NEAR(loss.loss.item<double>(), 3, 1e-12);
   EXPECT_EQ(loss.sums.clipped_dual, 7);
 }
@@ -136,9 +136,9 @@ TEST(KlPenalty, EstimatorsAgreeOnExpectationNearZero) {
 
 TEST(KlPenalty, IsZeroAgainstItself) {
   const PolicyLossInput in = example();
-  Recipe recipe;
-  recipe.kl_coef = 0.1;
-  const KlPenalty kl = kl_penalty(in.logprobs_T, in.logprobs_T.detach(), {in.trainable_T, in.offsets_S, 7, 2}, recipe);
+  Algorithm algorithm;
+  algorithm.kl_coef = 0.1;
+  const KlPenalty kl = kl_penalty(in.logprobs_T, in.logprobs_T.detach(), {in.trainable_T, in.offsets_S, 7, 2}, algorithm);
   EXPECT_EQ(kl.loss.item<double>(), 0);
   EXPECT_EQ(kl.sum, 0);
 }

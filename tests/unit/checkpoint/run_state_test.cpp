@@ -7,9 +7,11 @@
 #include <fstream>
 #include <functional>
 
+#include "../../error_text.h"
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/checkpoint/durable_file.h"
 
 namespace tandem::checkpoint {
@@ -67,6 +69,35 @@ TEST(RunState, DamagedCheckpointsArePassedOver) {
     EXPECT_NE(manifest_fault(writer.path(2)), "");
     ASSERT_TRUE(find_latest(folder.path()));
     EXPECT_EQ(find_latest(folder.path())->step, 1);
+  }
+}
+
+void write_format(const std::string& checkpoint, const nlohmann::json& number) {
+  const std::string path = checkpoint + "/manifest.json";
+  nlohmann::json manifest = read_json_object(path);
+  if (number.is_null()) manifest.erase("format");
+  else manifest["format"] = number;
+  write_file(path, manifest.dump());
+}
+
+TEST(RunState, AManifestWithoutANumberIsOfAnOlderProgramAndWhole) {
+  const TemporaryFolder folder("older");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  EXPECT_EQ(read_json_object(writer.path(1) + "/manifest.json").at("format"), 1);
+  write_format(writer.path(1), nullptr);
+  EXPECT_EQ(find_latest(folder.path())->step, 1);
+}
+
+TEST(RunState, AManifestOfANewerFormatIsRefusedAndNotPassedOver) {
+  const TemporaryFolder folder("newer");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  save(writer, 2);
+  for (const nlohmann::json& number : {nlohmann::json(2), nlohmann::json(0), nlohmann::json("new")}) {
+    write_format(writer.path(2), number);
+    const std::string error = test::error_of([&] { find_latest(folder.path()); });
+    EXPECT_NE(error.find("step_2/manifest.json: has format " + number.dump() + " (this program reads 1"), std::string::npos) << error;
   }
 }
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tandem/runtime/session/start_model.h"
+#include "tandem/runtime/start_model.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::cli {
@@ -55,7 +55,7 @@ class Program : public ::testing::Test {
 
   /// A random model with a context of 32 tokens.
   std::string model(const std::string& name = "model") const {
-    runtime::ModelOptions options;
+    config::ModelOptions options;
     options.init_hidden = 16;
     options.init_layers = 1;
     options.init_heads = 2;

@@ -8,14 +8,14 @@
 #include "tandem/base/error.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/recipe/config.h"
+#include "tandem/config/config.h"
 
 namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-runtime::RunConfig parsed(const std::string& arguments) {
+config::RunConfig parsed(const std::string& arguments) {
   CLI::App app;
   RecipeArguments recipe(RecipeArguments::kOptional);
   recipe.declare(app);
@@ -43,7 +43,7 @@ TEST(Recipe, EveryFileInConfigsLoadsAndNamesARuleThatExists) {
   ASSERT_GE(recipes().size(), 3);
   for (const std::string& file : recipes()) {
     SCOPED_TRACE(file);
-    const runtime::RunConfig config = runtime::load_config(file, {});
+    const config::RunConfig config = config::load_config(file, {});
     EXPECT_EQ(config.run.dir, "runs/" + fs::path(file).stem().string());
     EXPECT_NO_THROW(reward::make_reward(config.reward));
   }
@@ -54,11 +54,11 @@ TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
   const std::string kStops = R"(["\n\n", 'a\d', "say \"no\"", "a, b", " \r\t\x01"])";
   for (const std::string& file : recipes()) {
     SCOPED_TRACE(file);
-    const std::string text = runtime::to_yaml(runtime::load_config(
+    const std::string text = config::to_yaml(config::load_config(
         file, {{"rollout.stop", kStops}, {"data.prompt_template", "{prompt}\t\"\r\\\x1b"}, {"train.lr", "1.25e-7"}}));
     std::ofstream(copy) << text;
-    const runtime::RunConfig again = runtime::load_config(copy.string(), {});
-    EXPECT_EQ(runtime::to_yaml(again), text);
+    const config::RunConfig again = config::load_config(copy.string(), {});
+    EXPECT_EQ(config::to_yaml(again), text);
     EXPECT_EQ(again.rollout.stop, (std::vector<std::string>{"\n\n", "a\\d", "say \"no\"", "a, b", " \r\t\x01"}));
     EXPECT_EQ(again.data.prompt_template, "{prompt}\t\"\r\\\x1b");
   }
@@ -84,7 +84,7 @@ TEST(Recipe, AListOfPairsMayBeAMapping) {
   const fs::path file = fs::temp_directory_path() / "tandem_mapping.yaml";
   std::ofstream(file) << "data:\n  mix: {a.jsonl: 2, b.parquet: 1}\n"
                          "reward:\n  by_source:\n    openai/gsm8k: gsm8k(method=flexible)\n    lighteval/MATH: math\n";
-  const runtime::RunConfig config = parsed(file.string());
+  const config::RunConfig config = parsed(file.string());
   EXPECT_EQ(config.data.mix, (std::vector<std::string>{"a.jsonl=2", "b.parquet=1"}));
   EXPECT_EQ(config.reward.by_source, (std::vector<std::string>{"openai/gsm8k=gsm8k(method=flexible)", "lighteval/MATH=math"}));
   std::ofstream(file) << "reward:\n  by_source: {a: [math]}\n";
@@ -104,11 +104,11 @@ TEST(Recipe, ASizeThatIsNoneSaysWhatOneIs) {
 TEST(Recipe, TheReferenceInDocsIsWhatConfigPrints) {
   std::ifstream in(fs::path(TANDEM_SOURCE_DIR) / "docs/config.md");
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  EXPECT_EQ(text, runtime::option_reference()) << "write it anew: build/release/tandem config > docs/config.md";
+  EXPECT_EQ(text, config::option_reference()) << "write it anew: build/release/tandem config > docs/config.md";
 }
 
 TEST(Recipe, TheReferenceGivesTheDefaultsOfARecipeThatSaysNothing) {
-  const std::string reference = runtime::option_reference();
+  const std::string reference = config::option_reference();
   EXPECT_NE(reference.find("| `algo.aggregation` | `\"" + parsed("").algo.aggregation + "\"`"), std::string::npos);
   EXPECT_EQ(reference.find("supervised.reference_micro_batch_tokens"), std::string::npos);
 }
@@ -121,7 +121,7 @@ TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
     EXPECT_FALSE(app.get_option_no_throw(flag)) << flag;
   app.parse("--steps 7");
   EXPECT_EQ(recipe.load().supervised.steps, 7);
-  EXPECT_EQ(recipe.load().run.steps, runtime::RunConfig().run.steps);
+  EXPECT_EQ(recipe.load().run.steps, config::RunConfig().run.steps);
 }
 
 TEST(Recipe, StalenessAloneMeansTheStaleSchedule) {
@@ -133,7 +133,7 @@ TEST(Recipe, StalenessAloneMeansTheStaleSchedule) {
 }
 
 TEST(Recipe, NoEvalTurnsOffAllThree) {
-  const runtime::EvalOptions eval = parsed(std::string(TANDEM_SOURCE_DIR) + "/configs/quickstart.yaml --no-eval").eval;
+  const config::EvalOptions eval = parsed(std::string(TANDEM_SOURCE_DIR) + "/configs/quickstart.yaml --no-eval").eval;
   EXPECT_FALSE(eval.before);
   EXPECT_FALSE(eval.after);
   EXPECT_EQ(eval.every_steps, 0);
@@ -141,7 +141,7 @@ TEST(Recipe, NoEvalTurnsOffAllThree) {
 
 TEST(Recipe, SetMayBeRepeatedAndTakesOneValueEach) {
   const std::string config = std::string(TANDEM_SOURCE_DIR) + "/configs/quickstart.yaml";
-  const runtime::RunConfig c = parsed("--set run.steps=7 --set train.lr=1e-5 " + config);
+  const config::RunConfig c = parsed("--set run.steps=7 --set train.lr=1e-5 " + config);
   EXPECT_EQ(c.run.steps, 7);
   EXPECT_EQ(c.train.lr, 1e-5);
   EXPECT_EQ(c.data.digits, 3);

@@ -54,6 +54,13 @@ TEST(Layout, TensorParallelRanksAreTheFastest) {
   EXPECT_EQ(layout.dp_rank(5), 1);
 }
 
+TEST(Layout, ARankThatItDoesNotHaveHasNoDataParallelIndex) {
+  const Layout layout{2, 4};
+  for (int rank = 0; rank < layout.world(); ++rank) EXPECT_EQ(layout.dp_rank_or_none(rank), layout.dp_rank(rank));
+  EXPECT_EQ(layout.dp_rank_or_none(-1), -1);
+  EXPECT_EQ(layout.dp_rank_or_none(8), -1);
+}
+
 TEST(Layout, ADegreeThatCannotCutTheModelIsAUserError) {
   EXPECT_NO_THROW(check_layout({1, 2}, config_of(4, 2), Use::kTraining, "here"));
   EXPECT_NO_THROW(check_layout({1, 4}, config_of(4, 2), Use::kTraining, "here"));

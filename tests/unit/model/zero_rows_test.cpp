@@ -61,10 +61,9 @@ class ZeroRows : public testing::TestWithParam<c10::ScalarType> {
 std::vector<Gemm> gemms(c10::ScalarType dtype) {
   std::vector<Gemm> all = {Gemm(dtype, true)};
   if (dtype == at::kFloat) all.push_back(Gemm(dtype, GemmChoice{}));
-  const GemmChoice one{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false};
-  const GemmChoice other{Library::kOneDnn, Library::kOneDnn, Library::kBlas, true};
-  all.push_back(Gemm(dtype, one));
-  if (half_product_available() || dtype == at::kFloat) all.push_back(Gemm(dtype, other));
+  for (const GemmChoice& choice : {GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false},
+                                   GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBlas, dtype == at::kBFloat16}})
+    if (can_compute(choice, dtype)) all.push_back(Gemm(dtype, choice));
   return all;
 }
 

@@ -14,7 +14,7 @@ std::vector<GroupId> ids(std::initializer_list<int64_t> values) {
 }
 
 TEST(Admission, SynchronousStartsExactlyOneBatch) {
-  const Rule rule = {.groups_per_step = 2, .staleness = 0};
+  const StalenessRule rule = {.groups_per_step = 2, .staleness = 0};
   EXPECT_EQ(num_may_start(rule, 5, 5, {}), 2);
   const std::vector<Outstanding> two = {group(1, 5, false), group(2, 5, true)};
   EXPECT_EQ(num_may_start(rule, 5, 5, two), 0);
@@ -22,13 +22,13 @@ TEST(Admission, SynchronousStartsExactlyOneBatch) {
 }
 
 TEST(Admission, TheOldestFinishedGroupsAreTrainedFirst) {
-  const Rule rule = {.groups_per_step = 2, .staleness = 2};
+  const StalenessRule rule = {.groups_per_step = 2, .staleness = 2};
   const std::vector<Outstanding> groups = {group(9, 4, true), group(3, 5, true), group(7, 3, true), group(1, 5, true)};
   EXPECT_EQ(choose_batch(rule, 5, groups).batch, ids({7, 9}));
 }
 
 TEST(Admission, DropEvictsWhatTheNextUpdateWouldTrainTooLate) {
-  const Rule rule = {.groups_per_step = 2, .staleness = 1, .policy = LagPolicy::kDrop};
+  const StalenessRule rule = {.groups_per_step = 2, .staleness = 1, .policy = LagPolicy::kDrop};
   const std::vector<Outstanding> groups = {group(4, 3, true), group(2, 3, false), group(5, 4, false)};
   EXPECT_TRUE(too_stale(rule, 4, groups).empty());
   EXPECT_EQ(too_stale(rule, 5, groups), ids({2, 4}));
@@ -36,7 +36,7 @@ TEST(Admission, DropEvictsWhatTheNextUpdateWouldTrainTooLate) {
 }
 
 TEST(Admission, WaitHoldsTheUpdateBackForAGroupThatWouldMissIt) {
-  const Rule rule = {.groups_per_step = 1, .staleness = 1, .policy = LagPolicy::kWait};
+  const StalenessRule rule = {.groups_per_step = 1, .staleness = 1, .policy = LagPolicy::kWait};
   // Started at 3 and 4; now at 4. If the second were trained now, the first would be due at once: it can still be.
   EXPECT_EQ(choose_batch(rule, 4, std::vector<Outstanding>{group(1, 4, false), group(2, 4, true)}).batch, ids({2}));
   // Started at 3: after an update to 5 its lag would be 2.
@@ -46,7 +46,7 @@ TEST(Admission, WaitHoldsTheUpdateBackForAGroupThatWouldMissIt) {
 }
 
 TEST(Admission, AGeneratorBehindTheTrainerMayStartFewer) {
-  const Rule rule = {.groups_per_step = 2, .staleness = 2, .policy = LagPolicy::kWait};
+  const StalenessRule rule = {.groups_per_step = 2, .staleness = 2, .policy = LagPolicy::kWait};
   EXPECT_EQ(num_may_start(rule, 5, 5, {}), 6);
   EXPECT_EQ(num_may_start(rule, 5, 4, {}), 4);
   EXPECT_EQ(num_may_start(rule, 5, 3, {}), 2);

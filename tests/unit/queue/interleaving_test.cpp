@@ -31,15 +31,15 @@ struct Subject {
 
 /// The rule's functions, replaceable one by one.
 struct RuleFunctions {
-  std::function<Choice(const Rule&, int64_t, std::span<const Outstanding>)> choose = choose_batch;
-  std::function<std::vector<GroupId>(const Rule&, int64_t, std::span<const Outstanding>)> evict = too_stale;
-  std::function<int64_t(const Rule&, int64_t, std::span<const Outstanding>)> room =
-      [](const Rule& r, int64_t v, std::span<const Outstanding> g) { return num_may_start(r, v, v, g); };
+  std::function<Choice(const StalenessRule&, int64_t, std::span<const Outstanding>)> choose = choose_batch;
+  std::function<std::vector<GroupId>(const StalenessRule&, int64_t, std::span<const Outstanding>)> evict = too_stale;
+  std::function<int64_t(const StalenessRule&, int64_t, std::span<const Outstanding>)> room =
+      [](const StalenessRule& r, int64_t v, std::span<const Outstanding> g) { return num_may_start(r, v, v, g); };
 };
 
 class BareRule {
  public:
-  BareRule(const Rule& rule, const RuleFunctions& f) : rule_(rule), f_(f) {}
+  BareRule(const StalenessRule& rule, const RuleFunctions& f) : rule_(rule), f_(f) {}
   Subject subject() {
     return {[this] { return f_.room(rule_, version_, groups_); },
             [this](GroupId id, int64_t version) { groups_.push_back({id, version, false}); },
@@ -62,7 +62,7 @@ class BareRule {
   void erase(const std::vector<GroupId>& ids) {
     std::erase_if(groups_, [&](const Outstanding& g) { return std::find(ids.begin(), ids.end(), g.id) != ids.end(); });
   }
-  Rule rule_;
+  StalenessRule rule_;
   RuleFunctions f_;
   std::vector<Outstanding> groups_;
   std::vector<GroupId> taken_;
@@ -70,7 +70,7 @@ class BareRule {
 };
 
 /// Drives the subject through random events; "" or the first violation.
-std::string violation_of(const Rule& rule, Subject s, uint64_t seed, uint64_t stream) {
+std::string violation_of(const StalenessRule& rule, Subject s, uint64_t seed, uint64_t stream) {
   RandomStream random(seed, stream);
   struct Life {
     int64_t start, left;
@@ -120,7 +120,7 @@ std::string violation_of(const Rule& rule, Subject s, uint64_t seed, uint64_t st
   return "";
 }
 
-Rule random_rule(int64_t staleness, LagPolicy policy, uint64_t stream) {
+StalenessRule random_rule(int64_t staleness, LagPolicy policy, uint64_t stream) {
   return {.groups_per_step = 1 + static_cast<int64_t>(stream % 4), .staleness = staleness, .policy = policy};
 }
 
@@ -133,7 +133,7 @@ class Interleaving : public testing::TestWithParam<std::tuple<int64_t, LagPolicy
 
 TEST_P(Interleaving, OfTheBareRuleKeepsTheBound) {
   for (uint64_t i = 0; i < kNumInterleavings; ++i) {
-    const Rule rule = random_rule(staleness_, policy_, i);
+    const StalenessRule rule = random_rule(staleness_, policy_, i);
     BareRule bare(rule, {});
     ASSERT_EQ(violation_of(rule, bare.subject(), seed_, i), "") << "seed " << seed_ << " stream " << i;
   }
@@ -141,7 +141,7 @@ TEST_P(Interleaving, OfTheBareRuleKeepsTheBound) {
 
 TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
   for (uint64_t i = 0; i < kNumInterleavings; ++i) {
-    const Rule rule = random_rule(staleness_, policy_, i);
+    const StalenessRule rule = random_rule(staleness_, policy_, i);
     Options options{.groups_per_step = rule.groups_per_step, .group_size = 1, .staleness = staleness_};
     options.lag_policy = policy_ == LagPolicy::kWait ? "wait" : "drop";
       SampleQueue queue(options, {.batch = {"score"}, .stage = {}});
@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Interleaving,
 int num_caught(int64_t staleness, LagPolicy policy, const RuleFunctions& weakened) {
   int caught = 0;
   for (uint64_t i = 0; i < 500; ++i) {
-    const Rule rule = random_rule(staleness, policy, i);
+    const StalenessRule rule = random_rule(staleness, policy, i);
     BareRule bare(rule, weakened);
     caught += !violation_of(rule, bare.subject(), 99, i).empty();
   }
@@ -206,25 +206,25 @@ TEST(WeakenedRules, AreCaughtByTheSameHarness) {
   for (int64_t staleness : {1, 2, 4}) {
     // The gate alone: nobody evicts.
     RuleFunctions no_eviction;
-    no_eviction.evict = [](const Rule&, int64_t, std::span<const Outstanding>) { return std::vector<GroupId>{}; };
+    no_eviction.evict = [](const StalenessRule&, int64_t, std::span<const Outstanding>) { return std::vector<GroupId>{}; };
     EXPECT_GT(num_caught(staleness, LagPolicy::kDrop, no_eviction), 0) << staleness;
     // The gate alone: nobody waits.
     RuleFunctions no_wait;
-    no_wait.choose = [](Rule rule, int64_t version, std::span<const Outstanding> groups) {
+    no_wait.choose = [](StalenessRule rule, int64_t version, std::span<const Outstanding> groups) {
       rule.policy = LagPolicy::kDrop;
       return choose_batch(rule, version, groups);
     };
     EXPECT_GT(num_caught(staleness, LagPolicy::kWait, no_wait), 0) << staleness;
     // The condition of `wait` off by one update.
     RuleFunctions late;
-    late.choose = [](Rule rule, int64_t version, std::span<const Outstanding> groups) {
+    late.choose = [](StalenessRule rule, int64_t version, std::span<const Outstanding> groups) {
       ++rule.staleness;
       return choose_batch(rule, version, groups);
     };
     EXPECT_GT(num_caught(staleness, LagPolicy::kWait, late), 0) << staleness;
     // A gate one batch too wide. (It shows as too many groups outstanding, and under `wait` as a deadlock or a lag.)
     RuleFunctions wide;
-    wide.room = [](Rule rule, int64_t version, std::span<const Outstanding> groups) {
+    wide.room = [](StalenessRule rule, int64_t version, std::span<const Outstanding> groups) {
       ++rule.staleness;
       return num_may_start(rule, version, version, groups);
     };

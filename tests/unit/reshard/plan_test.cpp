@@ -7,12 +7,15 @@
 #include <map>
 #include <utility>
 
+#include "../../box_elements.h"
 #include "box_tables.h"
 #include "tandem/base/error.h"
 #include "tandem/reshard/plan_bucket.h"
 
 namespace tandem::reshard {
 namespace {
+
+using test::each_element, test::elements_of;
 
 /// A [rows, 4] matrix in equal slices along dimension 0; rank r holds slice r % num_slices.
 Holding row_slices(int ranks, int num_slices, int64_t rows) {
@@ -141,47 +144,6 @@ TEST(Plan, BucketsShareTheWayAcrossNodesEvenly) {
     if (t.to == 4) ++far[t.bucket];
   EXPECT_EQ(plan.num_calls, 8);
   for (int32_t b = 0; b < 8; ++b) EXPECT_EQ(far[b], 2) << b;
-}
-
-TEST(Plan, SubtractionLeavesDisjointPartsOfTheRightSize) {
-  const Box box{{0, 0, 0}, {4, 5, 6}}, hole{{1, 0, 2}, {3, 2, 9}};
-  int64_t elements = 0;
-  const auto parts = subtract(box, hole);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    elements += parts[i].num_elements();
-    EXPECT_FALSE(intersect(parts[i], hole).has_value());
-    for (size_t j = 0; j < i; ++j) EXPECT_FALSE(intersect(parts[i], parts[j]).has_value());
-  }
-  EXPECT_EQ(elements, 4 * 5 * 6 - 2 * 2 * 4);
-}
-
-/// Every element by its index in a tensor whose dimensions are 16 long; slow and obvious.
-template <class Visit>
-void each_element(const Box& box, Visit visit) {
-  for (int64_t i = 0; i < box.num_elements(); ++i) {
-    int64_t rest = i, flat = 0, stride = 1;
-    for (size_t d = box.begin.size(); d-- > 0;) {
-      flat += (box.begin[d] + rest % box.extent(d)) * stride;
-      rest /= box.extent(d);
-      stride *= 16;
-    }
-    visit(flat);
-  }
-}
-
-std::vector<int64_t> elements_of(const std::vector<Box>& boxes) {
-  std::vector<int64_t> all;
-  for (const Box& box : boxes) each_element(box, [&](int64_t e) { all.push_back(e); });
-  return all;
-}
-
-TEST(Plan, ARangeOfABoxIsItsElementsInOrder) {
-  for (const Box& box : {Box{}, Box{{3}, {9}}, Box{{1, 2}, {5, 4}}, Box{{1, 0, 2}, {3, 4, 5}}}) {
-    const std::vector<int64_t> all = elements_of({box});
-    for (int64_t begin = 0; begin <= std::ssize(all); ++begin)
-      for (int64_t end = begin; end <= std::ssize(all); ++end)
-        EXPECT_EQ(elements_of(boxes_of_range(box, begin, end)), std::vector(all.begin() + begin, all.begin() + end));
-  }
 }
 
 /// What ranks hold and are given, element by element, as a plan is followed.

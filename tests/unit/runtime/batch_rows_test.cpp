@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/session/batch_rows.h"
+#include "tandem/runtime/sample/batch_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -54,9 +54,9 @@ void expect_row(const BatchRows& rows, const Group& head, size_t sample) {
   const Group group = made(value(head.id));
   const data::Sample& s = group.samples[sample];
   EXPECT_TRUE(std::ranges::equal(rows.prompt(head), group.prompt.ids));
-  EXPECT_TRUE(std::ranges::equal(rows.response(s.id), s.ids));
-  EXPECT_TRUE(std::ranges::equal(rows.logprobs(s.id), s.logprobs));
-  EXPECT_TRUE(std::ranges::equal(rows.routes(s.id), s.routes));
+  EXPECT_TRUE(std::ranges::equal(rows.body(s.id).response, s.ids));
+  EXPECT_TRUE(std::ranges::equal(rows.body(s.id).logprobs, s.logprobs));
+  EXPECT_TRUE(std::ranges::equal(rows.body(s.id).routes, s.routes));
 }
 
 /// The value of a token of a sample.
@@ -79,32 +79,32 @@ class BatchRowsTest : public testing::TestWithParam<Case> {
   }
 
   /// The groups of this rank's replica, kept; returns all as heads.
-  static std::vector<Group> generate(RankContext& context, BatchRows& rows) {
+  static std::vector<Group> generate(const policy::Ranks& ranks, BatchRows& rows) {
     std::vector<Group> mine;
     for (int64_t id = 0; id < kGroups; ++id) {
-      if (!context.rolls_out() || id % context.rollout_layout.dp != context.rollout_layout.dp_rank(context.rollout_rank())) continue;
+      if (!ranks.rolls_out() || id % ranks.rollout_layout.dp != ranks.rollout_layout.dp_rank(ranks.rollout_rank())) continue;
       rows.keep(mine.emplace_back(made(id)));
     }
-    return rows.exchange(context.world, std::move(mine), context.speaks_for_rollout());
+    return rows.exchange(ranks.world, std::move(mine), ranks.speaks_for_rollout());
   }
 
   /// Rows turn by turn, so that the samples of a group have several owners.
-  static std::vector<int> owners(const RankContext& context) {
+  static std::vector<int> owners(const policy::Ranks& ranks) {
     std::vector<int> all;
-    for (int row = 0; row < kGroups * kGroup_size; ++row) all.push_back(row * 7 / 3 % context.train_layout.dp);
+    for (int row = 0; row < kGroups * kGroup_size; ++row) all.push_back(row * 7 / 3 % ranks.train_layout.dp);
     return all;
   }
 
-  RunConfig config_;
+  config::RunConfig config_;
 };
 
 TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
-    RankContext context(config_, world, {});
-    BatchRows rows(context);
-    const std::vector<Group> heads = generate(context, rows);
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
+    const std::vector<Group> heads = generate(ranks, rows);
     ASSERT_EQ(std::ssize(heads), kGroups);
-    const std::vector<int> owner = owners(context);
+    const std::vector<int> owner = owners(ranks);
     const int64_t moved = rows.deal(heads, owner, false);
     for (size_t row = 0; row < owner.size(); ++row) {
       const Group& head = heads[row / kGroup_size];
@@ -112,10 +112,10 @@ TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
       EXPECT_EQ(head.id, data::GroupId{static_cast<int64_t>(row) / kGroup_size});
       EXPECT_EQ(head.samples[sample].score, made(value(head.id)).samples[sample].score);
       EXPECT_EQ(rows.num_tokens(head.samples[sample].id), std::ssize(made(value(head.id)).samples[sample].ids));
-      const bool trains_it = context.trains() && context.train_layout.dp_rank(context.train_rank()) == owner[row];
-      if (trains_it || context.is_first()) expect_row(rows, head, sample);
+      const bool trains_it = ranks.trains() && ranks.train_layout.dp_rank(ranks.train_rank()) == owner[row];
+      if (trains_it || ranks.is_first()) expect_row(rows, head, sample);
     }
-    if (context.is_first()) {
+    if (ranks.is_first()) {
       EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
     }
     EXPECT_GT(moved, 0);
@@ -124,9 +124,9 @@ TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
 
 TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
-    RankContext context(config_, world, {});
-    BatchRows rows(context);
-    for (const Group& head : generate(context, rows))
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
+    for (const Group& head : generate(ranks, rows))
       for (const data::Sample& s : made(value(head.id)).samples)
         for (int64_t version = 0; version < 5; ++version)
           EXPECT_EQ(rows.is_sampled_by(s.id, data::PolicyVersion{version}),
@@ -136,47 +136,47 @@ TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
 
 TEST_P(BatchRowsTest, ValuesOfTheOwnersMeetOnTheFirstRank) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
-    RankContext context(config_, world, {});
-    BatchRows rows(context);
-    const std::vector<Group> heads = generate(context, rows);
-    const std::vector<int> owner = owners(context);
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
+    const std::vector<Group> heads = generate(ranks, rows);
+    const std::vector<int> owner = owners(ranks);
     std::vector<std::vector<float>> expected(owner.size()), mine(owner.size());
     for (size_t row = 0; row < owner.size(); ++row) {
       const data::SampleId id = heads[row / kGroup_size].samples[row % kGroup_size].id;
       for (size_t t = 0; t < static_cast<size_t>(rows.num_tokens(id)); ++t) expected[row].push_back(value_of(id, t));
-      if (context.trains() && context.train_layout.dp_rank(context.train_rank()) == owner[row]) mine[row] = expected[row];
+      if (ranks.trains() && ranks.train_layout.dp_rank(ranks.train_rank()) == owner[row]) mine[row] = expected[row];
     }
-    EXPECT_EQ(rows.collect(heads, owner, mine), context.is_first() ? expected : std::vector<std::vector<float>>());
+    EXPECT_EQ(rows.collect(heads, owner, mine), ranks.is_first() ? expected : std::vector<std::vector<float>>());
   });
 }
 
 TEST_P(BatchRowsTest, OfACheckpointAreWhatWasWritten) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
-    RankContext context(config_, world, {});
-    BatchRows rows(context);
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
     std::vector<data::GroupId> ids;
-    for (const Group& head : generate(context, rows)) ids.push_back(head.id);
+    for (const Group& head : generate(ranks, rows)) ids.push_back(head.id);
     rows.gather(ids);
-    BatchRows resumed(context);
+    BatchRows resumed(ranks, kGroup_size);
     std::vector<Group> heads = all_made(kGroups);
     for (Group& group : heads) resumed.restore(group);
-    EXPECT_GT(resumed.deal(heads, owners(context), true), 0);
-    if (!context.is_first()) return;
+    EXPECT_GT(resumed.deal(heads, owners(ranks), true), 0);
+    if (!ranks.is_first()) return;
     for (const BatchRows* all : {&rows, &resumed}) EXPECT_EQ(bytes_of(all->complete(heads)), bytes_of(all_made(kGroups)));
   });
 }
 
 TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
-    RankContext context(config_, world, {});
-    BatchRows rows(context);
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
     const std::vector<data::GroupId> evicted = {data::GroupId{0}, data::GroupId{3}};
     std::vector<Group> mine;
     for (int64_t id = 0; id < kGroups; ++id)
-      if (context.rolls_out() && id % context.rollout_layout.dp == context.rollout_layout.dp_rank(context.rollout_rank()))
+      if (ranks.rolls_out() && id % ranks.rollout_layout.dp == ranks.rollout_layout.dp_rank(ranks.rollout_rank()))
         rows.keep(mine.emplace_back(made(id)));
-    rows.drop(evicted);
-    const std::vector<Group> heads = rows.exchange(world, std::move(mine), context.speaks_for_rollout());
+    rows.drop(bare_heads(evicted, kGroup_size));
+    const std::vector<Group> heads = rows.exchange(world, std::move(mine), ranks.speaks_for_rollout());
     EXPECT_EQ(std::ssize(heads), kGroups - 2);
     for (const Group& head : heads) EXPECT_EQ(std::ranges::count(evicted, head.id), 0);
   });

@@ -10,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
 import doc_symbols  # noqa: E402
 import forbidden  # noqa: E402
 import layers  # noqa: E402
+import methods  # noqa: E402
 import sizes  # noqa: E402
 import source  # noqa: E402
 import test_programs  # noqa: E402
@@ -36,11 +37,43 @@ bool operator==(const Thing& a, const Thing& b) { return true; }
 }  // namespace a
 """
 
+CLASSES = """
+enum class Kind { kOne };
+class Base;
+class Role : public Base {
+ public:
+  explicit Role(int a, std::map<int, int> b = {}) : a_(a), b_{b}, c_(f(b)) { run([&] { a_ = 1; }); }
+  ~Role();
+  Role& operator=(const Role&) = delete;
+  bool operator==(const Role& other) const { return true; }
+  [[nodiscard]] int size() const { return 1'000'000; }
+  void put(int a);  // put(b)
+  void put(std::map<int, int> all = {});
+  template <class T> std::function<void(T)> each(T value) noexcept;
+  virtual void stop() = 0;
+  friend void swap(Role& a, Role& b);
+  struct Part {
+    int num_bytes() const { return 1; }
+    int64_t bytes = f(1);
+  };
+
+ private:
+  std::function<bool(int)> stop_ = [](int) { return false; };
+  void (*handler_)(int);
+  std::unique_ptr<Part> part_{make(1)};
+  int a_ = f(2), c_;
+};
+"""
+
 
 class Gates(unittest.TestCase):
     def test_functions_are_found_with_their_parameters_and_lines(self):
         found = {name: (count, last - first + 1) for name, count, first, last in sizes.functions(CODE)}
         self.assertEqual(found, {"Thing": (2, 1), "size": (0, 1), "long_one": (3, 8), "operator==": (2, 1)})
+
+    def test_methods_are_counted_without_constructors_operators_and_members(self):
+        found = {name: found for name, _, found in methods.classes(CLASSES)}
+        self.assertEqual(found, {"Role": ["size", "put", "put", "each", "stop"], "Part": ["num_bytes"]})
 
     def test_comments_and_literals_are_blank_but_lines_stay(self):
         text = 'a = "exit(1)"; // exit(2)\n/* exit(3)\n*/ b = R"(exit(4))";\n'
@@ -58,6 +91,23 @@ class Gates(unittest.TestCase):
         apart = {"rollout", "train", "queue", "reward"}
         for module in apart:
             self.assertFalse(apart & set(table[module]), module)
+
+    def test_folders_of_runtime_keep_their_order(self):
+        page = "<!-- runtime begin -->\n| folder | may include |\n|---|---|\n| . | role |\n| role | - |\n<!-- runtime end -->\n"
+        table = layers.parse_table(page, "runtime")
+        self.assertEqual(table, {".": ["role"], "role": []})
+
+        def faults(path, *includes):
+            return list(layers.folder_faults(path, list(enumerate(includes, 1)), table))
+        self.assertEqual(faults("runtime/run.cpp", "runtime/run.h", "runtime/role/actor.h", "model/layout.h"), [])
+        self.assertEqual(faults("runtime/role/actor.cpp", "runtime/role/actor.h"), [])
+        self.assertIn("actor.cpp:2", faults("runtime/role/actor.cpp", "model/layout.h", "runtime/run.h")[0])
+        self.assertIn("no row for other", faults("runtime/other/a.h")[0])
+        self.assertIn("one level", faults("runtime/role/deep/a.h")[0])
+
+    def test_an_exception_may_say_how_much(self):
+        allowed = sizes.parse_allowed("# a note\nmethods a.h:A: 25; two in one\nparameters a.cpp:f: a row kernel\n")
+        self.assertEqual(allowed, {"methods a.h:A": 25, "parameters a.cpp:f": float("inf")})
 
     def test_forbidden_calls_are_seen_and_methods_are_not(self):
         leaving = forbidden.RULES[2][0]

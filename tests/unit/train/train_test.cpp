@@ -64,14 +64,14 @@ Options options_of(int64_t micro_batch_tokens, const std::string& recompute = "n
 TEST(Trainer, SplittingABatchChangesTheGradientByRoundingAlone) {
   const Rows batch(12);
   for (auto aggregation : {algo::Aggregation::kTokenMean, algo::Aggregation::kSequenceMeanTokenMean, algo::Aggregation::kSequenceMeanTokenSum}) {
-    algo::Recipe recipe;
-    recipe.aggregation = aggregation;
+    algo::Algorithm algorithm;
+    algorithm.aggregation = aggregation;
     Case whole(options_of(100000));
-    const StepReport want = whole.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
+    const StepReport want = whole.trainer.policy_step(batch.rows, algorithm, 0.8, 1e-3);
     EXPECT_GT(want.grad_norm, 0);
     for (int64_t tokens : {1, 50, 120}) {
       Case split(options_of(tokens, tokens == 50 ? "full" : "none"));
-      const StepReport got = split.trainer.policy_step(batch.rows, recipe, 0.8, 1e-3);
+      const StepReport got = split.trainer.policy_step(batch.rows, algorithm, 0.8, 1e-3);
       EXPECT_LT(relative(split.trainer.grads(), whole.trainer.grads()), 2e-6) << tokens;
       EXPECT_NEAR(got.grad_norm / want.grad_norm, 1.0, 1e-6);
       EXPECT_NEAR(got.loss, want.loss, 1e-6);
@@ -155,7 +155,7 @@ TEST(Trainer, TheKlOfRolloutToTrainingIsOfFreshRowsAloneWhateverTheirOldLogprobs
       batch.rows[i].old = with_old ? std::vector<float>(batch.rows[i].response.size(), -2.0f) : std::vector<float>();
     }
     Case c(options_of(8192));
-    return c.trainer.policy_step(batch.rows, algo::recipe_of(algo::named_recipe("grpo")), 1.0, 1e-3).kl_rollout_train;
+    return c.trainer.policy_step(batch.rows, algo::algorithm_of(algo::named_algorithm("grpo")), 1.0, 1e-3).kl_rollout_train;
   };
   EXPECT_FALSE(kl({}, false));
   EXPECT_FALSE(kl({}, true));

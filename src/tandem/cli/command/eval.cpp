@@ -62,7 +62,7 @@ class Eval : public Command {
     if (reward_->count() > 0) request_.reward.rules.clear(), request_.reward.by_source.clear();  // one rule instead of the recipe's
     if (data.eval == "synthetic" && data.eval_max_rows > 0)
       data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
-    const runtime::EvalSummary summary = runtime::evaluate(request_, write);
+    const serve::EvalSummary summary = serve::evaluate(request_, write);
     write_line(std::cout, {{"accuracy", summary.accuracy},
                            {"mean_score", summary.mean_score},
                            {"pass_at_k", summary.pass_at_k},
@@ -83,8 +83,8 @@ class Eval : public Command {
   }
 
   void adopt(const std::string& path) {
-    const runtime::RunConfig config = runtime::load_config(config_ = path, settings_of(set_));
-    runtime::InferenceOptions& inference = request_.inference;
+    const config::RunConfig config = config::load_config(config_ = path, settings_of(set_));
+    serve::InferenceOptions& inference = request_.inference;
     inference.device = config.run.device;
     inference.dtype = config.model.dtype;
     inference.threads = config.parallel.threads;
@@ -114,7 +114,7 @@ class Eval : public Command {
     }
   }
 
-  runtime::EvalRequest request_;
+  serve::EvalRequest request_;
   std::string config_;
   std::vector<std::string> set_;
   const CLI::Option* reward_ = nullptr;  ///< of the parser, which outlives run()

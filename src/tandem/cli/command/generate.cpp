@@ -21,7 +21,7 @@
 namespace tandem::cli {
 
 using nlohmann::ordered_json;
-using json = nlohmann::ordered_json;  // templates print keys in the order they came in
+using Object = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
@@ -32,7 +32,7 @@ struct InputBounds {
 
   explicit InputBounds(const std::string& model) {
     std::ifstream in(model + "/config.json");
-    const json config = parse_or_discard<json>(std::string(std::istreambuf_iterator<char>(in), {}));
+    const Object config = parse_or_discard<Object>(std::string(std::istreambuf_iterator<char>(in), {}));
     if (!config.is_object()) return;
     vocab_size = number(config, "vocab_size");
     context = number(config, "max_position_embeddings");
@@ -52,7 +52,7 @@ struct InputBounds {
   }
 
  private:
-  static int64_t number(const json& config, const char* key) {
+  static int64_t number(const Object& config, const char* key) {
     const auto found = config.find(key);
     return found != config.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
   }
@@ -86,13 +86,13 @@ class Generate : public Command {
   }
 
   void run() override {
-    runtime::Inference model(inference_);
+    serve::Inference model(inference_);
     auto all = by_limit(read(model.tokenizer()));
     const double begin = now_s();
     int64_t tokens = 0, next = 0;
-    std::map<int64_t, data::Group> done;  // by row, until those before are written
+    std::map<int64_t, data::Group> done;  // by record, until those before are written
     for (auto& [limit, prompts] : all) {
-      runtime::GenerateOptions options = options_;
+      serve::GenerateOptions options = options_;
       options.sampling.max_new_tokens = limit;
       model.generate(std::move(prompts), options, [&](const data::Group& group) {
         for (const data::Sample& sample : group.samples) tokens += static_cast<int64_t>(sample.ids.size());
@@ -107,8 +107,8 @@ class Generate : public Command {
   }
 
  private:
-  // Prompts by how many tokens may follow them. A length that nobody asked for gives way to a short context, for the prompts
-  // that need it alone; one that was asked for must fit. A call of Inference has one limit, so the longest goes first.
+  // Prompts by how many tokens may follow them. A length that the user asked for must fit. One that nobody asked for gives way to a
+  // short context, for the prompts that need it alone. A call of Inference has one limit, so the longest goes first.
   std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts) const {
     const InputBounds bounds(inference_.model);
     const int64_t wanted = options_.sampling.max_new_tokens;
@@ -129,24 +129,24 @@ class Generate : public Command {
     InputFile input(input_);
     std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
-    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
+    each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
       data::Prompt prompt;
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
-      if (row.contains("prompt_ids")) {
-        prompt.ids = ids_field(row, "prompt_ids", where);
+      if (object.contains("prompt_ids")) {
+        prompt.ids = ids_field(object, "prompt_ids", where);
       } else {
-        const char* name = row.contains("messages") ? "messages" : "prompt";
+        const char* name = object.contains("messages") ? "messages" : "prompt";
         if (!tokenizer)
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
-        const bool messages = row.contains("messages");
+        const bool messages = object.contains("messages");
         if (messages) {
-          const auto conversation = text::Conversation::from_json(row, where);
+          const auto conversation = text::Conversation::from_json(object, where);
           if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
           prompt.ids = text::encode_conversation(*tokenizer, *chat, conversation, where).ids;
         } else {
-          prompt.ids = tokenizer->encode(text_field(row, "prompt", where));
+          prompt.ids = tokenizer->encode(text_field(object, "prompt", where));
         }
       }
       if (prompt.ids.empty()) throw UserError(where, "the prompt is empty", "expected at least one token");
@@ -160,16 +160,16 @@ class Generate : public Command {
   void write(const data::Group& group) const {
     ordered_json completions = ordered_json::array();
     for (const data::Sample& sample : group.samples) {
-      ordered_json row = {{"text", sample.text}, {"ids", sample.ids}};
-      if (logprobs_) row["logprobs"] = numbers(sample.logprobs);
-      row["finish_reason"] = sample.finish == data::FinishReason::kStop ? "stop" : "length";
-      completions.push_back(std::move(row));
+      ordered_json completion = {{"text", sample.text}, {"ids", sample.ids}};
+      if (logprobs_) completion["logprobs"] = numbers(sample.logprobs);
+      completion["finish_reason"] = sample.finish == data::FinishReason::kStop ? "stop" : "length";
+      completions.push_back(std::move(completion));
     }
     write_line(std::cout, {{"prompt_ids", group.prompt.ids}, {"completions", std::move(completions)}});
   }
 
-  runtime::InferenceOptions inference_;
-  runtime::GenerateOptions options_;
+  serve::InferenceOptions inference_;
+  serve::GenerateOptions options_;
   std::string input_, chat_template_;
   bool logprobs_ = false;
   const CLI::Option* max_new_tokens_ = nullptr;  ///< of the parser, which outlives run()
@@ -189,11 +189,11 @@ class Logprobs : public Command {
   }
 
   void run() override {
-    runtime::Inference model(inference_);
+    serve::Inference model(inference_);
     const InputBounds bounds(inference_.model);
     InputFile input(input_);
-    each_object(input.stream(), input.name(), [&](const json& row, const std::string& where) {
-      const std::vector<int32_t> ids = ids_field(row, "ids", where);
+    each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
+      const std::vector<int32_t> ids = ids_field(object, "ids", where);
       bounds.check_ids(ids, where);
       bounds.check_length(ids.size(), 0, where);
       std::vector<float> logprobs;
@@ -203,7 +203,7 @@ class Logprobs : public Command {
   }
 
  private:
-  runtime::InferenceOptions inference_;
+  serve::InferenceOptions inference_;
   std::string input_;
   double temperature_ = 1.0;
 };

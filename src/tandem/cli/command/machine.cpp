@@ -9,7 +9,9 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
-#include "tandem/runtime/session/machine.h"
+#include "tandem/config/layouts.h"
+#include "tandem/planner/interpret.h"
+#include "tandem/bench/machine.h"
 
 namespace tandem::cli {
 namespace {
@@ -19,27 +21,35 @@ class Config : public Command {
   void declare(CLI::App& app) override {
     recipe_.declare(app);
     app.add_flag("--check", check_, "Validate only; prints nothing if all is well");
+    app.add_flag("--schedule", schedule_, "Print what runs when: two steps as a timeline, and what each stage waits for");
     app.footer(
         "Without CONFIG: every option with its default and meaning. With it: the recipe with every option written out.\n"
         "Examples:\n"
         "  tandem config\n"
         "  tandem config configs/quickstart.yaml --set train.lr=3e-4\n"
-        "  tandem config configs/gsm8k_grpo.yaml --check");
+        "  tandem config configs/gsm8k_grpo.yaml --check\n"
+        "  tandem config configs/quickstart.yaml --ranks 2 --set parallel.placement=split --staleness 1 --schedule");
   }
 
   void run() override {
     const bool names_a_recipe = !recipe_.path().empty() || !recipe_.settings().empty();
-    if (!names_a_recipe && !check_) {
-      std::cout << runtime::option_reference();
+    if (!names_a_recipe && !check_ && !schedule_) {
+      std::cout << config::option_reference();
       return;
     }
-    const runtime::RunConfig config = recipe_.load();
-    if (!check_) std::cout << runtime::to_yaml(config);
+    const config::RunConfig config = recipe_.load();
+    if (schedule_) std::cout << timeline_of(config);
+    else if (!check_) std::cout << config::to_yaml(config);
   }
 
  private:
+  static std::string timeline_of(const config::RunConfig& config) {
+    const config::Layouts layouts = config::layouts_of(config, config::planned_ranks(config));
+    return planner::timeline(config::schedule_of(config, layouts, false), 2);
+  }
+
   RecipeArguments recipe_{RecipeArguments::kOptional};
-  bool check_ = false;
+  bool check_ = false, schedule_ = false;
 };
 
 class Doctor : public Command {
@@ -49,8 +59,8 @@ class Doctor : public Command {
     app.footer("Examples:\n  tandem doctor\n  tandem doctor --json");
   }
   void run() override {
-    const nlohmann::json report = runtime::machine_report();
-    std::cout << (json_ ? report.dump(2) + "\n" : runtime::machine_text(report));
+    const nlohmann::json report = bench::machine_report();
+    std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
   }
 
  private:

@@ -12,49 +12,49 @@
 #include "tandem/cli/json_lines.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
-#include "tandem/runtime/reward_model/reward_model.h"
+#include "tandem/serve/reward_model.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
 
 namespace tandem::cli {
 
 using nlohmann::ordered_json;
-using json = nlohmann::ordered_json;  // templates print keys in the order they came in
+using Object = nlohmann::ordered_json;  // templates print keys in the order they came in
 
 namespace {
 
 // Each line is answered before the next is read.
-void each_line(std::istream& in, std::ostream& out, const std::function<ordered_json(const json&, const std::string&)>& answer) {
-  each_object(in, "stdin", [&](const json& row, const std::string& where) { write_line(out, answer(row, where)); });
+void each_line(std::istream& in, std::ostream& out, const std::function<ordered_json(const Object&, const std::string&)>& answer) {
+  each_object(in, "stdin", [&](const Object& object, const std::string& where) { write_line(out, answer(object, where)); });
 }
 
-std::string gold_field(const json& row, bool is_needed, const std::string& where) {
-  if (!row.contains("gold") && !is_needed) return "";
-  const json& gold = field(row, "gold", where);
+std::string gold_field(const Object& object, bool is_needed, const std::string& where) {
+  if (!object.contains("gold") && !is_needed) return "";
+  const Object& gold = field(object, "gold", where);
   if (gold.is_string()) return gold.get<std::string>();
   if (gold.is_number() || gold.is_boolean()) return gold.dump();
   throw UserError(where, "field `gold` is " + gold.dump().substr(0, 40), "expected a text or a number");
 }
 
-std::vector<std::string> choices_field(const json& row, const std::string& where) {
+std::vector<std::string> choices_field(const Object& object, const std::string& where) {
   std::vector<std::string> choices;
-  if (!row.contains("choices")) return choices;
-  const json& given = row["choices"];
+  if (!object.contains("choices")) return choices;
+  const Object& given = object["choices"];
   const bool right = given.is_array() && given.size() <= 10 &&
-                     std::all_of(given.begin(), given.end(), [](const json& choice) { return choice.is_string(); });
+                     std::all_of(given.begin(), given.end(), [](const Object& choice) { return choice.is_string(); });
   if (!right) throw UserError(where, "field `choices` is " + given.dump().substr(0, 40), "expected at most 10 texts, those of A, B, ...");
-  for (const json& choice : given) choices.push_back(choice.get<std::string>());
+  for (const Object& choice : given) choices.push_back(choice.get<std::string>());
   return choices;
 }
 
 // What the prompt was rendered from, if the line has messages, in `messages` or in place of a prompt's text.
-std::string messages_field(const json& row, const std::string& where) {
-  const char* name = row.contains("messages") ? "messages" : "prompt";
-  if (!row.contains(name) || !row[name].is_array()) return "";
-  json whole = {{"messages", row[name]}};
-  for (const json& message : row[name])
+std::string messages_field(const Object& object, const std::string& where) {
+  const char* name = object.contains("messages") ? "messages" : "prompt";
+  if (!object.contains(name) || !object[name].is_array()) return "";
+  Object whole = {{"messages", object[name]}};
+  for (const Object& message : object[name])
     if (message.is_object()) text::require_text(message, where);
-  if (row.contains("tools")) whole["tools"] = row["tools"];
+  if (object.contains("tools")) whole["tools"] = object["tools"];
   return whole.dump();
 }
 
@@ -62,45 +62,45 @@ std::string messages_field(const json& row, const std::string& where) {
 
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
-  each_line(in, out, [&](const json& row, const std::string& where) {
+  each_line(in, out, [&](const Object& object, const std::string& where) {
     return ordered_json{
-        {"ids", tokenizer.encode(text_field(row, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
+        {"ids", tokenizer.encode(text_field(object, "text", where), plain ? text::Special::kPlain : text::Special::kRecognise)}};
   });
 }
 
 void detokenize(const std::string& model, std::istream& in, std::ostream& out) {
   const auto tokenizer = text::Tokenizer::load(model);
-  each_line(in, out, [&](const json& row, const std::string& where) {
-    return ordered_json{{"text", tokenizer.decode(ids_field(row, "ids", where))}};
+  each_line(in, out, [&](const Object& object, const std::string& where) {
+    return ordered_json{{"text", tokenizer.decode(ids_field(object, "ids", where))}};
   });
 }
 
 void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out) {
   const auto rendered_by = text::ChatTemplate::load(model, template_file);
-  each_line(in, out, [&](const json& row, const std::string& where) {
-    const auto conversation = text::Conversation::from_json(row, where);
-    for (const json& message : conversation.messages) text::require_text(message, where);
+  each_line(in, out, [&](const Object& object, const std::string& where) {
+    const auto conversation = text::Conversation::from_json(object, where);
+    for (const Object& message : conversation.messages) text::require_text(message, where);
     return ordered_json{{"text", rendered_by.render(conversation)}};
   });
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
-  const auto rule = runtime::grading_rule(spec);
-  each_line(in, out, [&](const json& row, const std::string& where) {
+  const auto rule = serve::grading_rule(spec);
+  each_line(in, out, [&](const Object& object, const std::string& where) {
     reward::Answer answer;
-    answer.response = text_field(row,
-                                 row.contains("response")     ? "response"
-                                 : row.contains("prediction") ? "prediction"
+    answer.response = text_field(object,
+                                 object.contains("response")     ? "response"
+                                 : object.contains("prediction") ? "prediction"
                                                               : "response",
                                  where);
-    answer.gold = gold_field(row, rule->needs_gold(), where);
-    answer.choices = choices_field(row, where);
-    answer.columns = row.dump();
-    if (row.contains("prompt") && row["prompt"].is_string()) answer.prompt = row["prompt"].get<std::string>();
-    answer.messages = messages_field(row, where);
+    answer.gold = gold_field(object, rule->needs_gold(), where);
+    answer.choices = choices_field(object, where);
+    answer.columns = object.dump();
+    if (object.contains("prompt") && object["prompt"].is_string()) answer.prompt = object["prompt"].get<std::string>();
+    answer.messages = messages_field(object, where);
     // Without a count, words stand for tokens, so that the rules of length have something to go by.
-    answer.response_tokens = row.contains("response_tokens") && row["response_tokens"].is_number_integer()
-                                 ? row["response_tokens"].get<int64_t>()
+    answer.response_tokens = object.contains("response_tokens") && object["response_tokens"].is_number_integer()
+                                 ? object["response_tokens"].get<int64_t>()
                                  : static_cast<int64_t>(reward::words_as_items(answer.response).size());
     const reward::Score score = rule->score(answer);
     ordered_json parts = ordered_json::object();

@@ -12,8 +12,8 @@ namespace tandem::cli {
 void tokenize(const std::string& model, bool plain, std::istream& in, std::ostream& out);
 /// {"ids":[]} -> {"text":}. Errors: as above.
 void detokenize(const std::string& model, std::istream& in, std::ostream& out);
-/// {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}} -> {"text":}, by the model's chat template or that of a
-/// file, if it is not empty. Errors: as above.
+/// {"messages":[], "tools":[], "add_generation_prompt":, "variables":{}} -> {"text":}. The chat template is the model's, or that of
+/// `template_file` if it is not empty. Errors: as above.
 void chat(const std::string& model, const std::string& template_file, std::istream& in, std::ostream& out);
 /// {"response" or "prediction":, "gold":, "response_tokens":, "choices":[], "prompt":, "messages":[]} -> {"score":, "parts":{},
 /// "extracted":}. Errors: as above.

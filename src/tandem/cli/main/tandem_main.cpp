@@ -10,9 +10,9 @@
 
 namespace {
 
-// Threads that wait for each other spin before they sleep, in libgomp for several milliseconds: on a machine with other work a waiting
-// thread then keeps the core that the thread it waits for needs, and a step takes many times as long. Half a millisecond covers what
-// lies between two parallel regions. libgomp reads its environment when it is loaded, so a command that computes starts once more.
+// libgomp lets a thread that waits spin for several milliseconds before it sleeps. On a machine with other work it then keeps the core
+// that the thread it waits for needs. A step takes many times as long. Half a millisecond covers what lies between two parallel regions.
+// libgomp reads its environment when it is loaded, so a command that computes starts once more.
 void bound_spinning(int argc, char** argv) {
   constexpr std::string_view kCompute[] = {"run", "sft", "eval", "generate", "bench"};
   if (argc < 2 || std::find(std::begin(kCompute), std::end(kCompute), argv[1]) == std::end(kCompute)) return;

@@ -65,43 +65,43 @@ class Comparison {
   std::string why_;
 };
 
-/// The masked rows of a case, packed row after row; its global counts are those of the case unless it gives others.
-algo::Rows rows_of(const json& mask) {
-  algo::Rows rows;
+/// The mask of a case, its rows end to end; its global counts are those of the case unless it gives others.
+algo::LossScope scope_of(const json& mask) {
+  algo::LossScope scope;
   const int64_t width = std::ssize(mask[0]);
-  rows.trainable_T = tensor(mask).to(at::kBool);
-  rows.offsets_S = at::arange(std::ssize(mask), at::kLong) * width;
-  rows.global_tokens = rows.trainable_T.sum().item<double>();
-  rows.global_sequences = 0;
+  scope.trainable_T = tensor(mask).to(at::kBool);
+  scope.offsets_S = at::arange(std::ssize(mask), at::kLong) * width;
+  scope.global_tokens = scope.trainable_T.sum().item<double>();
+  scope.global_sequences = 0;
   for (const json& row : mask) {
     double tokens = 0;
     for (double entry : numbers(row)) tokens += entry;
-    rows.global_sequences += tokens > 0;
+    scope.global_sequences += tokens > 0;
   }
-  return rows;
+  return scope;
 }
 
-algo::Recipe recipe_of(const json& config, const json& mask) {
-  algo::Recipe recipe;
-  recipe.aggregation = algo::aggregation_of(config.value("agg", "token-mean"));
+algo::Algorithm algorithm_of(const json& config, const json& mask) {
+  algo::Algorithm algorithm;
+  algorithm.aggregation = algo::aggregation_of(config.value("agg", "token-mean"));
   const bool has_scale = config.contains("loss_scale_factor") && !config["loss_scale_factor"].is_null();
-  recipe.scale_tokens = has_scale ? config["loss_scale_factor"].get<double>() : static_cast<double>(mask[0].size());
-  return recipe;
+  algorithm.scale_tokens = has_scale ? config["loss_scale_factor"].get<double>() : static_cast<double>(mask[0].size());
+  return algorithm;
 }
 
 void advantages_case(const json& c, Report& report) {
   const json& in = c["inputs"];
   const std::string estimator = c["config"]["estimator"];
   if (estimator != "grpo" && estimator != "dr_grpo") return report.skip(c["name"], "estimator " + estimator + " is not built");
-  algo::Recipe recipe;
-  recipe.advantage = c["config"].value("norm_by_std", true) ? algo::Advantage::kGrpo : algo::Advantage::kDrGrpo;
-  recipe.std_eps = c["config"].value("eps", recipe.std_eps);
+  algo::Algorithm algorithm;
+  algorithm.advantage = c["config"].value("norm_by_std", true) ? algo::Advantage::kGrpo : algo::Advantage::kDrGrpo;
+  algorithm.std_eps = c["config"].value("eps", algorithm.std_eps);
   std::vector<double> scores;
   for (const json& row : in["token_rewards"]) {
     scores.push_back(0);
     for (double reward : numbers(row)) scores.back() += reward;
   }
-  const auto advantages = algo::group_advantages(scores, in["group"].get<std::vector<int64_t>>(), recipe);
+  const auto advantages = algo::group_advantages(scores, in["group"].get<std::vector<int64_t>>(), algorithm);
   std::vector<double> per_token;
   for (size_t r = 0; r < scores.size(); ++r)
     for (double m : numbers(in["mask"][r])) per_token.push_back(advantages[r] * m);
@@ -111,17 +111,17 @@ void advantages_case(const json& c, Report& report) {
 }
 
 algo::PolicyLossInput loss_input(const json& in, const char* old_name) {
-  const algo::Rows rows = rows_of(in["mask"]);
+  const algo::LossScope scope = scope_of(in["mask"]);
   algo::PolicyLossInput out;
   out.logprobs_T = tensor(in["logprob"]).requires_grad_();
   out.old_T = out.behavior_T = tensor(in[old_name]);
   out.advantages_T = tensor(in["advantages"]);
   out.correction_T =
       in.contains("is_weights") && !in["is_weights"].is_null() ? tensor(in["is_weights"]) : at::ones({out.old_T.numel()}, at::kDouble);
-  out.trainable_T = rows.trainable_T;
-  out.offsets_S = rows.offsets_S;
-  out.global_tokens = rows.global_tokens;
-  out.global_sequences = rows.global_sequences;
+  out.trainable_T = scope.trainable_T;
+  out.offsets_S = scope.offsets_S;
+  out.global_tokens = scope.global_tokens;
+  out.global_sequences = scope.global_sequences;
   return out;
 }
 
@@ -129,9 +129,9 @@ void policy_loss_case(const json& c, Report& report) {
   const json &config = c["config"], &expected = c["expected"];
   if (config["loss"] != "vanilla") return report.skip(c["name"], "loss " + config["loss"].get<std::string>() + " is not built");
   algo::PolicyLossInput in = loss_input(c["inputs"], "old_logprob");
-  algo::Recipe recipe = recipe_of(config, c["inputs"]["mask"]);
-  recipe.clip = {config["clip_ratio_low"], config["clip_ratio_high"], config["clip_ratio_c"]};
-  const algo::PolicyLoss seen = algo::policy_loss(in, recipe);
+  algo::Algorithm algorithm = algorithm_of(config, c["inputs"]["mask"]);
+  algorithm.clip = {config["clip_ratio_low"], config["clip_ratio_high"], config["clip_ratio_c"]};
+  const algo::PolicyLoss seen = algo::policy_loss(in, algorithm);
   seen.loss.backward();
   Comparison comparison;
   comparison.equal("loss", {seen.loss.item<double>()}, {expected["loss"]});
@@ -148,11 +148,11 @@ void decoupled_case(const json& c, Report& report) {
   algo::PolicyLossInput in = loss_input(c["inputs"], "proximal_logprob");
   in.behavior_T = tensor(c["inputs"]["behave_logprob"]);
   // Without a rejection rule the reference applies no weight proximal / behave either.
-  algo::Recipe recipe = recipe_of(config, c["inputs"]["mask"]);
+  algo::Algorithm algorithm = algorithm_of(config, c["inputs"]["mask"]);
   const double low = config["eps_clip"];
-  recipe.clip = {low, config["eps_clip_higher"].is_null() ? low : config["eps_clip_higher"].get<double>(),
+  algorithm.clip = {low, config["eps_clip_higher"].is_null() ? low : config["eps_clip_higher"].get<double>(),
                  config["c_clip"].is_null() ? 0 : config["c_clip"].get<double>()};
-  const algo::PolicyLoss seen = algo::policy_loss(in, recipe);
+  const algo::PolicyLoss seen = algo::policy_loss(in, algorithm);
   seen.loss.backward();
   Comparison comparison;
   comparison.equal("loss", {seen.loss.item<double>()}, {expected["loss"]});
@@ -163,15 +163,15 @@ void decoupled_case(const json& c, Report& report) {
 void kl_case(const json& c, Report& report) {
   const json &config = c["config"], &in = c["inputs"], &expected = c["expected"];
   if (config.contains("weighted_by_importance_ratio")) return report.skip(c["name"], "importance-weighted KL is not built");
-  const algo::Rows rows = rows_of(in["mask"]);
-  algo::Recipe recipe = recipe_of(config, in["mask"]);
-  recipe.kl_estimator = algo::kl_estimator_of(config["estimator"]);
-  recipe.kl_coef = 1;
+  const algo::LossScope scope = scope_of(in["mask"]);
+  algo::Algorithm algorithm = algorithm_of(config, in["mask"]);
+  algorithm.kl_estimator = algo::kl_estimator_of(config["estimator"]);
+  algorithm.kl_coef = 1;
   const at::Tensor logprobs_T = tensor(in["logprob"]).requires_grad_(), reference_T = tensor(in["ref_logprob"]);
-  const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, rows, recipe);
+  const algo::KlPenalty seen = algo::kl_penalty(logprobs_T, reference_T, scope, algorithm);
   seen.loss.backward();
   Comparison comparison;
-  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, recipe.kl_estimator)),
+  comparison.equal("kl_per_token", numbers(algo::kl_estimate(logprobs_T, reference_T, algorithm.kl_estimator)),
                    numbers(expected["kl_per_token"]), numbers(in["mask"]));
   comparison.equal("kl_loss", {seen.loss.item<double>()}, {expected["kl_loss"]});
   comparison.equal("grad_logprob", numbers(logprobs_T.grad()), numbers(expected["grad_logprob"]));
@@ -180,11 +180,11 @@ void kl_case(const json& c, Report& report) {
 
 void entropy_case(const json& c, Report& report) {
   const json &in = c["inputs"], &expected = c["expected"];
-  const algo::Rows rows = rows_of(in["mask"]);
+  const algo::LossScope scope = scope_of(in["mask"]);
   const at::Tensor logits = tensor(in["logits"]).requires_grad_();
-  const at::Tensor logits_TV = logits.view({rows.trainable_T.numel(), -1});
+  const at::Tensor logits_TV = logits.view({scope.trainable_T.numel(), -1});
   const at::Tensor entropy_T = algo::token_entropy(logits_TV);
-  const at::Tensor entropy = algo::aggregate(entropy_T, rows, recipe_of(c["config"], in["mask"]));
+  const at::Tensor entropy = algo::aggregate(entropy_T, scope, algorithm_of(c["config"], in["mask"]));
   entropy.backward();
   Comparison comparison;
   comparison.equal("entropy_per_token", numbers(entropy_T), numbers(expected["entropy_per_token"]), numbers(in["mask"]));
@@ -197,14 +197,14 @@ void entropy_case(const json& c, Report& report) {
 
 void aggregation_case(const json& c, Report& report) {
   const json &config = c["config"], &mask = c["inputs"]["mask"];
-  algo::Rows rows = rows_of(mask);
+  algo::LossScope scope = scope_of(mask);
   double scale = 1;
   if (config.contains("dp_size")) {
-    rows.global_tokens = config["batch_num_tokens"];
-    rows.global_sequences = config["global_batch_size"];
+    scope.global_tokens = config["batch_num_tokens"];
+    scope.global_sequences = config["global_batch_size"];
     scale = config["dp_size"];  // the reference undoes the mean that its gradient exchange takes
   }
-  const at::Tensor loss = algo::aggregate(tensor(c["inputs"]["loss_mat"]), rows, recipe_of(config, mask));
+  const at::Tensor loss = algo::aggregate(tensor(c["inputs"]["loss_mat"]), scope, algorithm_of(config, mask));
   Comparison comparison;
   comparison.equal("loss", {loss.item<double>() * scale}, {c["expected"]["loss"]});
   comparison.tell(report, c["name"]);
@@ -216,14 +216,14 @@ void literal_case(const json& c, Report& report) {
   const at::Tensor log_ratio_T = tensor(c["inputs"]["log_ratio"]);
   const int64_t n = log_ratio_T.numel();
   const at::Tensor zero_T = at::zeros_like(log_ratio_T), one_T = zero_T + 1;
-  algo::Recipe recipe;
-  recipe.clip.low = 1;
-  recipe.aggregation = algo::Aggregation::kTokenSum;
+  algo::Algorithm algorithm;
+  algorithm.clip.low = 1;
+  algorithm.aggregation = algo::Aggregation::kTokenSum;
   std::vector<double> ratios;
   for (int64_t i = 0; i < n; ++i)
     ratios.push_back(
         algo::policy_loss({log_ratio_T, zero_T, zero_T, one_T, -one_T, at::arange(n, at::kLong).eq(i), at::arange(1, at::kLong), 1, 1},
-                          recipe)
+                          algorithm)
             .loss.item<double>());
   Comparison comparison;
   comparison.equal("ratio", ratios, numbers(c["expected"]["ratio"]));
@@ -239,19 +239,18 @@ const json& cases_of(const json& file, const std::string& file_name) {
 }
 
 void run_losses(const json& file, const std::string& file_name, Report& report) {
-  using Rule = void (*)(const json&, Report&);
-  static const std::map<std::string, Rule> rules = {{"group_advantages", advantages_case}, {"policy_loss", policy_loss_case},
-                                                    {"decoupled_ppo", decoupled_case},     {"kl", kl_case},
-                                                    {"entropy", entropy_case},             {"aggregation", aggregation_case},
-                                                    {"literal", literal_case}};
+  using Formula = void (*)(const json&, Report&);
+  static const std::map<std::string, Formula> formulas = {
+      {"group_advantages", advantages_case}, {"policy_loss", policy_loss_case}, {"decoupled_ppo", decoupled_case}, {"kl", kl_case},
+      {"entropy", entropy_case},             {"aggregation", aggregation_case}, {"literal", literal_case}};
   const std::string stem = std::filesystem::path(file_name).stem().string();
   if (stem == "staleness") return run_staleness(file, file_name, report);
-  const auto rule = rules.find(stem);
+  const auto formula = formulas.find(stem);
   for (const json& c : cases_of(file, file_name)) {
-    if (rule == rules.end())
+    if (formula == formulas.end())
       report.skip(c.at("name"), stem + " is not built");
     else
-      rule->second(c, report);
+      formula->second(c, report);
   }
 }
 

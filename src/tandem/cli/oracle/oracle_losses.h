@@ -13,11 +13,11 @@ namespace tandem::cli {
 /// The list `cases` of a file. Errors: UserError naming the file that has none.
 const nlohmann::json& cases_of(const nlohmann::json& file, const std::string& file_name);
 
-/// `file_name` says which rule the cases of `file` are about, such as "policy_loss.json"; a file this build has no rule for
-/// is skipped case by case.
+/// `file_name` says which formula the cases of `file` are about, such as "policy_loss.json". Without one this build skips the file
+/// case by case.
 void run_losses(const nlohmann::json& file, const std::string& file_name, Report& report);
 
-/// AReaL's capacity rule, event by event.
+/// AReaL's capacity, event by event.
 void run_staleness(const nlohmann::json& file, const std::string& file_name, Report& report);
 
 }  // namespace tandem::cli

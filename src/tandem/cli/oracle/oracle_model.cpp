@@ -16,8 +16,8 @@
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
 #include "tandem/device/process.h"
+#include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/engine.h"
-#include "tandem/runtime/session/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::cli {
@@ -33,7 +33,7 @@ struct Folder {
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm{at::kFloat, false};
-  runtime::ModelOnRank model;
+  model::ModelOnRank model;
   Report& report;
 
   Folder(const std::string& path, Report& to)
@@ -139,7 +139,7 @@ void check_greedy(Folder& f) {
       comm::Mesh mesh(world, model::mesh_sizes(layout));
       device::Arena arena("device");
       monitor::Recorder recorder;
-      runtime::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.gemm, {arena, "weights"});
+      model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.gemm, {arena, "weights"});
       model.load(f.dir);
       const rollout::EngineSetup setup{model.decoder(), arena, recorder, model.config().vocab_size, total};
       const bool other = layout.dp_rank(world.rank()) > 0;
@@ -179,7 +179,7 @@ void check_training(Folder& f, bool recompute) {
   options.clip_grad_norm = run.at("clip_grad_norm").get<double>();
   options.recompute = recompute;
   options.micro_batch_tokens = recompute ? 1 : 8192;  // the second pass also splits the batch
-  runtime::ModelOnRank model(f.model.config(), {}, f.gemm, {f.arena, "weights"});
+  model::ModelOnRank model(f.model.config(), {}, f.gemm, {f.arena, "weights"});
   model.load(f.dir);
   train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), train::Ranks::of_one(*f.alone), f.arena});
   trainer.start();

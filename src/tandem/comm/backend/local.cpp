@@ -159,16 +159,6 @@ class LocalGroup : public Group {
   const std::shared_ptr<Meeting> meeting_;  // shared by the ranks of the group
 };
 
-std::string what_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown exception";
-  }
-}
-
 std::shared_ptr<Meeting> new_world(const std::string& name, int ranks, double deadline_s, WaitClock& clock) {
   std::vector<int> world_ranks(static_cast<size_t>(ranks));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);

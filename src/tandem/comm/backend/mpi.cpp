@@ -16,16 +16,6 @@
 namespace tandem::comm {
 namespace {
 
-std::string what_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown exception";
-  }
-}
-
 /// The exit code if this rank's error is a cause, 0 if it has none or only heard of another's.
 int cause_of(const std::exception_ptr& error, bool heard_of_another) {
   try {

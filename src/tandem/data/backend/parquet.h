@@ -15,9 +15,9 @@ struct ParquetRequest {
   bool others = false;               ///< also every other column whose type has a form in JSON
 };
 
-/// Calls `use` with each row, which holds the wanted columns (all where the file has none of them), until it returns false.
-/// Errors: UserError naming the file, and the column where its type has no form in JSON; or naming the CMake option if this
-/// build reads no Parquet.
+/// Calls `use` with each row, until it returns false. A row holds the wanted columns, or all where the file has none of them.
+/// Errors: UserError naming the file, and the column if its type has no form in JSON. A build that reads no Parquet names the CMake
+/// option.
 void read_parquet(const ParquetRequest& request, const std::function<bool(const nlohmann::ordered_json&, int64_t row)>& use);
 
 }  // namespace tandem::data

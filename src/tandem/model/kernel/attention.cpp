@@ -23,7 +23,7 @@ constexpr int64_t kQueryRows = 128;  // query rows of one block
 constexpr int64_t kLaneTokens = 16;
 
 template <class T>
-T* pointer(const at::Tensor& t) { return static_cast<T*>(t.data_ptr()); }
+T* data_as(const at::Tensor& t) { return static_cast<T*>(t.data_ptr()); }
 
 // Runs unit(i, local) for i < n on all threads, next free thread first: units differ a lot in length. Each thread has a
 // Local of its own, for buffers that outlive a unit.
@@ -141,7 +141,7 @@ auto* sized(V& buffer, int64_t n) {
 
 // The rows of a tensor that may be parts of wider rows.
 template <class T>
-T* row_of(const at::Tensor& t, int64_t row) { return pointer<T>(t) + row * t.stride(0); }
+T* row_of(const at::Tensor& t, int64_t row) { return data_as<T>(t) + row * t.stride(0); }
 
 // Keys and values that the queries of one span need, row by row. With a stem, its rows and the span's own are brought side by
 // side first, so that one product covers both.

@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <functional>
@@ -54,6 +55,20 @@ void multiply_float(const Product& p, const at::Tensor& a, const at::Tensor& b, 
 
 const Half* half(const at::Tensor& t) { return static_cast<const Half*>(t.data_ptr()); }
 
+// Libtorch takes oneDNN's fp32 product only on processors that it lists; on others the call throws.
+bool onednn_multiplies_float() {
+  static const bool does = [] {
+    at::Tensor a = at::zeros({2, 2}, at::kFloat), c = at::zeros({2, 2}, at::kFloat);
+    try {
+      at::native::mkldnn_matmul(a, a, c, 0.0f, 1.0f);
+    } catch (const c10::Error&) {
+      return false;
+    }
+    return true;
+  }();
+  return does;
+}
+
 }  // namespace
 
 void product(const Product& p, const float* a, const float* b, float* c) {
@@ -92,6 +107,7 @@ void Gemm::measure() {
   at::Tensor x = at::zeros({M, K}, dtype_).fill_(0.5), w = at::zeros({N, K}, dtype_).fill_(0.25), y = at::zeros({M, N}, dtype_);
   at::Tensor dw = at::zeros({N, K}, at::kFloat);
   if (dtype_ == at::kFloat) {
+    if (!onednn_multiplies_float()) return;
     const auto faster = [&](const std::function<void(Library)>& run) {
       const double blas = seconds_of([&] { run(Library::kBlas); });
       return seconds_of([&] { run(Library::kOneDnn); }) < 0.95 * blas ? Library::kOneDnn : Library::kBlas;
@@ -129,7 +145,8 @@ std::optional<GemmChoice> parse_choice(const std::string& text) {
 }
 
 bool can_compute(const GemmChoice& c, c10::ScalarType dtype) {
-  if (dtype == at::kFloat) return !c.half_blas;
+  const bool onednn = c.forward == Library::kOneDnn || c.input_grad == Library::kOneDnn || c.weight_grad == Library::kOneDnn;
+  if (dtype == at::kFloat) return !c.half_blas && (!onednn || onednn_multiplies_float());
   if (c.forward != Library::kOneDnn || c.input_grad != Library::kOneDnn) return false;
   return half_product_available() || (c.weight_grad == Library::kOneDnn && !c.half_blas);
 }

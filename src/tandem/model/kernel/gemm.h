@@ -32,8 +32,9 @@ std::string to_text(const GemmChoice& choice);
 /// Nullopt for a text that is no choice of this version.
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
-/// Whether products in that dtype can be so. bfloat16: forward and input gradient from oneDNN alone, the rest also from a BLAS, where
-/// libtorch has one for it. float32: no half.
+/// Whether this machine can compute products in that dtype by that choice. In float32, logits are never half, and
+/// oneDNN serves only the processors that libtorch takes it for. In bfloat16, forward and
+/// input gradient come from oneDNN. Its weight gradient and half logits may come from a BLAS, if libtorch has one for bfloat16.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: the child borrows our memory until exec. So between the two it
-// makes system calls and nothing else, on a stack of its own; what it needs is prepared before.
+// clone with CLONE_VM and CLONE_VFORK, as posix_spawn does it: the child borrows our memory until exec. Between the two it makes
+// system calls and nothing else, on a stack of its own. The parent prepares what it needs.
 #include "tandem/reward/backend/process.h"
 
 #include <fcntl.h>
@@ -164,6 +164,8 @@ Fd& Fd::operator=(Fd&& other) noexcept {
   }
   return *this;
 }
+
+void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
 
 void Fd::close() noexcept {
   if (fd_ >= 0) ::close(fd_);

@@ -28,6 +28,9 @@ class Fd {
   int fd_ = -1;
 };
 
+/// Reads and writes of it return at once from now on.
+void never_block(const Fd& fd);
+
 /// What a confined child may use. Made by Sandbox; applied between start and exec.
 struct Confinement {
   int64_t cpu_s = 0;

@@ -20,8 +20,6 @@ constexpr int kTickMs = 20;               // how often the folder is looked at
 constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
 constexpr int64_t kMaxFiles = 1000;
 
-void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
-
 }  // namespace
 
 std::string read_all(const Fd& fd, double seconds) {
@@ -73,7 +71,7 @@ void ProgramWatch::take(Fd& fd, std::string& into, size_t keep) {
   }
 }
 
-// The first line says that the program has run to its end; then comes the question; the second line is its answer.
+// The first line says that the program has run to its end. Then we ask the question. The second line is its answer.
 void ProgramWatch::converse(const std::string& question) {
   take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
   const size_t ready = channel_text_.find('\n');

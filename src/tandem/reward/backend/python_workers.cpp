@@ -25,8 +25,6 @@ constexpr double kEndPatienceS = 0.5;          // for a worker to end by itself,
 constexpr size_t kLogBytesPerBatch = 64 << 10; // of what a function prints
 constexpr size_t kMaxReplyBytes = size_t{1} << 30;
 
-void never_block(const Fd& fd) { fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK); }
-
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 }  // namespace

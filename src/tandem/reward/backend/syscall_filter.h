@@ -2,9 +2,9 @@
 #pragma once
 // The system calls a confined program may make, as a seccomp filter; all others fail with EPERM.
 //
-// No new process (threads are allowed), no socket but a pair of its own, no signal to anyone else, no change of a file's
-// owner, mode or times, no call by another architecture's numbers. Where files are guarded by Landlock, it may open them as
-// Landlock lets it; without, it may open them for reading alone.
+// It may start threads but no process. It may open no socket but a pair of its own, and signal nobody else. It may not change a
+// file's owner, mode or times, nor call by another architecture's numbers. Where Landlock guards files, it may open what Landlock
+// lets it; without, it may open them for reading alone.
 
 #include "tandem/reward/backend/process.h"
 

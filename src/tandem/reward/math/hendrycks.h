@@ -9,7 +9,7 @@
 
 namespace tandem::reward {
 
-/// The last `\boxed{...}` (or `\boxed x`), else the last `\fbox`, with its closing brace; nullopt if absent or never closed.
+/// The last `\boxed{...}` (or `\boxed x`), else the last `\fbox`, with its closing brace. Nullopt if absent or never closed.
 std::optional<std::string> last_boxed(std::string_view text);
 /// What `\boxed{...}` holds; nullopt if the text is not of that form.
 std::optional<std::string> inside_box(std::string_view boxed);

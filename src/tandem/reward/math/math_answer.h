@@ -2,8 +2,8 @@
 #pragma once
 // The `math` rule: the final answer of a solution, compared with the right one by what it means.
 //
-// Numbers in any notation (0.5, 1/2, \frac12, 50\%, 1,000), expressions by value (math_expr.h), tuples and intervals by
-// place, sets and lists of solutions in any order, `x = 5` as 5, units, degrees and text around a number ignored.
+// Numbers may stand in any notation (0.5, 1/2, \frac12, 50\%, 1,000). Expressions compare by value (math_expr.h), tuples and
+// intervals by place, sets and lists of solutions in any order. `x = 5` is 5. Units, degrees and text around a number are ignored.
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tandem::reward {
 
-/// What the last boxes of a text hold: one, or several that follow each other as in \boxed{1} and \boxed{2}, as a list.
+/// What the last box of a text holds. Several that follow each other, as in \boxed{1} and \boxed{2}, are a list.
 std::optional<std::string> boxed_answers(std::string_view text);
 /// boxed_answers; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last formula
 /// or number.

@@ -2,8 +2,8 @@
 #pragma once
 // Mathematical expressions as people and LaTeX write them, compared by value.
 //
-// Two expressions are equal if their exact rational values are, or, with roots, functions and variables, if they agree at
-// several fixed points. No algebra is done: agreement at random points is a proof in practice, and it cannot run away.
+// Two expressions are equal if their exact rational values are. With roots, functions and variables they are equal if they agree
+// at several fixed points. No algebra is done: agreement at such points is a proof in practice, and it cannot run away.
 
 #include <complex>
 #include <memory>
@@ -43,7 +43,7 @@ ExprPtr parse_expression(std::string_view text);
 /// Exact value of an expression without variables, roots that do not come out, or functions.
 std::optional<Rational> exact_value(const Expr& e);
 bool same_value(const Expr& a, const Expr& b);
-/// a = 0 and b = 0 have the same solutions in the sense that one is a constant multiple of the other.
+/// One is a constant multiple of the other, so a = 0 and b = 0 have the same solutions.
 bool proportional(const Expr& a, const Expr& b);
 /// a / b where that is one real number at every point tried; nullopt where it is none.
 std::optional<double> constant_ratio(const Expr& a, const Expr& b);

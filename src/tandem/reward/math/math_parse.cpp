@@ -30,12 +30,12 @@ ExprPtr node(ExprKind kind, std::vector<ExprPtr> args, std::string name = "") {
 ExprPtr negated(ExprPtr e) { return node(ExprKind::kMultiply, {number({-1, 1}), std::move(e)}); }
 ExprPtr inverse(ExprPtr e) { return node(ExprKind::kPower, {std::move(e), number({-1, 1})}); }
 
-bool one_of(std::string_view word, std::initializer_list<std::string_view> names) {
+bool is_one_of(std::string_view word, std::initializer_list<std::string_view> names) {
   return std::find(names.begin(), names.end(), word) != names.end();
 }
 
 bool is_function(std::string_view name) {
-  return one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln", "log", "exp"});
+  return is_one_of(name, {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "ln", "log", "exp"});
 }
 
 class Parser {
@@ -223,7 +223,7 @@ class Parser {
     ExprPtr e = base ? node(ExprKind::kFunction, {arg, base}, name) : node(ExprKind::kFunction, {arg}, name);
     if (!power) return e;
     const auto exact = exact_value(*power);
-    if (exact && *exact == Rational{-1, 1} && one_of(name, {"sin", "cos", "tan"})) return node(ExprKind::kFunction, {arg}, "arc" + name);
+    if (exact && *exact == Rational{-1, 1} && is_one_of(name, {"sin", "cos", "tan"})) return node(ExprKind::kFunction, {arg}, "arc" + name);
     return node(ExprKind::kPower, {e, power});
   }
 
@@ -281,7 +281,7 @@ class Parser {
       return node(ExprKind::kFunction, {arg}, name == "lfloor" ? "floor" : "ceil");
     }
     if (is_function(name)) return function(name);
-    if (one_of(name, {"alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "omega", "phi", "varphi", "rho", "sigma", "tau",
+    if (is_one_of(name, {"alpha", "beta", "gamma", "delta", "theta", "lambda", "mu", "omega", "phi", "varphi", "rho", "sigma", "tau",
                       "epsilon", "ell"}))
       return variable(name);
     throw NoExpression();

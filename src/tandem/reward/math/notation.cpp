@@ -32,7 +32,7 @@ std::string without_tight_commas(const std::string& text) {
 }
 
 
-// `\,` and its like are a blank before a letter, so that `5\,m` keeps its unit apart, and nothing elsewhere.
+// `\,` and its like become a blank before a letter, so that `5\,m` keeps its unit apart. Elsewhere they go.
 std::string without_thin_spaces(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -65,8 +65,8 @@ void claim_folder(const std::string& dir, bool resume) {
   }
 }
 
-void check_same_run(const RunConfig& before, const RunConfig& now, const std::string& where) {
-  RunConfig a = before, b = now;
+void check_same_run(const config::RunConfig& before, const config::RunConfig& now, const std::string& where) {
+  config::RunConfig a = before, b = now;
   OptionList old_list, new_list;
   describe(old_list, a);
   describe(new_list, b);
@@ -81,12 +81,13 @@ void check_same_run(const RunConfig& before, const RunConfig& now, const std::st
   }
 }
 
-RunFolder::RunFolder(const std::string& dir, const RunConfig& config, bool resume) : dir_(dir), config_yaml_(to_yaml(config)) {
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bool resume)
+    : dir_(dir), config_yaml_(config::to_yaml(config)) {
   std::error_code absent;
   made_ = !fs::exists(path("config.yaml"), absent);
   claim_folder(dir, resume);
   lock_ = lock_file(path(".lock"));
-  if (fs::exists(path("config.yaml"))) check_same_run(load_config(path("config.yaml"), {}), config, dir);
+  if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
 }
@@ -130,7 +131,7 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const std::map<std::stri
 }
 
 void RunFolder::write_summary(const RunSummary& s) {
-  const auto eval = [](const std::optional<EvalSummary>& e) {
+  const auto eval = [](const std::optional<serve::EvalSummary>& e) {
     if (!e) return nlohmann::json();
     return nlohmann::json{
         {"accuracy", e->accuracy}, {"mean_score", e->mean_score}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}};

@@ -4,20 +4,30 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tandem/data/sample_store.h"
-#include "tandem/runtime/context.h"
-#include "tandem/runtime/run.h"
+#include "tandem/config/config.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/serve/answers.h"
 
 namespace tandem::runtime {
+
+struct RunSummary {
+  std::optional<serve::EvalSummary> before, after;
+  int64_t steps = 0;           ///< optimizer steps of the whole run
+  double seconds = 0;          ///< over all its parts, if it was resumed
+  int64_t tokens = 0;          ///< prompt and response tokens trained on
+};
+
 
 /// Ownership  holds RUN_DIR/.lock while it lives: one process at a time writes into the folder.
 /// Errors     UserError if the folder exists and the run does not resume, holds something else, is in use, or cannot be
 ///            written; if a resumed run would draw other prompts or samples than the recipe it has (config.yaml).
 class RunFolder {
  public:
-  RunFolder(const std::string& dir, const RunConfig& config, bool resume);
+  RunFolder(const std::string& dir, const config::RunConfig& config, bool resume);
   ~RunFolder();
 
   /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what the
@@ -45,6 +55,6 @@ void claim_folder(const std::string& dir, bool resume);
 
 /// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
 /// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.
-void check_same_run(const RunConfig& before, const RunConfig& now, const std::string& where);
+void check_same_run(const config::RunConfig& before, const config::RunConfig& now, const std::string& where);
 
 }  // namespace tandem::runtime

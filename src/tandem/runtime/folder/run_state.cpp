@@ -11,20 +11,30 @@
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
-#include "tandem/runtime/exchange.h"
-#include "tandem/runtime/folder/optimizer_files.h"
+#include "tandem/comm/agree.h"
+#include "tandem/policy/optimizer_files.h"
 
 namespace tandem::runtime {
 namespace {
 
 using nlohmann::json;
 
+/// Of state.json and of queue.bin beside it. Raise it when an older program would misread what is written.
+constexpr int64_t kState_format = 1;
+
+json read_state(const std::string& path) {
+  json state = read_json_object(path);
+  check_format(state.value("format", json()), path, kState_format);
+  return state;
+}
+
 // JSON has no infinity and no NaN, and a metric may be one.
 json number_json(double value) { return std::isfinite(value) ? json(value) : json(option_text(&value)); }
 double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<const std::string&>().c_str(), nullptr) : j.get<double>(); }
 
 json to_json(const RunState& s, const StartModel& start) {
-  json out = {{"step", s.step}, {"version", s.version}, {"next_group", s.next_group}, {"tokens", s.tokens}, {"seconds", s.seconds},
+  json out = {{"format", kState_format}, {"step", s.step}, {"version", s.version}, {"next_group", s.next_group},
+              {"tokens", s.tokens}, {"seconds", s.seconds},
               {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.before)
@@ -45,48 +55,48 @@ RunState from_json(const json& j) {
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
-    s.before = EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0, b.at("mean_score")};
+    s.before = serve::EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0, b.at("mean_score")};
   }
   return s;
 }
 
 }  // namespace
 
-StateFiles::StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir)
-    : context_(context),
+StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir)
+    : parts_(parts),
       root_(run_dir + "/checkpoint"),
-      exporter_(context, std::move(model_dir)),
-      writer_(root_, context.config.checkpoint.keep_last) {}
+      exporter_(parts.config, parts.ranks, std::move(model_dir)),
+      writer_(root_, parts.config.checkpoint.keep_last) {}
 
-void StateFiles::load_start(Actor& actor) {
+void StateFiles::load_start(policy::Actor& actor) {
   actor.load(exporter_.model_dir());
   start_ = {exporter_.model_dir(), actor.checksum()};
 }
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, Actor& actor) {
-  if (context_.trains()) write_optimizer(dir, context_.train_rank(), actor.trainer().optimizer());
-  if (!context_.is_first()) return;
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, policy::Actor& actor) {
+  if (parts_.ranks.trains()) policy::write_optimizer(dir, parts_.ranks.train_rank(), actor.trainer().optimizer());
+  if (!parts_.ranks.is_first()) return;
   json j = to_json(state, start_);
-  j["train_layout"] = model::to_string(context_.train_layout);
-  j["products"] = context_.products();
+  j["train_layout"] = model::to_string(parts_.ranks.train_layout);
+  j["products"] = parts_.compute.products();
   j["optimizer_steps"] = actor.trainer().optimizer().num_steps();
   checkpoint::write_durable(dir + "/state.json", j.dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
-void StateFiles::save(const RunState& state, Actor& actor) {
+void StateFiles::save(const RunState& state, policy::Actor& actor) {
   const std::string tmp = writer_.tmp_path(state.step);
   try {
-    run_alike(context_.world, [&] {
-      if (context_.is_first()) writer_.begin(state.step);
+    comm::run_alike(parts_.ranks.world, [&] {
+      if (parts_.ranks.is_first()) writer_.begin(state.step);
     });
-    run_alike(context_.world, [&] { write_rank_files(tmp, state, actor); });
+    comm::run_alike(parts_.ranks.world, [&] { write_rank_files(tmp, state, actor); });
     exporter_.write(tmp, actor);
-    run_alike(context_.world, [&] {
-      if (context_.is_first()) writer_.commit(state.step);
+    comm::run_alike(parts_.ranks.world, [&] {
+      if (parts_.ranks.is_first()) writer_.commit(state.step);
     });
   } catch (const std::exception& e) {
-    if (context_.is_first()) writer_.abandon(state.step);
+    if (parts_.ranks.is_first()) writer_.abandon(state.step);
     throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what()));
   }
   last_saved_step_ = state.step;
@@ -101,21 +111,21 @@ void StateFiles::check_start(const StartModel& before, const std::string& where)
                             ", or another --run-dir: adapters and a reference belong to one start"));
 }
 
-std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
+std::optional<RunState> StateFiles::load(policy::Actor& actor, bool needs_start) {
   std::string dir;
-  if (context_.is_first())
+  if (parts_.ranks.is_first())
     if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
-  dir = text_of_first(context_.world, dir);
+  dir = comm::text_of_first(parts_.ranks.world, dir);
   if (dir.empty()) return std::nullopt;
   const std::string file = dir + "/state.json";
-  const json j = read_json_object(file);
+  const json j = read_state(file);
   RunState state;
   model::Layout saved_under;
   int64_t optimizer_steps = 0;
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
     optimizer_steps = j.at("optimizer_steps");
-    if (j.contains("products")) context_.adopt_products(j["products"].get<Products>());
+    if (j.contains("products")) parts_.compute.adopt(j["products"].get<model::Products>());
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
       if (needs_start) check_start(before, dir);
@@ -129,25 +139,25 @@ std::optional<RunState> StateFiles::load(Actor& actor, bool needs_start) {
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
   if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
-  if (context_.trains()) {
-    OptimizerFiles files(dir, saved_under.world(), context_.train_rank());
+  if (parts_.ranks.trains()) {
+    policy::OptimizerFiles files(dir, saved_under.world(), parts_.ranks.train_rank());
     actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) {
                             files.read(name, piece, to); });
     actor.trainer().share_values();
   }
-  if (context_.is_first() && saved_under != context_.train_layout)
-    log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(context_.train_layout));
+  if (parts_.ranks.is_first() && saved_under != parts_.ranks.train_layout)
+    log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(parts_.ranks.train_layout));
   last_saved_step_ = state.step;
   return state;
 }
 
-Products products_of_run(const std::string& run_dir, comm::Group& world) {
+model::Products products_of_run(const std::string& run_dir, comm::Group& world) {
   std::string text;
   if (world.rank() == 0)
     if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
-      if (const json state = read_json_object(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
-  text = text_of_first(world, text);
-  return text.empty() ? Products{} : json::parse(text).get<Products>();
+      if (const json state = read_state(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
+  text = comm::text_of_first(world, text);
+  return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
 }
 
 }  // namespace tandem::runtime

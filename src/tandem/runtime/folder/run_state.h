@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tandem/checkpoint/run_state.h"
-#include "tandem/runtime/folder/export.h"
-#include "tandem/runtime/run.h"
+#include "tandem/policy/export.h"
+#include "tandem/serve/answers.h"
 
 namespace tandem::runtime {
 
@@ -26,7 +26,7 @@ struct RunState {
   int64_t next_group = 0;            ///< position of the prompt stream
   int64_t tokens = 0;
   double seconds = 0;
-  std::optional<EvalSummary> before; ///< once it was measured
+  std::optional<serve::EvalSummary> before; ///< once it was measured
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
   std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
@@ -35,7 +35,7 @@ struct RunState {
 /// The weights a run starts from: what adapters are added to, and the reference of a KL penalty.
 struct StartModel {
   std::string path;
-  std::string checksum;  ///< weight_checksum.h
+  std::string checksum;  ///< model/weight_checksum.h
 };
 
 /// Ownership  uses the actor's tensors.
@@ -44,34 +44,34 @@ struct StartModel {
 class StateFiles {
  public:
   /// `model_dir` is where the run started.
-  StateFiles(RankContext& context, const std::string& run_dir, std::string model_dir);
+  StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir);
 
   /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
-  void load_start(Actor& actor);
-  void save(const RunState& state, Actor& actor);
+  void load_start(policy::Actor& actor);
+  void save(const RunState& state, policy::Actor& actor);
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the actor and returns the state.
   /// `needs_start`: the run still uses its start, for adapters or as reference.
-  /// Errors: UserError if then the checkpoint has another start; if it is of another model or version, or cannot be read.
-  std::optional<RunState> load(Actor& actor, bool needs_start);
+  /// Errors: UserError if then the checkpoint has another start; if it is of another model or a newer format, or cannot be read.
+  std::optional<RunState> load(policy::Actor& actor, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
-  const Exporter& exporter() const { return exporter_; }
+  const policy::Exporter& exporter() const { return exporter_; }
   /// Where the weights of the start were loaded from; `latest` and other links are resolved.
   const std::string& start_dir() const { return exporter_.model_dir(); }
 
  private:
   void check_start(const StartModel& before, const std::string& where) const;
-  void write_rank_files(const std::string& dir, const RunState& state, Actor& actor);
+  void write_rank_files(const std::string& dir, const RunState& state, policy::Actor& actor);
 
-  RankContext& context_;
+  const policy::RunParts& parts_;
   std::string root_;
-  Exporter exporter_;
+  policy::Exporter exporter_;
   StartModel start_;
   checkpoint::CheckpointWriter writer_;
   int64_t last_saved_step_ = -1;
 };
 
 /// What a run computes its products with, by its newest checkpoint; empty if it has none. Collective.
-/// Errors: UserError for a file that is damaged.
-Products products_of_run(const std::string& run_dir, comm::Group& world);
+/// Errors: UserError for a file that is damaged or of a newer format.
+model::Products products_of_run(const std::string& run_dir, comm::Group& world);
 
 }  // namespace tandem::runtime

@@ -69,7 +69,7 @@ class Lexer {
 
   char at(size_t position) const { return position < source_.size() ? source_[position] : '\0'; }
 
-  // The text before a tag, of which a `-` takes all blanks, and a block those between it and the start of its line.
+  // The text before a tag. A `-` takes all blanks off its end; a block takes those between it and the start of its line.
   std::string before_tag(size_t tag) const {
     std::string text = source_.substr(at_, tag - at_);
     const char sign = at(tag + 2);

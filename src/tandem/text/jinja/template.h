@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The part of Jinja that chat templates are written in, rendered as Hugging Face does: blank lines around blocks cut
-// (trim_blocks, lstrip_blocks), tojson without HTML escapes, break and continue, generation blocks, raise_exception(),
-// strftime_now(), and nothing a template could change but namespaces.
+// The part of Jinja that chat templates are written in, rendered as Hugging Face does. Blank lines around blocks are cut
+// (trim_blocks, lstrip_blocks); tojson writes no HTML escapes. There are break and continue, generation blocks, raise_exception()
+// and strftime_now(). A template can change nothing but namespaces. docs/design/chat_templates.md says why it is ours.
 
 #include <cstdint>
 #include <memory>
@@ -23,8 +23,8 @@ struct Limits {
 
 /// Ownership  keeps what it needs; a value, copies share the tree.
 /// Threads    const members from any thread.
-/// Errors     UserError naming `where`, the line and the construct: for what is not known when the text is read, else when it
-///            is reached; for a raise_exception() of the template; for a limit.
+/// Errors     UserError naming `where`, the line and the construct. The constructor throws for what it does not know; render() for
+///            what it reaches, for a raise_exception() of the template, and for a limit.
 class Template {
  public:
   Template(std::string_view source, std::string where, const Limits& limits = {});

@@ -9,7 +9,7 @@
 namespace tandem::text::jinja {
 namespace {
 
-constexpr int kMaxLevels = 200;
+constexpr int kMaxNesting = 200;
 constexpr int64_t kMaxWeight = int64_t{1} << 28;
 
 // 1, 1.0 and true are one key, as in Python.
@@ -25,7 +25,7 @@ void grow(Extent& whole, const Value& part) {
   const Extent inner = extent_of(part);
   whole.levels = std::max(whole.levels, inner.levels + 1);
   whole.weight += inner.weight;
-  if (whole.levels > kMaxLevels) throw RenderError("a value is nested deeper than " + std::to_string(kMaxLevels) + " levels");
+  if (whole.levels > kMaxNesting) throw RenderError("a value is nested deeper than " + std::to_string(kMaxNesting) + " levels");
   if (whole.weight > kMaxWeight) throw RenderError("a value is larger than " + std::to_string(kMaxWeight >> 20) + " MiB");
 }
 
@@ -90,7 +90,7 @@ Value Workspace::text(std::string text) {
 Value Workspace::from_json(const nlohmann::ordered_json& json) { return from_json(json, 0); }
 
 Value Workspace::from_json(const nlohmann::ordered_json& json, int levels) {
-  if (levels > kMaxLevels) throw RenderError("a value is nested deeper than " + std::to_string(kMaxLevels) + " levels");
+  if (levels > kMaxNesting) throw RenderError("a value is nested deeper than " + std::to_string(kMaxNesting) + " levels");
   if (json.is_string()) return text(json.get<std::string>());
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))

@@ -10,7 +10,7 @@
 namespace tandem::text {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+constexpr std::string_view kReplacementText = "\xEF\xBF\xBD";
 
 bool is_byte_name(const std::string& name, char& byte) {
   unsigned int code = 0;
@@ -50,7 +50,7 @@ void TextJoiner::add_bytes(std::string_view bytes, std::string& out) {
     const Utf8Step step = utf8_step(std::string_view(pending_).substr(at, 4));
     if (step.incomplete) break;
     const size_t taken = step.valid || spec_->byte_level ? step.length : 1;
-    give(step.valid ? std::string_view(pending_).substr(at, taken) : kReplacement, out);
+    give(step.valid ? std::string_view(pending_).substr(at, taken) : kReplacementText, out);
     at += taken;
   }
   pending_.erase(0, at);
@@ -60,7 +60,7 @@ void TextJoiner::finish(std::string& out) {
   if (pending_.empty()) return;
   const size_t times = spec_->byte_level ? 1 : pending_.size();  // the beginning of a character is one ill-formed part
   pending_.clear();
-  for (size_t i = 0; i < times; ++i) give(kReplacement, out);
+  for (size_t i = 0; i < times; ++i) give(kReplacementText, out);
 }
 
 void TextJoiner::give(std::string_view text, std::string& out) {

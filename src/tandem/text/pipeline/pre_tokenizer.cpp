@@ -8,7 +8,7 @@
 namespace tandem::text {
 namespace {
 
-using Kind = PreTokenizeStep::Kind;
+using StepKind = PreTokenizeStep::Kind;
 using Behavior = PreTokenizeStep::Behavior;
 
 // Calls found(begin, end) for every match from left to right.
@@ -29,19 +29,19 @@ void each_match(const SplitAutomaton& automaton, std::string_view text, Found fo
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizeStep> steps) : steps_(std::move(steps)) {
   for (const PreTokenizeStep& step : steps_)
-    automata_.push_back(step.kind == Kind::kPrefix ? std::nullopt : std::optional(compile(step.pattern)));
+    automata_.push_back(step.kind == StepKind::kPrefix ? std::nullopt : std::optional(compile(step.pattern)));
 }
 
 void PreTokenizer::run(size_t step, std::string_view text, bool first, const Take& take) const {
   if (text.empty()) return;
   if (step == steps_.size()) return take(text);
   const PreTokenizeStep& s = steps_[step];
-  if (s.kind == Kind::kSplit) {
+  if (s.kind == StepKind::kSplit) {
     const bool apart = s.behavior == Behavior::kIsolated || s.behavior == Behavior::kRemoved;
     return apart ? split_apart(step, text, first, take) : split_merging(step, text, first, take);
   }
   std::string changed;
-  if (s.kind == Kind::kPrefix) {
+  if (s.kind == StepKind::kPrefix) {
     if ((s.only_first && !first) || text.starts_with(s.content)) return run(step + 1, text, first, take);
     changed.append(s.content).append(text);
   } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A pattern as a deterministic automaton: one table look-up a character, nothing to backtrack. Among the matches that start at
-// one place it finds the one a backtracking engine would: alternatives in order, repetitions as greedy as they are written.
+// A pattern as a deterministic automaton: one table look-up a character, nothing to backtrack. Of the matches that start at one
+// place it finds the one a backtracking engine would. Alternatives go in order, repetitions are as greedy as they are written.
 
 #include <array>
 #include <cstdint>

@@ -12,20 +12,20 @@
 namespace tandem::text {
 namespace {
 
-using Kind = PatternNode::Kind;
+using NodeKind = PatternNode::Kind;
 
 constexpr int kMostRepeats = 1000, kDeepestGroup = 50;
 
 PatternNode chars(CharSet set) {
   PatternNode node;
-  node.kind = Kind::kChars;
+  node.kind = NodeKind::kChars;
   node.set = std::move(set);
   return node;
 }
 
 PatternNode look(CharSet set, bool at_end) {
   PatternNode node = chars(std::move(set));
-  node.kind = Kind::kLook;
+  node.kind = NodeKind::kLook;
   node.at_end = at_end;
   return node;
 }
@@ -69,7 +69,7 @@ class Parser {
 
   PatternNode alternatives() {
     PatternNode node;
-    node.kind = Kind::kAlternatives;
+    node.kind = NodeKind::kAlternatives;
     do node.parts.push_back(sequence());
     while (take("|"));
     return node.parts.size() == 1 ? PatternNode(std::move(node.parts[0])) : node;
@@ -93,7 +93,7 @@ class Parser {
 
   PatternNode repeated(PatternNode body) {
     PatternNode node;
-    node.kind = Kind::kRepeat;
+    node.kind = NodeKind::kRepeat;
     if (take("*")) {
     } else if (take("+")) {
       node.min = 1;
@@ -110,7 +110,7 @@ class Parser {
     } else {
       return body;
     }
-    if (body.kind == Kind::kLook) refuse("a repeated lookahead");
+    if (body.kind == NodeKind::kLook) refuse("a repeated lookahead");
     node.lazy = take("?");
     if (next_is("+") || next_is("*") || next_is("?") || next_is("{")) refuse("a repetition of a repetition, or a possessive one,");
     node.parts.push_back(std::move(body));
@@ -147,7 +147,7 @@ class Parser {
     ignore_case_ = ignore_case;
     --depth_;
     if (!negative && !positive) return body;
-    if (body.kind != Kind::kChars) refuse("a lookahead at more than one character");
+    if (body.kind != NodeKind::kChars) refuse("a lookahead at more than one character");
     return look(negative ? body.set.complement() : body.set, negative);
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The regular expressions of tokenizer.json as trees. What is known: literals, `.`, classes, `\s \d \w \p{..}` and their
-// opposites, groups, `(?i:..)`, alternatives, greedy and lazy repetition, a lookahead at one character, `$` and `\z`.
+// The regular expressions of tokenizer.json as trees. The parser knows literals, `.`, classes, `\s \d \w \p{..}` and their
+// opposites. It knows groups, `(?i:..)`, alternatives, greedy and lazy repetition, a lookahead at one character, `$` and `\z`.
 
 #include <string>
 #include <string_view>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The algorithm of a run as its recipe spells it; algorithm.h has it as a value.
+
+#include <string>
+#include <vector>
+
+#include "tandem/base/options.h"
+
+namespace tandem::algo {
+
+/// Algorithm as the configuration spells it.
+struct Options {
+  std::string name = "grpo";
+  std::string advantage = "grpo";
+  double clip_low = 0.2;
+  double clip_high = 0.2;
+  double clip_dual = 0;
+  double kl_coef = 0;
+  std::string kl_estimator = "k3";
+  std::string aggregation = "seq-mean-token-mean";
+  double scale_tokens = 1024;
+};
+void describe(OptionVisitor& field, Options& o);
+
+/// Names of the published algorithms that are values of Options.
+std::vector<std::string> algorithm_names();
+/// The settings of a published algorithm; a configuration starts from them and changes what it names.
+/// Errors: UserError with the nearest name.
+Options named_algorithm(const std::string& name);
+/// Errors: UserError for an unknown word.
+void check_words(const Options& options);
+
+}  // namespace tandem::algo

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/bench/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/bench/loaded_model.h"
+#include "tandem/bench/report.h"
+#include "tandem/rollout/group_assembly.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::bench {
+namespace {
+
+using nlohmann::json;
+
+struct Generated {
+  double seconds = 0;
+  int64_t steps = 0;
+  std::vector<data::Group> groups;
+};
+
+Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::vector<int64_t>& lengths) {
+  monitor::Recorder recorder;
+  rollout::Options engine_options;
+  engine_options.max_running = o.batch;
+  engine_options.kv_cache_mib = 4096;
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  rollout::Engine engine(engine_options,
+                         {loaded.model.decoder(), loaded.arena, recorder, loaded.model.config().vocab_size, o.prompt_len + longest});
+  engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
+  rollout::GroupAssembly groups(engine);
+  Generated out;
+  const double begin = now_s();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    rollout::GroupRequest request;
+    request.group.id = data::GroupId{static_cast<int64_t>(i)};
+    request.group.prompt.ids = loaded.random_ids(o.prompt_len, i);
+    request.first_sample = static_cast<int64_t>(i);
+    request.sampling.max_new_tokens = lengths[i];
+    request.sampling.ignore_eos = true;
+    request.seed = static_cast<uint64_t>(o.seed);
+    groups.admit(std::move(request));
+  }
+  for (; engine.running(); ++out.steps) {
+    engine.step();
+    for (data::Group& group : groups.finished()) out.groups.push_back(std::move(group));
+  }
+  out.seconds = now_s() - begin;
+  return out;
+}
+
+// The engine's log-probabilities against those of a training forward pass over the whole sequence.
+void check_generated(LoadedModel& loaded, const Generated& generated, const std::vector<int64_t>& lengths) {
+  const double bound = loaded.options.parity ? 0 : loaded.options.dtype == "float32" ? 2e-3 : 0.25;
+  TANDEM_CHECK(generated.groups.size() == lengths.size(), "groups are missing");
+  for (const data::Group& group : generated.groups) {
+    const data::Sample& sample = group.samples[0];
+    TANDEM_CHECK(static_cast<int64_t>(sample.ids.size()) == lengths[static_cast<size_t>(value(group.id))], "a response of another length");
+    if (value(group.id) > 3) continue;
+    train::Row row;
+    row.prompt = group.prompt.ids;
+    row.response = sample.ids;
+    const auto scored = train::score(loaded.model.decoder(), loaded.model.parameters(), std::span(&row, 1), 1.0, row.num_tokens());
+    for (size_t t = 0; t < sample.ids.size(); ++t)
+      TANDEM_CHECK(std::abs(scored[0][t] - sample.logprobs[t]) <= bound, "log-probability ", sample.logprobs[t], " against ", scored[0][t]);
+  }
+}
+
+// How long each response is; one per sequence.
+std::vector<int64_t> lengths_to_generate(const GenerateOptions& o) {
+  if (o.mode == "fixed") {
+    if (!o.lengths.empty()) throw UserError("--lengths", "is not read in fixed mode", "--new for the length of all, or --mode ragged");
+    const int64_t sequences = o.prompts > 0 ? o.prompts : o.batch, tokens = o.new_tokens > 0 ? o.new_tokens : 64;
+    return std::vector<int64_t>(static_cast<size_t>(sequences), tokens);
+  }
+  if (o.mode != "ragged") throw UserError("--mode", "'" + o.mode + "'", "fixed or ragged");
+  if (o.lengths.empty()) throw UserError("--lengths", "is missing", "a JSON array of response lengths for ragged generation");
+  std::vector<int64_t> lengths = o.lengths;
+  const auto given = static_cast<int64_t>(lengths.size());
+  if (o.prompts > given)
+    throw UserError("--prompts", join_text("is ", o.prompts, ", and --lengths has ", given), join_text("expected at most ", given));
+  if (o.prompts > 0) lengths.resize(static_cast<size_t>(o.prompts));
+  for (int64_t& n : lengths)
+    if (o.new_tokens > 0) n = std::min(n, o.new_tokens);
+  return lengths;
+}
+
+}  // namespace
+
+void describe(OptionVisitor& field, GenerateOptions& o) {
+  field("mode", o.mode, "All responses of one length, or each its own", one_of({"fixed", "ragged"}));
+  field("batch", o.batch, "Sequences that run at a time", at_least(1));
+  field("prompts", o.prompts, "Prompts; 0 is one batch in fixed mode, one for each length in ragged mode", at_least(0));
+  field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
+  field("new", o.new_tokens, "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound",
+        at_least(0));
+  describe(field, static_cast<Computing&>(o));
+}
+
+json generate(const GenerateOptions& o) {
+  const std::vector<int64_t> lengths = lengths_to_generate(o);
+  LoadedModel loaded(o);
+  const double useful = std::accumulate(lengths.begin(), lengths.end(), 0.0), num = static_cast<double>(lengths.size());
+  const std::vector<int64_t> one(lengths.size(), 1);
+  Figures figures;
+  for (int64_t i = 0; i <= o.repeats; ++i) {
+    const Generated first = generated(loaded, o, one), all = generated(loaded, o, lengths);
+    if (i == 0) {
+      check_generated(loaded, all, lengths);
+      continue;  // the warm-up
+    }
+    const double after_first_s = std::max(1e-9, all.seconds - first.seconds);
+    figures["e2e_tok_s"].push_back(useful / all.seconds);
+    figures["prefill_tok_s"].push_back(num * static_cast<double>(o.prompt_len) / first.seconds);
+    figures["ms_per_step"].push_back(1e3 * after_first_s / static_cast<double>(std::max<int64_t>(1, all.steps - first.steps)));
+    figures["decode_tok_s"].push_back((useful - num) / after_first_s);
+  }
+  return report("generate", o, {{"mode", o.mode}, {"batch", o.batch}, {"sequences", lengths.size()}, {"prompt_len", o.prompt_len},
+                                {"lengths", lengths_summary(lengths)}}, figures);
+}
+
+}  // namespace tandem::bench

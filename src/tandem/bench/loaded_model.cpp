@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/bench/loaded_model.h"
+
+#include "tandem/base/rng.h"
+#include "tandem/device/process.h"
+
+namespace tandem::bench {
+namespace {
+
+c10::ScalarType threads_then_dtype(const Computing& o) {
+  device::set_compute_threads(num_threads(o));
+  return model::dtype_of(o.dtype, "--dtype");
+}
+
+}  // namespace
+
+int num_threads(const WithModel& o) { return static_cast<int>(o.threads > 0 ? o.threads : device::num_cores()); }
+
+LoadedModel::LoadedModel(const Computing& o)
+    : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
+  model.load(o.model);
+}
+
+std::vector<int32_t> LoadedModel::random_ids(int64_t n, uint64_t stream) const {
+  RandomStream random(static_cast<uint64_t>(options.seed), stream);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(3 + random.below(model.config().vocab_size - 3)));
+  return ids;
+}
+
+}  // namespace tandem::bench

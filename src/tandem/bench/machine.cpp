@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/bench/machine.h"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/launch.h"
+#include "tandem/comm/network.h"
+#include "tandem/device/process.h"
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::bench {
+
+using nlohmann::json;
+
+namespace {
+
+/// The value of the first line `key : value` of a file of /proc; "" without one.
+std::string proc_value(const char* path, const std::string& key) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t at = line.find_first_not_of(" \t", line.find(':') + 1);
+    return at == std::string::npos ? "" : line.substr(at);
+  }
+  return "";
+}
+
+int64_t memory_bytes(const std::string& key) {
+  std::istringstream text(proc_value("/proc/meminfo", key));
+  int64_t kib = 0;
+  text >> kib;
+  return kib * 1024;
+}
+
+/// NVIDIA devices that the kernel shows, whether or not this build can use them.
+int64_t num_gpus() {
+  int64_t count = 0;
+  while (std::filesystem::exists("/dev/nvidia" + std::to_string(count))) ++count;
+  return count;
+}
+
+std::string blas_name() {
+  if (at::hasMKL()) return "MKL";
+  return at::hasLAPACK() ? "BLAS with LAPACK" : "BLAS";
+}
+
+/// Interfaces, each with its address and subnet.
+json network_report() {
+  json all = json::array();
+  for (const comm::Address& a : comm::own_addresses())
+    if (!a.is_loopback) all.push_back({{"interface", a.interface}, {"address", join_text(a.text, "/", a.prefix_bits)}});
+  return all;
+}
+
+std::string network_text(const json& report) {
+  std::string text;
+  for (const json& each : report.at("network"))
+    text += (text.empty() ? "" : ", ") + each.at("interface").get<std::string>() + " " + each.at("address").get<std::string>();
+  const auto chosen = report.at("interface").get<std::string>();
+  return (text.empty() ? "no address but the loopback" : text) + (chosen.empty() ? "" : "; ranks meet over " + chosen);
+}
+
+}  // namespace
+
+json machine_report() {
+  json report = {{"cpu", proc_value("/proc/cpuinfo", "model name")},
+                 {"cores", device::num_cores()},
+                 {"memory_bytes", memory_bytes("MemTotal")},
+                 {"memory_available_bytes", memory_bytes("MemAvailable")},
+                 {"isa", model::kernel::rows().isa},
+                 {"libtorch", TORCH_VERSION},
+                 {"blas", blas_name()},
+                 {"onednn", at::hasMKLDNN()},
+                 {"mpi", comm::mpi_available()},
+                 {"network", network_report()},
+                 {"interface", comm::interface_choice()},
+                 {"c10d", comm::c10d_library()},
+                 {"cuda", false},
+                 {"gpus", num_gpus()}};
+  json missing = json::object();
+  if (!comm::mpi_available())
+    missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
+  if (comm::c10d_library().empty())
+    missing["c10d"] = "no collectives between devices; built by cmake --preset cuda or npu (docs/design/c10d.md)";
+  if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
+  missing["cuda"] = "this version computes on the CPU; a CUDA backend comes with a later one";
+  try {
+    (void)comm::chosen(comm::own_addresses(), comm::interface_choice(), comm::kInterfaceVariable);
+  } catch (const UserError& e) {
+    missing["network"] = e.what();
+  }
+  report["missing"] = std::move(missing);
+  return report;
+}
+
+std::string machine_text(const json& report) {
+  std::ostringstream out;
+  const auto gib = [&](const char* key) { return std::to_string(report.at(key).get<int64_t>() >> 30) + " GiB"; };
+  const auto c10d = report.at("c10d").get<std::string>();
+  const auto yes = [&](const char* key) { return report.at(key).get<bool>() ? "yes" : "no"; };
+  out << "cpu       " << report.at("cpu").get<std::string>() << "\n"
+      << "cores     " << report.at("cores") << "\n"
+      << "memory    " << gib("memory_bytes") << ", " << gib("memory_available_bytes") << " available\n"
+      << "kernels   " << report.at("isa").get<std::string>() << "\n"
+      << "libtorch  " << report.at("libtorch").get<std::string>() << ", " << report.at("blas").get<std::string>()
+      << ", oneDNN " << yes("onednn") << "\n"
+      << "mpi       " << yes("mpi") << "\n"
+      << "network   " << network_text(report) << "\n"
+      << "c10d      " << (c10d.empty() ? "no" : c10d) << "\n"
+      << "cuda      " << yes("cuda") << ", " << report.at("gpus") << " NVIDIA devices seen\n";
+  for (const auto& [name, remedy] : report.at("missing").items()) out << "missing   " << name << ": " << remedy.get<std::string>() << "\n";
+  return out.str();
+}
+
+}  // namespace tandem::bench

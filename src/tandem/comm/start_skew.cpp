@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/comm/start_skew.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <limits>
+
+#include "tandem/base/check.h"
+#include "tandem/comm/agree.h"
+
+namespace tandem::comm {
+namespace {
+
+constexpr int kQuestions = 16;
+constexpr int kTag = 0;
+
+double received(Group& group, int from) {
+  at::Tensor value = at::empty({1}, at::kDouble);
+  group.receive(value, from, kTag);
+  return *value.const_data_ptr<double>();
+}
+
+void sent(Group& group, int to, double value) { group.send(at::empty({1}, at::kDouble).fill_(value), to, kTag); }
+
+// Of the kernel that runs this process; empty where it does not say.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+}  // namespace
+
+double measured_clock_offset_s(Group& world, const std::function<double()>& clock) {
+  if (world.rank() > 0) {
+    for (int i = 0; i < kQuestions; ++i) {
+      (void)received(world, 0);
+      sent(world, 0, clock());
+    }
+    return received(world, 0);
+  }
+  for (int rank = 1; rank < world.size(); ++rank) {
+    double shortest_s = std::numeric_limits<double>::infinity(), offset_s = 0;
+    for (int i = 0; i < kQuestions; ++i) {
+      const double asked_s = clock();
+      sent(world, rank, asked_s);
+      const double theirs_s = received(world, rank), answered_s = clock();
+      if (answered_s - asked_s >= shortest_s) continue;
+      shortest_s = answered_s - asked_s;
+      offset_s = asked_s + shortest_s / 2 - theirs_s;
+    }
+    sent(world, rank, offset_s);
+  }
+  return 0;
+}
+
+double clock_offset_s(Group& world) {
+  const std::vector<std::string> ids = texts_of_all(world, boot_id());
+  const bool is_one_kernel = !ids.front().empty() && std::ranges::count(ids, ids.front()) == world.size();
+  return is_one_kernel ? 0 : measured_clock_offset_s(world, now_s);
+}
+
+void StartSkew::starts(const std::string& stage, double at_s) {
+  stages_.push_back(stage);
+  starts_s_.push_back(at_s + offset_s_);
+}
+
+void StartSkew::record(monitor::Recorder& recorder) {
+  const auto num = static_cast<int64_t>(starts_s_.size());
+  at::Tensor mine = at::empty({num}, at::kDouble), all = at::empty({world_.size() * num}, at::kDouble);
+  std::memcpy(mine.mutable_data_ptr(), starts_s_.data(), starts_s_.size() * sizeof(double));
+  world_.all_gather(all, mine);
+  const auto* at_s = all.const_data_ptr<double>();
+  double most_s = 0;
+  for (int64_t i = 0; i < num; ++i) {
+    double first_s = at_s[i], last_s = at_s[i];
+    for (int64_t r = 1; r < world_.size(); ++r) {
+      first_s = std::min(first_s, at_s[r * num + i]);
+      last_s = std::max(last_s, at_s[r * num + i]);
+    }
+    recorder.set("time/start_skew_" + stages_[static_cast<size_t>(i)] + "_s", last_s - first_s);
+    most_s = std::max(most_s, last_s - first_s);
+  }
+  recorder.set("time/start_skew_s", most_s);
+  stages_.clear();
+  starts_s_.clear();
+}
+
+}  // namespace tandem::comm

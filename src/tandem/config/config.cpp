@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/config/config.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/base/strings.h"
+#include "tandem/reward/rule.h"
+
+namespace tandem::config {
+namespace {
+
+/// Passes on the options of a struct but those that mean nothing where it is used.
+class Without : public OptionVisitor {
+ public:
+  Without(OptionVisitor& field, std::vector<std::string_view> names) : field_(field), names_(std::move(names)) {}
+
+ protected:
+  void option(const OptionRef& o) override {
+    if (std::find(names_.begin(), names_.end(), o.name) != names_.end()) return;
+    std::visit([&](auto* value) { field_(o.name, *value, o.help, o.check); }, o.value);
+  }
+  void begin_section(std::string_view name, std::string_view) override { TANDEM_CHECK(false, "section ", name, " in a part"); }
+  void end_section() override {}
+
+ private:
+  OptionVisitor& field_;
+  std::vector<std::string_view> names_;
+};
+
+OptionCheck number_of_bytes() {
+  return [](const OptionValue& v) {
+    return parse_bytes(**std::get_if<std::string*>(&v)) ? "" : "bytes, at least 1, such as 5GB, 500MB, 1.5GiB or 2000000";
+  };
+}
+
+}  // namespace
+
+void describe(OptionVisitor& field, RunOptions& o) {
+  field("dir", o.dir, "Run folder; --run-dir sets it. Empty: runs/<name of the recipe>.");
+  field("steps", o.steps, "Optimizer steps.", at_least(1));
+  field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
+  field("device", o.device, "Where to compute.", one_of({"cpu", "cuda"}));
+  field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
+}
+
+void describe(OptionVisitor& field, ModelOptions& o) {
+  field("path", o.path, "Hugging Face directory to start from; empty makes a small random model with a tokenizer for additions.");
+  field("ref_model_load_path", o.ref_model_load_path, "Hugging Face directory of the reference model; empty is the start.");
+  field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
+  field("products", o.products,
+        "Libraries of the matrix products: forward, input gradient, weight gradient, bfloat16 logits; such as `blas blas onednn float`, "
+        "as log.txt names them. With those of another run of the recipe, on as many ranks and threads of the same processors, a run is "
+        "that run again, bit for bit. Empty: each start measures which are fastest.");
+  field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
+  field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
+  field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));
+  field("init_kv_heads", o.init_kv_heads, "Random model: key and value heads.", at_least(1));
+  field("init_intermediate", o.init_intermediate, "Random model: width of the MLP.", at_least(1));
+  field("init_max_positions", o.init_max_positions, "Random model: longest context.", at_least(8));
+  field("init_deviation", o.init_deviation, "Random model: standard deviation of the matrices.", above(0));
+  describe(field, o.lora);
+}
+
+void describe(OptionVisitor& field, ScheduleOptions& o) {
+  field("kind", o.kind, "sync trains on samples of the current weights; stale lets rollout run ahead.", one_of({"sync", "stale"}));
+  describe(field, o.queue);
+  field("old_logprobs", o.old_logprobs,
+        "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
+        "rollout's own values for older ones. recompute: one more pass. rollout: always the rollout's values.",
+        one_of({"auto", "recompute", "rollout"}));
+  field("routing_replay", o.routing_replay,
+        "Mixture of experts: train each token through the experts that the rollout chose for it. Samples keep their routes.");
+}
+
+void describe(OptionVisitor& field, EvalOptions& o) {
+  field("every_steps", o.every_steps, "Evaluate every so many steps; 0 only before and after.", at_least(0));
+  field("before", o.before, "Evaluate before the first step.");
+  field("after", o.after, "Evaluate after the last step.");
+  field("n", o.n, "Answers per problem; accuracy is their mean, pass@k takes the best.", at_least(1));
+  field("right_at", o.right_at, "Score from which an answer counts as right.");
+  describe(field, o.sampling);
+}
+
+void describe(OptionVisitor& field, CheckpointOptions& o) {
+  field("every_steps", o.every_steps, "Save every so many steps, and always after the last; 0 saves only then.", at_least(0));
+  field("keep_last", o.keep_last, "Checkpoints to keep; 0 keeps all.", at_least(0));
+  field("max_shard_size", o.max_shard_size,
+        "Weights go to several files and an index where they are larger: bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB.",
+        number_of_bytes());
+}
+
+void describe(OptionVisitor& field, ParallelOptions& o) {
+  field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
+  field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.", at_least(0));
+  field("placement", o.placement,
+        "colocated: all ranks train and generate in turns. fully_colocated: so, and the reference and the reward model are on the device "
+        "during their own stages alone, in the layout of training. split: the first ranks train, the others generate.",
+        one_of({"colocated", "fully_colocated", "split"}));
+  field("train_layout", o.train_layout,
+        "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split: over half of them, or those that rollout "
+        "leaves).");
+  field("rollout_layout", o.rollout_layout,
+        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
+  field("deadline_s", o.deadline_s,
+        "Seconds after which a silent peer is an error; with a split placement longer than the longest stage of the other side.", above(0));
+  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
+        at_least(1));
+  field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
+  field("reshard_checksum", o.reshard_checksum, "Each message of a switch carries a checksum; a wrong one ends the run with an error.");
+}
+
+void describe(OptionVisitor& field, MemoryOptions& o) {
+  field("device_mib", o.device_mib, "Budget of the device arena per rank; 0 is no bound.", at_least(0));
+  field("host_mib", o.host_mib, "Budget of the host arena per rank; 0 is no bound.", at_least(0));
+  field("offload_train_param", o.offload_train_param,
+        "During rollout the weights of training are in host memory, where rollout has weights of its own (another layout or dtype).");
+  field("offload_train_grad", o.offload_train_grad, "During rollout gradients take no memory.");
+  field("offload_train_optimizer", o.offload_train_optimizer,
+        "During rollout moments and master weights are in host memory. Where anything leaves, the KV cache takes no memory outside "
+        "rollout, and what was left is its own; unfinished sequences are then computed again after a switch.");
+  field("offload_reference", o.offload_reference,
+        "The weights of the reference model are on the device for their stage alone, as placement fully_colocated always has it. The KV "
+        "cache then leaves, too, as with any offloading. Under adapters without model.ref_model_load_path there are no such weights.");
+}
+
+void describe(OptionVisitor& field, SupervisedOptions& o) {
+  field("steps", o.steps, "Supervised steps on the training problems and their answers before RL; 0 is none.", at_least(0));
+  field("batch_size", o.batch_size, "Problems per supervised step.", at_least(1));
+  field("stop_at_accuracy", o.stop_at_accuracy, "End early once greedy answers reach this accuracy; 0 runs all steps.", between(0.0, 1.0));
+  field("accuracy_every_steps", o.accuracy_every_steps, "Steps between two such checks.", at_least(1));
+  field("accuracy_problems", o.accuracy_problems, "Training problems, not seen yet, that a check answers.", at_least(1));
+  Without rl_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});
+  describe(rl_stages, o.train);
+}
+
+void describe(OptionVisitor& field, RolloutOptions& o) {
+  describe(field, o.engine);
+  describe(field, o.sampling);
+  field("stop", o.stop, "Texts that end a response; they are cut off.");
+  field("dtype", o.dtype, "Compute dtype of generation; empty is model.dtype. If it is another, each switch converts the weights.",
+        one_of({"", "float32", "bfloat16"}));
+  field("products", o.products, "The same as model.products, of generation; where rollout.dtype is another than model.dtype.");
+}
+
+void describe(OptionVisitor& field, RunConfig& o) {
+  field.section("run", o.run, "The run as a whole.");
+  field.section("model", o.model, "What is trained.");
+  field.section("data", o.data, "Where prompts come from.");
+  field.section("reward", o.reward, "How answers are scored.");
+  field.section("rollout", o.rollout, "How answers are generated.");
+  field.section("algo", o.algo, "The loss.");
+  field.section("train", o.train, "The update.");
+  field.section("schedule", o.schedule, "What runs when.");
+  field.section("supervised", o.supervised, "The warm start before RL, and `tandem sft`.");
+  field.section("eval", o.eval, "Evaluation on held-out problems.");
+  field.section("checkpoint", o.checkpoint, "What is saved.");
+  field.section("parallel", o.parallel, "Ranks and layouts.");
+  field.section("memory", o.memory, "Budgets.");
+}
+
+bool scores_in_stage(const RunConfig& config) {
+  const reward::Options& o = config.reward;
+  return config.parallel.placement == "fully_colocated" && o.by_source.empty() && o.rules.empty() && reward::rule_of(o) == "model";
+}
+
+bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }
+
+}  // namespace tandem::config

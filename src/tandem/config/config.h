@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every option of a run, composed from the modules' own structs; immutable once validated and written beside each run.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tandem/algo/options.h"
+#include "tandem/base/options.h"
+#include "tandem/data/options.h"
+#include "tandem/model/options.h"
+#include "tandem/queue/options.h"
+#include "tandem/reward/options.h"
+#include "tandem/rollout/options.h"
+#include "tandem/train/options.h"
+
+namespace tandem::config {
+
+struct RunOptions {
+  std::string dir;
+  int64_t steps = 100;
+  int64_t seed = 0;
+  std::string device = "cpu";
+  bool parity = false;
+};
+void describe(OptionVisitor& field, RunOptions& o);
+
+struct ModelOptions {
+  std::string path;
+  std::string ref_model_load_path;
+  std::string dtype = "float32";
+  std::string products;
+  int64_t init_hidden = 128;
+  int64_t init_layers = 4;
+  int64_t init_heads = 4;
+  int64_t init_kv_heads = 2;
+  int64_t init_intermediate = 352;
+  int64_t init_max_positions = 256;
+  double init_deviation = 0.02;
+  model::LoraOptions lora;
+};
+void describe(OptionVisitor& field, ModelOptions& o);
+
+struct ScheduleOptions {
+  std::string kind = "sync";
+  queue::Options queue;
+  std::string old_logprobs = "auto";
+  bool routing_replay = false;
+};
+void describe(OptionVisitor& field, ScheduleOptions& o);
+
+struct EvalOptions {
+  int64_t every_steps = 0;
+  bool before = true;
+  bool after = true;
+  int64_t n = 1;
+  double right_at = 0.5;
+  rollout::Sampling sampling{.temperature = 0.0};
+};
+void describe(OptionVisitor& field, EvalOptions& o);
+
+struct CheckpointOptions {
+  int64_t every_steps = 20;
+  int64_t keep_last = 2;
+  std::string max_shard_size = "5GB";
+};
+void describe(OptionVisitor& field, CheckpointOptions& o);
+
+struct ParallelOptions {
+  int64_t ranks = 1;
+  int64_t threads = 0;
+  std::string placement = "colocated";
+  std::string train_layout;
+  std::string rollout_layout;
+  double deadline_s = 600;
+  int64_t exchange_steps = 8;
+  int64_t reshard_bucket_mib = 64;
+  bool reshard_checksum = false;
+};
+void describe(OptionVisitor& field, ParallelOptions& o);
+
+struct MemoryOptions {
+  int64_t device_mib = 0;
+  int64_t host_mib = 0;
+  bool offload_train_param = false;
+  bool offload_train_grad = false;
+  bool offload_train_optimizer = false;
+  bool offload_reference = false;
+};
+void describe(OptionVisitor& field, MemoryOptions& o);
+
+/// Supervised steps: a stage of its own (`tandem sft`) or the warm start before RL.
+struct SupervisedOptions {
+  int64_t steps = 0;
+  int64_t batch_size = 256;
+  double stop_at_accuracy = 0.0;
+  int64_t accuracy_every_steps = 10;
+  int64_t accuracy_problems = 200;
+  train::Options train{.lr = 1e-3};
+};
+void describe(OptionVisitor& field, SupervisedOptions& o);
+
+struct RolloutOptions {
+  rollout::Options engine;
+  rollout::Sampling sampling;
+  std::vector<std::string> stop;
+  std::string dtype;  ///< "": that of the model
+  std::string products;
+};
+void describe(OptionVisitor& field, RolloutOptions& o);
+
+struct RunConfig {
+  RunOptions run;
+  ModelOptions model;
+  data::Options data;
+  reward::Options reward;
+  RolloutOptions rollout;
+  algo::Options algo;
+  train::Options train;
+  ScheduleOptions schedule;
+  SupervisedOptions supervised;
+  EvalOptions eval;
+  CheckpointOptions checkpoint;
+  ParallelOptions parallel;
+  MemoryOptions memory;
+
+  /// Steps that a lag policy may let pass; 0 under sync.
+  int64_t staleness() const { return schedule.kind == "stale" ? schedule.queue.staleness : 0; }
+};
+void describe(OptionVisitor& field, RunConfig& o);
+
+/// One setting from the command line, such as {"train.lr", "1e-5"}.
+struct Setting {
+  std::string name;
+  std::string value;
+  std::string where = "--set";  ///< as errors name it: --set or a short form such as --steps
+};
+
+/// Whether the reward of a run is a stage of its own: a reward model and nothing else, fully colocated.
+bool scores_in_stage(const RunConfig& config);
+/// Whether the reference is the start of the run under its adapters, so that it needs no weights of its own.
+bool start_is_reference(const RunConfig& config);
+
+/// Defaults, then the file (unless ""), then the settings; validated. Errors: UserError naming file, option and what would be
+/// right; an unknown option with the nearest name.
+RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
+/// Checks that concern several options. Errors: UserError.
+void validate(const RunConfig& config, const std::string& where);
+/// The whole configuration as YAML that load_config reads back to the same value.
+std::string to_yaml(const RunConfig& config);
+/// Every option with type, default and help, as Markdown; this is docs/config.md.
+std::string option_reference();
+
+}  // namespace tandem::config

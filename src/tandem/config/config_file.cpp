@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes as files: YAML to RunConfig and back.
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/config/config.h"
+
+namespace tandem::config {
+namespace {
+
+OptionList list_options(RunConfig& config) {
+  OptionList list;
+  describe(list, config);
+  return list;
+}
+
+const OptionEntry& find_option(const OptionList& list, const std::string& name, const std::string& where) {
+  std::vector<std::string> names;
+  for (const OptionEntry& entry : list.entries) {
+    if (entry.path == name) return entry;
+    names.push_back(entry.path);
+  }
+  throw UserError(where, "unknown option " + name, "the nearest is " + nearest_name(name, names));
+}
+
+std::string place(const std::string& path, const YAML::Node& node) { return path + ":" + std::to_string(node.Mark().line + 1); }
+
+std::string name_of(const YAML::Node& key, const std::string& prefix, const std::string& path) {
+  if (!key.IsScalar())
+    throw UserError(place(path, key), "the name of an option is no text", "sections such as `train:` with options in them");
+  return prefix + key.Scalar();
+}
+
+std::vector<std::string> texts_of(const YAML::Node& node, const OptionEntry& entry, const std::string& path) {
+  std::vector<std::string> texts;
+  for (const YAML::Node& item : node) {
+    if (!item.IsScalar()) throw UserError(place(path, item), entry.path + " holds an item that is no text", "expected a list of texts");
+    texts.push_back(item.Scalar());
+  }
+  return texts;
+}
+
+// {a: 1, b: 2} is [a=1, b=2].
+std::vector<std::string> pairs_of(const YAML::Node& node, const OptionEntry& entry, const std::string& path) {
+  std::vector<std::string> texts;
+  for (const auto& pair : node) {
+    if (!pair.first.IsScalar() || !pair.second.IsScalar())
+      throw UserError(place(path, pair.first), entry.path + " holds an item that is no text", "expected a list of texts, or `name: value`");
+    texts.push_back(pair.first.Scalar() + "=" + pair.second.Scalar());
+  }
+  return texts;
+}
+
+void apply_value(const YAML::Node& node, const OptionEntry& entry, const std::string& where, const std::string& path) {
+  auto* texts = std::get_if<std::vector<std::string>*>(&entry.ref.value);
+  if (node.IsSequence() && !texts) throw UserError(where, entry.path + " is a list", join_text("expected ", option_type(entry.ref.value)));
+  if (node.IsSequence() || node.IsMap()) {
+    **texts = node.IsMap() ? pairs_of(node, entry, path) : texts_of(node, entry, path);
+    check_option(entry, where);
+  } else {
+    set_option(entry, node.IsScalar() ? node.Scalar() : "", where);
+  }
+}
+
+bool is_list_option(const OptionList& list, const std::string& name) {
+  return std::ranges::any_of(list.entries, [&](const OptionEntry& entry) {
+    return entry.path == name && std::holds_alternative<std::vector<std::string>*>(entry.ref.value);
+  });
+}
+
+// `given` are the options that the file has set so far.
+void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionList& list, const std::string& path,
+                std::set<std::string>& given) {
+  for (const auto& pair : node) {
+    const std::string name = name_of(pair.first, prefix, path), where = place(path, pair.first);
+    if (!pair.second.IsMap() || is_list_option(list, name)) {
+      apply_value(pair.second, find_option(list, name, where), where, path);
+      if (!given.insert(name).second) throw UserError(where, name + " stands here a second time", "each option once");
+      continue;
+    }
+    bool known = false;
+    std::vector<std::string> names;
+    for (const OptionSection& section : list.sections) known |= section.path == name, names.push_back(section.path);
+    if (!known) throw UserError(where, "unknown section " + name, "the nearest is " + nearest_name(name, names));
+    apply_yaml(pair.second, name + ".", list, path, given);
+  }
+}
+
+YAML::Node read_yaml(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) throw UserError(path, "no such recipe", "a YAML file; configs/ has some");
+  try {
+    YAML::Node node = YAML::LoadFile(path);
+    if (!node.IsMap() && !node.IsNull()) throw UserError(path, "is not a mapping", "sections such as `train:`");
+    return node;
+  } catch (const YAML::Exception& e) {
+    throw UserError(path + ":" + std::to_string(e.mark.line + 1), e.msg, "YAML");
+  }
+}
+
+// The named algorithm is the base that the recipe's own settings refine, so it is applied before them.
+std::string algorithm_name(const YAML::Node& node, const std::vector<Setting>& settings, const std::string& fallback) {
+  std::string name = fallback;
+  const YAML::Node algo = node.IsMap() ? node["algo"] : YAML::Node();
+  if (algo && algo.IsMap() && algo["name"] && algo["name"].IsScalar()) name = algo["name"].Scalar();  // apply_yaml refuses the rest
+  for (const Setting& s : settings)
+    if (s.name == "algo.name") name = s.value;
+  return name;
+}
+
+}  // namespace
+
+RunConfig load_config(const std::string& path, const std::vector<Setting>& settings) {
+  RunConfig config;
+  const YAML::Node node = path.empty() ? YAML::Node() : read_yaml(path);
+  config.algo = algo::named_algorithm(algorithm_name(node, settings, config.algo.name));
+  const OptionList list = list_options(config);
+  std::set<std::string> given;
+  if (node.IsMap()) apply_yaml(node, "", list, path, given);
+  for (const Setting& s : settings) set_option(find_option(list, s.name, s.where), s.value, s.where);
+  for (const OptionEntry& entry : list.entries) check_option(entry, path.empty() ? "defaults" : path);
+  if (config.run.dir.empty()) config.run.dir = "runs/" + (path.empty() ? std::string("run") : std::filesystem::path(path).stem().string());
+  validate(config, path.empty() ? "options" : path);
+  return config;
+}
+
+void validate(const RunConfig& c, const std::string& where) {
+  if (c.run.device == "cuda")
+    throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
+  if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
+    throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
+                    "schedule.kind: stale, or staleness 0");
+  if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
+    throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
+  for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
+                                 std::pair{"optimizer", c.memory.offload_train_optimizer}})
+    if (on && c.parallel.placement == "split")
+      throw UserError(where, join_text("memory.offload_train_", name, " is on, and a split placement never generates where it trains"),
+                      "false, or another parallel.placement");
+  algo::check_words(c.algo);
+}
+
+std::string to_yaml(const RunConfig& config) {
+  RunConfig copy = config;
+  const OptionList list = list_options(copy);
+  std::ostringstream out;
+  std::string section;
+  for (const OptionEntry& entry : list.entries) {
+    const auto dot = entry.path.find('.');
+    if (const std::string now = entry.path.substr(0, dot); now != section) out << (section = now) << ":\n";
+    out << "  " << entry.path.substr(dot + 1) << ": " << option_text(entry.ref.value) << "\n";
+  }
+  return out.str();
+}
+
+std::string option_reference() {
+  RunConfig config;
+  config.algo = algo::named_algorithm(config.algo.name);  // as load_config begins
+  const OptionList list = list_options(config);
+  std::ostringstream out;
+  out << "# Options\n\nGenerated by `tandem config`. A recipe is YAML with these sections; `--set section.option=value` sets one.\n";
+  for (const OptionSection& section : list.sections) {
+    out << "\n## " << section.path << "\n\n" << section.help << "\n\n| option | default | meaning |\n|---|---|---|\n";
+    for (const OptionEntry& entry : list.entries)
+      if (entry.path.rfind(section.path + ".", 0) == 0)
+        out << "| `" << entry.path << "` | `" << option_text(entry.ref.value) << "` | " << entry.ref.help << " |\n";
+  }
+  return out.str();
+}
+
+}  // namespace tandem::config

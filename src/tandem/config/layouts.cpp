@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/config/layouts.h"
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/launch.h"
+
+namespace tandem::config {
+namespace {
+
+model::Layout layout_of(const std::string& text, const std::string& option, int world) {
+  model::Layout layout = model::parse_layout(text, option);
+  if (text.empty()) layout.dp = world;
+  if (layout.world() == world) return layout;
+  const std::string what = join_text(to_string(layout), " has ", layout.world(), " ranks, the run has ", world);
+  const std::string ranks = join_text(comm::mpi_launched() ? "mpirun -n " : "--ranks ", layout.world());
+  if (world % layout.world() != 0) throw UserError(option, what, ranks);
+  layout.dp *= world / layout.world();
+  throw UserError(option, what, join_text(to_string(layout), ", or ", ranks));
+}
+
+// The training layout as a rollout can have it: context-parallel ranks generate other sequences, a stage's layers lie together.
+model::Layout rollout_of(model::Layout train) {
+  train.dp *= train.cp;
+  train.cp = train.vpp = 1;
+  return train;
+}
+
+// Ranks of a side whose layout is given; 0 where it is not.
+int ranks_of(const std::string& text, const std::string& option) { return text.empty() ? 0 : model::parse_layout(text, option).world(); }
+
+// A side without a layout takes what the other leaves, both without one half each.
+std::pair<int, int> sides_of(const ParallelOptions& p, int world) {
+  int train = ranks_of(p.train_layout, "parallel.train_layout"), rollout = ranks_of(p.rollout_layout, "parallel.rollout_layout");
+  if (train == 0) train = rollout == 0 ? world - world / 2 : world - rollout;
+  if (rollout == 0) rollout = world - train;
+  if (world < 2 || train < 1 || rollout < 1 || train + rollout != world)
+    throw UserError("parallel.placement",
+                    join_text("split over ", world, world == 1 ? " rank: training takes " : " ranks: training takes ", std::max(train, 0),
+                              ", rollout ", std::max(rollout, 0)),
+                    "layouts whose ranks add up to those of the run, at least one each");
+  return {train, rollout};
+}
+
+}  // namespace
+
+Layouts layouts_of(const RunConfig& c, int world) {
+  const ParallelOptions& p = c.parallel;
+  const planner::PlacementKind kind = planner::parse_placement(p.placement, "parallel.placement");
+  const bool split = kind == planner::PlacementKind::kSplit;
+  const auto [train_ranks, rollout_ranks] = split ? sides_of(p, world) : std::pair(world, world);
+  const model::Layout train = layout_of(p.train_layout, "parallel.train_layout", train_ranks);
+  const bool follows = p.rollout_layout.empty() && !split;
+  const model::Layout rollout = follows ? rollout_of(train) : layout_of(p.rollout_layout, "parallel.rollout_layout", rollout_ranks);
+  // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
+  const bool same = train.tp == rollout.tp && train.expert_tp() == rollout.expert_tp();
+  if (c.run.parity && !same)
+    throw UserError("run.parity", join_text("training has ", to_string(train), ", rollout ", to_string(rollout)),
+                    "the same tp, and for experts the same etp, in both");
+  return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
+}
+
+int planned_ranks(const RunConfig& config) {
+  const ParallelOptions& p = config.parallel;
+  const int train = ranks_of(p.train_layout, "parallel.train_layout"), rollout = ranks_of(p.rollout_layout, "parallel.rollout_layout");
+  const int both = p.placement == "split" ? train + rollout : std::max(train, rollout);
+  return p.ranks > 1 ? static_cast<int>(p.ranks) : std::max(both, 1);
+}
+
+planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool replay) {
+  return planner::schedule_for({layouts.placement, c.staleness(), replay, c.algo.kl_coef != 0, c.schedule.old_logprobs == "recompute",
+                                scores_in_stage(c), start_is_reference(c)});
+}
+
+}  // namespace tandem::config

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/model_on_rank.h"
+
+#include <iomanip>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+#include "tandem/base/strings.h"
+#include "tandem/checkpoint/model_dir.h"
+
+namespace tandem::model {
+
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
+                         const device::Home& home)
+    : table_(parameter_table(config, place.layout, place.rank)),
+      decoder_(config, gemm, place),
+      memory_(std::make_unique<device::Swappable>(home, table_.num_elements, gemm.dtype())),
+      values_(memory_->tensor()),
+      parameters_(make_parameters(table_, values_, at::Tensor())) {}
+
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
+                         const at::Tensor& values)
+    : table_(parameter_table(config, place.layout, place.rank)),
+      decoder_(config, gemm, place),
+      values_(values),
+      parameters_(make_parameters(table_, values_, at::Tensor())) {
+  TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);
+}
+
+void ModelOnRank::load(const std::string& dir) {
+  const double begin = now_s();
+  const checkpoint::ModelDir files(dir);
+  std::vector<std::string> names;
+  for (const family::Parameter& p : family::parameters(config())) names.push_back(p.name);
+  // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
+  // further token.
+  const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
+  const bool has_own_head = !config().tied_embeddings && config().num_labels == 0;
+  files.require_exactly(names, [&](const std::string& name) {
+    return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
+  });
+  load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
+  if (table_.rank > 0) return;
+  const double seconds = now_s() - begin;
+  log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir, std::fixed,
+            std::setprecision(2), " in ", seconds, " s, ", static_cast<double>(files.bytes_read()) / 1e9 / seconds, " GB/s");
+}
+
+c10::ScalarType dtype_of(const std::string& name, const std::string& where) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  throw UserError(where, "dtype is '" + name + "'", "float32 or bfloat16");
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a rank computes with: the matrix products of training and of rollout, and memory on device and host.
+
+#include <string>
+
+#include "tandem/comm/group.h"
+#include "tandem/config/config.h"
+#include "tandem/device/arena.h"
+#include "tandem/model/kernel/gemm.h"
+#include "tandem/model/products.h"
+#include "tandem/monitor/recorder.h"
+
+namespace tandem::policy {
+
+/// Threads    one rank, one thread.
+class Compute {
+ public:
+  /// `known`: what a warm start computed with; the run keeps it unless options say other. Collective.
+  Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known = {});
+
+  const model::kernel::Gemm& train() const { return train_; }
+  /// Of the rollout's dtype; the same as of training where that is.
+  const model::kernel::Gemm& rollout() const { return rollout_; }
+  /// Of weights on the way to the rollout: the narrower.
+  c10::ScalarType switch_dtype() const { return train_.dtype() == c10::kBFloat16 ? train_.dtype() : rollout_.dtype(); }
+
+  model::Products products() const;
+  /// What they are, and the options that give them to another run.
+  std::string text() const;
+  /// Those of a checkpoint replace what was measured, not what options say. Collective.
+  void adopt(const model::Products& products);
+
+ private:
+  const config::RunConfig& config_;
+  comm::Group& world_;
+  model::kernel::Gemm train_, rollout_;
+};
+
+struct Memory {
+  explicit Memory(const config::MemoryOptions& options)
+      : device("device", options.device_mib << 20), host("host", options.host_mib << 20) {}
+
+  device::Arena device, host;
+};
+
+/// Writes bytes of memory by owner as metrics; with those of the stages and the switch, the most of any rank. Collective.
+class MemoryMetrics {
+ public:
+  MemoryMetrics(const config::MemoryOptions& options, Memory& memory) : options_(options), memory_(memory) {}
+  void record(monitor::Recorder& recorder, comm::Group& world);
+
+ private:
+  const config::MemoryOptions& options_;
+  Memory& memory_;
+  bool told_of_budget_ = false;  // that passes took more than memory.device_mib
+};
+
+}  // namespace tandem::policy

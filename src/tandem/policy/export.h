@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The actor in the formats of others: a Hugging Face directory, and with LoRA a PEFT adapter.
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tandem/policy/actor.h"
+
+namespace tandem::policy {
+
+/// Threads    one per rank.
+class Exporter {
+ public:
+  /// `model_dir` is where the run started; its links are resolved now. Rank 0 reads now what goes into every export, the tokenizer's
+  /// files and the chat template of the recipe: what changes or goes meanwhile changes no export and ends no run.
+  /// Errors: UserError naming what cannot be read.
+  Exporter(const config::RunConfig& config, const Ranks& ranks, std::string model_dir);
+
+  /// Writes with LoRA `dir`/adapter, which PEFT loads on top of the start, and then `dir`/hf, LoRA merged, its weights last. Rank 0
+  /// writes, tensor by tensor. Collective. Errors: PeerError, on all ranks alike, naming the path, or a rank that has no memory for it.
+  void write(const std::string& dir, Actor& actor) const;
+
+  /// Without links.
+  const std::string& model_dir() const { return model_dir_; }
+
+ private:
+  struct Stream;
+  void write_model(const std::string& dir, const Stream& stream) const;
+  void write_adapter(const std::string& dir, const Stream& stream) const;
+
+  const config::RunConfig& config_;
+  const Ranks& ranks_;
+  std::string model_dir_;
+  std::map<std::string, std::string> files_;
+};
+
+/// Whether `dir` holds a whole model that write() has left there: a model has its weights last.
+bool holds_model(const std::string& dir);
+
+}  // namespace tandem::policy

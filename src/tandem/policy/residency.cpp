@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/policy/residency.h"
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+
+namespace tandem::policy {
+
+int64_t Residency::enter(const planner::Stage& stage) {
+  if (stage.needs.empty()) return 0;
+  const auto needed = [&](const Part& part) { return std::ranges::find(stage.needs, part.what) != stage.needs.end(); };
+  int64_t copied = 0;
+  for (const Part& part : parts_)
+    if (!needed(part) && !part.is_away()) copied += part.leave();
+  for (const Part& part : parts_)
+    if (needed(part) && part.is_away()) {
+      TANDEM_CHECK(part.come_back, "stage ", stage.name, " needs what only a switch brings");
+      copied += part.come_back();
+    }
+  return copied;
+}
+
+}  // namespace tandem::policy

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/policy/staged_reward.h"
+
+#include "tandem/model/layout.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::policy {
+namespace {
+
+model::ModelConfig config_fitting(const std::string& dir, const model::Layout& layout) {
+  model::ModelConfig config = serve::reward_model_config(dir);
+  model::check_layout(layout, config, model::Use::kTraining, "reward.model " + dir + " under parallel.train_layout");
+  return config;
+}
+
+}  // namespace
+
+void set_scores(std::vector<data::Group>& groups, std::span<const double> scores) {
+  size_t next = 0;
+  for (data::Group& group : groups)
+    for (data::Sample& sample : group.samples) {
+      sample.score = scores[next++];
+      sample.parts = {{"model", sample.score}};
+      sample.scored = true;
+    }
+}
+
+StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
+    : gemm_(serve::reward_products(options)),
+      model_(config_fitting(options.model, place.layout), place, gemm_,
+             device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
+      text_(options.model, model_.config()) {
+  model_.load(options.model);
+}
+
+std::vector<std::vector<float>> StagedReward::score(std::span<const reward::Answer> answers, int64_t budget_tokens) const {
+  std::vector<std::vector<int32_t>> texts;
+  for (const reward::Answer& answer : answers) texts.push_back(text_.tokens(answer));
+  // A row's value stands before its response: here one token that is never read.
+  static constexpr int32_t kUnread = 0;
+  std::vector<train::Row> rows(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) rows[i].prompt = texts[i], rows[i].response = {&kUnread, 1};
+  return train::token_values(model_.decoder(), model_.parameters(), rows, budget_tokens);
+}
+
+}  // namespace tandem::policy

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Rules that are a function of one answer, by name, each with its options. The published ones are in graders.h and math/.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tandem/base/options.h"
+
+namespace tandem::reward {
+
+class Rule;
+
+struct Gsm8kOptions {
+  std::string method = "strict";
+};
+struct RegexOptions {
+  std::string pattern;
+};
+struct ChoiceOptions {
+  std::string choices_column = "choices";
+};
+struct JsonOptions {
+  std::string schema;
+};
+struct DapoOptions {
+  bool strict_box = false;
+  bool integer_gold = false;
+};
+/// Of `cosine` and `overlong`, which share the full length of an answer.
+struct LengthOptions {
+  double cosine_min_wrong = -1.0;
+  double cosine_max_wrong = -0.5;
+  double cosine_min_right = 0.5;
+  double cosine_max_right = 1.0;
+  int64_t max_tokens = 1000;
+  int64_t overlong_cache = 200;
+};
+struct RepetitionOptions {
+  int64_t repetition_ngram = 3;
+  double repetition_penalty = -1.0;
+};
+/// Of all of them; each rule is given its own part.
+struct FunctionOptions : Gsm8kOptions, RegexOptions, ChoiceOptions, JsonOptions, DapoOptions, LengthOptions, RepetitionOptions {};
+void describe(OptionVisitor& field, FunctionOptions& o);
+
+std::vector<std::string> function_rule_names();
+/// Null if there is no such rule. Errors: UserError for options that the rule cannot use.
+std::unique_ptr<Rule> function_rule(const std::string& name, const FunctionOptions& options);
+
+}  // namespace tandem::reward

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The rule that asks a server.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tandem/base/options.h"
+
+namespace tandem::reward {
+
+class Rule;
+
+struct HttpOptions {
+  std::string url;
+  int64_t http_retries = 3;
+};
+void describe(OptionVisitor& field, HttpOptions& o);
+
+/// Scores from a server: POST of batch_json to options.url. The reply is a list, alone or under `scores` or `rewards`. Its entries
+/// are numbers, or objects with `score` and further numbers. Errors: UserError for another reply or one of status 4xx; PeerError if
+/// the server cannot be had after options.http_retries more attempts.
+std::unique_ptr<Rule> http_rule(const HttpOptions& options, double timeout_s);
+
+}  // namespace tandem::reward

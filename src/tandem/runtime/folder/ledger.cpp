@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/folder/ledger.h"
+
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
+
+namespace tandem::runtime {
+
+Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::string& model_dir, int64_t total_steps)
+    : parts_(parts),
+      folder_(folder),
+      files_(parts, parts.config.run.dir, model_dir),
+      progress_(total_steps),
+      memory_(parts.config.memory, parts.memory),
+      total_steps_(total_steps),
+      started_s_(now_s()) {}
+
+bool Ledger::resume(policy::Actor& actor, bool needs_start) {
+  std::optional<RunState> found = files_.load(actor, needs_start);
+  if (found) state_ = std::move(*found);
+  return found.has_value();
+}
+
+void Ledger::open() {
+  seconds_before_ = state_.seconds;
+  if (folder_) folder_->open_sinks(parts_.recorder, state_.sink_bytes, state_.step);
+  if (parts_.ranks.is_first()) log::info(parts_.compute.text());
+}
+
+double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; }
+
+void Ledger::save(policy::Actor& actor) {
+  if (folder_) {
+    folder_->samples().flush();
+    state_.sink_bytes = parts_.recorder.flush();
+  }
+  state_.seconds = seconds();
+  files_.save(state_, actor);
+}
+
+void Ledger::commit(int64_t line_every) {
+  const monitor::Metrics metrics = parts_.recorder.commit_step(state_.step);
+  const bool line = state_.step % line_every == 0 || state_.step == total_steps_;
+  if (parts_.ranks.is_first() && line) progress_.step(state_.step, metrics);
+}
+
+RunSummary Ledger::summary() const { return {state_.before, {}, state_.step, seconds(), state_.tokens}; }
+
+}  // namespace tandem::runtime

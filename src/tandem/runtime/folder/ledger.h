@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a run keeps of itself, reinforced or supervised: where it stands, its checkpoints, its numbers, its line per step.
+
+#include <optional>
+#include <string>
+
+#include "tandem/policy/actor.h"
+#include "tandem/runtime/folder/run_folder.h"
+#include "tandem/runtime/folder/run_state.h"
+#include "tandem/runtime/folder/progress.h"
+
+namespace tandem::runtime {
+
+/// Threads    one per rank.
+/// Errors     as StateFiles and RunFolder.
+class Ledger {
+ public:
+  /// `folder` is null on all ranks but the first. `total_steps` is what the progress counts to.
+  Ledger(const policy::RunParts& parts, RunFolder* folder, const std::string& model_dir, int64_t total_steps);
+
+  RunState& state() { return state_; }
+  StateFiles& files() { return files_; }
+  /// Null on all ranks but the first.
+  data::SampleStore* samples() { return folder_ ? &folder_->samples() : nullptr; }
+
+  /// Loads the newest checkpoint into actor and state, if there is one. Collective.
+  bool resume(policy::Actor& actor, bool needs_start);
+  /// The clock starts, and the sinks go on where the state left them.
+  void open();
+  double seconds() const;
+  /// A checkpoint of the state as it is. Collective.
+  void save(policy::Actor& actor);
+  /// Whether the state has a checkpoint.
+  bool is_saved() const { return files_.last_saved_step() == state_.step; }
+  /// Bytes of memory as metrics. Collective.
+  void record_memory() { memory_.record(parts_.recorder, parts_.ranks.world); }
+  /// The numbers of state().step go to the sinks; the line per step, every `line_every` steps.
+  void commit(int64_t line_every = 1);
+  RunSummary summary() const;
+
+ private:
+  const policy::RunParts& parts_;
+  RunFolder* folder_;
+  StateFiles files_;
+  Progress progress_;
+  policy::MemoryMetrics memory_;
+  RunState state_;
+  int64_t total_steps_;
+  double started_s_, seconds_before_ = 0;
+};
+
+}  // namespace tandem::runtime

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/folder/progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/log.h"
+#include "tandem/device/process.h"
+
+namespace tandem::runtime {
+namespace {
+
+std::string number(const char* format, double x) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, x);
+  return buffer;
+}
+
+std::string score(const std::optional<serve::EvalSummary>& e) { return e ? number("%7.3f", e->mean_score) : "    -  "; }
+std::string percent(const std::optional<serve::EvalSummary>& e) { return e ? number("%5.1f %%", 100 * e->accuracy) : "    -  "; }
+
+std::string one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text.size() > 100 ? text.substr(0, 97) + "..." : text;
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
+  char buffer[32];
+  if (s >= 3600) std::snprintf(buffer, sizeof buffer, "%ldh%02ldm", static_cast<long>(s / 3600), static_cast<long>(s / 60 % 60));
+  else if (s >= 60) std::snprintf(buffer, sizeof buffer, "%ldm%02lds", static_cast<long>(s / 60), static_cast<long>(s % 60));
+  else std::snprintf(buffer, sizeof buffer, "%lds", static_cast<long>(s));
+  return buffer;
+}
+
+void Progress::step(int64_t step, const monitor::Metrics& metrics) {
+  const auto value = [&](const char* name) {
+    const auto it = metrics.find(name);
+    return it == metrics.end() ? 0.0 : it->second;
+  };
+  const double seconds = value("time/step_s"), now = now_s();
+  const double each = last_s_ == 0 ? seconds : (now - last_s_) / static_cast<double>(std::max<int64_t>(1, step - last_step_));
+  pace_s_ = pace_s_ == 0 ? each : 0.9 * pace_s_ + 0.1 * each;
+  last_step_ = step, last_s_ = now;
+  std::string line = join_text("step ", step, "/", total_steps_);
+  if (metrics.count("reward/mean")) line += number("  reward %.3f", value("reward/mean"));
+  else line += number("  loss %.4f", value("actor/loss"));
+  if (metrics.count("eval/accuracy")) line += number("  accuracy %.1f %%", 100 * value("eval/accuracy"));
+  if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
+  if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
+  line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s")) + number("  %.2f s", seconds);
+  line += "  left " + duration_text(pace_s_ * static_cast<double>(total_steps_ - step));
+  log::info(line);
+}
+
+void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
+                  const std::string& run_dir) {
+  const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
+  log::info("\n", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
+  if (problems > 0) {
+    log::info("\n                      before     after");
+    log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
+    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems)");
+  }
+  for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {
+    const auto mark = [](const data::EvalAnswer& a) { return a.score >= 0.5 ? "  right" : "  wrong"; };
+    log::info("\n  ", one_line(after[i].prompt), "   (answer: ", one_line(after[i].answer), ")");
+    if (i < before.size()) log::info("    before: ", one_line(before[i].response), mark(before[i]));
+    log::info("    after:  ", one_line(after[i].response), mark(after[i]));
+  }
+  log::info("\nSee the curves:  ", device::program_path(), " board ", run_dir);
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a person sees while a run goes on: a line per step, and at the end the table.
+
+#include <string>
+#include <vector>
+
+#include "tandem/data/sample_store.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/runtime/folder/run_folder.h"
+
+namespace tandem::runtime {
+
+/// One line per step with progress and the time left, from the time between the last lines: evaluations and checkpoints count.
+class Progress {
+ public:
+  explicit Progress(int64_t total_steps) : total_steps_(total_steps) {}
+  void step(int64_t step, const monitor::Metrics& metrics);
+
+ private:
+  int64_t total_steps_;
+  int64_t last_step_ = 0;
+  double last_s_ = 0;  // when; 0 before the first line
+  double pace_s_ = 0;  // seconds a step, smoothed
+};
+
+/// "1h02m", "3m20s", "45s".
+std::string duration_text(double seconds);
+
+/// The table before/after, some answers before and after, and the command that opens the page.
+void print_result(const RunSummary& summary, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
+                  const std::string& run_dir);
+
+}  // namespace tandem::runtime

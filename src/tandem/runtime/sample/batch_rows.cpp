@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/sample/batch_rows.h"
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+
+namespace tandem::runtime {
+namespace {
+
+// What moves together: a prompt goes wherever one of its samples goes, a record to rank 0 alone.
+enum Part : int32_t { kPrompt, kTraining, kRecord, kNumParts };
+enum FieldOfRow : size_t { kPromptIds, kResponse, kLogprobs, kRoutes };
+
+// Names and types are those of data::fields_of, whose other columns are heads.
+std::vector<queue::CacheField> body_fields() {
+  const std::vector<int32_t> ids;
+  const std::vector<char> text;
+  return {{"prompt_ids", ids, kPrompt},
+          {"response_ids", ids, kTraining},
+          {"logprobs", std::vector<float>(), kTraining},
+          {"routes", std::vector<int16_t>(), kTraining},
+          {"versions", std::vector<int64_t>(), kRecord},
+          {"kept_mass", std::vector<float>(), kRecord},
+          {"text", text, kRecord},
+          {"prompt_text", text, kRecord},
+          {"answer", text, kRecord},
+          {"data_source", text, kRecord}};
+}
+
+constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its versions
+constexpr size_t kNumVersions = 2;
+
+data::Group head_of(const data::Group& group) {
+  data::Group head{group.id, {}, group.version, {}};
+  head.prompt.row = group.prompt.row;
+  for (const data::Sample& s : group.samples) {
+    data::Sample& kept = head.samples.emplace_back();
+    kept.id = s.id, kept.finish = s.finish, kept.scored = s.scored, kept.score = s.score, kept.parts = s.parts;
+  }
+  return head;
+}
+
+TokenVersions versions_of(const data::Sample& sample) {
+  if (sample.versions.empty()) return {};
+  const auto [oldest, newest] = std::ranges::minmax_element(sample.versions);
+  return {*oldest, *newest};
+}
+
+std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
+  std::vector<std::vector<int>> ranks(static_cast<size_t>(layout.dp));
+  for (int r = 0; r < layout.world(); ++r) ranks[static_cast<size_t>(layout.dp_rank(r))].push_back(first + r);
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size) {
+  std::vector<data::Group> heads;
+  for (data::GroupId id : groups) {
+    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
+    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size, i);
+  }
+  return heads;
+}
+
+BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
+    : ranks_(ranks),
+      group_size_(group_size),
+      cache_(body_fields()),
+      rollout_(ranks_by_dp(ranks.rollout_layout, ranks.placement.rollout.first)),
+      train_(ranks_by_dp(ranks.train_layout, ranks.placement.train.first)) {
+  if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
+}
+
+std::vector<int> BatchRows::holders(data::GroupId group) const {
+  std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % ranks_.rollout_layout.dp)];
+  if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
+  return ranks;
+}
+
+void BatchRows::put(const data::Group& group) {
+  const std::span<const data::Group> one(&group, 1);
+  for (const data::Sample& s : group.samples) versions_[s.id] = versions_of(s);
+  cache_.put(data::ids_of(one), data::fields_of(one));
+}
+
+void BatchRows::keep(data::Group& group) {
+  put(group);
+  for (data::Sample& s : group.samples) s.logprobs.clear(), s.kept_mass.clear(), s.versions.clear(), s.routes.clear();
+}
+
+void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
+  everywhere_ = true;
+  for (data::Group& group : groups) {
+    put(group);
+    group = head_of(group);
+  }
+}
+
+void BatchRows::restore(data::Group& group) {
+  const std::vector<int> here = holders(group.id);
+  if (std::ranges::find(here, ranks_.world.rank()) != here.end()) {
+    put(group);
+  } else {
+    queue::TensorCache whole(body_fields());
+    const std::span<const data::Group> one(&group, 1);
+    whole.put(data::ids_of(one), data::fields_of(one));
+    for (const data::Sample& s : group.samples) {
+      cache_.announce(s.id, whole.lengths(s.id));
+      versions_[s.id] = versions_of(s);
+    }
+  }
+  group = head_of(group);
+}
+
+data::Fields BatchRows::heads_of(std::span<const data::Group> groups) const {
+  std::vector<data::Group> heads;
+  for (const data::Group& group : groups) heads.push_back(head_of(group));
+  data::Fields fields = data::fields_of(heads);
+  std::vector<int64_t> bodies;
+  for (data::SampleId id : data::ids_of(heads)) {
+    const auto lengths = cache_.lengths(id);
+    bodies.insert(bodies.end(), lengths.begin(), lengths.end());
+    const TokenVersions& versions = versions_.at(id);
+    bodies.insert(bodies.end(), {versions.oldest, versions.newest});
+  }
+  const auto width = static_cast<int64_t>(cache_.num_fields() + kNumVersions);
+  fields[kBody] = {std::move(bodies), std::vector<int64_t>(static_cast<size_t>(data::num_rows(fields)), width)};
+  return fields;
+}
+
+std::vector<data::Group> BatchRows::read_heads(data::Fields fields) {
+  std::vector<data::Group> heads = data::groups_of(fields);
+  const auto& bodies = std::get<std::vector<int64_t>>(fields.at(kBody).values);
+  const size_t num_fields = cache_.num_fields(), width = num_fields + kNumVersions;
+  const std::vector<data::SampleId> ids = data::ids_of(heads);
+  TANDEM_CHECK(bodies.size() == ids.size() * width, "heads of ", ids.size(), " samples with ", bodies.size(), " lengths");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto row = std::span(bodies).subspan(i * width, width);
+    cache_.announce(ids[i], row.first(num_fields));
+    versions_[ids[i]] = {row[num_fields], row[num_fields + 1]};
+  }
+  return heads;
+}
+
+std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<data::Group> graded, bool speaks) {
+  std::erase_if(graded, [&](const data::Group& group) { return !cache_.knows(group.samples.front().id); });  // evicted while it was graded
+  std::vector<data::Group> all;
+  if (peers.size() == 1) {
+    for (const data::Group& group : graded) all.push_back(head_of(group));
+  } else {
+    std::vector<std::byte> packed;
+    if (speaks && !graded.empty()) packed = data::pack(heads_of(graded));
+    for (const std::vector<std::byte>& part : comm::all_gather_bytes(peers, packed)) {
+      if (part.empty()) continue;
+      for (data::Group& head : read_heads(data::unpack(part))) all.push_back(std::move(head));
+    }
+  }
+  std::ranges::sort(all, {}, &data::Group::id);
+  return all;
+}
+
+int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t, int32_t)>& wanters) {
+  std::vector<std::vector<int>> holding, wanting;  // by group; by row and part
+  for (const data::Group& head : heads) holding.push_back(holders(head.id));
+  const size_t num_rows = data::ids_of(heads).size();
+  for (size_t row = 0; row < num_rows; ++row)
+    for (int32_t part = 0; part < kNumParts; ++part) wanting.push_back(wanters(row, part));
+  std::vector<data::RowPlace> places;
+  for (size_t g = 0; g < heads.size(); ++g)
+    for (const data::Sample& s : heads[g].samples)
+      for (int32_t part = 0; part < kNumParts; ++part)
+        places.push_back({{s.id, part}, cache_.num_bytes({s.id, part}), holding[g], wanting[places.size()]});
+  const std::vector<data::RowMove> plan = data::plan_rows(places);
+  cache_.move(ranks_.world, plan);
+  int64_t bytes = 0;
+  for (const data::RowMove& m : plan) bytes += cache_.num_bytes(m.row);
+  return bytes;
+}
+
+int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts) {
+  if (everywhere_ || ranks_.world.size() == 1) return 0;
+  std::vector<size_t> first_row, group_of_row;  // by group; by row
+  for (size_t g = 0; g < heads.size(); ++g) {
+    first_row.push_back(group_of_row.size());
+    group_of_row.insert(group_of_row.end(), heads[g].samples.size(), g);
+  }
+  first_row.push_back(group_of_row.size());
+  TANDEM_CHECK(owners.size() == group_of_row.size(), owners.size(), " owners of ", group_of_row.size(), " rows");
+  return move(heads, [&](size_t row, int32_t part) {
+    std::set<int> ranks = {0};
+    const size_t group = group_of_row[row];
+    // A prompt stands in the row of its group's first sample and is wanted by the owners of all.
+    const bool shared = part == kPrompt && row == first_row[group];
+    const size_t end = shared ? first_row[group + 1] : row + 1;
+    for (size_t i = row; i < end && (part != kRecord || with_texts); ++i) {
+      const std::vector<int>& training = train_[static_cast<size_t>(owners[i])];
+      ranks.insert(training.begin(), training.end());
+    }
+    return std::vector<int>(ranks.begin(), ranks.end());
+  });
+}
+
+void BatchRows::gather(std::span<const data::GroupId> groups) {
+  if (ranks_.world.size() == 1) return;
+  move(bare_heads(groups, group_size_), [](size_t, int32_t) { return std::vector<int>{0}; });
+  on_first_.insert(groups.begin(), groups.end());
+}
+
+std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) const {
+  const auto list = [&]<class T>(std::vector<T>& to, data::SampleId id, const char* name) {
+    const auto from = cache_.read<T>(id, cache_.field(name));
+    to.assign(from.begin(), from.end());
+  };
+  const auto text = [&](std::string& to, data::SampleId id, const char* name) {
+    const auto from = cache_.read<char>(id, cache_.field(name));
+    to.assign(from.begin(), from.end());
+  };
+  for (data::Group& group : heads) {
+    const data::SampleId first = group.samples.front().id;
+    list(group.prompt.ids, first, "prompt_ids");
+    text(group.prompt.text, first, "prompt_text");
+    text(group.prompt.answer, first, "answer");
+    text(group.prompt.data_source, first, "data_source");
+    for (data::Sample& s : group.samples) {
+      list(s.ids, s.id, "response_ids");
+      list(s.logprobs, s.id, "logprobs");
+      list(s.kept_mass, s.id, "kept_mass");
+      list(s.versions, s.id, "versions");
+      list(s.routes, s.id, "routes");
+      text(s.text, s.id, "text");
+    }
+  }
+  return heads;
+}
+
+std::vector<std::vector<float>> BatchRows::collect(std::span<const data::Group> heads, std::span<const int> owners,
+                                                   std::vector<std::vector<float>> mine) {
+  if (ranks_.world.size() == 1) return mine;
+  queue::TensorCache values({{"values", std::vector<float>()}});
+  std::vector<std::vector<int>> tells(train_.size());  // by data-parallel rank
+  for (size_t d = 0; d < train_.size(); ++d)
+    for (int r : train_[d])
+      if (ranks_.train_layout.speaks(r - ranks_.placement.train.first)) tells[d].push_back(r);
+  const std::vector<int> first = {0};
+  const std::vector<data::SampleId> ids = data::ids_of(heads);
+  const int me = ranks_.train_dp_rank();
+  std::vector<data::RowPlace> places;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int64_t length = num_tokens(ids[i]);
+    if (owners[i] == me && ranks_.speaks_for_train()) values.put({&ids[i], 1}, {{"values", {std::move(mine[i]), {length}}}});
+    else values.announce(ids[i], {&length, 1});
+    places.push_back({{ids[i], 0}, values.num_bytes({ids[i], 0}), tells[static_cast<size_t>(owners[i])], first});
+  }
+  values.move(ranks_.world, data::plan_rows(places));
+  std::vector<std::vector<float>> all(ranks_.is_first() ? ids.size() : 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto row = values.read<float>(ids[i], 0);
+    all[i].assign(row.begin(), row.end());
+  }
+  return all;
+}
+
+int64_t BatchRows::num_prompt_tokens(const data::Group& head) const { return cache_.lengths(head.samples.front().id)[kPromptIds]; }
+int64_t BatchRows::num_tokens(data::SampleId sample) const { return cache_.lengths(sample)[kResponse]; }
+
+bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version) const {
+  const TokenVersions& all = versions_.at(sample);
+  return num_tokens(sample) == 0 || (all.oldest == value(version) && all.newest == value(version));
+}
+
+std::span<const int32_t> BatchRows::prompt(const data::Group& head) const {
+  return cache_.read<int32_t>(head.samples.front().id, kPromptIds);
+}
+std::string BatchRows::text(data::SampleId sample) const {
+  const auto letters = cache_.read<char>(sample, cache_.field("text"));
+  return {letters.begin(), letters.end()};
+}
+
+BatchRows::Body BatchRows::body(data::SampleId sample) const {
+  return {cache_.read<int32_t>(sample, kResponse), cache_.read<float>(sample, kLogprobs), cache_.read<int16_t>(sample, kRoutes)};
+}
+
+void BatchRows::drop(std::span<const data::Group> heads) {
+  for (const data::Group& head : heads) on_first_.erase(head.id);
+  const std::vector<data::SampleId> ids = data::ids_of(heads);
+  for (data::SampleId id : ids) versions_.erase(id);
+  cache_.drop(ids);
+}
+
+}  // namespace tandem::runtime

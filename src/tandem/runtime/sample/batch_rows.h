@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of a run's samples (tokens, log-probabilities, routes, texts). They stay with the ranks that generated them; only heads
+// (ids, lengths, versions, scores) go to all. When a batch is formed, its rows go to the ranks that train them, and to rank 0, which
+// writes samples.sqlite and checkpoints.
+//
+//   keep       a group as the engine ends it: its body stays here
+//   exchange   graded groups, as heads, to the queues of all ranks
+//   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already
+//   drop       trained or evicted
+
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tandem/queue/tensor_cache.h"
+#include "tandem/policy/ranks.h"
+
+namespace tandem::runtime {
+
+/// Of a sample's tokens, if it has any.
+struct TokenVersions {
+  int64_t oldest = 0, newest = 0;
+};
+
+/// Groups of this run as heads that have nothing but ids.
+std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size);
+
+/// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
+/// Threads    one per rank; exchange, deal, gather and collect are collective.
+/// Errors     as queue::TensorCache.
+/// Read next  docs/design/tensor_cache.md
+class BatchRows {
+ public:
+  BatchRows(const policy::Ranks& ranks, int64_t group_size);
+
+  /// A sample's, in place.
+  struct Body {
+    std::span<const int32_t> response;
+    std::span<const float> logprobs;
+    std::span<const int16_t> routes;
+  };
+
+  /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
+  void keep(data::Group& group);
+  /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
+  void keep_everywhere(std::vector<data::Group>& groups);
+  /// A group of a checkpoint, which every rank has read: kept where its replica is. Leaves the head.
+  void restore(data::Group& group);
+
+  /// The graded groups of all peers as heads, ordered by id, without those dropped meanwhile. `speaks` is false on ranks whose groups
+  /// another rank sends, too. Collective over the peers.
+  std::vector<data::Group> exchange(comm::Group& peers, std::vector<data::Group> graded, bool speaks);
+
+  /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
+  /// them are on rank 0. Where they are scored, texts go, too. Returns the bytes that moved between all ranks. Collective.
+  int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts);
+  /// Bodies to rank 0, for a checkpoint. Collective.
+  void gather(std::span<const data::GroupId> groups);
+  /// Heads with their bodies, which are here.
+  std::vector<data::Group> complete(std::vector<data::Group> heads) const;
+  /// On rank 0 `values` of all samples, one per response token; `owners` as in deal. Elsewhere empty. Collective.
+  std::vector<std::vector<float>> collect(std::span<const data::Group> heads, std::span<const int> owners,
+                                          std::vector<std::vector<float>> mine);
+
+  int64_t num_prompt_tokens(const data::Group& head) const;
+  int64_t num_tokens(data::SampleId sample) const;
+  /// Whether all its tokens are of this version.
+  bool is_sampled_by(data::SampleId sample, data::PolicyVersion version) const;
+
+  std::span<const int32_t> prompt(const data::Group& head) const;
+  Body body(data::SampleId sample) const;
+  std::string text(data::SampleId sample) const;
+
+  /// Known or not.
+  void drop(std::span<const data::Group> heads);
+
+ private:
+  void put(const data::Group& group);
+  /// World ranks that hold the body of a group.
+  std::vector<int> holders(data::GroupId group) const;
+  data::Fields heads_of(std::span<const data::Group> groups) const;
+  std::vector<data::Group> read_heads(data::Fields heads);
+  // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
+  int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
+
+  const policy::Ranks& ranks_;
+  const int64_t group_size_;
+  queue::TensorCache cache_;
+  std::unordered_map<data::SampleId, TokenVersions> versions_;
+  bool everywhere_ = false;                            // all ranks have all bodies
+  std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
+  std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank
+};
+
+}  // namespace tandem::runtime

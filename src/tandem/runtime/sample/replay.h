@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The samples of an earlier run, step by step: `tandem run --replay`.
+
+#include <string>
+
+#include "tandem/data/sample_store.h"
+#include "tandem/policy/ranks.h"
+#include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/sample_source.h"
+
+namespace tandem::runtime {
+
+/// Errors     UserError if that run has fewer steps than this one.
+class Replay final : public SampleSource {
+ public:
+  Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop);
+
+  std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool samples_are_own() const override { return false; }
+  void run_ahead() override;
+  void meet() override {}
+  std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }
+  void switch_weights(const std::function<void()>& send, const rollout::NewWeights&) override { send(); }
+  void record(monitor::Recorder&) override {}
+  SourceState state() override { return {}; }
+  void restore(SourceState) override {}
+
+ private:
+  data::SampleReader reader_;
+  const policy::Ranks& ranks_;
+  BatchRows& bodies_;
+  StopRequested stop_;
+};
+
+}  // namespace tandem::runtime

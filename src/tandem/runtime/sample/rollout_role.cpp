@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/sample/rollout_role.h"
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
+#include "tandem/serve/response_text.h"
+
+namespace tandem::runtime {
+namespace {
+
+// How long a round waits for a grade: a moment while there is generation to go on with, longer when there is not.
+constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
+constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
+
+queue::Needs queue_needs(const RolloutParts& parts) {
+  queue::Needs needs;
+  if (!parts.reward && config::scores_in_stage(parts.config)) needs.batch = {"response_ids"};
+  return needs;
+}
+
+}  // namespace
+
+RolloutRole::RolloutRole(const RolloutParts& parts)
+    : parts_(parts),
+      queue_(parts.config.schedule.queue, queue_needs(parts)),
+      stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
+      stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
+  if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
+  if (!parts.decoder) return;
+  engine_.emplace(parts.config.rollout.engine,
+                  rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
+                                       std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
+  groups_.emplace(*engine_);
+}
+
+void RolloutRole::start(data::GroupId id) {
+  queue_.start(id, queue_.version());
+  // Groups go round the data-parallel replicas; every rank's queue knows of all.
+  if (!engine_ || value(id) % parts_.ranks.rollout_layout.dp != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
+  const int64_t group_size = parts_.config.schedule.queue.group_size;
+  rollout::GroupRequest request;
+  request.group.id = id;
+  request.group.prompt = parts_.prompts.at_position(value(id));
+  request.num_samples = group_size;
+  request.first_sample = value(data::sample_id(id, group_size, 0));
+  request.sampling = parts_.config.rollout.sampling;
+  request.seed = static_cast<uint64_t>(parts_.config.run.seed);
+  request.stop_ids = stop_ids_;
+  request.make_stop_matcher = stop_matchers_;
+  request.record_routes = parts_.config.schedule.routing_replay;
+  groups_->admit(std::move(request));
+}
+
+void RolloutRole::start_groups() {
+  for (int64_t n = queue_.num_may_start(); n > 0; --n) start_next();
+}
+
+void RolloutRole::start_next() {
+  if (again_.empty()) return start(data::GroupId{next_group_++});
+  start(again_.front());
+  again_.erase(again_.begin());
+}
+
+// Some token steps; the scorer's threads grade what they finish while the engine goes on.
+void RolloutRole::generate() {
+  generating_ = false;
+  if (!engine_) return;
+  const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
+  const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
+  for (int64_t i = 0; i < steps; ++i) {
+    generating_ = engine_->must_step();
+    if (!generating_) break;
+    if (alone && parts_.stop && parts_.stop()) break;
+    engine_->step();
+    for (data::Group& group : groups_->finished()) {
+      serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
+      parts_.bodies.keep(group);
+      if (scorer_) scorer_->submit(std::move(group));
+      else unscored_.push_back(std::move(group));
+    }
+  }
+}
+
+std::vector<data::Group> RolloutRole::graded() {
+  if (!scorer_) return std::exchange(unscored_, {});
+  const double begin = now_s(), timeout_s = parts_.config.schedule.queue.take_timeout_s;
+  const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
+  std::vector<data::Group> groups;
+  while (auto group = scorer_->collect(moment)) groups.push_back(std::move(*group));
+  parts_.recorder.add("time/reward_s", now_s() - begin);
+  const bool waits = !running() && scorer_->num_pending() > 0 && groups.empty();
+  if (!waits) waiting_since_s_ = 0;
+  else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
+  else if (now_s() - waiting_since_s_ > timeout_s)
+    throw PeerError(join_text("reward rule ", parts_.reward->name(), ": ", scorer_->num_pending(),
+                              " groups wait for their grades for over ",
+                              timeout_s, " s (schedule.take_timeout_s)"));
+  return groups;
+}
+
+void RolloutRole::run_round(comm::Group& peers) {
+  generate();
+  std::vector<data::Group> mine = graded();
+  if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
+  const double begin = now_s();
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) queue_.put(head);
+  parts_.recorder.add("time/exchange_s", now_s() - begin);
+}
+
+bool RolloutRole::may_go_on(comm::Group& peers) const {
+  return comm::any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || queue_.num_may_start() > 0);
+}
+
+std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
+  // Restored groups are outstanding from the start: finished ones may form a batch at once, and a checkpoint after it must
+  // know the others, too.
+  if (!again_.empty()) start_groups();
+  while (!queue_.batch_ready()) {
+    if (parts_.ranks.stop_agreed(parts_.stop)) return std::nullopt;
+    start_groups();
+    // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
+    const bool held_back = !queue_.must_wait_for().empty();
+    const double begin = now_s();
+    run_round(parts_.ranks.world);
+    TANDEM_CHECK(may_go_on(parts_.ranks.world) || queue_.batch_ready(), "no batch is ready, no group runs and none may start");
+    if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
+  }
+  std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, step);
+  TANDEM_CHECK(batch, "the queue is closed");
+  return batch;
+}
+
+void RolloutRole::run_ahead() {
+  comm::Group& peers = parts_.ranks.side();
+  const double begin = now_s();
+  while (queue_.num_finished() < queue_.groups_per_step() && may_go_on(peers)) {
+    if (comm::any_of(peers, parts_.stop && parts_.stop())) break;
+    num_started_ahead_ += queue_.num_may_start();
+    start_groups();
+    run_round(peers);
+  }
+  ahead_s_ += now_s() - begin;
+}
+
+void RolloutRole::meet() {
+  if (!parts_.runs_ahead) return;
+  const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
+  for (int64_t n = started; n > 0 && !engine_; --n) start_next();
+  for (const data::Group& group : parts_.bodies.exchange(parts_.ranks.world, std::exchange(ahead_, {}), parts_.ranks.speaks_for_rollout())) {
+    ++num_ahead_;
+    if (!engine_) queue_.put(group);
+  }
+}
+
+// Groups that wait for their first token anywhere start at the new version.
+std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
+  std::vector<data::GroupId> mine;
+  if (parts_.ranks.speaks_for_rollout()) mine = groups_->without_token();
+  const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
+  for (data::GroupId id : evicted)
+    if (groups_) groups_->cancel(id);
+  parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
+  return evicted;
+}
+
+void RolloutRole::switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) {
+  rollout::switch_weights(engine(), parts_.ranks.world, send, weights);
+}
+
+void RolloutRole::record(monitor::Recorder& recorder) {
+  comm::Group& world = parts_.ranks.world;
+  double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  if (parts_.runs_ahead) {
+    constexpr double kTickS = 1e-6;
+    const auto ticks = static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTickS);
+    const double ahead_s = static_cast<double>(comm::max_over(world, ticks)) * kTickS;
+    rollout_s += ahead_s;
+    recorder.set("time/ahead_s", ahead_s);
+    recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
+  }
+  const int64_t all = engine_ ? engine_->num_drawn() : 0, drawn = all - std::exchange(num_tokens_told_, all);
+  const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
+  recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
+  recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
+  recorder.set("queue/outstanding", static_cast<double>(queue_.num_outstanding()));
+  recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
+  recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
+  recorder.set("data/epoch", parts_.prompts.epochs(next_group_));
+}
+
+SourceState RolloutRole::state() {
+  parts_.bodies.gather(queue_.finished());
+  SourceState state{next_group_, {}};
+  if (parts_.ranks.is_first())
+    state.queue = queue_.state([&](const data::Fields& heads) {
+      return data::fields_of(parts_.bodies.complete(data::groups_of(heads)));
+    });
+  return state;
+}
+
+// The bodies of finished groups go to where they would have been generated under this layout.
+void RolloutRole::restore(SourceState state) {
+  next_group_ = state.next_group;
+  if (state.queue.empty()) return;
+  again_ = queue_.restore(state.queue, [&](const data::Fields& rows) {
+    std::vector<data::Group> groups = data::groups_of(rows);
+    for (data::Group& group : groups) parts_.bodies.restore(group);
+    return data::fields_of(groups);
+  });
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The rollout role: starts as many groups as the staleness rule lets it, generates, has them scored beside generation, and
+// puts them into the queue.
+//
+//   takes     prompts, in stream order      waits for  nothing but its TP peers and, each round, the exchange of heads
+//   gives     scored groups to the queue    woken by   the loop of the run
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tandem/policy/compute.h"
+#include "tandem/queue/sample_queue.h"
+#include "tandem/reward/scorer.h"
+#include "tandem/rollout/group_assembly.h"
+#include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/sample_source.h"
+#include "tandem/serve/prompt_stream.h"
+
+namespace tandem::runtime {
+
+struct RolloutParts {
+  const config::RunConfig& config;
+  const policy::Ranks& ranks;
+  policy::Memory& memory;
+  monitor::Recorder& recorder;
+  const model::ModelConfig& model;
+  const model::Decoder* decoder;     ///< null: this rank keeps the queue, and does not generate
+  const text::Tokenizer& tokenizer;
+  const serve::PromptStream& prompts;
+  const reward::Rule* reward;        ///< null: groups go to the queue without scores
+  BatchRows& bodies;
+  int64_t max_context_tokens;        ///< of training and of evaluation
+  bool runs_ahead;                   ///< the schedule has a stage for it
+  StopRequested stop;
+};
+
+/// Ownership  owns queue, engine and scorer.
+/// Threads    one per rank; every rank's role makes the same calls, so that their queues stay equal.
+/// Errors     UserError for a prompt or a reward that fails, naming it; the queue keeps what it had. PeerError if a reward
+///            takes longer than schedule.take_timeout_s while nothing else is left to do.
+class RolloutRole final : public SampleSource {
+ public:
+  explicit RolloutRole(const RolloutParts& parts);
+
+  std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool samples_are_own() const override { return true; }
+  void run_ahead() override;
+  void meet() override;
+  std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
+  void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) override;
+  void record(monitor::Recorder& recorder) override;
+  SourceState state() override;
+  /// Groups that were running when the state was saved start first.
+  void restore(SourceState state) override;
+
+  /// Null where this rank does not generate.
+  rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
+
+ private:
+  void start_groups();
+  void start_next();
+  void start(data::GroupId id);
+  void run_round(comm::Group& peers);
+  void generate();
+  std::vector<data::Group> graded();
+  bool may_go_on(comm::Group& peers) const;
+  bool running() const { return engine_ && engine_->running(); }
+
+  RolloutParts parts_;
+  queue::SampleQueue queue_;
+  std::optional<rollout::Engine> engine_;  // where this rank generates
+  std::optional<rollout::GroupAssembly> groups_;  // of its sequences
+  std::optional<reward::Scorer> scorer_;   // where there is a rule
+  std::vector<data::Group> unscored_;      // where there is none: groups for the queue
+  std::vector<int32_t> stop_ids_;
+  rollout::StopMatcherFactory stop_matchers_;
+  std::vector<data::GroupId> again_;
+  int64_t next_group_ = 0;
+  int64_t num_tokens_told_ = 0;
+  // Of the stage `ahead`, since the others heard of it; then since the last record.
+  std::vector<data::Group> ahead_;
+  int64_t num_started_ahead_ = 0, num_ahead_ = 0;
+  double ahead_s_ = 0;
+  bool generating_ = false;      // the last round, here or on a rank that shares experts
+  double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
+};
+
+}  // namespace tandem::runtime

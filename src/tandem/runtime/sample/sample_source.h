@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where the batches of a run come from: rollout and its queue, or an earlier run.
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tandem/data/sample.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/rollout/weight_switch.h"
+
+namespace tandem::runtime {
+
+/// What a checkpoint keeps of a source.
+struct SourceState {
+  int64_t next_group = 0;         ///< position of the prompt stream
+  std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
+};
+
+/// Threads    one per rank; all ranks make the same calls, which are collective, but for run_ahead().
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+
+  /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop.
+  virtual std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) = 0;
+  /// Whether this run's weights drew the samples, so that their versions say which.
+  virtual bool samples_are_own() const = 0;
+  /// The stage planner::StageKind::kAhead, on the ranks that generate.
+  virtual void run_ahead() = 0;
+  /// After run_ahead(): the other ranks hear of it.
+  virtual void meet() = 0;
+  /// The update of `step` led to `after`. Returns the groups that would now be too old.
+  virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
+  /// rollout/weight_switch.h
+  virtual void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) = 0;
+  /// Metrics of a step that is over.
+  virtual void record(monitor::Recorder& recorder) = 0;
+  virtual SourceState state() = 0;
+  virtual void restore(SourceState state) = 0;
+};
+
+}  // namespace tandem::runtime

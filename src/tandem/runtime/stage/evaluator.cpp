@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/stage/evaluator.h"
+
+#include "tandem/base/error.h"
+#include "tandem/runtime/sample/exchange.h"
+
+namespace tandem::runtime {
+namespace {
+
+std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const text::Tokenizer& tokenizer, Evaluation e) {
+  const config::RunConfig& config = parts.config;
+  const serve::AnswerRequest request{e.model->decoder(), e.model->parameters(), parts.memory.device, &tokenizer, config.rollout.engine,
+                                     config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
+                                     std::move(e.stop), e.idle_engine};
+  const serve::Grading grading{e.rule, config.reward.workers, config.schedule.queue.take_timeout_s};
+  return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;
+}
+
+}  // namespace
+
+std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& parts, const text::Tokenizer& tokenizer, Evaluation e) {
+  const bool speaks = e.model && e.layout.speaks(e.rank);
+  std::vector<data::Group> mine;
+  bool stopped = false;
+  try {
+    if (e.model) mine = answers_of_rank(parts, tokenizer, std::move(e));
+  } catch (const Interrupted&) {
+    stopped = true;
+  }
+  if (comm::any_of(parts.ranks.world, stopped)) return std::nullopt;
+  return exchange_groups(parts.ranks.world, std::move(mine), speaks);
+}
+
+}  // namespace tandem::runtime

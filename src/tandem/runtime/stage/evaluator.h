@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Problems answered and scored between two steps, by the ranks of a run together.
+
+#include <optional>
+#include <vector>
+
+#include "tandem/policy/actor.h"
+#include "tandem/serve/answers.h"
+
+namespace tandem::runtime {
+
+/// Who answers, and what.
+struct Evaluation {
+  const model::ModelOnRank* model;       ///< null: this rank answers nothing
+  const model::Layout& layout;           ///< of the ranks that answer
+  int rank;                              ///< this one's in it
+  std::vector<data::Prompt> prompts;     ///< of this rank's data-parallel index: every dp-th problem
+  int64_t n = 1;                         ///< answers to each
+  uint64_t seed = 0;
+  rollout::Engine* idle_engine = nullptr;  ///< with these weights already; null: an engine of its own
+  const reward::Rule* rule = nullptr;      ///< null: somebody else scores them
+  StopRequested stop;                      ///< asked between tokens; peers that share a sequence get the same answer
+};
+
+/// The answers of all ranks, ordered by problem; nullopt if the run was asked to stop. Collective over the world.
+/// Errors: UserError as Engine::admit and as rules throw; PeerError for a grade that takes longer than schedule.take_timeout_s.
+std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& parts, const text::Tokenizer& tokenizer,
+                                                       Evaluation evaluation);
+
+}  // namespace tandem::runtime

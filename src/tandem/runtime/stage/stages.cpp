@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/stage/stages.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tandem/algo/advantage.h"
+#include "tandem/algo/algorithm.h"
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
+#include "tandem/model/flops.h"
+#include "tandem/train/balance.h"
+
+namespace tandem::runtime {
+namespace {
+
+// Errors: UserError if the sample has none, or those of another model.
+std::span<const int16_t> routes_of(const data::Sample& sample, const data::Group& group, const Roles& roles) {
+  const std::span<const int16_t> routes = roles.bodies.body(sample.id).routes;
+  const int64_t tokens = roles.bodies.num_prompt_tokens(group) + roles.bodies.num_tokens(sample.id) - 1;
+  const int64_t width = roles.actor.route_width();
+  if (std::ssize(routes) != tokens * width)
+    throw UserError("schedule.routing_replay",
+                    join_text("sample ", value(sample.id), " has ", routes.size(), " routes for ", tokens, " tokens of ", width),
+                    "samples that were rolled out with routing_replay: true");
+  return routes;
+}
+
+// What goes to one rank as a whole: its cost in training, and the unit of each row. Whole groups where there are enough to level the
+// ranks, so that their samples share a prompt; else single samples.
+struct Units {
+  std::vector<double> costs;
+  std::vector<size_t> of_row;
+};
+
+Units units_of(const data::Batch& batch, const Roles& roles, int dp) {
+  const bool by_group = std::ssize(batch.groups) >= 4 * dp;
+  std::vector<model::TokenWork> work;
+  Units units;
+  for (const data::Group& group : batch.groups) {
+    const int64_t prompt_tokens = roles.bodies.num_prompt_tokens(group);
+    for (const data::Sample& sample : group.samples) {
+      const bool first = !by_group || &sample == &group.samples.front();
+      if (first) work.emplace_back();
+      work.back().add(prompt_tokens + roles.bodies.num_tokens(sample.id), first ? 0 : prompt_tokens);
+      units.of_row.push_back(work.size() - 1);
+    }
+  }
+  for (const model::TokenWork& each : work) units.costs.push_back(model::training_flops(roles.actor.config(), each));
+  return units;
+}
+
+// Which data-parallel rank trains which row is the same computation on every rank, from lengths alone.
+void deal_rows(StepData& step, const Roles& roles) {
+  const policy::Ranks& ranks = roles.parts.ranks;
+  const Units units = units_of(step.batch, roles, ranks.train_layout.dp);
+  const std::vector<int> owner = train::balance(units.costs, ranks.train_layout.dp);
+  for (size_t i = 0; i < units.of_row.size(); ++i) {
+    step.owners.push_back(owner[units.of_row[i]]);
+    if (step.owners.back() == ranks.train_dp_rank()) step.mine.push_back(i);
+  }
+  const int64_t moved = roles.bodies.deal(step.batch.groups, step.owners, config::scores_in_stage(roles.parts.config));
+  roles.parts.recorder.set("throughput/moved_bytes", static_cast<double>(moved));
+}
+
+// Rows in the order groups, then samples. Those of other ranks stay empty.
+void make_rows(StepData& step, const Roles& roles) {
+  const config::ScheduleOptions& o = roles.parts.config.schedule;
+  for (const data::Group& group : step.batch.groups)
+    for (const data::Sample& sample : group.samples) {
+      train::Row& row = step.rows.emplace_back();
+      if (step.owners[step.rows.size() - 1] != roles.parts.ranks.train_dp_rank()) continue;
+      const BatchRows::Body body = roles.bodies.body(sample.id);
+      row.prompt = roles.bodies.prompt(group);
+      row.response = body.response;
+      row.behavior = body.logprobs;
+      if (o.routing_replay) row.routes = routes_of(sample, group, roles);
+      row.fresh = roles.source.samples_are_own() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
+      const bool takes_behavior = o.old_logprobs == "rollout" || (o.old_logprobs == "auto" && !row.fresh);
+      if (takes_behavior) row.old.assign(row.behavior.begin(), row.behavior.end());
+    }
+}
+
+bool take_batch(StepData& step, const Roles& roles) {
+  std::optional<data::Batch> batch = roles.source.next_batch(step.id, step.before);
+  if (!batch) return false;
+  step.batch = std::move(*batch);
+  deal_rows(step, roles);
+  make_rows(step, roles);
+  return true;
+}
+
+std::vector<train::Row> rows_of(const StepData& step) {
+  std::vector<train::Row> rows;
+  for (size_t i : step.mine) rows.push_back(step.rows[i]);
+  return rows;
+}
+
+void reward_scores(StepData& step, const Roles& roles) {
+  std::vector<reward::Answer> answers;
+  size_t row = 0;
+  for (const data::Group& head : step.batch.groups) {
+    data::Group group{head.id, roles.prompts.at_position(value(head.id)), head.version, {}};
+    for (data::Sample sample : head.samples) {
+      if (!std::ranges::binary_search(step.mine, row++)) continue;
+      sample.text = roles.bodies.text(sample.id);
+      answers.push_back(reward::answer_of(group, sample));
+    }
+  }
+  policy::set_scores(step.batch.groups, model_scores(roles, row, step.mine, answers));
+}
+
+void reference_logprobs(StepData& step, const Roles& roles) {
+  std::vector<train::Row> rows = rows_of(step);
+  for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
+  const config::RunConfig& config = roles.parts.config;
+  const model::ModelOnRank& model = roles.reference ? *roles.reference : roles.actor.train_model();
+  auto scored = train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows,
+                             config.rollout.sampling.temperature, config.train.reference_micro_batch_tokens);
+  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
+}
+
+void old_logprobs(StepData& step, const Roles& roles) {
+  const model::ModelOnRank& model = roles.actor.train_model();
+  const config::RunConfig& config = roles.parts.config;
+  auto scored = train::score(model.decoder(), model.parameters(), rows_of(step), config.rollout.sampling.temperature,
+                             config.train.logprob_micro_batch_tokens);
+  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].old = std::move(scored[i]);
+}
+
+void advantages(StepData& step, const Roles& roles) {
+  std::vector<double> scores;
+  std::vector<int64_t> groups;
+  for (const data::Group& group : step.batch.groups)
+    for (const data::Sample& sample : group.samples) {
+      if (!std::isfinite(sample.score))
+        throw UserError("reward", join_text("the score of a sample of group ", value(group.id), " is ", sample.score), "a finite number");
+      scores.push_back(sample.score);
+      groups.push_back(value(group.id));
+    }
+  step.advantages = algo::group_advantages(scores, groups, roles.algorithm);
+  for (size_t i = 0; i < step.rows.size(); ++i) step.rows[i].advantage = step.advantages[i];
+}
+
+void update(StepData& step, const Roles& roles) {
+  const config::RunConfig& config = roles.parts.config;
+  const double lr = train::learning_rate(config.train, value(step.id), config.run.steps);
+  step.report = roles.actor.trainer().policy_step(rows_of(step), roles.algorithm, config.rollout.sampling.temperature, lr);
+  roles.parts.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
+}
+
+void meet(StepData& step, const Roles& roles) {
+  const double begin = now_s();
+  roles.source.meet();
+  step.logprobs.resize(step.rows.size());
+  for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
+  step.logprobs = roles.bodies.collect(step.batch.groups, step.owners, std::move(step.logprobs));
+  roles.parts.recorder.add("time/wait_s", now_s() - begin);
+}
+
+void commit(const StepData& step, const Roles& roles) {
+  const std::vector<data::GroupId> evicted = roles.source.commit(step.id, step.after());
+  if (roles.store) roles.store->append_dropped(step.id, evicted);
+}
+
+}  // namespace
+
+std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine,
+                                 std::span<const reward::Answer> answers) {
+  std::vector<std::vector<float>> rows(num_samples);
+  if (roles.staged_reward) {
+    std::vector<std::vector<float>> scored = roles.staged_reward->score(answers, roles.parts.config.train.reference_micro_batch_tokens);
+    for (size_t i = 0; i < mine.size(); ++i) rows[mine[i]] = std::move(scored[i]);
+  }
+  comm::exchange_rows(roles.parts.ranks.world, rows, roles.parts.ranks.speaks_for_train());
+  std::vector<double> scores;
+  for (const std::vector<float>& row : rows) scores.push_back(row.at(0));
+  return scores;
+}
+
+void switch_weights(const Roles& roles, data::PolicyVersion version) {
+  const model::ModelParameters* parameters = roles.parts.ranks.rolls_out() ? &roles.actor.rollout_model().parameters() : nullptr;
+  roles.source.switch_weights([&] { roles.actor.send_weights(); }, {parameters, version});
+}
+
+bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) {
+  switch (stage.kind) {
+    case planner::StageKind::kRollout:
+    case planner::StageKind::kReplay: return take_batch(step, roles);
+    case planner::StageKind::kReward: reward_scores(step, roles); break;
+    case planner::StageKind::kReference: reference_logprobs(step, roles); break;
+    case planner::StageKind::kOldLogprob: old_logprobs(step, roles); break;
+    case planner::StageKind::kAdvantage: advantages(step, roles); break;
+    case planner::StageKind::kUpdate: update(step, roles); break;
+    case planner::StageKind::kAhead: roles.source.run_ahead(); break;
+    case planner::StageKind::kMeet: meet(step, roles); break;
+    case planner::StageKind::kSwitch:
+      commit(step, roles);
+      switch_weights(roles, step.after());
+      break;
+  }
+  return true;
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the stages of a step do: functions over the data of the step and the roles of the run.
+//
+//   rollout    prompts -> groups -> scores -> queue      until a batch is ready
+//   replay     the batch of an earlier run               instead
+//   reward     scores of a reward model                  placement fully_colocated; else beside generation
+//   reference  log-probabilities under the reference     if the loss has a KL term
+//   advantage  scores -> advantages
+//   train      loss, gradient, one optimizer update
+//   ahead      rollout for the next batch                on other ranks than train, beside it
+//   meet       log-probabilities to rank 0; what ran ahead to all
+//   switch     the update is committed; the new weights go to the rollout
+
+#include <vector>
+
+#include "tandem/data/sample_store.h"
+#include "tandem/planner/schedule.h"
+#include "tandem/policy/actor.h"
+#include "tandem/policy/staged_reward.h"
+#include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/sample_source.h"
+#include "tandem/serve/prompt_stream.h"
+
+namespace tandem::algo {
+struct Algorithm;
+}
+
+namespace tandem::runtime {
+
+/// Everything about the samples of one step, between the stages.
+struct StepData {
+  data::StepId id{};
+  data::PolicyVersion before{};                  ///< of the weights that the update starts from
+  double begin_s = 0;
+  data::Batch batch;                             ///< heads: their bodies are in BatchRows
+  std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
+  std::vector<double> advantages;                ///< one per sample, where this rank trains
+  std::vector<int> owners;                       ///< the data-parallel rank that trains a row
+  std::vector<size_t> mine;                      ///< rows this one trains
+  train::StepReport report;
+  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update; on rank 0
+
+  data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
+};
+
+/// What stages work with. The run owns all of it.
+struct Roles {
+  const policy::RunParts& parts;
+  const algo::Algorithm& algorithm;
+  policy::Actor& actor;
+  const model::ModelOnRank* reference;        ///< null: the loss needs none, or takes the start under its adapters
+  const policy::StagedReward* staged_reward;  ///< where the schedule has a stage for it, on ranks that train
+  SampleSource& source;
+  BatchRows& bodies;
+  const serve::PromptStream& prompts;
+  data::SampleStore* store;                   ///< on rank 0
+};
+
+/// What a stage reads and fills is planner/schedule.h:Stage. False if the run was asked to stop. Collective over the stage's ranks.
+/// Errors: as run_rl.
+bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
+
+/// The weights of training go to the rollout, which has `version` from then on. Collective.
+void switch_weights(const Roles& roles, data::PolicyVersion version);
+
+/// The reward model's scores of all samples in order, on all ranks; this one asks it about `answers`, which are `mine`. Collective.
+std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine,
+                                 std::span<const reward::Answer> answers);
+
+}  // namespace tandem::runtime

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/stage/step_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tandem/algo/algorithm.h"
+#include "tandem/base/clock.h"
+
+namespace tandem::runtime {
+namespace {
+
+void record_rewards(monitor::Recorder& recorder, const data::Batch& batch) {
+  double sum = 0, squares = 0, n = 0;
+  std::map<std::string, double> parts;
+  int64_t flat = 0;
+  for (const data::Group& group : batch.groups) {
+    bool all_equal = true;
+    for (const data::Sample& s : group.samples) {
+      sum += s.score, squares += s.score * s.score, n += 1;
+      all_equal &= s.score == group.samples.front().score;
+      for (const auto& [name, score] : s.parts) parts[name] += score;
+    }
+    flat += all_equal;
+  }
+  recorder.set("reward/mean", sum / n);
+  recorder.set("reward/std", std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
+  for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
+  recorder.set("data/groups_without_signal", static_cast<double>(flat));
+}
+
+void record_lengths(monitor::Recorder& recorder, const data::Batch& batch, const BatchRows& bodies) {
+  double tokens = 0, n = 0, most = 0, truncated = 0, prompt_tokens = 0, lag_sum = 0, lag_max = 0;
+  std::map<int64_t, int64_t> histogram;
+  for (const data::Group& group : batch.groups) {
+    const auto lag = data::lag(group, batch.version);
+    lag_sum += static_cast<double>(lag), lag_max = std::max(lag_max, static_cast<double>(lag));
+    ++histogram[lag];
+    for (const data::Sample& s : group.samples) {
+      const auto length = static_cast<double>(bodies.num_tokens(s.id));
+      tokens += length, n += 1, most = std::max(most, length), truncated += s.finish == data::FinishReason::kLength;
+      prompt_tokens += static_cast<double>(bodies.num_prompt_tokens(group));
+    }
+  }
+  recorder.set("data/response_tokens_mean", tokens / n);
+  recorder.set("data/response_tokens_max", most);
+  recorder.set("data/prompt_tokens_mean", prompt_tokens / n);
+  recorder.set("data/truncated_fraction", truncated / n);
+  recorder.set("staleness/lag_mean", lag_sum / static_cast<double>(batch.groups.size()));
+  recorder.set("staleness/lag_max", lag_max);
+  for (const auto& [lag, groups] : histogram) recorder.set("staleness/lag_" + std::to_string(lag), static_cast<double>(groups));
+}
+
+void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool has_reference) {
+  recorder.set("actor/loss", r.loss);
+  recorder.set("actor/grad_norm", r.grad_norm);
+  recorder.set("actor/lr", r.lr);
+  recorder.set("actor/entropy", r.entropy);
+  recorder.set("actor/clip_fraction", r.clip_fraction);
+  if (r.router_load_max) recorder.set("actor/router_load_max", *r.router_load_max);
+  if (r.router_balance) recorder.set("actor/router_balance_loss", *r.router_balance);
+  if (r.router_z) recorder.set("actor/router_z_loss", *r.router_z);
+  if (has_reference) recorder.set("actor/kl_ref", r.kl_ref);
+  if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
+  recorder.set("actor/ratio_max", r.ratio_max);
+}
+
+}  // namespace
+
+void record_step(const StepData& step, const Roles& roles) {
+  monitor::Recorder& recorder = roles.parts.recorder;
+  record_rewards(recorder, step.batch);
+  record_lengths(recorder, step.batch, roles.bodies);
+  record_update(recorder, step.report, roles.algorithm.needs_reference());
+  if (roles.store) {
+    const data::Batch batch{step.id, step.batch.version, roles.bodies.complete(step.batch.groups)};
+    roles.store->append(batch, step.advantages, step.logprobs);
+  }
+  const double seconds = now_s() - step.begin_s;
+  recorder.set("policy_version", static_cast<double>(value(step.after())));
+  recorder.set("time/step_s", seconds);
+  recorder.add("time/wait_s", 0);
+  recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
+  recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
+  recorder.set("data/computed_tokens", step.report.computed_tokens);
+  roles.source.record(recorder);
+}
+
+}  // namespace tandem::runtime

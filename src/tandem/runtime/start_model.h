@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The model a run starts from: a given directory, or a small random one made for the recipe.
+
+#include <string>
+
+#include "tandem/config/config.h"
+
+namespace tandem::runtime {
+
+/// Writes a random Hugging Face directory of the recipe's shape with a character tokenizer for additions.
+/// Errors: UserError for sizes that do not fit each other; PeerError if it cannot be written.
+void write_random_model(const std::string& dir, const config::ModelOptions& options, int64_t seed);
+
+}  // namespace tandem::runtime

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/serve/answers.h"
+
+#include <map>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/reward/scorer.h"
+#include "tandem/rollout/group_assembly.h"
+#include "tandem/serve/response_text.h"
+
+namespace tandem::serve {
+
+int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit) {
+  monitor::Recorder recorder;
+  const model::ModelConfig& config = r.decoder.config();
+  int64_t longest = 1;
+  for (const data::Prompt& p : prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(p.ids.size()));
+  const int64_t num_tokens = r.tokenizer ? std::min(r.tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
+  std::unique_ptr<rollout::Engine> own;
+  if (!r.idle_engine) {
+    own = std::make_unique<rollout::Engine>(r.engine, rollout::EngineSetup{r.decoder, r.arena, recorder, num_tokens,
+                                                                           std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
+    own->switch_weights(r.parameters, data::PolicyVersion{0});
+  }
+  rollout::Engine& engine = own ? *own : *r.idle_engine;
+  rollout::GroupAssembly groups(engine);
+  const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, r.stop);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    rollout::GroupRequest request;
+    request.group.id = data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride};
+    request.group.prompt = std::move(prompts[i]);
+    request.num_samples = r.n;
+    request.first_sample = value(data::sample_id(request.group.id, r.n, 0));
+    request.sampling = r.sampling;
+    request.seed = r.seed;
+    request.stop_ids = stop_ids(config.eos_ids, r.tokenizer);
+    request.make_stop_matcher = stops;
+    groups.admit(std::move(request));
+  }
+  int64_t tokens = 0, next = r.first_group;
+  std::map<int64_t, data::Group> done;
+  while (engine.must_step()) {
+    if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
+    engine.step();
+    for (data::Group& group : groups.finished()) {
+      for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
+      if (r.tokenizer) fill_text(group, *r.tokenizer, r.stop);
+      done.emplace(value(group.id), std::move(group));
+    }
+    for (auto it = done.find(next); it != done.end(); it = done.find(next += r.group_stride)) {
+      emit(std::move(it->second));
+      done.erase(it);
+    }
+  }
+  return tokens;
+}
+
+Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
+                        const std::function<void(const data::Group&)>& graded) {
+  Graded all;
+  const auto take = [&](data::Group&& group) {
+    if (graded) graded(group);
+    all.groups.push_back(std::move(group));
+  };
+  std::optional<reward::Scorer> scorer;
+  if (grading.rule) scorer.emplace(*grading.rule, grading.workers);
+  const double begin = now_s();
+  const int64_t tokens = answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
+    if (!scorer) return take(std::move(group));
+    scorer->submit(std::move(group));
+    while (auto next = scorer->collect(Deadline::after_s(0))) take(std::move(*next));
+  });
+  all.tokens_per_s = static_cast<double>(tokens) / std::max(1e-9, now_s() - begin);
+  if (scorer)
+    for (data::Group& group : scorer->collect_all(grading.timeout_s)) take(std::move(group));
+  return all;
+}
+
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups) {
+  std::vector<data::EvalAnswer> answers;
+  for (const data::Group& group : groups)
+    for (const data::Sample& s : group.samples)
+      answers.push_back({group.prompt.row, group.prompt.text, group.prompt.answer, s.text, s.score});
+  return answers;
+}
+
+EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
+  EvalSummary s;
+  double right = 0, answers = 0, solved = 0, scores = 0;
+  for (const data::Group& group : groups) {
+    bool any = false;
+    for (const data::Sample& sample : group.samples) {
+      const bool ok = sample.score >= right_at;
+      right += ok, answers += 1, scores += sample.score;
+      any |= ok;
+    }
+    solved += any;
+  }
+  s.num_problems = static_cast<int64_t>(groups.size());
+  if (answers > 0) s.mean_score = scores / answers, s.accuracy = right / answers, s.pass_at_k = solved / static_cast<double>(groups.size());
+  return s;
+}
+
+}  // namespace tandem::serve

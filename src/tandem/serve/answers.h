@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Answers to held-out problems under given weights, graded.
+
+#include <functional>
+#include <vector>
+
+#include "tandem/base/error.h"
+#include "tandem/data/sample_store.h"
+#include "tandem/reward/rule.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/serve/prompt_stream.h"
+
+namespace tandem::serve {
+
+struct EvalSummary {
+  double accuracy = 0;         ///< mean over all answers
+  double pass_at_k = 0;        ///< share of problems with a right answer among its n
+  int64_t num_problems = 0;
+  double tokens_per_s = 0;
+  double mean_score = 0;       ///< over all answers, whatever counts as right
+};
+
+struct AnswerRequest {
+  const model::Decoder& decoder;
+  const model::ModelParameters& parameters;
+  device::Arena& arena;
+  const text::Tokenizer* tokenizer;     ///< null: ids only, no text
+  rollout::Options engine;
+  rollout::Sampling sampling;
+  std::vector<std::string> stop;
+  int64_t n = 1;
+  uint64_t seed = 0;
+  int64_t first_group = 0, group_stride = 1;   ///< group i of this call is number first_group + i * group_stride
+  StopRequested stop_requested;
+  rollout::Engine* idle_engine = nullptr;      ///< with these weights already; null: an engine of its own
+};
+
+/// Runs an engine over the prompts; `emit` gets the groups in order. Returns sampled tokens.
+/// Errors: UserError as Engine::submit; Interrupted if asked to stop.
+int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit);
+
+struct Grading {
+  const reward::Rule* rule = nullptr;  ///< null: answers are not graded here
+  int64_t workers = 1;                 ///< threads that grade beside generation
+  double timeout_s = 3600;             ///< for one group's grade, once all is generated
+};
+
+struct Graded {
+  std::vector<data::Group> groups;
+  double tokens_per_s = 0;             ///< sampled, while they were generated
+};
+/// The same, each group graded beside generation. `graded` hears of each in order.
+/// Errors: as answer_prompts; what the rule throws; PeerError at the timeout.
+Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
+                        const std::function<void(const data::Group&)>& graded = {});
+
+/// As the sample store keeps them.
+std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups);
+
+/// Accuracy and pass@k of scored groups.
+EvalSummary summarize(const std::vector<data::Group>& groups, double right_at);
+
+}  // namespace tandem::serve

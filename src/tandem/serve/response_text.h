@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Text at the end of generation: stop texts while it runs, and the text of a finished response.
+
+#include <string>
+#include <vector>
+
+#include "tandem/rollout/request.h"
+#include "tandem/text/tokenizer.h"
+
+namespace tandem::serve {
+
+/// A factory of matchers for `stops`; empty if there is no stop text. Errors: UserError if there is no tokenizer to read by.
+rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std::vector<std::string> stops);
+
+/// Fills each sample's text, without special tokens and cut before the first stop text. Ids above the tokenizer's are left out.
+void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::vector<std::string>& stops);
+
+/// The ids that end a response: the model's, and the tokenizer's end of text.
+std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer);
+
+}  // namespace tandem::serve

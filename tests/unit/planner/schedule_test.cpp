@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/planner/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "schedules.h"
+#include "tandem/base/error.h"
+
+namespace tandem::planner {
+namespace {
+
+Schedule split_stale() {
+  return schedule_for({placement_of(PlacementKind::kSplit, 2, 2), 2, false, true, true, true, false});
+}
+
+std::string fault_of(const Schedule& schedule) {
+  try {
+    check(schedule);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+Stage& named(Schedule& schedule, const std::string& name) {
+  for (Stage& stage : schedule.stages)
+    if (stage.name == name) return stage;
+  throw std::logic_error("no stage " + name);
+}
+
+int index_of(const Schedule& schedule, const std::string& name) {
+  for (size_t i = 0; i < schedule.stages.size(); ++i)
+    if (schedule.stages[i].name == name) return static_cast<int>(i);
+  throw std::logic_error("no stage " + name);
+}
+
+TEST(Schedule, EveryOneThatARunCanHaveIsValid) {
+  for (const ScheduleNeeds& needs : test::all_needs()) EXPECT_NO_THROW(check(schedule_for(needs)));
+}
+
+TEST(Schedule, ARemovedEdgeIsCaught) {
+  int removed = 0;
+  for (const ScheduleNeeds& needs : test::all_needs()) {
+    const Schedule whole = schedule_for(needs);
+    for (size_t s = 0; s < whole.stages.size(); ++s)
+      for (size_t e = 0; e < whole.stages[s].after.size(); ++e, ++removed) {
+        Schedule cut = whole;
+        cut.stages[s].after.erase(cut.stages[s].after.begin() + static_cast<std::ptrdiff_t>(e));
+        EXPECT_NE(fault_of(cut), "") << to_text(whole) << ": " << whole.stages[s].name << " without edge " << e;
+      }
+  }
+  EXPECT_GT(removed, 1000);
+}
+
+TEST(Schedule, AReversedEdgeIsCaught) {
+  int reversed = 0;
+  for (const ScheduleNeeds& needs : test::all_needs()) {
+    const Schedule whole = schedule_for(needs);
+    for (size_t s = 0; s < whole.stages.size(); ++s)
+      for (size_t e = 0; e < whole.stages[s].after.size(); ++e, ++reversed) {
+        Schedule turned = whole;
+        const After edge = whole.stages[s].after[e];
+        turned.stages[s].after.erase(turned.stages[s].after.begin() + static_cast<std::ptrdiff_t>(e));
+        turned.stages[static_cast<size_t>(edge.stage)].after.push_back({static_cast<int>(s), edge.steps_back});
+        EXPECT_NE(fault_of(turned), "") << to_text(whole) << ": " << whole.stages[s].name << ", edge " << e;
+      }
+  }
+  EXPECT_GT(reversed, 1000);
+}
+
+TEST(Schedule, ACycleIsNamed) {
+  Schedule s = split_stale();
+  named(s, "advantage").after.push_back({index_of(s, "train")});
+  EXPECT_NE(fault_of(s).find("cycle advantage after train after advantage"), std::string::npos) << fault_of(s);
+  Schedule whole_step = split_stale();
+  named(whole_step, "rollout").after[0].steps_back = 0;
+  EXPECT_NE(fault_of(whole_step).find("cycle rollout after switch after meet after train after "), std::string::npos)
+      << fault_of(whole_step);
+}
+
+TEST(Schedule, WhatReadsWhatNobodyFillsStarves) {
+  Schedule s = split_stale();
+  named(s, "reward").fills.clear();
+  EXPECT_NE(fault_of(s).find("advantage starves: it reads scores, and no stage fills them"), std::string::npos) << fault_of(s);
+}
+
+TEST(Schedule, RolloutMayNotRunFurtherAheadThanTheStalenessSays) {
+  Schedule s = split_stale();
+  named(s, "rollout").after[0].steps_back = 3;
+  EXPECT_EQ(fault_of(s), "");
+  named(s, "rollout").after[0].steps_back = 4;
+  EXPECT_NE(fault_of(s).find("rollout may run 3 versions ahead, and the staleness is 2"), std::string::npos) << fault_of(s);
+}
+
+TEST(Schedule, AtStalenessZeroNothingRunsAhead) {
+  Schedule s = split_stale();
+  s.staleness = 0;
+  EXPECT_NE(fault_of(s).find("at staleness 0 nothing may be generated ahead"), std::string::npos) << fault_of(s);
+}
+
+TEST(Schedule, AnEdgeBetweenRanksThatNeverMeetIsRefused) {
+  Schedule s = split_stale();
+  named(s, "ahead").after.push_back({index_of(s, "reference")});
+  EXPECT_NE(fault_of(s).find("ahead comes after reference, and none of its ranks hears"), std::string::npos) << fault_of(s);
+}
+
+TEST(Schedule, OnlySplitRanksGenerateWhileOthersTrain) {
+  for (const ScheduleNeeds& needs : test::all_needs()) {
+    const bool ahead = needs.placement.is_split() && needs.staleness > 0 && !needs.replay;
+    EXPECT_EQ(schedule_for(needs).has(StageKind::kAhead), ahead);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::planner
