@@ -148,7 +148,8 @@ void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
   const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
-  for (const data::Group& group : parts_.bodies.exchange(parts_.ranks.world, std::exchange(ahead_, {}), parts_.ranks.speaks_for_rollout())) {
+  const bool speaks = parts_.ranks.speaks_for_rollout();
+  for (const data::Group& group : parts_.bodies.exchange(parts_.ranks.world, std::exchange(ahead_, {}), speaks)) {
     ++num_ahead_;
     if (!engine_) queue_.put(group);
   }
