@@ -27,10 +27,10 @@ Request request_of(const GroupRequest& group, int64_t index) {
 void GroupAssembly::admit(GroupRequest request) {
   const std::vector<int64_t>& each = request.max_new_tokens;
   TANDEM_CHECK(each.empty() || std::ssize(each) == request.num_samples, each.size(), " lengths for ", request.num_samples, " samples");
-  TANDEM_CHECK(!groups_.contains(request.group.id), "group ", value(request.group.id), " is under way");
   Request longest = request_of(request, 0);
   if (!each.empty()) longest.sampling.max_new_tokens = *std::ranges::max_element(each);
   engine_.check(longest);  // all of the group or nothing
+  TANDEM_CHECK(!groups_.contains(request.group.id), "group ", value(request.group.id), " is under way");
   Open open;
   for (int64_t i = 0; i < request.num_samples; ++i) {
     const SequenceId id = engine_.submit(request_of(request, i));

@@ -253,8 +253,9 @@ std::vector<SequenceId> Scheduler::switch_version(PolicyVersion version) {
   while (reclaim(restarted)) {}
   for (Sequence* s : running_) {
     announced_.withdraw(*s);
+    if (s->has_token() && !s->starts) continue;
+    blocks_.release(*s);  // what it has was found, or led to no token
     if (s->has_token()) continue;
-    blocks_.release(*s);
     s->num_run = 0;
     announced_.announce(*s, options_.kv_block_tokens);
     restarted.push_back(s->id);
