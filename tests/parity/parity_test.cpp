@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"

@@ -8,10 +8,10 @@
 namespace tandem::comm {
 namespace {
 
-constexpr double kDeadlineS = 60;
+constexpr double kSkewDeadlineS = 60;
 
 TEST(StartSkew, ClocksThatDifferAreBroughtTogether) {
-  run_local(3, kDeadlineS, [](Group& world) {
+  run_local(3, kSkewDeadlineS, [](Group& world) {
     const double ahead_s = 1000.0 * world.rank();
     const double offset_s = measured_clock_offset_s(world, [&] { return now_s() + ahead_s; });
     EXPECT_NEAR(offset_s, -ahead_s, 0.5) << "of rank " << world.rank();
@@ -20,7 +20,7 @@ TEST(StartSkew, ClocksThatDifferAreBroughtTogether) {
 }
 
 TEST(StartSkew, IsTheTimeBetweenTheFirstAndTheLastRankByStage) {
-  run_local(3, kDeadlineS, [](Group& world) {
+  run_local(3, kSkewDeadlineS, [](Group& world) {
     const std::vector<double> rollout_s = {5.0, 5.25, 4.5}, train_s = {7.0, 7.0, 7.125};
     const auto me = static_cast<size_t>(world.rank());
     StartSkew skew(world);

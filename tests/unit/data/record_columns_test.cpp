@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 const std::string kRows = std::string(TANDEM_SOURCE_DIR) + "/tests/fixtures/data/rows.parquet";
 
-std::string file_with(const std::string& name, const std::string& content) {
+std::string record_file(const std::string& name, const std::string& content) {
   static const test::TemporaryFolder folder("record_columns_");
   std::ofstream(folder / name, std::ios::binary) << content;
   return folder / name;
@@ -99,7 +99,7 @@ TEST(Parquet, OtherColumnsAreKeptForRewardsAsTheOptionSays) {
 TEST(Records, RowsMayHaveNoAnswer) {
   Options options;
   options.answer_column = kNoAnswer;
-  const std::string path = file_with("bare.jsonl", R"({"question": "q", "words": ["a"]})");
+  const std::string path = record_file("bare.jsonl", R"({"question": "q", "words": ["a"]})");
   EXPECT_EQ(open_records(path, options, 0)->at(0).answer, "");
   EXPECT_EQ(open_records(path, options, 0)->at(0).columns, R"({"words":["a"]})");
   options.answer_column = "answer";
@@ -110,15 +110,15 @@ TEST(Parquet, BrokenFilesAreRefused) {
   std::ifstream in(kRows, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   const auto refused = [](const std::string& path) { return error_of([&] { open_records(path, verl(), 0); }); };
-  EXPECT_TRUE(says(refused(file_with("a.parquet", "")), "is no readable Parquet file"));
-  EXPECT_TRUE(says(refused(file_with("b.parquet", bytes.substr(0, bytes.size() / 2))), "is no readable Parquet file"));
+  EXPECT_TRUE(says(refused(record_file("a.parquet", "")), "is no readable Parquet file"));
+  EXPECT_TRUE(says(refused(record_file("b.parquet", bytes.substr(0, bytes.size() / 2))), "is no readable Parquet file"));
   EXPECT_TRUE(says(refused("nowhere.parquet"), "cannot be read"));
   // A byte changed anywhere: an error or other rows, but no crash.
   int num_refused = 0;
   for (size_t at = 0; at < bytes.size(); at += 7) {
     std::string broken = bytes;
     broken[at] = static_cast<char>(~broken[at]);
-    num_refused += refused(file_with("c.parquet", broken)).empty() ? 0 : 1;
+    num_refused += refused(record_file("c.parquet", broken)).empty() ? 0 : 1;
   }
   EXPECT_GT(num_refused, 0);
 }
@@ -128,14 +128,14 @@ TEST(Messages, TheLastOfTheAssistantIsTheAnswerWhereNoColumnHoldsIt) {
   options.prompt_column = "messages";
   options.answer_column = "";
   const std::string row = R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
-  const auto source = open_records(file_with("m.jsonl", row), options, 0);
+  const auto source = open_records(record_file("m.jsonl", row), options, 0);
   EXPECT_EQ(source->at(0).messages, R"({"messages":[{"role":"user","content":"q"}]})");
   EXPECT_EQ(source->at(0).answer, "a");
   const std::string open_end = R"({"messages": [{"role": "user", "content": "q"}]})";
-  EXPECT_TRUE(says(error_of([&] { open_records(file_with("n.jsonl", open_end), options, 0); }), "n.jsonl:1: field `messages`"));
+  EXPECT_TRUE(says(error_of([&] { open_records(record_file("n.jsonl", open_end), options, 0); }), "n.jsonl:1: field `messages`"));
   options.answer_column = "answer";
   const std::string no_role = R"({"messages": [{"content": "q"}], "answer": 1})";
-  EXPECT_TRUE(says(error_of([&] { open_records(file_with("o.jsonl", no_role), options, 0); }), "expected a text, or messages"));
+  EXPECT_TRUE(says(error_of([&] { open_records(record_file("o.jsonl", no_role), options, 0); }), "expected a text, or messages"));
 }
 
 TEST(Messages, AQuestionBecomesTheMessageOfAUser) {
@@ -144,7 +144,7 @@ TEST(Messages, AQuestionBecomesTheMessageOfAUser) {
   options.system_message = "Be brief.";
   options.prompt_template = "{prompt} Think.";
   options.tools_column = "tools";
-  const auto source = open_records(file_with("c.jsonl", R"({"question": "q", "answer": "a", "tools": [{"name": "f"}]})"), options, 0);
+  const auto source = open_records(record_file("c.jsonl", R"({"question": "q", "answer": "a", "tools": [{"name": "f"}]})"), options, 0);
   EXPECT_EQ(source->at(0).messages,
             R"({"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"q Think."}],"tools":[{"name":"f"}]})");
 }
@@ -154,7 +154,7 @@ TEST(Messages, ToolsAreAListOrItsText) {
   options.as_chat = true;
   options.tools_column = "tools";
   const auto first = [&](const std::string& tools) {
-    return open_records(file_with("t.jsonl", R"({"question": "q", "answer": "a", "tools": )" + tools + "}"), options, 0)->at(0).messages;
+    return open_records(record_file("t.jsonl", R"({"question": "q", "answer": "a", "tools": )" + tools + "}"), options, 0)->at(0).messages;
   };
   EXPECT_TRUE(says(first(R"("[{\"name\": \"f\"}]")"), R"("tools":[{"name":"f"}])"));
   EXPECT_TRUE(says(first("null"), R"("tools":null)"));
@@ -167,7 +167,7 @@ TEST(Messages, ARoleThatIsNoTextIsNamed) {
   options.prompt_column = "messages";
   options.answer_column = "";
   const std::string row = R"({"messages": [{"role": "user", "content": "q"}, {"role": 3, "content": "a"}]})";
-  EXPECT_TRUE(says(error_of([&] { open_records(file_with("r.jsonl", row), options, 0); }), "r.jsonl:1: field `messages`"));
+  EXPECT_TRUE(says(error_of([&] { open_records(record_file("r.jsonl", row), options, 0); }), "r.jsonl:1: field `messages`"));
 }
 
 TEST(Mix, EachPartGetsItsShareOfEveryStretch) {

@@ -10,31 +10,31 @@
 namespace tandem::device {
 namespace {
 
-constexpr int64_t kElements = 100'000;
+constexpr int64_t kSwapped = 100'000;
 
-at::Tensor numbers() { return at::arange(kElements, at::kFloat); }
+at::Tensor numbers() { return at::arange(kSwapped, at::kFloat); }
 
 TEST(Swappable, LeavesForTheHostAndComesBackWithItsContents) {
   Arena device("device"), host("host");
-  Swappable state({device, "optimizer", &host, Keep::kContents}, kElements, at::kFloat);
+  Swappable state({device, "optimizer", &host, Keep::kContents}, kSwapped, at::kFloat);
   const at::Tensor view = state.tensor().narrow(0, 10, 10);
   state.tensor().copy_(numbers());
-  EXPECT_EQ(state.leave(), kElements * 4);
+  EXPECT_EQ(state.leave(), kSwapped * 4);
   EXPECT_TRUE(state.is_away());
   EXPECT_EQ(device.bytes(), 0);
-  EXPECT_EQ(host.by_owner().at("optimizer"), kElements * 4);
+  EXPECT_EQ(host.by_owner().at("optimizer"), kSwapped * 4);
   EXPECT_TRUE(at::equal(state.contents(), numbers())) << "read where it is";
-  EXPECT_EQ(state.come_back(), kElements * 4);
+  EXPECT_EQ(state.come_back(), kSwapped * 4);
   EXPECT_TRUE(at::equal(state.tensor(), numbers()));
   view.fill_(-1);
   state.leave();
-  EXPECT_EQ(host.peak_bytes(), kElements * 4) << "the copy's memory is used again";
+  EXPECT_EQ(host.peak_bytes(), kSwapped * 4) << "the copy's memory is used again";
   EXPECT_EQ(state.contents()[10].item<float>(), -1) << "what changed on the device is what the host has";
 }
 
 TEST(Swappable, WhatIsAwayOrPresentAlreadyIsNotCopiedAgain) {
   Arena device("device"), host("host");
-  Swappable state({device, "optimizer", &host, Keep::kContents}, kElements, at::kFloat);
+  Swappable state({device, "optimizer", &host, Keep::kContents}, kSwapped, at::kFloat);
   EXPECT_EQ(state.come_back(), 0);
   state.leave();
   EXPECT_EQ(state.leave(), 0);
@@ -42,17 +42,17 @@ TEST(Swappable, WhatIsAwayOrPresentAlreadyIsNotCopiedAgain) {
 
 TEST(Swappable, AnOriginalIsCopiedOnce) {
   Arena device("device"), host("host");
-  Swappable reference({device, "reference_weights", &host, Keep::kOriginal}, kElements, at::kFloat);
+  Swappable reference({device, "reference_weights", &host, Keep::kOriginal}, kSwapped, at::kFloat);
   reference.tensor().copy_(numbers());
-  EXPECT_EQ(reference.leave(), kElements * 4);
-  EXPECT_EQ(reference.come_back(), kElements * 4);
+  EXPECT_EQ(reference.leave(), kSwapped * 4);
+  EXPECT_EQ(reference.come_back(), kSwapped * 4);
   EXPECT_EQ(reference.leave(), 0) << "the host still has it";
   EXPECT_TRUE(at::equal(reference.contents(), numbers()));
 }
 
 TEST(Swappable, WhereNothingIsKeptZerosComeBackAndNoHostIsNeeded) {
   Arena device("device");
-  Swappable grads({device, "gradients", nullptr, Keep::kNothing}, kElements, at::kFloat);
+  Swappable grads({device, "gradients", nullptr, Keep::kNothing}, kSwapped, at::kFloat);
   grads.tensor().fill_(2);
   EXPECT_EQ(grads.leave(), 0);
   EXPECT_EQ(device.bytes(), 0);
@@ -62,7 +62,7 @@ TEST(Swappable, WhereNothingIsKeptZerosComeBackAndNoHostIsNeeded) {
 
 TEST(Swappable, ChunksGoOneByOneAndTheDeviceNeverHoldsMore) {
   Arena device("device"), host("host");
-  Swappable weights({device, "weights", &host, Keep::kContents}, kElements, at::kBFloat16);
+  Swappable weights({device, "weights", &host, Keep::kContents}, kSwapped, at::kBFloat16);
   weights.tensor().copy_(numbers());
   const at::Tensor before = weights.tensor().clone();
   const auto [first, last] = weights.chunks_of(40'000, 40'001);
@@ -74,7 +74,7 @@ TEST(Swappable, ChunksGoOneByOneAndTheDeviceNeverHoldsMore) {
   EXPECT_TRUE(at::equal(weights.contents(), before));
   for (int64_t chunk = weights.num_chunks() - 1; chunk >= 0; --chunk) weights.come_back(chunk, chunk + 1);
   EXPECT_TRUE(at::equal(weights.tensor(), before));
-  EXPECT_EQ(device.peak_bytes(), kElements * 2);
+  EXPECT_EQ(device.peak_bytes(), kSwapped * 2);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 using test::num_tokens;
 using test::random_trees;
 
-constexpr uint64_t kSeed = 20261122;
+constexpr uint64_t kShareSeed = 20261122;
 
 // By token, the keys it sees, counted one by one.
 std::vector<int64_t> cells_by_token(const Trees& trees) {
@@ -64,8 +64,8 @@ Load load_of(const ContextShare& share, const Trees& trees) {
 
 TEST(ContextShare, RanksAreLevelInTokensAndCellsWithinTheStatedBounds) {
   for (uint64_t trial = 0; trial < 300; ++trial) {
-    SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial);
-    RandomStream random(kSeed, trial);
+    SCOPED_TRACE(testing::Message() << "seed " << kShareSeed << " stream " << trial);
+    RandomStream random(kShareSeed, trial);
     const Trees trees = random_trees(random, trial % 3 == 0 ? 40 : 3000);
     const int ranks = 1 + static_cast<int>(random.below(8));
     const Load load = load_of(context_share(trees, ranks), trees);
@@ -96,7 +96,7 @@ TEST(ContextShare, OneLongSequenceIsCutIntoEqualFrontsAndBacks) {
 }
 
 TEST(ContextShare, ABatchOfGroupsIsLevelWithinThreePercent) {
-  RandomStream random(kSeed, 1000);
+  RandomStream random(kShareSeed, 1000);
   Trees trees;
   int64_t begin = 0;
   for (int group = 0; group < 4; ++group) {

@@ -10,7 +10,7 @@ namespace {
 
 using test::random_tensor;
 
-double worst(const at::Tensor& got, const at::Tensor& want) {
+double worst_norm(const at::Tensor& got, const at::Tensor& want) {
   return (got.to(at::kDouble) - want).abs().max().item<double>() / want.abs().max().item<double>();
 }
 
@@ -36,11 +36,11 @@ TEST(HeadNorm, AgreesWithTheFormulaAndLeavesValuesAlone) {
     p.value = norms;
     p.grad = at::ones({2 * D}, at::kFloat);
     const at::Tensor out = head_norm(leaf, p, 1e-6, shape);
-    EXPECT_LE(worst(out.detach(), want.detach()), bound);
+    EXPECT_LE(worst_norm(out.detach(), want.detach()), bound);
     EXPECT_TRUE(at::equal(out.detach().narrow(1, heads * D, shape.num_kv_heads * D), qkv.narrow(1, heads * D, shape.num_kv_heads * D)));
     out.backward(d);
-    EXPECT_LE(worst(leaf.grad(), x.grad()), bound);
-    EXPECT_LE(worst(p.grad - 1, w.grad()), bound);
+    EXPECT_LE(worst_norm(leaf.grad(), x.grad()), bound);
+    EXPECT_LE(worst_norm(p.grad - 1, w.grad()), bound);
   }
 }
 

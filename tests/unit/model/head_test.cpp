@@ -20,7 +20,7 @@ at::Tensor random_targets(int64_t rows, int64_t vocabulary) {
   return t;
 }
 
-void check(c10::ScalarType dtype, double temperature) {
+void check_head(c10::ScalarType dtype, double temperature) {
   const int64_t R = 150, H = 24, V = 4099;  // 4099 columns: chunks of about a thousand rows would hold all; see the next test for many
   const Gemm gemm(dtype, false);
   const double bound = dtype == at::kFloat ? 2e-5 : 0.03;
@@ -49,13 +49,13 @@ void check(c10::ScalarType dtype, double temperature) {
 }
 
 TEST(Head, LogprobsEntropyAndGradientsAreThoseOfTheFormulaInFloat32) {
-  check(at::kFloat, 1.0);
-  check(at::kFloat, 0.7);
+  check_head(at::kFloat, 1.0);
+  check_head(at::kFloat, 0.7);
 }
 
 TEST(Head, LogprobsEntropyAndGradientsAreThoseOfTheFormulaInBfloat16) {
-  check(at::kBFloat16, 1.0);
-  check(at::kBFloat16, 0.7);
+  check_head(at::kBFloat16, 1.0);
+  check_head(at::kBFloat16, 0.7);
 }
 
 int64_t status_kib(const std::string& key) {

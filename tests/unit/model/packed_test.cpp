@@ -16,7 +16,7 @@ using test::worst_of_bound;
 
 at::Tensor double_product(const at::Tensor& x, const at::Tensor& w) { return at::matmul(x.to(at::kDouble), w.to(at::kDouble).t()); }
 
-at::Tensor bound(const at::Tensor& x, const at::Tensor& w, const at::Tensor& want) {
+at::Tensor packed_bound(const at::Tensor& x, const at::Tensor& w, const at::Tensor& want) {
   const double rounded = x.scalar_type() == at::kBFloat16 ? 1.0 / 256 : 0.0;
   return double_product(x.abs(), w.abs()) * 2e-6 + want.abs() * rounded + 1e-9;
 }
@@ -28,7 +28,7 @@ void check_product(int64_t M, int64_t N, int64_t K, c10::ScalarType dtype) {
   if (!packed.defined()) GTEST_SKIP() << "this libtorch cannot pack " << dtype;
   const at::Tensor want = double_product(x, w), got = packed_product(x, packed);
   ASSERT_EQ(got.sizes(), want.sizes());
-  EXPECT_LE(worst_of_bound(got, want, bound(x, w, want)), 1.0);
+  EXPECT_LE(worst_of_bound(got, want, packed_bound(x, w, want)), 1.0);
 }
 
 TEST(Packed, ProductsOfAnyShapeAreRight) {

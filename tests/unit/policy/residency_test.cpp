@@ -55,7 +55,10 @@ class StepTest : public testing::Test {
 
   policy::Residency residency_;
   Diary diary_;
-  planner::Schedule schedule_ = planner::sync_schedule({.reference = true, .old_logprob = true, .reward_stage = true});
+  planner::Schedule schedule_ = planner::schedule_for({.placement = planner::placement_of(planner::PlacementKind::kColocated, 1, 1),
+                                                       .reference = true,
+                                                       .old_logprob = true,
+                                                       .reward_stage = true});
 };
 
 TEST_F(StepTest, NothingLeavesThatTheNextStageWithANeedWouldBringBack) {
@@ -82,7 +85,9 @@ TEST_F(StepTest, ACacheThatNoSwitchMadeIsABug) {
 }
 
 TEST(Schedule, UnderAdaptersTheReferenceNeedsTheWeightsOfTraining) {
-  const auto schedule = planner::sync_schedule({.reference = true, .start_is_reference = true});
+  const auto schedule = planner::schedule_for({.placement = planner::placement_of(planner::PlacementKind::kColocated, 1, 1),
+                                               .reference = true,
+                                               .start_is_reference = true});
   EXPECT_EQ(schedule.stage(StageKind::kReference).needs, std::vector{Resident::kTrainWeights});
   EXPECT_THROW(schedule.stage(StageKind::kReward), InternalError);
 }

@@ -239,7 +239,7 @@ TEST(Sandbox, AMissingPythonIsSaid) {
   }
 }
 
-double grade(const std::string& response, const std::string& gold, const std::string& spec = "code(code_timeout_s=2)") {
+double grade_code(const std::string& response, const std::string& gold, const std::string& spec = "code(code_timeout_s=2)") {
   static std::map<std::string, std::unique_ptr<Rule>> rules;
   auto& rule = rules[spec];
   if (!rule) rule = make_rule(spec);
@@ -250,38 +250,38 @@ std::string fenced(const std::string& source) { return "I think\n```python\n" + 
 
 TEST(CodeRule, ProgramsAreJudgedByWhatTheyPrint) {
   const std::string gold = R"({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"]})";
-  EXPECT_EQ(grade(fenced("print(sum(map(int, input().split())))"), gold), 1);
-  EXPECT_EQ(grade(fenced("print(3)"), gold), 0);
-  EXPECT_EQ(grade(fenced("print(3)"), gold, "code(code_score=share)"), 0.5);
-  EXPECT_EQ(grade("print(sum(map(int, input().split())))", gold), 0) << "no fenced block";
-  EXPECT_EQ(grade(fenced("def broken(:"), gold), 0);
-  EXPECT_EQ(grade(fenced("if __name__ == '__main__':\n    print(sum(map(int, input().split())))"), gold), 1);
-  EXPECT_EQ(grade(fenced("print(1/3)"), R"([{"input": "", "output": "0.3333333", "testtype": "stdin"}])"), 1);
+  EXPECT_EQ(grade_code(fenced("print(sum(map(int, input().split())))"), gold), 1);
+  EXPECT_EQ(grade_code(fenced("print(3)"), gold), 0);
+  EXPECT_EQ(grade_code(fenced("print(3)"), gold, "code(code_score=share)"), 0.5);
+  EXPECT_EQ(grade_code("print(sum(map(int, input().split())))", gold), 0) << "no fenced block";
+  EXPECT_EQ(grade_code(fenced("def broken(:"), gold), 0);
+  EXPECT_EQ(grade_code(fenced("if __name__ == '__main__':\n    print(sum(map(int, input().split())))"), gold), 1);
+  EXPECT_EQ(grade_code(fenced("print(1/3)"), R"([{"input": "", "output": "0.3333333", "testtype": "stdin"}])"), 1);
 }
 
 TEST(CodeRule, FunctionsAreJudgedByWhatTheyReturn) {
   const std::string apps = R"({"inputs": [[[1, 2], 3], [[], 0]], "outputs": [[[1, 2, 3]], [[0]]], "fn_name": "add"})";
-  EXPECT_EQ(grade(fenced("class Solution:\n    def add(self, a, b):\n        return a + [b]"), apps), 1);
-  EXPECT_EQ(grade(fenced("def add(a, b):\n    return tuple(a + [b])"), apps), 1);
-  EXPECT_EQ(grade(fenced("def add(a, b):\n    return a"), apps), 0);
-  EXPECT_EQ(grade(fenced("def other(a, b):\n    return a"), apps), 0);
+  EXPECT_EQ(grade_code(fenced("class Solution:\n    def add(self, a, b):\n        return a + [b]"), apps), 1);
+  EXPECT_EQ(grade_code(fenced("def add(a, b):\n    return tuple(a + [b])"), apps), 1);
+  EXPECT_EQ(grade_code(fenced("def add(a, b):\n    return a"), apps), 0);
+  EXPECT_EQ(grade_code(fenced("def other(a, b):\n    return a"), apps), 0);
   const std::string live = R"([{"input": "[1, 2]\n3", "output": "6.0", "testtype": "functional",
                                "metadata": "{\"func_name\": \"total\"}"}])";
-  EXPECT_EQ(grade(fenced("def total(a, b):\n    print('noise')\n    return sum(a) + b"), live), 1);
+  EXPECT_EQ(grade_code(fenced("def total(a, b):\n    print('noise')\n    return sum(a) + b"), live), 1);
 }
 
 TEST(CodeRule, AssertionsMustAllHold) {
   const std::string gold = R"(["assert double(2) == 4", "assert double(-1) == -2"])";
-  EXPECT_EQ(grade(fenced("def double(x):\n    return 2 * x"), gold), 1);
-  EXPECT_EQ(grade(fenced("def double(x):\n    return x * x"), gold), 0);
-  EXPECT_EQ(grade(fenced("def double(x):\n    return x * x"), gold, "code(code_score=share)"), 0.5);
+  EXPECT_EQ(grade_code(fenced("def double(x):\n    return 2 * x"), gold), 1);
+  EXPECT_EQ(grade_code(fenced("def double(x):\n    return x * x"), gold), 0);
+  EXPECT_EQ(grade_code(fenced("def double(x):\n    return x * x"), gold, "code(code_score=share)"), 0.5);
   const std::string plain = "def check(f):\n    assert f(2) == 4\ncheck(double)\n";
-  EXPECT_EQ(grade(fenced("def double(x):\n    return 2 * x"), plain), 1);
-  EXPECT_EQ(grade(fenced("import os\nos._exit(0)"), plain), 0) << "leaving early passes nothing";
-  EXPECT_EQ(grade(fenced("raise SystemExit(0)"), plain), 0);
-  EXPECT_EQ(grade(fenced("import os\ndef double(x):\n    os._exit(0)"), plain), 0);
-  EXPECT_EQ(grade(fenced("import os\nos.write(4, b'\\n{\"token\": \"x\"}\\n')\nos._exit(0)"), plain), 0);
-  EXPECT_EQ(grade(fenced("import os\nos.write(4, b'\\n')\nos.read(4, 65536)\n"
+  EXPECT_EQ(grade_code(fenced("def double(x):\n    return 2 * x"), plain), 1);
+  EXPECT_EQ(grade_code(fenced("import os\nos._exit(0)"), plain), 0) << "leaving early passes nothing";
+  EXPECT_EQ(grade_code(fenced("raise SystemExit(0)"), plain), 0);
+  EXPECT_EQ(grade_code(fenced("import os\ndef double(x):\n    os._exit(0)"), plain), 0);
+  EXPECT_EQ(grade_code(fenced("import os\nos.write(4, b'\\n{\"token\": \"x\"}\\n')\nos._exit(0)"), plain), 0);
+  EXPECT_EQ(grade_code(fenced("import os\nos.write(4, b'\\n')\nos.read(4, 65536)\n"
                          "left = b'{\"token\":' + b'[' * 100000 + b']' * 100000 + b'}\\n'\n"
                          "while left: left = left[os.write(4, left):]\nos._exit(0)"), plain), 0)
       << "a reply that nests deeper than a stack holds";
@@ -293,14 +293,14 @@ TEST(CodeRule, HostileProgramsScoreZeroAndTheRuleGoesOn) {
        {"while True: pass", "import os\nwhile True: os.fork()", "x = bytearray(10 * 2**30)\nprint('ok')",
         "open('/tmp/x', 'w')\nprint('ok')", "import socket\nsocket.create_connection(('1.1.1.1', 53))\nprint('ok')",
         "while True: print('x' * 10000)"}) {
-    EXPECT_EQ(grade(fenced(body), gold), 0) << body;
-    EXPECT_EQ(grade(fenced("print('ok')"), gold), 1) << "after " << body;
+    EXPECT_EQ(grade_code(fenced(body), gold), 0) << body;
+    EXPECT_EQ(grade_code(fenced("print('ok')"), gold), 1) << "after " << body;
   }
 }
 
 TEST(CodeRule, AGoldWithoutTestsIsAnError) {
   for (const std::string gold : {"", "{}", "[]", "[3]", R"({"inputs": ["a"], "outputs": []})", "7", "null"})
-    EXPECT_THROW(grade(fenced("pass"), gold), UserError) << gold;
+    EXPECT_THROW(grade_code(fenced("pass"), gold), UserError) << gold;
 }
 
 TEST(CodeTests, TheLastBlockCounts) {

@@ -21,7 +21,7 @@ namespace {
 using test::error_of;
 namespace fs = std::filesystem;
 
-constexpr double kDeadline_s = 20;
+constexpr double kRankDeadline_s = 20;
 
 // A rank of a run as far as its files are concerned.
 struct Rank {
@@ -139,7 +139,7 @@ TEST_F(StateFilesTest, TheStartOfTwoRanksIsThatOfBoth) {
   const std::string first = model("first", 1), other = model("other", 2);
   config_.parallel.train_layout = "tp2";
   std::string errors[2];
-  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+  comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank rank(config_, world, run_dir(), first);
     rank.files.save(at_step(1), rank.actor);
     EXPECT_EQ(rank.files.load(rank.actor, true)->step, 1);
@@ -197,7 +197,7 @@ TEST_F(StateFilesTest, AStateOfANewerFormatIsRefusedByName) {
 TEST_F(StateFilesTest, RankZeroChoosesTheCheckpoint) {
   const std::string first = model("first", 1);
   std::optional<RunState> found[2];
-  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+  comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank writer(config_, world, run_dir(), first);
     writer.files.save(at_step(4), writer.actor);
     // To rank 1 the folder looks empty, as a slow network file system may show it.
@@ -257,7 +257,7 @@ TEST_F(StateFilesTest, WithoutRoomToGatherAllRanksSaySo) {
   config_.parallel.train_layout = "tp2";
   config_.memory.host_mib = 1;
   std::string errors[2];
-  comm::run_local(2, kDeadline_s, [&](comm::Group& world) {
+  comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank rank(config_, world, run_dir(), first);
     errors[world.rank()] = error_of<PeerError>([&] { rank.files.save(at_step(1), rank.actor); });
   });

@@ -11,11 +11,11 @@ namespace {
 
 using test::TinyModel;
 
-struct Rows {
+struct LoraRows {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<Row> rows;
 
-  Rows() {
+  LoraRows() {
     RandomStream random(3, 1);
     for (int64_t i = 0; i < 6; ++i) {
       auto& ids = tokens.emplace_back();
@@ -25,11 +25,11 @@ struct Rows {
   }
 };
 
-struct Case {
+struct LoraCase {
   TinyModel model;
   Trainer trainer;
 
-  Case(const model::ModelConfig& config, c10::ScalarType dtype, bool parity, const model::LoraOptions& lora)
+  LoraCase(const model::ModelConfig& config, c10::ScalarType dtype, bool parity, const model::LoraOptions& lora)
       : model(config, dtype, parity, 0.3),
         trainer({}, {model.table, model.decoder, model.values, test::ranks_alone(model),
                      model.arena, lora, 5}) {
@@ -51,14 +51,14 @@ std::vector<model::ModelConfig> configs() {
 }
 
 TEST(Lora, GradientsAreThoseOfTheWholeMatrixProjected) {
-  const Rows batch;
+  const LoraRows batch;
   const model::LoraOptions lora{3, 6};
   for (const model::ModelConfig& config : configs())
     for (bool parity : {false, true}) {
       SCOPED_TRACE(config.family + (parity ? ", parity" : ""));
-      Case adapted(config, at::kFloat, parity, lora);
+      LoraCase adapted(config, at::kFloat, parity, lora);
       adapted.trainer.supervised_step(batch.rows, 0.1);  // B is no longer zero
-      Case whole(config, at::kFloat, parity, {});
+      LoraCase whole(config, at::kFloat, parity, {});
       whole.model.values.copy_(adapted.model.values);
       whole.trainer.start();
       const at::Tensor values = adapted.trainer.lora()->values().clone();
@@ -90,10 +90,10 @@ TEST(Lora, GradientsAreThoseOfTheWholeMatrixProjected) {
 }
 
 TEST(Lora, FreshAdaptersChangeNoBitAndTheStartStaysAtHand) {
-  const Rows batch;
+  const LoraRows batch;
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     TinyModel plain(test::tiny_config(), dtype);
-    Case c(test::tiny_config(), dtype, true, {4, 16, {"q_proj", "down_proj"}});
+    LoraCase c(test::tiny_config(), dtype, true, {4, 16, {"q_proj", "down_proj"}});
     const at::Tensor start = c.model.values.clone();
     EXPECT_EQ(c.trainer.supervised_step(batch.rows, 0).logprobs.size(), batch.rows.size());
     EXPECT_TRUE(at::equal(c.model.values, start)) << "B is zero";
@@ -110,9 +110,9 @@ TEST(Lora, FreshAdaptersChangeNoBitAndTheStartStaysAtHand) {
 }
 
 TEST(Lora, ARestoredTrainerHasTheSameWeights) {
-  const Rows batch;
+  const LoraRows batch;
   const model::LoraOptions lora{4, 16};
-  Case first(test::tiny_config(), at::kBFloat16, true, lora), second(test::tiny_config(), at::kBFloat16, true, lora);
+  LoraCase first(test::tiny_config(), at::kBFloat16, true, lora), second(test::tiny_config(), at::kBFloat16, true, lora);
   for (int i = 0; i < 3; ++i) first.trainer.supervised_step(batch.rows, 0.02);
   test::copy_state(first.trainer, second.trainer);
   EXPECT_TRUE(at::equal(first.model.values, second.model.values));
@@ -122,8 +122,8 @@ TEST(Lora, ARestoredTrainerHasTheSameWeights) {
 }
 
 TEST(Lora, OnlyTheAdaptersCostMemoryAndTheyLearn) {
-  const Rows batch;
-  Case c(test::tiny_config(), at::kFloat, false, {4, 16});
+  const LoraRows batch;
+  LoraCase c(test::tiny_config(), at::kFloat, false, {4, 16});
   const auto bytes = c.model.arena.by_owner();
   EXPECT_LT(bytes.at("gradients"), bytes.at("weights") / 2);
   EXPECT_LT(bytes.at("optimizer"), bytes.at("weights"));

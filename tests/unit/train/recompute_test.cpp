@@ -11,7 +11,7 @@
 namespace tandem::train {
 namespace {
 
-model::ModelConfig config_of(const std::string& family) {
+model::ModelConfig recompute_config_of(const std::string& family) {
   model::ModelConfig config = family == "qwen2" || family == "qwen3" ? test::config_of(family, 2) : test::experts_config(family);
   config.num_layers = 64;  // what one layer takes for a moment is little beside what all keep
   config.tied_embeddings = false;
@@ -26,7 +26,7 @@ struct Outcome {
 };
 
 Outcome train(const std::string& family, c10::ScalarType dtype, const std::string& recompute) {
-  test::TinyModel model(config_of(family), dtype, false, 0.05);
+  test::TinyModel model(recompute_config_of(family), dtype, false, 0.05);
   model.gemm = model::kernel::Gemm(dtype, model::kernel::GemmChoice{});  // not as measured, which may differ from model to model
   Options options;
   options.recompute = recompute;
@@ -56,7 +56,7 @@ class RecomputeOf : public testing::TestWithParam<std::tuple<const char*, c10::S
 TEST_P(RecomputeOf, GivesTheSameBitsInTheMemoryThatWasPredicted) {
   const auto [family, dtype] = GetParam();
   const Outcome whole = train(family, dtype, "none");
-  const planner::TrainingPlan plan{config_of(family), {}, static_cast<int64_t>(c10::elementSize(dtype))};
+  const planner::TrainingPlan plan{recompute_config_of(family), {}, static_cast<int64_t>(c10::elementSize(dtype))};
   const planner::PassShape pass{2 * 199, 2 * 140};
   for (const auto& [name, recompute] : {std::pair("selective", model::Recompute::kSelective), std::pair("full", model::Recompute::kFull)}) {
     const Outcome less = train(family, dtype, name);

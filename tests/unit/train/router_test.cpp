@@ -60,13 +60,13 @@ TEST(RouterLoss, GradientsAreThoseOfTheFormulas) {
     }
 }
 
-struct Case {
+struct RouterCase {
   test::TinyModel model;
   Trainer trainer;
   std::vector<int32_t> tokens;
   std::vector<Row> rows;
 
-  Case(const Options& options, const std::string& family, c10::ScalarType dtype)
+  RouterCase(const Options& options, const std::string& family, c10::ScalarType dtype)
       : model(test::experts_config(family), dtype, true),  // parity: else each measures which library is faster today
         trainer(options, {model.table, model.decoder, model.values, test::ranks_alone(model), model.arena}) {
     trainer.start();
@@ -84,14 +84,14 @@ struct Case {
 TEST(RouterLoss, ReportsWhatTheCoefficientsMultiply) {
   Options o;
   o.router_balance_coef = 0.1;
-  Case c(o, "qwen3_moe", at::kFloat);
+  RouterCase c(o, "qwen3_moe", at::kFloat);
   const StepReport report = c.trainer.supervised_step(c.rows, 1e-3);
   ASSERT_TRUE(report.router_balance && report.router_load_max && report.router_z);
   EXPECT_GT(*report.router_load_max, 1.0);
   EXPECT_LE(*report.router_load_max, 3.0) << "two of six experts take every token";
   EXPECT_GT(*report.router_balance, 0.5);
   EXPECT_LT(*report.router_balance, *report.router_load_max);
-  Case dense({}, "qwen3_moe", at::kFloat);
+  RouterCase dense({}, "qwen3_moe", at::kFloat);
   EXPECT_FALSE(dense.trainer.supervised_step(dense.rows, 1e-3).router_balance);
 }
 
@@ -99,7 +99,7 @@ TEST(CorrectionBias, MovesAgainstTheLoadWithoutAGradient) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Options o;
     o.router_bias_rate = 1e-3;
-    Case c(o, "deepseek_v3", dtype);
+    RouterCase c(o, "deepseek_v3", dtype);
     EXPECT_EQ(c.bias(1).scalar_type(), at::kFloat) << "kept in fp32";
     const at::Tensor before = c.bias(1).clone();
     (void)c.trainer.supervised_step(c.rows, 1e-3);
@@ -108,7 +108,7 @@ TEST(CorrectionBias, MovesAgainstTheLoadWithoutAGradient) {
     EXPECT_GT(moved.max().item<double>(), 0);
     EXPECT_LT(moved.min().item<double>(), 0);
 
-    Case again(o, "deepseek_v3", dtype);
+    RouterCase again(o, "deepseek_v3", dtype);
     again.model.values.copy_(c.model.values);  // as a checkpoint has them
     test::copy_state(c.trainer, again.trainer);
     EXPECT_TRUE(at::equal(again.bias(1), c.bias(1)));
@@ -122,7 +122,7 @@ TEST(CorrectionBias, MovesAgainstTheLoadWithoutAGradient) {
 TEST(CorrectionBias, EvensTheLoad) {
   Options o;
   o.router_bias_rate = 0.02;
-  Case c(o, "deepseek_v3", at::kFloat);
+  RouterCase c(o, "deepseek_v3", at::kFloat);
   const double before = *c.trainer.supervised_step(c.rows, 0).router_load_max;
   double after = before;
   for (int i = 0; i < 60; ++i) after = *c.trainer.supervised_step(c.rows, 0).router_load_max;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "one_rank.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/error.h"
 
 namespace tandem::train {

@@ -148,8 +148,8 @@ void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
   const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
   for (int64_t n = started; n > 0 && !engine_; --n) start_next();
-  const bool speaks = parts_.ranks.speaks_for_rollout();
-  for (const data::Group& group : parts_.bodies.exchange(parts_.ranks.world, std::exchange(ahead_, {}), speaks)) {
+  const policy::Ranks& ranks = parts_.ranks;
+  for (const data::Group& group : parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout())) {
     ++num_ahead_;
     if (!engine_) queue_.put(group);
   }
