@@ -22,10 +22,11 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
-  if (parts.decoder)
-    engine_.emplace(parts.config.rollout.engine,
-                    rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
-                                         std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
+  if (!parts.decoder) return;
+  engine_.emplace(parts.config.rollout.engine,
+                  rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
+                                       std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
+  groups_.emplace(*engine_);
 }
 
 void RolloutRole::start(data::GroupId id) {
@@ -33,7 +34,7 @@ void RolloutRole::start(data::GroupId id) {
   // Groups go round the data-parallel replicas; every rank's queue knows of all.
   if (!engine_ || value(id) % parts_.ranks.rollout_layout.dp != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
   const int64_t group_size = parts_.config.schedule.queue.group_size;
-  rollout::Request request;
+  rollout::GroupRequest request;
   request.group.id = id;
   request.group.prompt = parts_.prompts.at_position(value(id));
   request.num_samples = group_size;
@@ -43,7 +44,7 @@ void RolloutRole::start(data::GroupId id) {
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
-  engine_->admit(std::move(request));
+  groups_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
@@ -67,7 +68,7 @@ void RolloutRole::generate() {
     if (!generating_) break;
     if (alone && parts_.stop && parts_.stop()) break;
     engine_->step();
-    for (data::Group& group : engine_->finished()) {
+    for (data::Group& group : groups_->finished()) {
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
@@ -148,10 +149,11 @@ void RolloutRole::meet() {
 
 // Groups that wait for their first token anywhere start at the new version.
 std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
-  const std::vector<data::GroupId> mine = parts_.ranks.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
+  std::vector<data::GroupId> mine;
+  if (parts_.ranks.speaks_for_rollout()) mine = groups_->without_token();
   const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
   for (data::GroupId id : evicted)
-    if (engine_) engine_->cancel(id);
+    if (groups_) groups_->cancel(id);
   parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
   return evicted;
 }
