@@ -13,11 +13,12 @@
 #include <filesystem>
 #include <map>
 
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/runtime/start_model.h"
 #include "tandem/train/trainer.h"
 
@@ -59,11 +60,11 @@ rollout::Options engine_options(int64_t max_running, int64_t prefill_tokens, int
 
 constexpr int64_t kGroups = 7, kSamples = 5, kLongestPrompt = 53, kLongestAnswer = 60;
 
-std::vector<rollout::Request> requests(const model::ModelConfig& config, double temperature) {
-  std::vector<rollout::Request> all;
+std::vector<rollout::GroupRequest> requests(const model::ModelConfig& config, double temperature) {
+  std::vector<rollout::GroupRequest> all;
   RandomStream random(5, 1);
   for (int64_t g = 0; g < kGroups; ++g) {
-    rollout::Request r;
+    rollout::GroupRequest r;
     r.group.id = data::GroupId{g};
     const int64_t length = g == 0 ? 1 : g == 1 ? 16 : g == 2 ? kLongestPrompt : 2 + random.below(kLongestPrompt - 2);
     for (int64_t i = 0; i < length; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>(random.below(config.vocab_size)));
@@ -88,16 +89,17 @@ Rolled roll(Open& open, const Setting& setting, double temperature, bool record_
   const int64_t context = setting.small_pool ? 1 : kLongestPrompt + kLongestAnswer;  // the pool is sized by what is declared
   rollout::Engine engine(options, {open.model.decoder(), open.arena, open.recorder, config.vocab_size, context});
   engine.switch_weights(open.model.parameters(), data::PolicyVersion{0});
+  rollout::GroupAssembly assembly(engine);
   auto waiting = requests(config, temperature);
-  for (rollout::Request& request : waiting) request.record_routes = record_routes;
+  for (rollout::GroupRequest& request : waiting) request.record_routes = record_routes;
   if (setting.reversed) std::reverse(waiting.begin(), waiting.end());
   Rolled out;
   size_t next = 0;
   for (int64_t step = 0; next < waiting.size() || engine.running(); ++step) {
     while (next < waiting.size() && (setting.admit_every == 0 || step >= static_cast<int64_t>(next) * setting.admit_every))
-      engine.admit(waiting[next++]);
+      assembly.admit(waiting[next++]);
     engine.step();
-    for (data::Group& g : engine.finished()) out.groups[value(g.id)] = std::move(g);
+    for (data::Group& g : assembly.finished()) out.groups[value(g.id)] = std::move(g);
   }
   EXPECT_EQ(engine.num_free_blocks(), engine.num_blocks()) << setting.name;
   EXPECT_EQ(out.groups.size(), static_cast<size_t>(kGroups));

@@ -110,8 +110,17 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
   at::Tensor grads = device.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
   monitor::Recorder recorder;
-  Optimizer optimizer({table, values, grads, ranks, device, &host, c.swap, nullptr, &recorder, c.bucket_bytes, kChunkElements});
-  optimizer.adopt_values();
+  Optimizer optimizer({.state = {.table = table,
+                                 .values = values,
+                                 .arena = device,
+                                 .host = &host,
+                                 .swap = c.swap,
+                                 .chunk_elements = kChunkElements},
+                       .grads = grads,
+                       .ranks = ranks,
+                       .recorder = &recorder,
+                       .bucket_bytes = c.bucket_bytes});
+  optimizer.state().adopt_values();
   for (int step = 0; step < kSteps; ++step) {
     for (const model::ParameterEntry& e : table.entries) {
       if (!e.parameter.trained) continue;
@@ -159,8 +168,8 @@ Result one_rank(const Case& c, const std::vector<Gradients>& sums) {
   at::Tensor values = arena.allocate("weights", {table.num_elements}, c.dtype);
   at::Tensor grads = arena.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
-  Optimizer optimizer({table, values, grads, {alone.get(), alone.get(), alone.get(), alone.get()}, arena});
-  optimizer.adopt_values();
+  Optimizer optimizer({.state = {.table = table, .values = values, .arena = arena}, .grads = grads, .ranks = Ranks::of_one(*alone)});
+  optimizer.state().adopt_values();
   Result result;
   for (const Gradients& sum : sums) {
     for (const model::ParameterEntry& e : table.entries)
@@ -297,9 +306,14 @@ struct Pair {
         table(model::parameter_table(deep(test::config_of("qwen2", 2), false), {2}, world.rank())),
         values(arena.allocate("weights", {table.num_elements}, at::kFloat)),
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
-        optimizer({table, values, grads,
-                   {&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)},
-                   arena, nullptr, false, nullptr, &recorder, 1}) {
+        optimizer({.state = {.table = table, .values = values, .arena = arena},
+                   .grads = grads,
+                   .ranks = {.world = &world,
+                             .data = &mesh.along(comm::Axis::kData),
+                             .expert_data = &mesh.along(comm::Axis::kExpertData),
+                             .tp = &mesh.along(comm::Axis::kTp)},
+                   .recorder = &recorder,
+                   .bucket_bytes = 1}) {
     recorder.add_sink(std::make_unique<Spans>(spans));
     optimizer.begin_step();
   }

@@ -11,7 +11,7 @@
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/expert/experts.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/group_assembly.h"
 
 namespace tandem::rollout {
 namespace {
@@ -24,8 +24,8 @@ struct Answer {
   std::vector<int16_t> routes;
 };
 
-Request request_of(int64_t prompt) {
-  Request r;
+GroupRequest request_of(int64_t prompt) {
+  GroupRequest r;
   r.group.id = data::GroupId{prompt};
   for (int64_t i = 0; i < 3 + 5 * prompt; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>((7 * prompt + 5 * i + 3) % 60 + 2));
   r.first_sample = prompt;
@@ -55,11 +55,12 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
     options.kv_cache_mib = 16;
     Engine engine(options, {decoder, arena, recorder, config.vocab_size, 96});
     engine.switch_weights(model::make_parameters(table, values, at::Tensor()), data::PolicyVersion{0});
+    GroupAssembly groups(engine);
     for (int64_t p = 0; p < kPrompts; ++p)
-      if ((p % 3 == 0 ? p / 3 % layout.dp : 0) == layout.dp_rank(world.rank())) engine.admit(request_of(p));
+      if ((p % 3 == 0 ? p / 3 % layout.dp : 0) == layout.dp_rank(world.rank())) groups.admit(request_of(p));
     while (engine.must_step()) engine.step();
     std::lock_guard lock(mutex);
-    for (const data::Group& group : engine.finished()) {
+    for (const data::Group& group : groups.finished()) {
       const data::Sample& s = group.samples.at(0);
       Answer& answer = answers.at(static_cast<size_t>(value(group.id)));
       EXPECT_TRUE(answer.ids.empty() || answer.ids == s.ids) << "tensor-parallel ranks draw different tokens";

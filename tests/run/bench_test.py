@@ -95,6 +95,16 @@ def check_tensor_cache(program):
     said("tensor_cache: every row arrives, and the bytes are those of the rows that move")
 
 
+def check_scheduler(program):
+    run = ["bench", "scheduler", "--sequences", 12, "--gens", 4, "--prompt-len", 20, "--new", 8, "--repeats", 2, "--seed", 3]
+    report = json.loads(program.done(run).stdout)
+    assert report["answer_checked"] and report["conditions"] == {"sequences": 12, "gens": 4, "prompt_len": 20, "new": 8, "seed": 3,
+                                                                 "repeats": 2}, report
+    assert all(row["n"] == 2 and row["min"] > 0 for row in report["rows"].values()), report["rows"]
+    program.refused([*run, "--model", MODEL], 2, "--model")
+    said(f"scheduler: {report['rows']['us_per_step']['median']:.1f} us a step of 12 sequences")
+
+
 def check_commit(scratch):
     """What the build embeds: outside git `unknown`; a new file only when the commit is another."""
     def write(source):
@@ -143,6 +153,7 @@ def main():
         check_train_step(program, lengths)
         check_grpo_step(program)
         check_tensor_cache(program)
+        check_scheduler(program)
 
 
 if __name__ == "__main__":

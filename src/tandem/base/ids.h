@@ -10,7 +10,6 @@ enum class SampleId : int64_t {};       ///< group * group_size + index in the g
 enum class GroupId : int64_t {};        ///< position of the group in the stream of prompts; never reused in a run
 enum class StepId : int64_t {};         ///< optimizer step, counted from 1
 enum class PolicyVersion : int64_t {};  ///< number of optimizer updates the weights have seen
-enum class ReplicaId : int32_t {};      ///< one data-parallel copy of a model
 
 template <class Id>
 constexpr int64_t value(Id id) {

@@ -11,7 +11,7 @@
 #include "tandem/base/error.h"
 #include "tandem/bench/loaded_model.h"
 #include "tandem/bench/report.h"
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::bench {
@@ -34,21 +34,22 @@ Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::ve
   rollout::Engine engine(engine_options,
                          {loaded.model.decoder(), loaded.arena, recorder, loaded.model.config().vocab_size, o.prompt_len + longest});
   engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
+  rollout::GroupAssembly groups(engine);
   Generated out;
   const double begin = now_s();
   for (size_t i = 0; i < lengths.size(); ++i) {
-    rollout::Request request;
+    rollout::GroupRequest request;
     request.group.id = data::GroupId{static_cast<int64_t>(i)};
     request.group.prompt.ids = loaded.random_ids(o.prompt_len, i);
     request.first_sample = static_cast<int64_t>(i);
     request.sampling.max_new_tokens = lengths[i];
     request.sampling.ignore_eos = true;
     request.seed = static_cast<uint64_t>(o.seed);
-    engine.admit(std::move(request));
+    groups.admit(std::move(request));
   }
   for (; engine.running(); ++out.steps) {
     engine.step();
-    for (data::Group& group : engine.finished()) out.groups.push_back(std::move(group));
+    for (data::Group& group : groups.finished()) out.groups.push_back(std::move(group));
   }
   out.seconds = now_s() - begin;
   return out;

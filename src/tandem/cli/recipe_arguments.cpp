@@ -48,11 +48,10 @@ void RecipeArguments::declare(CLI::App& app) {
   for (size_t i = 0; i < kShortForms.size(); ++i) {
     const ShortForm& form = kShortForms[i];
     if (kind_ == kSupervised && !form.supervised) continue;
-    // `tandem config --schedule` prints the schedule; --staleness and --set choose it there.
-    if (presence_ == kOptional && std::string_view(form.flag) == "--schedule") continue;
+    if (kind_ == kPrinted && std::string_view(form.flag) == "--schedule") continue;
     app.add_option(form.flag, short_forms_[i], form.help)->type_name(form.type)->group(form.group);
   }
-  if (kind_ == kReinforced) app.add_flag("--no-eval", no_eval_, "No evaluation before, during or after")->group("The run");
+  if (kind_ != kSupervised) app.add_flag("--no-eval", no_eval_, "No evaluation before, during or after")->group("The run");
   app.add_flag("--parity", parity_, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
 }
 

@@ -21,8 +21,9 @@ std::vector<config::Setting> settings_of(const std::vector<std::string>& texts);
 class RecipeArguments {
  public:
   enum Presence { kRequired, kOptional };
-  /// Supervised runs have no schedule, rollout or evaluation, and --steps counts supervised ones.
-  enum Kind { kReinforced, kSupervised };
+  /// Supervised runs have no schedule, rollout or evaluation, and --steps counts supervised ones. Where a recipe is printed, --schedule
+  /// asks for that; --staleness and --set choose one.
+  enum Kind { kReinforced, kSupervised, kPrinted };
   explicit RecipeArguments(Presence presence, Kind kind = kReinforced);
 
   void declare(CLI::App& app);

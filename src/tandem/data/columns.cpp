@@ -110,29 +110,6 @@ int64_t num_rows(const Fields& fields) {
   return n;
 }
 
-Column rows(const Column& column, int64_t begin, int64_t end) {
-  TANDEM_CHECK(0 <= begin && begin <= end && end <= column.num_rows(), "rows ", begin, " to ", end, " of ", column.num_rows());
-  const int64_t first = std::accumulate(column.lengths.begin(), column.lengths.begin() + begin, int64_t{0});
-  Column part;
-  part.lengths.assign(column.lengths.begin() + begin, column.lengths.begin() + end);
-  const int64_t count = std::accumulate(part.lengths.begin(), part.lengths.end(), int64_t{0});
-  std::visit([&]<class V>(const V& values) { part.values = V(values.begin() + first, values.begin() + first + count); }, column.values);
-  return part;
-}
-
-void append(Column& column, const Column& more) {
-  if (column.lengths.empty()) {
-    column = more;
-    return;
-  }
-  TANDEM_CHECK(column.values.index() == more.values.index(), "columns of different types");
-  std::visit([&]<class V>(V& values) {
-    const V& added = std::get<V>(more.values);
-    values.insert(values.end(), added.begin(), added.end());
-  }, column.values);
-  column.lengths.insert(column.lengths.end(), more.lengths.begin(), more.lengths.end());
-}
-
 Fields fields_of(std::span<const Group> groups) {
   bool scored = true;
   for (const Group& group : groups)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Samples as columns: the rows of a field lie end to end without padding, their lengths beside them. The form in which
-// samples wait in the queue, travel between ranks and lie in a checkpoint.
+// samples travel between ranks and lie in a checkpoint.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,10 +31,6 @@ using Fields = std::map<std::string, Column>;
 
 /// Rows of `fields`; 0 if there is no column. Errors: InternalError if columns differ or lengths do not fit the values.
 int64_t num_rows(const Fields& fields);
-/// Rows [begin, end) of a column.
-Column rows(const Column& column, int64_t begin, int64_t end);
-/// Adds the rows of `more` behind those of `column`; an empty column takes any type. Errors: InternalError if types differ.
-void append(Column& column, const Column& more);
 
 /// One row per sample of `groups`. A prompt's texts and ids stand in the row of its group's first sample alone. The columns
 /// of the reward are left out unless every sample is scored.

@@ -17,7 +17,6 @@ namespace tandem::data {
 
 using tandem::GroupId;
 using tandem::PolicyVersion;
-using tandem::ReplicaId;
 using tandem::SampleId;
 using tandem::StepId;
 
@@ -32,6 +31,7 @@ struct Prompt {
   std::string messages;         ///< what the text is rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
 };
 
+/// Why a sample ended. The engine gives the first two; kAborted is what a stored sample of another kind of end is read as.
 enum class FinishReason : int32_t { kStop = 0, kLength = 1, kAborted = 2 };
 
 struct Sample {

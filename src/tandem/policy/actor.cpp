@@ -41,10 +41,16 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
   if (ranks.trains()) {
     train_ = std::make_unique<model::ModelOnRank>(config_, ranks.train_place(), parts.compute.train(),
                                                   device::Home{memory.device, "weights", &memory.host});
-    trainer_ = std::make_unique<train::Trainer>(
-        options, train::TrainerSetup{train_->table(), train_->decoder(), train_->values(), train::Ranks::in(*ranks.train_mesh, config_),
-                                     memory.device, lora, static_cast<uint64_t>(parts.config.run.seed), &memory.host, train_->memory(),
-                                     &parts.recorder});
+    trainer_ = std::make_unique<train::Trainer>(options, train::TrainerSetup{.table = train_->table(),
+                                                                             .decoder = train_->decoder(),
+                                                                             .values = train_->values(),
+                                                                             .ranks = train::Ranks::in(*ranks.train_mesh, config_),
+                                                                             .arena = memory.device,
+                                                                             .lora = lora,
+                                                                             .seed = static_cast<uint64_t>(parts.config.run.seed),
+                                                                             .host = &memory.host,
+                                                                             .home = train_->memory(),
+                                                                             .recorder = &parts.recorder});
   }
   if (ranks.is_first()) {
     const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));
@@ -107,8 +113,9 @@ void Actor::register_with(Residency& residency) {
     residency.add({Resident::kGradients, [=] { return trainer->gradients_away(); },
                    [=] { return trainer->release_gradients(), int64_t{0}; }, [=] { return trainer->back_gradients(), int64_t{0}; }});
   if (m.offload_train_optimizer && !trainer->options().swap_optimizer)  // else it is on the host anyway
-    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().is_away(); },
-                   [=] { return trainer->optimizer().leave_device(); }, [=] { return trainer->optimizer().come_back(); }});
+    residency.add({Resident::kOptimizer, [=] { return trainer->optimizer().state().is_away(); },
+                   [=] { return trainer->optimizer().state().leave_device(); },
+                   [=] { return trainer->optimizer().state().come_back(); }});
 }
 
 void Actor::load(const std::string& dir) {

@@ -31,9 +31,9 @@ class Actor {
   /// Names what may leave the device, as memory.offload_train_* say.
   void register_with(Residency& residency);
 
-  /// Sends the training weights to the rollout's: the `move` of rollout::switch_weights. Equal layouts alias, and nothing moves. Where
-  /// training weights may leave the device they do, bucket by bucket, and the rollout's get their memory so: in the hooks that it gives
-  /// reshard::execute, on this thread. Collective over the world.
+  /// Sends the training weights to the rollout's, when rollout::switch_weights asks for it. Equal layouts alias: then nothing moves.
+  /// Training weights that may leave the device do so bucket by bucket, and make room for the rollout's: in the hooks of
+  /// reshard/execute.h, on this thread. Collective over the world.
   void send_weights();
   bool aliased() const { return !plan_; }
 
@@ -55,11 +55,12 @@ class Actor {
   /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
   std::vector<checkpoint::TensorInfo> adapters() const;
 
-  /// Host memory of rank 0 for the largest of them that other ranks hold parts of: bytes of the parts, and of the whole.
+  /// Host memory of rank 0 for the largest tensor of which others hold parts: bytes of the parts, and of the whole.
   struct Staging {
     at::Tensor parts, whole;
   };
-  /// Collective. Errors: PeerError, on every rank alike, if there is no room on one: gather() then cannot fail for want of it.
+  /// Takes that memory, so that no gather() fails for want of it. Collective. Errors: PeerError, on every rank alike, if rank 0 has no
+  /// room.
   Staging stage();
   /// One of tensors() or adapters(), whole, on rank 0: a view of the weights, or of `staging` until the next call. Undefined
   /// elsewhere. Collective.

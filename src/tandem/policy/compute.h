@@ -16,19 +16,19 @@ namespace tandem::policy {
 /// Threads    one rank, one thread.
 class Compute {
  public:
-  /// `known`: what a warm start computed with; the run keeps it unless options say other. Collective.
+  /// `known`: the products of a warm start. The run keeps them unless its options name others. Collective.
   Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known = {});
 
   const model::kernel::Gemm& train() const { return train_; }
-  /// Of the rollout's dtype; the same as of training where that is.
+  /// The same as train(), unless rollout has a dtype of its own.
   const model::kernel::Gemm& rollout() const { return rollout_; }
-  /// Of weights on the way to the rollout: the narrower.
+  /// Of weights on the way to the rollout: the narrower of both dtypes.
   c10::ScalarType switch_dtype() const { return train_.dtype() == c10::kBFloat16 ? train_.dtype() : rollout_.dtype(); }
 
   model::Products products() const;
-  /// What they are, and the options that give them to another run.
+  /// Names the products, and the options by which another run gets the same.
   std::string text() const;
-  /// Those of a checkpoint replace what was measured, not what options say. Collective.
+  /// The products of a checkpoint replace what this run measured, not what its options name. Collective.
   void adopt(const model::Products& products);
 
  private:

@@ -14,13 +14,14 @@ namespace tandem::policy {
 /// Threads    one per rank.
 class Exporter {
  public:
-  /// `model_dir` is where the run started; its links are resolved now. Rank 0 reads now what goes into every export, the tokenizer's
-  /// files and the chat template of the recipe: what changes or goes meanwhile changes no export and ends no run.
+  /// `model_dir` is where the run started; its links are resolved now. Rank 0 now reads what goes into every export: the tokenizer's
+  /// files and the chat template of the recipe. Whoever changes or removes them later changes no export and ends no run.
   /// Errors: UserError naming what cannot be read.
   Exporter(const config::RunConfig& config, const Ranks& ranks, std::string model_dir);
 
-  /// Writes with LoRA `dir`/adapter, which PEFT loads on top of the start, and then `dir`/hf, LoRA merged, its weights last. Rank 0
-  /// writes, tensor by tensor. Collective. Errors: PeerError, on all ranks alike, naming the path, or a rank that has no memory for it.
+  /// Rank 0 writes `dir`/hf, tensor by tensor, its weights last. With LoRA it first writes `dir`/adapter, which PEFT loads on top of the
+  /// start, and merges the adapters into `dir`/hf. Collective. Errors: PeerError, on all ranks alike, naming the path, or a rank that has
+  /// no memory for it.
   void write(const std::string& dir, Actor& actor) const;
 
   /// Without links.

@@ -25,12 +25,12 @@ Piece piece_of(const train::StatePiece& p) {
 
 }  // namespace
 
-void write_optimizer(const std::string& dir, int rank, const train::Optimizer& optimizer) {
+void write_optimizer(const std::string& dir, int rank, const train::OptimizerState& state) {
   std::vector<Piece> pieces;
-  for (const train::StatePiece& p : optimizer.state_pieces()) pieces.push_back(piece_of(p));
+  for (const train::StatePiece& p : state.pieces()) pieces.push_back(piece_of(p));
   std::vector<checkpoint::TensorInfo> tensors;
-  for (const std::string& name : train::Optimizer::state_names()) tensors.push_back({name, at::kFloat, {optimizer.state_size()}});
-  const auto source = [&](const std::string& name) { return optimizer.state(name); };
+  for (const std::string& name : train::OptimizerState::names()) tensors.push_back({name, at::kFloat, {state.size()}});
+  const auto source = [&](const std::string& name) { return state.tensor(name); };
   checkpoint::DurableFile file(path_of(dir, rank));
   checkpoint::write_safetensors(file, tensors, source, {{kFormat, std::to_string(kPieces_format)}, {kPieces, to_text(pieces)}});
   file.commit();
@@ -51,7 +51,7 @@ OptimizerFiles::File& OptimizerFiles::file(int rank) {
   if (list == f.metadata().end())
     throw UserError(f.path(), "has no list of the pieces that are in it", "a checkpoint of this version of Tandem");
   int64_t size = f.view("m").numel();
-  for (const std::string& name : train::Optimizer::state_names()) size = std::min(size, f.view(name).numel());
+  for (const std::string& name : train::OptimizerState::names()) size = std::min(size, f.view(name).numel());
   for (Piece& p : read_pieces(list->second, size, f.path())) {
     const std::string name = p.tensor.name;
     file->pieces[name].push_back(std::move(p));

@@ -10,12 +10,12 @@
 
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/policy/state_pieces.h"
-#include "tandem/train/optimizer.h"
+#include "tandem/train/optimizer_state.h"
 
 namespace tandem::policy {
 
 /// Writes `dir`/optimizer_rank<rank>.safetensors. Errors: as checkpoint::DurableFile.
-void write_optimizer(const std::string& dir, int rank, const train::Optimizer& optimizer);
+void write_optimizer(const std::string& dir, int rank, const train::OptimizerState& state);
 
 /// Ownership  opens files as they are needed; this rank's own first, so that under one layout no other is.
 /// Threads    one.

@@ -66,10 +66,4 @@ std::vector<GroupId> too_stale(const StalenessRule& rule, int64_t version, std::
   return ids;
 }
 
-int64_t Capacity::operator()(int64_t version, int64_t running, int64_t accepted) const {
-  const int64_t by_concurrency = std::max<int64_t>(1, max_concurrent) - running;
-  const int64_t by_staleness = (max_staleness + version + 1) * std::max<int64_t>(1, batch_size) - (accepted + running);
-  return std::min(by_concurrency, by_staleness);
-}
-
 }  // namespace tandem::queue

@@ -2,7 +2,7 @@
 #pragma once
 // StaleSync's staleness rule as pure functions: which groups may start, be taken, be dropped or waited for. The bound they keep, that
 // no group is trained more than S updates after its first token, is proved in docs/design/staleness.md.
-// SampleQueue asks them under its lock.
+// sample_queue.h asks them; they know no other rank.
 //
 //   version        counts optimizer updates
 //   lag            version before the update that trains a group - version at the group's first token
@@ -47,13 +47,5 @@ Choice choose_batch(const StalenessRule& rule, int64_t version, std::span<const 
 
 /// Under `drop` the groups, finished or not, that the update from `version` would train with a lag over S. By id.
 std::vector<GroupId> too_stale(const StalenessRule& rule, int64_t version, std::span<const Outstanding> groups);
-
-/// AReaL's capacity (StalenessManager): how many rollouts may be submitted now. Here for comparison and its oracle; StaleSync
-/// counts groups until the update that trains them is committed, AReaL samples since the start of the run.
-struct Capacity {
-  int64_t max_concurrent, batch_size, max_staleness;
-  int64_t operator()(int64_t version, int64_t running, int64_t accepted) const;
-  int64_t pending_limit() const { return (max_staleness + 1) * batch_size; }
-};
 
 }  // namespace tandem::queue

@@ -26,7 +26,7 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("staleness", o.staleness, "Updates a group may lag behind when it is trained; 0 is synchronous.", at_least(0));
   field("lag_policy", o.lag_policy, "What keeps stragglers within the staleness: drop evicts them, wait holds the update back.",
         one_of({"drop", "wait"}));
-  field("take_timeout_s", o.take_timeout_s, "Seconds after which waiting for a batch is an error.", above(0));
+  field("take_timeout_s", o.take_timeout_s, "Seconds after which waiting for grades alone is an error.", above(0));
 }
 
 }  // namespace tandem::queue

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue in a checkpoint: columns of numbers about groups, then one packed table per finished group.
+// The queue in a checkpoint: columns of numbers about groups, then one packed table for each finished group.
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/data/columns.h"
 #include "tandem/queue/sample_queue.h"
 
 namespace tandem::queue {
@@ -33,65 +34,87 @@ std::vector<int64_t> identity(const Options& o) {
 
 std::string group_column(int64_t id) { return join_text("group ", id); }
 
+/// What a saved queue says of itself beside its groups, each as a number.
+struct Progress {
+  int64_t version = 0, newest = 0, held_back = 0;
+  Counters counters;
+
+  /// The order in the column.
+  void each(auto&& visit) {
+    visit(version), visit(newest), visit(held_back);
+    visit(counters.started), visit(counters.trained), visit(counters.dropped), visit(counters.waited), visit(counters.late_rows);
+  }
+};
+
+std::vector<int64_t> numbers_of(Progress progress) {
+  std::vector<int64_t> numbers;
+  progress.each([&](int64_t number) { numbers.push_back(number); });
+  return numbers;
+}
+
+Progress progress_of(const std::vector<int64_t>& numbers) {
+  Progress progress;
+  if (numbers.size() != numbers_of(progress).size()) throw PeerError("queue state: columns of the wrong length");
+  size_t next = 0;
+  progress.each([&](int64_t& number) { number = numbers[next++]; });
+  return progress;
+}
+
+data::Fields fields_of(const data::Group& group) { return data::fields_of({&group, 1}); }
+
+data::Group group_of(const data::Fields& table, int64_t group_size) {
+  for (const auto& [name, column] : table)
+    if (column.num_rows() != group_size) throw PeerError("queue state: field " + name + " has the wrong number of rows");
+  std::vector<data::Group> groups = data::groups_of(table);
+  if (groups.size() != 1) throw PeerError("queue state: a table with the rows of several groups, or of none");
+  return std::move(groups.front());
+}
+
 }  // namespace
 
 std::vector<std::byte> SampleQueue::state(const Rewrite& rewritten) const {
-  std::lock_guard lock(mutex_);
   TANDEM_CHECK(!formed_, "the state of a queue is saved between a commit and the next take");
   data::Fields saved;
   std::vector<int64_t> running, finished, starts;
   for (const auto& [id, entry] : groups_) {
-    if (!entry.finished) {
+    if (!entry.group) {
       running.push_back(value(id));
       continue;
     }
     finished.push_back(value(id));
     starts.push_back(value(entry.start));
-    data::Fields table;
-    for (const Row& row : entry.rows)
-      for (const auto& [name, column] : row.fields) data::append(table[name], column);
-    // A field that only some rows have is made again by the stage that was about to complete it.
-    std::erase_if(table, [&](const auto& field) { return field.second.num_rows() < options_.group_size; });
-    saved[group_column(value(id))] = text(data::pack(rewritten ? rewritten(std::move(table)) : table));
+    saved[group_column(value(id))] = text(data::pack(fields_of(rewritten ? rewritten(*entry.group) : *entry.group)));
   }
   saved["running"] = numbers(running);
   saved["finished"] = numbers(finished);
   saved["starts"] = numbers(starts);
   saved["rule"] = numbers(identity(options_));
-  saved["run"] = numbers({value(version_), value(newest_), held_back_, counters_.started, counters_.trained, counters_.dropped,
-                          counters_.waited, counters_.late_rows});
+  saved["run"] = numbers(numbers_of({value(version_), value(newest_), held_back_, counters_}));
   return data::pack(saved);
 }
 
 std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes, const Rewrite& kept) {
   const data::Fields saved = data::unpack(bytes);
-  const auto &run = values_of<int64_t>(saved, "run"), &running = values_of<int64_t>(saved, "running");
+  const Progress progress = progress_of(values_of<int64_t>(saved, "run"));
+  const auto& running = values_of<int64_t>(saved, "running");
   const auto &finished = values_of<int64_t>(saved, "finished"), &starts = values_of<int64_t>(saved, "starts");
-  if (run.size() != 8 || finished.size() != starts.size()) throw PeerError("queue state: columns of the wrong length");
+  if (finished.size() != starts.size()) throw PeerError("queue state: columns of the wrong length");
   if (values_of<int64_t>(saved, "rule") != identity(options_))
     throw UserError("queue", "groups_per_step, group_size, staleness or lag_policy differs from that of the checkpoint",
                     "resume with those of the run");
 
-  std::lock_guard lock(mutex_);
   TANDEM_CHECK(groups_.empty() && counters_.started == 0, "restore into a queue in use");
   for (size_t g = 0; g < finished.size(); ++g) {
     const auto& chars = values_of<char>(saved, group_column(finished[g]));
-    data::Fields table = data::unpack(std::as_bytes(std::span(chars)));
-    if (kept) table = kept(std::move(table));
-    Entry entry{PolicyVersion{starts[g]}, std::vector<Row>(static_cast<size_t>(options_.group_size))};
-    for (const auto& [name, column] : table) {
-      if (column.num_rows() != options_.group_size) throw PeerError("queue state: field " + name + " has the wrong number of rows");
-      for (int64_t i = 0; i < options_.group_size; ++i) entry.rows[static_cast<size_t>(i)].fields[name] = data::rows(column, i, i + 1);
-    }
-    entry.finished = true;
-    if (!ready(entry, needs_.batch)) throw PeerError("queue state: a finished group lacks fields");
-    groups_.emplace(GroupId{finished[g]}, std::move(entry));
+    data::Group group = group_of(data::unpack(std::as_bytes(std::span(chars))), options_.group_size);
+    if (value(group.id) != finished[g] || !fits(group)) throw PeerError("queue state: a finished group lacks samples or scores");
+    if (kept) group = kept(std::move(group));
+    groups_.emplace(GroupId{finished[g]}, Entry{PolicyVersion{starts[g]}, std::move(group)});
   }
-  num_finished_ = std::ssize(finished);
-  version_ = PolicyVersion{run[0]};
-  newest_ = GroupId{run[1]};
-  held_back_ = run[2] != 0;
-  counters_ = {run[3], run[4], run[5], run[6], run[7]};
+  version_ = PolicyVersion{progress.version};
+  newest_ = GroupId{progress.newest};
+  held_back_ = progress.held_back != 0;
+  counters_ = progress.counters;
   counters_.started -= std::ssize(running);  // they start again
   std::vector<GroupId> again;
   for (int64_t id : running) again.push_back(GroupId{id});

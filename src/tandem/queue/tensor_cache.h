@@ -75,9 +75,8 @@ class TensorCache {
   /// Samples with a row here.
   int64_t num_held() const;
 
-  /// Sends and receives what the plan says, in one all_to_all_v; no message where it is empty. Ranks that share memory send each other
-  /// where to find it. Collective over `group`, with the same
-  /// plan and the lengths of its rows known on every rank that it names.
+  /// Sends and receives the rows of the plan in one all_to_all_v, or none if it is empty. Ranks that share memory tell each other where
+  /// the rows lie. Collective over `group`: all pass the same plan, and each rank that it names knows the lengths of its rows.
   RowsMoved move(comm::Group& group, std::span<const data::RowMove> plan);
 
   /// Forgets rows, here or announced. Those that are not known are passed over.

@@ -21,12 +21,12 @@ struct Held {
 };
 
 struct ExecuteOptions {
-  /// Of elements on the way, as wide as the plan counts them: the narrower of the source's and the target's. A sender rounds to it, a
-  /// receiver widens from it, and what a rank takes from itself is converted in the same way.
+  /// Of elements on the way, as wide as the plan counts them: the narrower of the source's and the target's. The sender rounds to it, the
+  /// receiver widens from it. A rank converts what it takes from itself in the same way.
   at::ScalarType dtype;
-  /// Called in turn for each bucket, on the calling thread: before any target of the bucket is written, and once nothing of the
-  /// bucket will be read or written again. An exception ends the switch. policy/actor.cpp:send_weights gives memory to the target in the
-  /// one, and takes it from the source in the other; they send nothing.
+  /// execute calls both for each bucket in turn, on its caller's thread. Before: no target of the bucket is written yet. After: nothing
+  /// of the bucket will be read or written again. An exception from either ends the switch. policy/actor.cpp:send_weights gives memory
+  /// to the target in the one, and takes it from the source in the other; they send nothing.
   std::function<void(size_t bucket)> before_bucket = {}, after_bucket = {};
   device::Arena* arena = nullptr;  ///< counts the staging; may be null
 };
@@ -41,9 +41,9 @@ struct Moved {
 ///
 /// Ownership  tensors stay the caller's; staging lives only during the call, as does a thread for the group's calls.
 /// Blocking   collective over `group`.
-/// Errors     InternalError if tensors do not fit the plan; PeerError from the group, or if a checksum is wrong: it names sender,
-///            receiver, bucket and tensors. The first error ends both the packing and the transfer, and the group. After one the
-///            target holds an unusable mixture; the source is never written.
+/// Errors     InternalError if tensors do not fit the plan. PeerError from the group, or for a wrong checksum: it names sender,
+///            receiver, bucket and tensors. The first error ends packing, transfer and group. The target then holds an unusable
+///            mixture; nobody ever writes the source.
 Moved execute(const RankPlan& plan, comm::Group& group, std::span<const Held> source, std::span<const Held> target,
               const ExecuteOptions& options);
 

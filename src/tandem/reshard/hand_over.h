@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which memory a switch takes and gives, bucket by bucket: a chunk of the target gets memory before the first bucket that writes it,
-// a chunk of the source leaves after the last bucket that reads it.
+// Which memory a switch takes and gives, bucket by bucket. A chunk of the target gets memory before the first bucket that writes it.
+// A chunk of the source leaves after the last bucket that reads it.
 
 #include <utility>
 #include <vector>

@@ -8,7 +8,7 @@
 namespace tandem::reshard {
 
 /// Views of `values`, which lie as the table says. `dtype` is that of elements on the way: that of `values`, or bfloat16 where those are
-/// float32. What is kept in fp32 whatever the dtype is seen as the bits of elements of `dtype`, so that a switch leaves them as they are.
+/// float32. A tensor that the model keeps in fp32 is viewed as elements of `dtype`, bit for bit: no switch rounds it.
 std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values, at::ScalarType dtype);
 
 }  // namespace tandem::reshard

@@ -10,13 +10,13 @@
 
 namespace tandem::reshard {
 
-/// Who gives it to ranks of nodes that lack a part.
+/// Who sends a part to the ranks of a node that lacks it.
 enum class Mode {
-  kDirect,  ///< to each a rank that holds it
-  /// Of several of one node, each gets a share from another node, and the rest from each other. Where the holders would send more than
-  /// the mean, some nodes get it first and then send it to the others.
+  kDirect,  ///< a rank that holds it sends it to each of them
+  /// Each of them gets a share from another node, and the rest from the others of its own. Where the holders would send more than the
+  /// mean, some nodes get the part first and then pass it on.
   kMulticast,
-  kGatherFirst,  ///< the same, and to other nodes also those that lacked it on a holder's node, once they have it
+  kGatherFirst,  ///< the same, but ranks that get it from a holder of their own node then send it to other nodes, too
 };
 
 /// "direct", "multicast" or "gather_first".
@@ -43,8 +43,8 @@ struct PlanOptions {
   int64_t element_bytes = 2;
   int64_t bucket_bytes = 64 << 20;  ///< most that one rank stages at a time
   int ranks_per_node = 0;           ///< 0: all ranks are of one node
-  /// While a bucket travels, the one before is unpacked and then the one behind is packed. All that is staged then counts, so that
-  /// buckets hold less.
+  /// While a bucket travels, a rank unpacks the one before and then packs the one behind. It stages more at a time, so buckets hold
+  /// less.
   bool overlap = false;
   bool may_alias = true;  ///< if not, equal layouts make a plan of copies
   bool checksums = false;  ///< each message ends with one, and a bucket has room for it
@@ -87,8 +87,8 @@ struct Plan {
   }
 };
 
-/// A rank takes what it holds; every other element comes once, from a holder of its node if there is one, and those that hold the same
-/// share the sending. Errors: InternalError if nobody holds a wanted box.
+/// A rank takes what it holds from itself. Every other element comes to it once, from a holder of its node if there is one. Ranks that
+/// hold the same share the sending. Errors: InternalError if nobody holds a wanted box.
 Plan make_plan(const Table& table, const PlanOptions& options, Mode mode);
 /// The mode whose busiest rank is done first, as modelled.
 Plan make_plan(const Table& table, const PlanOptions& options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Draws one token from one row of logits. Pure: the same row, options and random number give the same token. Engine::draw_rows calls it, in
-// several threads; the ranks of a TP group have the same logits and draw the same.
+// Draws one token from one row of logits. Pure: the same row, options and random number give the same token. row_sampler.h calls it, in
+// several threads. The ranks of a TP group have the same logits and draw the same.
 
 #include <cstdint>
 #include <span>

@@ -11,7 +11,6 @@
 #include "tandem/runtime/sample/replay.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/runtime/stage/step_record.h"
-#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 namespace {
@@ -22,11 +21,11 @@ std::unique_ptr<reward::Rule> later_rule() {
   return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
 }
 
-std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts) {
+std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::RewardModels& models) {
   const config::RunConfig& config = parts.config;
   if (config::scores_in_stage(config) || !parts.ranks.rolls_out()) return later_rule();
   if (config.parallel.placement != "fully_colocated")
-    return reward::make_reward(config.reward, serve::reward_models(parts.memory.device, serve::kBesideGeneration));
+    return reward::make_reward(config.reward, models.maker());
   return reward::make_reward(config.reward, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
     throw UserError("parallel.placement", "is fully_colocated, and the reward model is one of several rules",
                     "reward.rule: model alone, or parallel.placement: colocated");
@@ -46,7 +45,8 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       config_(parts.config),
       schedule_(start.schedule),
       tokenizer_(text::Tokenizer::load(start.model_dir)),
-      reward_(reward_of(parts)),
+      reward_models_(serve::kBesideGeneration, parts.memory.device),
+      reward_(reward_of(parts, reward_models_)),
       prompts_(serve::data_for(*reward_, config_.data), data::Split::kTrain, serve::PromptText{tokenizer_, start.model_dir}),
       algorithm_(algo::algorithm_of(config_.algo)),
       actor_(parts, start.model, config_.train),

@@ -17,6 +17,7 @@
 #include "tandem/runtime/run.h"
 #include "tandem/runtime/sample/rollout_role.h"
 #include "tandem/runtime/stage/stages.h"
+#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 
@@ -63,6 +64,7 @@ class RlRun {
   const config::RunConfig& config_;
   const planner::Schedule schedule_;
   text::Tokenizer tokenizer_;
+  serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> reward_;
   serve::PromptStream prompts_;
   std::optional<serve::PromptStream> eval_prompts_;

@@ -7,7 +7,6 @@
 #include "tandem/base/log.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/serve/response_text.h"
-#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 
@@ -16,7 +15,8 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
     : request_(request),
       parts_(parts),
       tokenizer_(text::Tokenizer::load(model_dir)),
-      reward_(reward::make_reward(parts.config.reward, serve::reward_models(parts.memory.device, serve::kAlone))),
+      reward_models_(serve::kAlone, parts.memory.device),
+      reward_(reward::make_reward(parts.config.reward, reward_models_.maker())),
       prompts_(serve::data_for(*reward_, parts.config.data), data::Split::kTrain, serve::PromptText{tokenizer_, model_dir}),
       actor_(parts, model, parts.config.supervised.train),
       ledger_(parts, folder, model_dir, parts.config.supervised.steps) {

@@ -5,6 +5,7 @@
 #include "tandem/runtime/folder/ledger.h"
 #include "tandem/runtime/run.h"
 #include "tandem/serve/prompt_stream.h"
+#include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
 
@@ -25,6 +26,7 @@ class SupervisedRun {
   const RunRequest& request_;
   const policy::RunParts& parts_;
   text::Tokenizer tokenizer_;
+  serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> reward_;
   serve::PromptStream prompts_;
   policy::Actor actor_;

@@ -6,6 +6,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/scorer.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::serve {
@@ -23,9 +24,10 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
     own->switch_weights(r.parameters, data::PolicyVersion{0});
   }
   rollout::Engine& engine = own ? *own : *r.idle_engine;
+  rollout::GroupAssembly groups(engine);
   const rollout::StopMatcherFactory stops = stop_matchers(r.tokenizer, r.stop);
   for (size_t i = 0; i < prompts.size(); ++i) {
-    rollout::Request request;
+    rollout::GroupRequest request;
     request.group.id = data::GroupId{r.first_group + static_cast<int64_t>(i) * r.group_stride};
     request.group.prompt = std::move(prompts[i]);
     request.num_samples = r.n;
@@ -34,14 +36,14 @@ int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts
     request.seed = r.seed;
     request.stop_ids = stop_ids(config.eos_ids, r.tokenizer);
     request.make_stop_matcher = stops;
-    engine.admit(std::move(request));
+    groups.admit(std::move(request));
   }
   int64_t tokens = 0, next = r.first_group;
   std::map<int64_t, data::Group> done;
   while (engine.must_step()) {
     if (r.stop_requested && r.stop_requested()) throw Interrupted("stopped while answering");
     engine.step();
-    for (data::Group& group : engine.finished()) {
+    for (data::Group& group : groups.finished()) {
       for (const data::Sample& s : group.samples) tokens += static_cast<int64_t>(s.ids.size());
       if (r.tokenizer) fill_text(group, *r.tokenizer, r.stop);
       done.emplace(value(group.id), std::move(group));

@@ -38,7 +38,7 @@ struct AnswerRequest {
 };
 
 /// Runs an engine over the prompts; `emit` gets the groups in order. Returns sampled tokens.
-/// Errors: UserError as Engine::admit; Interrupted if asked to stop.
+/// Errors: UserError as Engine::submit; Interrupted if asked to stop.
 int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit);
 
 struct Grading {

@@ -82,9 +82,12 @@ class AbandonableContext final : public model::AttentionContext {
   int64_t seen_;
 };
 
-class ModelRule final : public reward::Rule {
+}  // namespace
+
+// One copy of the weights, however many rules score by it.
+class RewardModels::Model {
  public:
-  ModelRule(const reward::Options& o, device::Arena arena, int threads)
+  Model(const reward::Options& o, device::Arena arena, int threads)
       : dir_(o.model),
         threads_(threads),
         arena_(std::move(arena)),
@@ -94,29 +97,9 @@ class ModelRule final : public reward::Rule {
     model_.load(dir_);
   }
 
-  const std::string& name() const override { return name_; }
-  bool needs_gold() const override { return false; }
-  void abandon() const noexcept override { ++num_abandoned_; }
-  reward::Score score(const reward::Answer& answer) const override { return score_batch({&answer, 1}).front(); }
-  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override {
-    if (answers.empty()) return {};
-    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
-    std::vector<size_t> sequence_of;
-    std::map<Tokens, size_t> known;
-    for (const reward::Answer& answer : answers) {
-      Tokens tokens = text_.tokens(answer);
-      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
-      if (fresh) sequences.push_back(std::move(tokens));
-      sequence_of.push_back(place->second);
-    }
-    const std::vector<double> values = run_in_passes(sequences);
-    std::vector<reward::Score> scores;
-    for (const size_t i : sequence_of) scores.push_back({values[i], {{name_, values[i]}}, ""});
-    return scores;
-  }
-
- private:
-  std::vector<double> run_in_passes(std::span<const Tokens> sequences) const {
+  Tokens tokens(const reward::Answer& answer) const { return text_.tokens(answer); }
+  void abandon() const noexcept { ++num_abandoned_; }
+  std::vector<double> scores(std::span<const Tokens> sequences) const {
     const device::ThreadLimit limit(threads_);
     const int64_t seen = num_abandoned_;
     const size_t stem = shared_tokens(sequences);
@@ -132,6 +115,7 @@ class ModelRule final : public reward::Rule {
     return scores;
   }
 
+ private:
   std::vector<double> run(std::span<const Tokens> sequences, size_t stem, int64_t seen) const {
     at::NoGradGuard off;
     const ScorePass pass = pack(sequences, stem);
@@ -148,39 +132,51 @@ class ModelRule final : public reward::Rule {
   model::kernel::Gemm gemm_;
   model::ModelOnRank model_;
   ScoredText text_;
-  std::string name_ = "model";
   mutable std::atomic<int64_t> num_abandoned_ = 0;
 };
 
-// One of several rules over one model.
-class SharedRule final : public reward::Rule {
+namespace {
+
+class ModelRule final : public reward::Rule {
  public:
-  explicit SharedRule(std::shared_ptr<const ModelRule> model) : model_(std::move(model)) {}
-  const std::string& name() const override { return model_->name(); }
-  bool needs_gold() const override { return model_->needs_gold(); }
-  void abandon() const noexcept override { model_->abandon(); }
-  reward::Score score(const reward::Answer& answer) const override { return model_->score(answer); }
-  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override { return model_->score_batch(answers); }
+  explicit ModelRule(const RewardModels::Model& model) : model_(model) {}
+  const std::string& name() const override { return name_; }
+  bool needs_gold() const override { return false; }
+  void abandon() const noexcept override { model_.abandon(); }
+  reward::Score score(const reward::Answer& answer) const override { return score_batch({&answer, 1}).front(); }
+  std::vector<reward::Score> score_batch(std::span<const reward::Answer> answers) const override {
+    if (answers.empty()) return {};
+    std::vector<Tokens> sequences;  // each once: equal answers have equal scores, and a group of them gives no signal
+    std::vector<size_t> sequence_of;
+    std::map<Tokens, size_t> known;
+    for (const reward::Answer& answer : answers) {
+      Tokens tokens = model_.tokens(answer);
+      const auto [place, fresh] = known.try_emplace(tokens, sequences.size());
+      if (fresh) sequences.push_back(std::move(tokens));
+      sequence_of.push_back(place->second);
+    }
+    const std::vector<double> values = model_.scores(sequences);
+    std::vector<reward::Score> scores;
+    for (const size_t i : sequence_of) scores.push_back({values[i], {{name_, values[i]}}, ""});
+    return scores;
+  }
 
  private:
-  std::shared_ptr<const ModelRule> model_;
+  const RewardModels::Model& model_;
+  std::string name_ = "model";
 };
 
 }  // namespace
 
-reward::ModelRuleMaker reward_models(const device::Arena& arena, int threads) {
-  using Name = std::pair<std::string, std::string>;
-  const auto loaded = std::make_shared<std::map<Name, std::weak_ptr<const ModelRule>>>();
-  return [=](const reward::Options& options) -> std::unique_ptr<reward::Rule> {
-    std::weak_ptr<const ModelRule>& known = (*loaded)[{options.model, options.model_dtype}];
-    std::shared_ptr<const ModelRule> model = known.lock();
-    if (!model) known = model = std::make_shared<const ModelRule>(options, arena, threads);
-    return std::make_unique<SharedRule>(std::move(model));
-  };
-}
+RewardModels::RewardModels(int threads, device::Arena arena) : threads_(threads), arena_(std::move(arena)) {}
+RewardModels::~RewardModels() = default;
 
-std::unique_ptr<reward::Rule> grading_rule(const std::string& spec) {
-  return reward::make_rule(spec, {}, reward_models(device::Arena("device"), kAlone));
+reward::ModelRuleMaker RewardModels::maker() {
+  return [this](const reward::Options& options) -> std::unique_ptr<reward::Rule> {
+    std::unique_ptr<const Model>& model = models_[{options.model, options.model_dtype}];
+    if (!model) model = std::make_unique<const Model>(options, arena_, threads_);
+    return std::make_unique<ModelRule>(*model);
+  };
 }
 
 }  // namespace tandem::serve

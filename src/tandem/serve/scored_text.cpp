@@ -30,8 +30,9 @@ model::ModelConfig reward_model_config(const std::string& dir) {
 // Nothing is measured: what a group is scored must not depend on what else ran when the program started.
 model::kernel::Gemm reward_products(const reward::Options& options) {
   using model::kernel::Library;
-  return {model::dtype_of(options.model_dtype, "reward.model_dtype"), model::kernel::GemmChoice{Library::kOneDnn, Library::kOneDnn,
-                                                                                         Library::kOneDnn, false}};
+  const c10::ScalarType dtype = model::dtype_of(options.model_dtype, "reward.model_dtype");
+  const model::kernel::GemmChoice onednn{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false};
+  return {dtype, can_compute(onednn, dtype) ? onednn : model::kernel::GemmChoice{}};
 }
 
 ScoredText::ScoredText(std::string dir, const model::ModelConfig& config)

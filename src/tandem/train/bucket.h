@@ -17,8 +17,8 @@ struct Bucket {
   model::FlatRange dense, experts;
 };
 
-/// Whole layers up to `most_elements`, or one that is larger; highest layers first, as a backward pass ends with them, and the
-/// embedding last and alone. `elements` are the sizes of table.layers: of ranks that hold different experts each must pass the same.
+/// Whole layers up to `most_elements`, or one that is larger. The highest layers come first, as a backward pass is done with them first;
+/// the embedding comes last and alone. `elements` are the sizes of table.layers; ranks that hold different experts must pass the same.
 std::vector<Bucket> buckets_of(const model::ParameterTable& table, std::span<const int64_t> elements, int64_t most_elements);
 
 /// What a rank owns of one range of a bucket.

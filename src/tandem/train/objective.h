@@ -1,20 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a step minimises: a function of one micro-batch's log-probabilities. The step sums it over micro-batches and ranks.
+// What a step minimises: a function of one micro-batch's log-probabilities. The step sums it over micro-batches and ranks. And what
+// it counts and adds up on the way, by name: of one rank first, then of all.
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <span>
 
+#include "tandem/comm/group.h"
 #include "tandem/train/micro_batch.h"
-#include "tandem/train/step_totals.h"
 
 namespace tandem::algo {
 struct Algorithm;
 }
 
 namespace tandem::train {
+
+/// What there is to train on; known before the passes.
+struct StepCounts {
+  double tokens = 0;           ///< of responses
+  double sequences = 0;
+  double sequence_tokens = 0;  ///< prompt and response of every row
+  double computed_tokens = 0;  ///< what goes through the model: a shared prompt counts once, a row's last token not at all
+  double replayed_rows = 0;    ///< rows that bring the experts of their tokens
+
+  /// The order in which the numbers travel.
+  void each(auto&& visit) { visit(tokens), visit(sequences), visit(sequence_tokens), visit(computed_tokens), visit(replayed_rows); }
+};
+
+/// Sums over trained tokens that passes bring.
+struct StepSums {
+  double loss = 0, entropy = 0, kl_ref = 0;
+  double clipped = 0;                        ///< tokens whose ratio the clip range cut
+  double kl_rollout_train = 0;               ///< over the tokens of fresh rows
+  double fresh_tokens = 0;
+  double router_z = 0, router_balance = 0;   ///< over tokens and sparse layers
+
+  /// As above.
+  void each(auto&& visit) {
+    visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_rollout_train), visit(fresh_tokens);
+    visit(router_z), visit(router_balance);
+  }
+};
+
+struct StepTotals {
+  StepCounts counts;  ///< of all ranks
+  StepSums sums;      ///< of this rank's passes, until sum_up
+  double ratio_max = 0;
+};
 
 /// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. It reads the counts of the whole step, and
 /// adds to the sums what the report tells.
@@ -25,5 +59,11 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
 
 /// The mean negative log-likelihood of the response tokens.
 Objective supervised_objective();
+
+/// Of the rows of all ranks; of ranks with the same rows, one speaks for them. Collective.
+StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, std::span<const MicroBatch> batches);
+
+/// Sums and maximum become those of all ranks. A rank that does not speak brings its own tokens' router sums alone. Collective.
+void sum_up(comm::Group& world, bool speaks, StepTotals& totals);
 
 }  // namespace tandem::train

@@ -2,8 +2,6 @@
 #include "tandem/train/optimizer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,31 +30,25 @@ std::vector<int64_t> elements_of_largest(const model::ParameterTable& table, com
 
 Optimizer::Optimizer(const OptimizerSetup& s)
     : setup_(s),
-      buckets_(buckets_of(s.table, elements_of_largest(s.table, *s.ranks.world), s.bucket_bytes / static_cast<int64_t>(sizeof(float)))),
+      buckets_(buckets_of(s.state.table, elements_of_largest(s.state.table, *s.ranks.world),
+                          s.bucket_bytes / static_cast<int64_t>(sizeof(float)))),
       slices_(slices_of(buckets_, share_of(s.ranks.data), share_of(s.ranks.expert_data))),
-      sum_(gradient_buckets(), s.ranks, s.arena, s.recorder) {
-  for (const Slice& slice : slices_) size_ += slice.size;
-  TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
-  const auto state = [&](const char* owner) {
-    return std::make_unique<device::Swappable>(device::Home{s.swap ? *s.host : s.arena, owner, s.host}, size_, at::kFloat);
-  };
-  m_ = state("optimizer");
-  v_ = state("optimizer");
-  if (has_half()) master_ = state("master_weights");
+      sum_(gradient_buckets(), s.ranks, s.state.arena, s.recorder),
+      state_(s.state, slices_) {
   find_stretches();
-  if (s.swap) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
 }
 
 // With one rank the gradients are their own sum.
 GradientBuckets Optimizer::gradient_buckets() {
-  GradientBuckets work{setup_.table, setup_.grads, buckets_, std::vector<GradientBuckets::Sums>(buckets_.size())};
+  GradientBuckets work{setup_.state.table, setup_.grads, buckets_, std::vector<GradientBuckets::Sums>(buckets_.size())};
   const Ranks& ranks = setup_.ranks;
   int64_t room = 0, at = 0;
   const auto is_summed = [&](const Slice& s) { return (s.experts ? ranks.expert_data : ranks.data)->size() > 1; };
   for (const Slice& s : slices_) room += is_summed(s) ? s.size : 0;
   at::Tensor sums;
   if (room > 0) {
-    sums_ = std::make_unique<device::Swappable>(device::Home{setup_.arena, "gradients", nullptr, device::Keep::kNothing}, room, at::kFloat);
+    sums_ = std::make_unique<device::Swappable>(device::Home{setup_.state.arena, "gradients", nullptr, device::Keep::kNothing},
+                                                room, at::kFloat);
     sums = sums_->tensor();
   }
   for (const Slice& s : slices_) {
@@ -76,7 +68,7 @@ void Optimizer::find_stretches() {
     const auto add = [&](int64_t to) {
       if (to > from) stretches_.push_back({from, to - from, s.at + from - s.begin, summed_[i].data_ptr<float>() + (from - s.begin)});
     };
-    for (const model::ParameterEntry& e : setup_.table.entries) {
+    for (const model::ParameterEntry& e : setup_.state.table.entries) {
       if (e.parameter.trained || e.offset + e.num_elements <= from || e.offset >= s.begin + s.size) continue;
       add(e.offset);
       from = std::min(e.offset + e.num_elements, s.begin + s.size);
@@ -85,16 +77,11 @@ void Optimizer::find_stretches() {
   }
 }
 
-void Optimizer::adopt_values() {
-  if (!has_half()) return;
-  for (const Slice& s : slices_) master_->tensor().narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
-}
-
 double Optimizer::gradient_norm() {
   double squares = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const Slice& slice = slices_[i];
-    for (const model::ParameterEntry& e : setup_.table.entries) {
+    for (const model::ParameterEntry& e : setup_.state.table.entries) {
       const int64_t from = std::max(e.offset, slice.begin), to = std::min(e.offset + e.num_elements, slice.begin + slice.size);
       if (from >= to) continue;
       constexpr int64_t kPart = 1 << 16;  // fixed, so that the number of threads does not change the sum
@@ -130,48 +117,9 @@ double Optimizer::step(const Options& o, double lr) {
   a.weight_decay = static_cast<float>(o.weight_decay);
   a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
-  for (const Stretch& stretch : stretches_) setup_.swap ? update_swapped(stretch, a) : update(stretch, a);
+  for (const Stretch& stretch : stretches_) state_.update(stretch, a);
   share_values();
   return norm;
-}
-
-namespace {
-
-void run_adam(const model::kernel::AdamArgs& a, int64_t size) {
-  at::parallel_for(0, size, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
-}
-
-}  // namespace
-
-void Optimizer::update(const Stretch& s, const model::kernel::AdamArgs& args) {
-  model::kernel::AdamArgs a = args;
-  const auto values = [&](auto* base) { return base + s.begin; };
-  a.grad = s.grad;
-  a.m = state_data(m_) + s.at;
-  a.v = state_data(v_) + s.at;
-  a.master = has_half() ? state_data(master_) + s.at : values(setup_.values.data_ptr<float>());
-  a.half = has_half() ? values(static_cast<model::kernel::Half*>(setup_.values.data_ptr())) : nullptr;
-  run_adam(a, s.size);
-}
-
-// Chunk by chunk through memory of the device. Each element goes the way it goes without.
-void Optimizer::update_swapped(const Stretch& s, model::kernel::AdamArgs a) {
-  const int64_t room = chunk_.size(1);
-  for (int64_t from = 0; from < s.size; from += room) {
-    const int64_t n = std::min(room, s.size - from);
-    std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
-    const auto bring = [&](const std::unique_ptr<device::Swappable>& state) {
-      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state->tensor().narrow(0, s.at + from, n));
-      return moved.back().first.copy_(moved.back().second).data_ptr<float>();
-    };
-    a.m = bring(m_);
-    a.v = bring(v_);
-    a.master = has_half() ? bring(master_) : setup_.values.data_ptr<float>() + s.begin + from;
-    a.half = has_half() ? static_cast<model::kernel::Half*>(setup_.values.data_ptr()) + s.begin + from : nullptr;
-    a.grad = s.grad + from;
-    run_adam(a, n);
-    for (const auto& [device, host] : moved) host.copy_(device);
-  }
 }
 
 void Optimizer::share_values() {
@@ -180,23 +128,9 @@ void Optimizer::share_values() {
     if (group.size() == 1) continue;
     const Bucket& bucket = buckets_[static_cast<size_t>(s.bucket)];
     const model::FlatRange range = s.experts ? bucket.experts : bucket.dense;
-    at::Tensor all = setup_.values.narrow(0, range.begin, range.size());
-    group.all_gather(all, setup_.values.narrow(0, s.begin, s.size).clone());
+    at::Tensor all = setup_.state.values.narrow(0, range.begin, range.size());
+    group.all_gather(all, setup_.state.values.narrow(0, s.begin, s.size).clone());
   }
-}
-
-int64_t Optimizer::leave_device() {
-  if (setup_.swap) return 0;  // it is there
-  int64_t copied = 0;
-  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->leave() : 0;
-  return copied;
-}
-
-int64_t Optimizer::come_back() {
-  if (setup_.swap) return 0;
-  int64_t copied = 0;
-  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->come_back() : 0;
-  return copied;
 }
 
 void Optimizer::release_sums() {
@@ -209,42 +143,8 @@ void Optimizer::back_sums() {
   sum_.back_memory();
 }
 
-const std::vector<std::string>& Optimizer::state_names() {
-  static const std::vector<std::string> kNames = {"m", "master", "v"};
-  return kNames;
-}
-
-at::Tensor Optimizer::state(const std::string& name) const {
-  if (name == "m") return m_->contents();
-  if (name == "v") return v_->contents();
-  TANDEM_CHECK(name == "master", "state ", name);
-  if (has_half()) return master_->contents();
-  const at::Tensor& values = setup_.home ? setup_.home->contents() : setup_.values;
-  std::vector<at::Tensor> parts;
-  for (const Slice& s : slices_) parts.push_back(values.narrow(0, s.begin, s.size));
-  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts);
-}
-
-std::vector<StatePiece> Optimizer::state_pieces() const {
-  std::vector<StatePiece> pieces;
-  for (const Slice& s : slices_)
-    for (const model::ParameterEntry& e : setup_.table.entries) {
-      const int64_t from = std::max(e.offset, s.begin), to = std::min(e.offset + e.num_elements, s.begin + s.size);
-      if (e.parameter.trained && from < to) pieces.push_back({&e, from - e.offset, to - e.offset, s.at + from - s.begin});
-    }
-  return pieces;
-}
-
 void Optimizer::restore(int64_t num_steps, const ReadPiece& read) {
-  for (const StatePiece& piece : state_pieces()) {
-    const int64_t n = piece.end - piece.begin;
-    at::Tensor values = setup_.values.narrow(0, piece.entry->offset + piece.begin, n);
-    const auto part = [&](const std::unique_ptr<device::Swappable>& state) { return state->tensor().narrow(0, piece.at, n); };
-    read("m", piece, part(m_));
-    read("v", piece, part(v_));
-    read("master", piece, has_half() ? part(master_) : values);
-    if (has_half()) values.copy_(part(master_));
-  }
+  state_.restore(read);
   num_steps_ = num_steps;
 }
 

@@ -10,8 +10,8 @@
 
 namespace tandem::train {
 
-/// Makes whole micro-batches those of this rank. Ranks that share experts must run as many as the one with most of them, and
-/// interleaved stages a multiple of the stages: appends empty ones. Context-parallel ranks share each. Collective over the decoder's ep.
+/// Leaves this rank its part of whole micro-batches: context-parallel ranks share each. Appends empty ones, until ranks that share
+/// experts have equally many, and interleaved stages a multiple of the stages. Collective over the decoder's ep.
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches);
 
 /// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `head` has all R response tokens.

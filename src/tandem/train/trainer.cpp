@@ -104,15 +104,22 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_({setup.arena, "gradients", nullptr, device::Keep::kNothing}, (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
       parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
-      optimizer_({lora_ ? lora_->table() : setup.table, lora_ ? lora_->values() : setup.values, grads(), setup.ranks, setup.arena,
-                  setup.host,
-                  options.swap_optimizer, lora_ ? nullptr : setup.home, setup.recorder, options.gradient_bucket_mib << 20}) {
+      optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
+                            .values = lora_ ? lora_->values() : setup.values,
+                            .arena = setup.arena,
+                            .host = setup.host,
+                            .swap = options.swap_optimizer,
+                            .home = lora_ ? nullptr : setup.home},
+                  .grads = grads(),
+                  .ranks = setup.ranks,
+                  .recorder = setup.recorder,
+                  .bucket_bytes = options.gradient_bucket_mib << 20}) {
   check_options(options, setup.table.config, setup.lora, "train");
 }
 
 void Trainer::start() {
   if (lora_) lora_->start(setup_.seed);
-  optimizer_.adopt_values();
+  optimizer_.state().adopt_values();
 }
 
 void Trainer::release_gradients() {

@@ -26,8 +26,8 @@ struct Algorithm;
 
 namespace tandem::train {
 
-/// Errors: UserError naming `section` and the option, for what only experts have and a model without them, and for a moving correction
-/// bias beside adapters, which could not carry it.
+/// Errors: UserError naming `section` and the option. A model without experts has no router to train; adapters could not carry a moving
+/// correction bias.
 void check_options(const Options& options, const model::ModelConfig& config, const model::LoraOptions& lora, const std::string& section);
 
 /// Log-probabilities of each row's response tokens, in passes of `budget_tokens`; no gradient. Empty but on the last pipeline stage.
@@ -63,7 +63,7 @@ struct TrainerSetup {
   const model::ParameterTable& table;
   const model::Decoder& decoder;
   at::Tensor values;                ///< flat, compute dtype
-  Optimizer::Ranks ranks;
+  Ranks ranks;
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
@@ -75,17 +75,17 @@ struct TrainerSetup {
 /// Ownership  owns gradients and optimizer state; uses the flat values.
 /// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).
 /// Errors     UserError if loss or gradient is not finite; the weights are then unchanged.
-/// Read next  micro_batch.h (packing), optimizer.h (the update), algo/policy_loss.h
+/// Read next  micro_batch.h (packing), objective.h (the loss), optimizer.h (the update)
 class Trainer {
  public:
   /// Errors: as check_options.
   Trainer(const Options& options, const TrainerSetup& setup);
 
-  /// To be called when the values were loaded: master weights are taken from them, adapters start anew.
+  /// Call it once the values are loaded: it takes the master weights from them, and adapters start anew.
   void start();
   /// Reads the state of a trainer with the same options, after start().
-  void restore(int64_t num_steps, const Optimizer::ReadPiece& read) { optimizer_.restore(num_steps, read); }
-  /// To be called when all ranks were restored; collective.
+  void restore(int64_t num_steps, const ReadPiece& read) { optimizer_.restore(num_steps, read); }
+  /// Call it once all ranks are restored. Collective.
   void share_values();
 
   /// One update by the algorithm's loss.

@@ -65,9 +65,6 @@ TEST(Columns, RowsAreConcatenatedWithoutPadding) {
   const Column& ids = fields.at("response_ids");
   EXPECT_EQ(ids.lengths, (std::vector<int64_t>{0, 2, 4, 0, 2, 4}));
   EXPECT_EQ(std::get<std::vector<int32_t>>(ids.values).size(), 12u);
-  Column joined = rows(ids, 0, 2);
-  append(joined, rows(ids, 2, 6));
-  EXPECT_EQ(joined, ids);
 }
 
 TEST(Columns, DamagedBytesAreRefusedAndNeverReadOutside) {

@@ -13,6 +13,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/model/weight_checksum.h"
+#include "tandem/train/optimizer.h"
 
 namespace tandem::policy {
 namespace {
@@ -121,9 +122,13 @@ struct Rank {
         table(model::parameter_table(config, layout, world.rank())),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
-        optimizer({table, values, grads,
-                   {&world, &mesh.along(comm::Axis::kData), &mesh.along(comm::Axis::kExpertData), &mesh.along(comm::Axis::kTp)},
-                   arena, nullptr, false, nullptr, nullptr, 20'000}) {}
+        optimizer({.state = {.table = table, .values = values, .arena = arena},
+                   .grads = grads,
+                   .ranks = {.world = &world,
+                             .data = &mesh.along(comm::Axis::kData),
+                             .expert_data = &mesh.along(comm::Axis::kExpertData),
+                             .tp = &mesh.along(comm::Axis::kTp)},
+                   .bucket_bytes = 20'000}) {}
 };
 
 using Body = std::function<void(Rank& rank, comm::Group& world)>;
@@ -140,7 +145,7 @@ void save(const std::string& dir, const std::string& layout, const model::ModelC
   fs::create_directories(dir);
   on_all(layout, config, dtype, [&](Rank& rank, comm::Group& world) {
     rank.optimizer.restore(3, [](const auto& name, const auto& piece, at::Tensor to) { to.copy_(made_up(name, piece)); });
-    policy::write_optimizer(dir, world.rank(), rank.optimizer);
+    policy::write_optimizer(dir, world.rank(), rank.optimizer.state());
   });
 }
 
@@ -150,9 +155,9 @@ void load(const std::string& dir, int num_ranks, const std::string& layout, cons
     policy::OptimizerFiles files(dir, num_ranks, world.rank());
     rank.optimizer.restore(3, [&](const auto& name, const auto& piece, const at::Tensor& to) { files.read(name, piece, to); });
     int64_t checked = 0;
-    for (const std::string& name : train::Optimizer::state_names()) {
-      const at::Tensor state = rank.optimizer.state(name);
-      for (const train::StatePiece& p : rank.optimizer.state_pieces()) {
+    for (const std::string& name : train::OptimizerState::names()) {
+      const at::Tensor state = rank.optimizer.state().tensor(name);
+      for (const train::StatePiece& p : rank.optimizer.state().pieces()) {
         EXPECT_TRUE(at::equal(state.narrow(0, p.at, p.end - p.begin), made_up(name, p))) << name << " of " << p.entry->parameter.name;
         checked += p.end - p.begin;
       }
@@ -227,7 +232,7 @@ TEST_F(OptimizerFilesTest, AListOfANewerFormatIsRefusedAndOneWithoutANumberRead)
   const auto rewrite = [&](const std::string& number) {
     const checkpoint::SafetensorsFile file(path);
     std::map<std::string, at::Tensor> tensors;
-    for (const std::string& name : train::Optimizer::state_names()) tensors[name] = file.view(name).clone();
+    for (const std::string& name : train::OptimizerState::names()) tensors[name] = file.view(name).clone();
     std::map<std::string, std::string> metadata = file.metadata();
     EXPECT_TRUE(metadata.contains("pieces_format"));
     if (number.empty()) metadata.erase("pieces_format");

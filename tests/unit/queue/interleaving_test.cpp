@@ -144,7 +144,7 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
     const StalenessRule rule = random_rule(staleness_, policy_, i);
     Options options{.groups_per_step = rule.groups_per_step, .group_size = 1, .staleness = staleness_};
     options.lag_policy = policy_ == LagPolicy::kWait ? "wait" : "drop";
-      SampleQueue queue(options, {.batch = {"score"}, .stage = {}});
+    SampleQueue queue(options);
     int64_t step = 0, dropped = 0;
     std::map<GroupId, int64_t> starts;
     Subject subject = {
@@ -157,12 +157,12 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
           data::Group group{id, {}, PolicyVersion{starts.at(id)}, std::vector<data::Sample>(1)};
           group.samples[0].id = data::sample_id(id, 1, 0);
           group.samples[0].scored = true;
-          queue.put(group);
+          queue.put(std::move(group));
         },
         [&]() -> std::vector<GroupId> {
           if (!queue.batch_ready()) return {};
           std::vector<GroupId> ids;
-          const data::Batch batch = *queue.take(data::Stage::kTrain, ReplicaId{0}, StepId{++step});
+          const data::Batch batch = queue.take(StepId{++step});
           for (const data::Group& g : batch.groups) ids.push_back(g.id);
           EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
           return ids;

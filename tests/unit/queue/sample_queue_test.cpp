@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <thread>
+#include <utility>
 
 #include "tandem/base/error.h"
 
@@ -28,16 +27,14 @@ data::Group group(int64_t id, int64_t version, bool scored = true) {
 }
 
 struct Fixture : testing::Test {
-  Options options{.groups_per_step = 2, .group_size = kSize, .staleness = 1, .lag_policy = "drop", .take_timeout_s = 0.1};
-  static constexpr data::Stage kTrain = data::Stage::kTrain;
-  static constexpr ReplicaId kReplica{0};
+  Options options{.groups_per_step = 2, .group_size = kSize, .staleness = 1, .lag_policy = "drop"};
 
   // Groups 0 to 3 start; 1 and 2 end and are taken.
   static void take_first_step(SampleQueue& queue) {
     for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
     queue.put(group(1, 0));
     queue.put(group(2, 0));
-    queue.take(kTrain, kReplica, StepId{1});
+    queue.take(StepId{1});
   }
 };
 using Queue = Fixture;
@@ -49,7 +46,7 @@ TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
   EXPECT_FALSE(queue.batch_ready());
   queue.put(group(1, 0));
   ASSERT_TRUE(queue.batch_ready());
-  const data::Batch batch = *queue.take(kTrain, kReplica, StepId{1});
+  const data::Batch batch = queue.take(StepId{1});
   EXPECT_EQ(batch.version, PolicyVersion{0});
   ASSERT_EQ(batch.groups.size(), 2u);
   EXPECT_EQ(batch.groups[0].id, GroupId{1});
@@ -68,11 +65,11 @@ TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
   EXPECT_EQ(queue.num_may_start(), 0);
   queue.put(group(4, 1));
   queue.put(group(5, 1));
-  queue.take(kTrain, kReplica, StepId{2});
+  queue.take(StepId{2});
   EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), (std::vector<GroupId>{GroupId{0}, GroupId{3}}));
   EXPECT_EQ(queue.num_may_start(), 4);
-  EXPECT_TRUE(queue.put(group(0, 0))) << "late rows are counted";
-  EXPECT_EQ(queue.counters().late_rows, kSize);
+  queue.put(group(0, 0));
+  EXPECT_EQ(queue.counters().late_rows, kSize) << "late samples are counted";
   EXPECT_EQ(queue.counters().dropped, 2);
 }
 
@@ -84,7 +81,7 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   queue.put(group(4, 1));
   queue.put(group(5, 1));
-  queue.take(kTrain, kReplica, StepId{2});
+  queue.take(StepId{2});
   EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), std::vector<GroupId>{GroupId{3}});
 }
 
@@ -101,61 +98,28 @@ TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
   queue.put(group(0, 0));
   EXPECT_EQ(queue.must_wait_for(), (std::vector<GroupId>{GroupId{3}}));
   queue.put(group(3, 0));
-  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{2})->groups[1].id, GroupId{3});
+  EXPECT_EQ(queue.take(StepId{2}).groups[1].id, GroupId{3});
   EXPECT_TRUE(queue.commit(StepId{2}, PolicyVersion{2}).empty());
   EXPECT_EQ(queue.counters().waited, 1);
 }
 
-TEST_F(Queue, FieldsMayArriveApartAndStagesAddMore) {
-  SampleQueue queue(options, {.batch = {"response_ids", "score"}, .stage = {{kTrain, {"reference"}}}});
+TEST_F(Queue, TakesGroupsWithoutScoresWhereAStageScoresThem) {
+  SampleQueue queue(options), later(options, /*takes_scored=*/false);
   for (int64_t id : {0, 1}) {
     queue.start(GroupId{id}, PolicyVersion{0});
-    queue.put(group(id, 0, /*scored=*/false));
+    later.start(GroupId{id}, PolicyVersion{0});
+    EXPECT_THROW(queue.put(group(id, 0, /*scored=*/false)), InternalError) << "it would be trained on a score of 0";
+    later.put(group(id, 0, /*scored=*/false));
   }
-  EXPECT_EQ(queue.num_finished(), 0) << "a group without its score is not finished";
-  for (int64_t id : {0, 1}) queue.put(group(id, 0));
-  const data::Batch batch = *queue.take(data::Stage::kReference, kReplica, StepId{1});
-  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), PeerError) << "the reference is missing, and the wait has an end";
-  const auto ids = data::ids_of(batch.groups);
-  queue.put(ids, {{"reference", {std::vector<float>{1, 2, 3, 4}, {1, 1, 1, 1}}}});
-  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{1})->groups.size(), 2u);
-  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), InternalError) << "one take per stage and replica";
-  EXPECT_TRUE(queue.take(kTrain, ReplicaId{1}, StepId{1}).has_value());
-  const std::vector<SampleId> some = {ids[3], ids[0]};
-  const std::vector<std::string> names = {"reference"};
-  EXPECT_EQ(std::get<std::vector<float>>(queue.read(some, names).at("reference").values), (std::vector<float>{4, 1}));
-}
-
-TEST_F(Queue, TakeEndsAtItsDeadlineOrWhenClosed) {
-  SampleQueue queue(options);
-  EXPECT_THROW(queue.take(kTrain, kReplica, StepId{1}), PeerError);
-  options.take_timeout_s = 30;
-  SampleQueue patient(options);
-  std::thread closer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    patient.close();
-  });
-  EXPECT_FALSE(patient.take(kTrain, kReplica, StepId{1}).has_value());
-  closer.join();
-  EXPECT_FALSE(patient.put(group(0, 0)));
-}
-
-TEST_F(Queue, TakeWakesWhenAnotherThreadPutsTheLastGroup) {
-  options.take_timeout_s = 30;
-  SampleQueue queue(options);
-  for (int64_t id : {0, 1}) queue.start(GroupId{id}, PolicyVersion{0});
-  std::thread producer([&] {
-    for (int64_t id : {1, 0}) queue.put(group(id, 0));
-  });
-  EXPECT_EQ(queue.take(kTrain, kReplica, StepId{1})->groups[0].id, GroupId{0});
-  producer.join();
+  EXPECT_EQ(queue.num_finished(), 0);
+  EXPECT_EQ(later.take(StepId{1}).groups.size(), 2u);
 }
 
 TEST_F(Queue, ContinuesFromItsSavedState) {
   SampleQueue queue(options);
   for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
   for (int64_t id : {0, 1, 3}) queue.put(group(id, 0));
-  queue.take(kTrain, kReplica, StepId{1});
+  queue.take(StepId{1});
   EXPECT_THROW(queue.state(), InternalError) << "a batch under way has no place in a checkpoint";
   queue.commit(StepId{1}, PolicyVersion{1});
   const auto bytes = queue.state();
@@ -166,24 +130,23 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   EXPECT_EQ(again.num_finished(), 1);
   again.start(GroupId{2}, PolicyVersion{1});
   again.put(group(2, 1));
-  const data::Batch batch = *again.take(kTrain, kReplica, StepId{2});
+  const data::Batch batch = again.take(StepId{2});
   EXPECT_EQ(batch.groups[0].id, GroupId{2});
   EXPECT_EQ(batch.groups[1].samples[1].logprobs.size(), 4u);
   EXPECT_EQ(again.counters().started, 4);
 
   // Rows that lie elsewhere: the state has them, the queue that goes on does not.
-  const auto marked = [](data::Fields rows) {
-    rows["text"] = {std::vector<char>{'x', 'y'}, {1, 1}};
-    return rows;
+  const auto marked = [](data::Group whole) {
+    whole.samples[0].text = "x", whole.samples[1].text = "y";
+    return whole;
   };
   EXPECT_EQ(queue.finished(), (std::vector<GroupId>{GroupId{3}}));
   const auto whole = queue.state(marked);
   SampleQueue lean(options);
   std::string found;
-  lean.restore(whole, [&](const data::Fields& rows) {
-    for (data::Group& g : data::groups_of(rows))
-      for (const data::Sample& s : g.samples) found += s.text;
-    return data::fields_of(std::vector{group(3, 0)});
+  lean.restore(whole, [&](data::Group saved) {
+    for (data::Sample& s : saved.samples) found += std::exchange(s.text, "");
+    return saved;
   });
   EXPECT_EQ(found, "xy");
   lean.start(GroupId{2}, PolicyVersion{1});  // it was running
@@ -203,6 +166,14 @@ TEST_F(Queue, RefusesMisuse) {
   EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{1}), InternalError) << "a version that does not exist yet";
   queue.start(GroupId{0}, PolicyVersion{0});
   EXPECT_THROW(queue.start(GroupId{0}, PolicyVersion{0}), InternalError);
+  data::Group half = group(0, 0), turned = group(0, 0);
+  half.samples.pop_back();
+  std::swap(turned.samples[0], turned.samples[1]);
+  EXPECT_THROW(queue.put(half), InternalError);
+  EXPECT_THROW(queue.put(turned), InternalError);
+  queue.put(group(0, 0));
+  EXPECT_THROW(queue.put(group(0, 0)), InternalError) << "twice";
+  EXPECT_THROW(queue.take(StepId{1}), InternalError) << "one group is no batch";
   EXPECT_THROW(queue.commit(StepId{1}, PolicyVersion{1}), InternalError);
   options.staleness = -1;
   EXPECT_THROW(SampleQueue{options}, UserError);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/engine.h"
+#include "tandem/rollout/group_assembly.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
@@ -20,8 +20,8 @@ Options small(int64_t max_running = 8) {
   return o;
 }
 
-Request request_of(int64_t group, int64_t prompt_tokens, int64_t samples, int64_t new_tokens) {
-  Request r;
+GroupRequest request_of(int64_t group, int64_t prompt_tokens, int64_t samples, int64_t new_tokens) {
+  GroupRequest r;
   r.group.id = data::GroupId{group};
   for (int64_t i = 0; i < prompt_tokens; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>((7 * group + 5 * i + 3) % 60 + 2));
   r.num_samples = samples;
@@ -34,6 +34,7 @@ Request request_of(int64_t group, int64_t prompt_tokens, int64_t samples, int64_
 struct Case {
   TinyModel model{test::tiny_config(), at::kFloat, true};  // parity: tokens may be compared across batches
   Engine engine;
+  GroupAssembly groups{engine};
 
   explicit Case(const Options& options = small(), int64_t max_context = 64)
       : engine(options, {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, max_context}) {
@@ -44,7 +45,7 @@ struct Case {
     std::vector<data::Group> all;
     for (; engine.running() && most_steps > 0; --most_steps) {
       engine.step();
-      for (data::Group& g : engine.finished()) all.push_back(std::move(g));
+      for (data::Group& g : groups.finished()) all.push_back(std::move(g));
     }
     EXPECT_GT(most_steps, 0) << "the engine never came to an end";
     std::sort(all.begin(), all.end(), [](const data::Group& a, const data::Group& b) { return a.id < b.id; });
@@ -62,7 +63,7 @@ std::vector<std::vector<int32_t>> tokens_of(const std::vector<data::Group>& grou
 
 TEST(Engine, AResponseEndsWithItsStopId) {
   Case plain;
-  plain.engine.admit(request_of(0, 6, 1, 40));
+  plain.groups.admit(request_of(0, 6, 1, 40));
   const data::Sample whole = plain.finish().at(0).samples.at(0);
   ASSERT_EQ(whole.ids.size(), 40u);
   EXPECT_EQ(whole.finish, data::FinishReason::kLength);
@@ -71,10 +72,10 @@ TEST(Engine, AResponseEndsWithItsStopId) {
 
   for (bool ignored : {false, true}) {
     Case stopped;
-    Request r = request_of(0, 6, 1, 40);
+    GroupRequest r = request_of(0, 6, 1, 40);
     r.stop_ids = {stop};
     r.sampling.ignore_eos = ignored;
-    stopped.engine.admit(std::move(r));
+    stopped.groups.admit(std::move(r));
     const data::Sample sample = stopped.finish().at(0).samples.at(0);
     EXPECT_EQ(sample.ids.size(), ignored ? 40u : static_cast<size_t>(first) + 1);
     EXPECT_TRUE(std::equal(sample.ids.begin(), sample.ids.end(), whole.ids.begin()));
@@ -95,10 +96,10 @@ class StopAfter final : public StopMatcher {
 
 TEST(Engine, AStopTextEndsEachSampleByItself) {
   Case c;
-  Request r = request_of(0, 6, 4, 40);
+  GroupRequest r = request_of(0, 6, 4, 40);
   int64_t next = 3;
   r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
-  c.engine.admit(std::move(r));
+  c.groups.admit(std::move(r));
   const data::Group group = c.finish().at(0);
   std::vector<size_t> lengths;
   for (const data::Sample& s : group.samples) {
@@ -110,15 +111,15 @@ TEST(Engine, AStopTextEndsEachSampleByItself) {
 
 TEST(Engine, CancelFreesWhatAGroupHoldsAndLeavesTheOthersAlone) {
   Case alone;
-  alone.engine.admit(request_of(1, 20, 3, 12));
+  alone.groups.admit(request_of(1, 20, 3, 12));
   const auto want = tokens_of(alone.finish());
 
   Case c(small(4));
-  for (int64_t g = 0; g < 4; ++g) c.engine.admit(request_of(g, 20, 3, 12));
+  for (int64_t g = 0; g < 4; ++g) c.groups.admit(request_of(g, 20, 3, 12));
   for (int i = 0; i < 3; ++i) c.engine.step();
-  EXPECT_EQ(c.engine.unfinished().size(), 4u);
-  for (int64_t g : {0, 2, 3}) c.engine.cancel(data::GroupId{g});  // running, partly started, waiting
-  EXPECT_EQ(c.engine.unfinished(), std::vector<data::GroupId>{data::GroupId{1}});
+  EXPECT_EQ(c.groups.unfinished().size(), 4u);
+  for (int64_t g : {0, 2, 3}) c.groups.cancel(data::GroupId{g});  // running, partly started, waiting
+  EXPECT_EQ(c.groups.unfinished(), std::vector<data::GroupId>{data::GroupId{1}});
   const auto groups = c.finish();
   ASSERT_EQ(groups.size(), 1u);
   EXPECT_EQ(tokens_of(groups), want);
@@ -129,7 +130,7 @@ TEST(Engine, PreemptionChangesNoToken) {
   Case wide(small(16));
   Case narrow(small(16), 4);  // a pool for contexts of 4 tokens: 17 * 2 blocks
   for (Case* c : {&wide, &narrow})
-    for (int64_t g = 0; g < 4; ++g) c->engine.admit(request_of(g, 20 + 3 * g, 4, 60));
+    for (int64_t g = 0; g < 4; ++g) c->groups.admit(request_of(g, 20 + 3 * g, 4, 60));
   const auto want = tokens_of(wide.finish()), got = tokens_of(narrow.finish());
   EXPECT_EQ(wide.engine.num_preemptions(), 0);
   EXPECT_GT(narrow.engine.num_preemptions(), 0);
@@ -142,7 +143,7 @@ TEST(Engine, AGroupThatJustFitsThePoolAloneIsAnswered) {
   for (int64_t prompt : {30, 32, 33}) {
     Case c(small(1), 8);  // (1 + 1) * 2 blocks = 64 tokens
     ASSERT_EQ(c.engine.num_blocks(), 4);
-    c.engine.admit(request_of(0, prompt, 3, 64 - prompt));
+    c.groups.admit(request_of(0, prompt, 3, 64 - prompt));
     const auto groups = c.finish();
     ASSERT_EQ(groups.size(), 1u);
     for (const data::Sample& s : groups[0].samples) EXPECT_EQ(static_cast<int64_t>(s.ids.size()), 64 - prompt);
@@ -153,8 +154,8 @@ TEST(Engine, AGroupThatJustFitsThePoolAloneIsAnswered) {
 TEST(Engine, AGroupWhoseFirstSampleEndsAtOnceIsAnsweredWhole) {
   for (int64_t max_running : {1, 2, 8}) {
     Case c(small(max_running));
-    Request r = request_of(0, 6, 5, 1);
-    c.engine.admit(std::move(r));
+    GroupRequest r = request_of(0, 6, 5, 1);
+    c.groups.admit(std::move(r));
     const auto groups = c.finish();
     ASSERT_EQ(groups.size(), 1u) << max_running;
     for (const data::Sample& s : groups[0].samples) EXPECT_EQ(s.ids.size(), 1u);
@@ -164,8 +165,8 @@ TEST(Engine, AGroupWhoseFirstSampleEndsAtOnceIsAnsweredWhole) {
 
 TEST(Engine, SamplesOfAGroupDifferAndDoNotDependOnItsSize) {
   Case many, one;
-  many.engine.admit(request_of(0, 9, 6, 20));
-  one.engine.admit(request_of(0, 9, 1, 20));
+  many.groups.admit(request_of(0, 9, 6, 20));
+  one.groups.admit(request_of(0, 9, 1, 20));
   const auto all = tokens_of(many.finish());
   EXPECT_EQ(all[0], tokens_of(one.finish())[0]);
   EXPECT_NE(all[0], all[1]);
@@ -173,16 +174,16 @@ TEST(Engine, SamplesOfAGroupDifferAndDoNotDependOnItsSize) {
 
 TEST(Engine, EachSampleMayHaveALengthOfItsOwn) {
   Case c;
-  Request r = request_of(0, 9, 3, 5);
+  GroupRequest r = request_of(0, 9, 3, 5);
   r.max_new_tokens = {1, 17, 30};
-  c.engine.admit(std::move(r));
+  c.groups.admit(std::move(r));
   const data::Group group = c.finish().at(0);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(group.samples[i].ids.size(), (std::vector<size_t>{1, 17, 30}[i]));
 }
 
 TEST(Engine, ASwitchOfWeightsMarksTheTokensThatFollow) {
   Case c;
-  for (int64_t g = 0; g < 2; ++g) c.engine.admit(request_of(g, 9, 2, 12));
+  for (int64_t g = 0; g < 2; ++g) c.groups.admit(request_of(g, 9, 2, 12));
   for (int i = 0; i < 5; ++i) c.engine.step();
   c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});
   for (const data::Group& g : c.finish()) {
@@ -198,7 +199,7 @@ TEST(Engine, ASwitchOfWeightsMarksTheTokensThatFollow) {
 
 TEST(Engine, ASwitchWhileSamplesWaitToForkComputesTheirPromptAgain) {
   Case c(small(1));
-  for (int64_t g = 0; g < 2; ++g) c.engine.admit(request_of(g, 9, 3, 4));
+  for (int64_t g = 0; g < 2; ++g) c.groups.admit(request_of(g, 9, 3, 4));
   c.engine.step();
   c.engine.step();
   c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});
@@ -218,12 +219,12 @@ TEST(Engine, APromptHalfRunAtASwitchRunsAgainUnderTheNewWeights) {
     Case c(chunked);
     TinyModel other(test::tiny_config(), at::kFloat, true, 0.3, 2);
     if (!switched) c.engine.switch_weights(other.parameters, data::PolicyVersion{1});
-    c.engine.admit(request_of(0, 40, 2, 5));
-    c.engine.admit(request_of(1, 40, 2, 5));
+    c.groups.admit(request_of(0, 40, 2, 5));
+    c.groups.admit(request_of(1, 40, 2, 5));
     if (switched) {
       c.engine.step();
       c.engine.step();
-      EXPECT_EQ(c.engine.without_token().size(), 2u);
+      EXPECT_EQ(c.groups.without_token().size(), 2u);
       c.engine.switch_weights(other.parameters, data::PolicyVersion{1});
     }
     std::vector<data::Group> groups = c.finish();
@@ -238,45 +239,92 @@ TEST(Engine, APromptHalfRunAtASwitchRunsAgainUnderTheNewWeights) {
 
 TEST(Engine, CountsDrawnTokensAndKnowsWhoHasNone) {
   Case c(small(2));
-  for (int64_t g = 0; g < 3; ++g) c.engine.admit(request_of(g, 9, 2, 4));
-  EXPECT_EQ(c.engine.without_token().size(), 3u);
+  for (int64_t g = 0; g < 3; ++g) c.groups.admit(request_of(g, 9, 2, 4));
+  EXPECT_EQ(c.groups.without_token().size(), 3u);
   c.engine.step();
-  EXPECT_EQ(c.engine.without_token(), (std::vector<data::GroupId>{data::GroupId{2}}));
+  EXPECT_EQ(c.groups.without_token(), (std::vector<data::GroupId>{data::GroupId{2}}));
   c.finish();
   EXPECT_EQ(c.engine.num_drawn(), 3 * 2 * 4);
-  EXPECT_TRUE(c.engine.without_token().empty());
+  EXPECT_TRUE(c.groups.without_token().empty());
+}
+
+TEST(Engine, AFurtherTurnFindsTheTurnBeforeAndDrawsTheSameBits) {
+  const auto answer = [](bool found) {
+    Case c;
+    c.groups.admit(request_of(0, 20, 1, 9));
+    data::Group turn = c.finish().at(0);
+    if (!found) c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});  // nothing is found under another version
+    GroupRequest further = request_of(1, 0, 1, 8);
+    further.group.prompt.ids = turn.prompt.ids;
+    for (const std::vector<int32_t>& more : {turn.samples[0].ids, std::vector<int32_t>{7, 8, 9}})
+      further.group.prompt.ids.insert(further.group.prompt.ids.end(), more.begin(), more.end());
+    c.groups.admit(std::move(further));
+    const data::Sample sample = c.finish().at(0).samples.at(0);
+    EXPECT_EQ(c.engine.num_found_tokens(), found ? 20 + 8 : 0);
+    c.expect_empty();
+    return std::pair(sample.ids, sample.logprobs);
+  };
+  EXPECT_EQ(answer(true), answer(false));
+}
+
+TEST(Engine, ASampleWithAFirstTokenThatIsDroppedCountsAsWithout) {
+  Case c(small(1));
+  GroupRequest twin = request_of(0, 9, 1, 4);
+  twin.group.id = data::GroupId{7};
+  c.groups.admit(request_of(0, 9, 1, 4));
+  c.groups.admit(std::move(twin));  // the same prompt: draws from the row of the first, and waits for a slot
+  c.engine.step();
+  EXPECT_EQ(c.groups.without_token(), (std::vector<data::GroupId>{data::GroupId{7}}));
+  EXPECT_EQ(c.engine.num_drawn(), 1);
+  c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});
+  const auto groups = c.finish();
+  EXPECT_EQ(value(groups.at(0).version), 0);
+  EXPECT_EQ(value(groups.at(1).version), 1);
+  EXPECT_EQ(c.engine.num_drawn(), 8);
+}
+
+TEST(Engine, ACompletionThatNobodyTookIsForgottenWithItsGroup) {
+  Case c;
+  GroupRequest r = request_of(0, 9, 2, 4);
+  r.max_new_tokens = {1, 4};
+  c.groups.admit(std::move(r));
+  c.engine.step();
+  c.groups.cancel(data::GroupId{0});
+  EXPECT_FALSE(c.engine.running());
+  EXPECT_TRUE(c.groups.finished().empty());
+  c.expect_empty();
 }
 
 TEST(Engine, WithoutWeightsItRefusesToGenerate) {
   Case c;
-  c.engine.admit(request_of(0, 9, 1, 4));
+  c.groups.admit(request_of(0, 9, 1, 4));
   c.engine.drop_weights();
   EXPECT_THROW(c.engine.step(), InternalError);
 }
 
 TEST(Engine, PromptsThatCannotBeAnsweredAreUserErrors) {
   Case c;
-  EXPECT_THROW(c.engine.admit(request_of(0, 0, 1, 4)), UserError);
-  EXPECT_THROW(c.engine.admit(request_of(0, 120, 1, 9)), UserError);  // the model's context is 128
-  EXPECT_NO_THROW(c.engine.admit(request_of(0, 120, 1, 8)));
-  Request shorter = request_of(1, 120, 2, 1000);  // its own lengths count, not the common one
+  EXPECT_THROW(c.groups.admit(request_of(0, 0, 1, 4)), UserError);
+  EXPECT_THROW(c.groups.admit(request_of(0, 120, 1, 9)), UserError);  // the model's context is 128
+  EXPECT_NO_THROW(c.groups.admit(request_of(0, 120, 1, 8)));
+  GroupRequest shorter = request_of(1, 120, 2, 1000);  // its own lengths count, not the common one
   shorter.max_new_tokens = {1, 8};
-  EXPECT_NO_THROW(c.engine.admit(std::move(shorter)));
-  Request longer = request_of(1, 120, 2, 1);
+  EXPECT_NO_THROW(c.groups.admit(std::move(shorter)));
+  GroupRequest longer = request_of(1, 120, 2, 1);
   longer.max_new_tokens = {1, 9};
-  EXPECT_THROW(c.engine.admit(std::move(longer)), UserError);
-  Request foreign = request_of(2, 4, 1, 4);
+  EXPECT_THROW(c.groups.admit(std::move(longer)), UserError);
+  GroupRequest foreign = request_of(2, 4, 1, 4);
   foreign.group.prompt.ids[2] = 64;
-  EXPECT_THROW(c.engine.admit(std::move(foreign)), UserError);
+  EXPECT_THROW(c.groups.admit(std::move(foreign)), UserError);
   Case tight(small(1), 8);
-  EXPECT_THROW(tight.engine.admit(request_of(0, 60, 1, 5)), UserError);  // 65 tokens, 64 in the pool
+  EXPECT_THROW(tight.groups.admit(request_of(0, 60, 1, 5)), UserError);  // 65 tokens, 64 in the pool
 }
 
 TEST(Engine, GreedyTokensAreThoseOfAFreshPassOverTheSequence) {
   Case c;
-  Request r = request_of(0, 9, 1, 15);
+  GroupRequest r = request_of(0, 9, 1, 15);
   r.sampling.temperature = 0;
-  c.engine.admit(std::move(r));
+  c.groups.admit(std::move(r));
   const data::Group group = c.finish().at(0);
   at::NoGradGuard off;
   std::vector<int32_t> ids = group.prompt.ids;

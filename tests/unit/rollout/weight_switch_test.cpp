@@ -47,11 +47,10 @@ struct Rank {
   }
   void ask(int64_t group) {
     Request request;
-    request.group.id = data::GroupId{group};
-    request.group.prompt.ids = {3, 5, 7};
-    request.num_samples = 1;
+    request.prompt = {3, 5, 7};
+    request.sample = data::SampleId{group};
     request.sampling.max_new_tokens = 2;
-    engine.admit(std::move(request));
+    engine.submit(std::move(request));
   }
 
   comm::Group& world;
@@ -110,7 +109,7 @@ TEST(WeightSwitch, NoEngineHasTheNewVersionBeforeAllRanksHaveTheirBytes) {
     EXPECT_TRUE(at::equal(rank.model.values, rank.fresh));
     rank.ask(1);
     while (rank.engine.running()) rank.engine.step();
-    EXPECT_EQ(rank.engine.finished().at(0).samples.at(0).versions.front(), 1);
+    EXPECT_EQ(rank.engine.completed().at(0).sample.versions.front(), 1);
   });
 }
 

@@ -47,16 +47,24 @@ std::vector<Case> cases(const std::string& dir) {
   return all;
 }
 
-std::unique_ptr<reward::Rule> rule_of(const std::string& dir, const device::Arena& arena = device::Arena("device"),
-                                      int threads = kAlone) {
-  reward::Options options;
-  options.model = dir;
-  return reward::make_reward(options, serve::reward_models(arena, threads));
-}
+// The reward of a recipe that names a directory alone.
+struct RuleOf {
+  explicit RuleOf(const std::string& dir, const device::Arena& arena = device::Arena("device"), int threads = kAlone)
+      : models(threads, arena) {
+    reward::Options options;
+    options.model = dir;
+    rule = reward::make_reward(options, models.maker());
+  }
+  const reward::Rule* operator->() const { return rule.get(); }
+  const reward::Rule& operator*() const { return *rule; }
+
+  RewardModels models;
+  std::unique_ptr<reward::Rule> rule;
+};
 
 std::string refusal(const std::string& dir) {
   try {
-    rule_of(dir);
+    RuleOf{dir};
   } catch (const UserError& e) {
     return e.what();
   }
@@ -80,7 +88,7 @@ class Copy {
 
 TEST(RewardModel, AnswersScoreAsInTransformersAloneAndInAGroup) {
   for (const char* name : {"qwen2_score1", "qwen3_score1"}) {
-    const auto rule = rule_of(kFixtures + name);
+    const RuleOf rule(kFixtures + name);
     const std::vector<Case> all = cases(kFixtures + name);
     ASSERT_EQ(all.size(), 10u);
     for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
@@ -99,7 +107,7 @@ TEST(RewardModel, AnswersScoreAsInTransformersAloneAndInAGroup) {
 TEST(RewardModel, AGroupOfManyTokensIsCutIntoPassesOfTheSameScores) {
   const Copy copy("qwen2_score1");
   copy.set("max_position_embeddings", 16384);
-  const auto rule = rule_of(copy.dir);
+  const RuleOf rule(copy.dir);
   std::vector<reward::Answer> group;
   for (int i = 0; i < 5; ++i) {
     group.push_back({std::string(static_cast<size_t>(4000 + 700 * i), static_cast<char>('a' + i)), ""});
@@ -110,7 +118,7 @@ TEST(RewardModel, AGroupOfManyTokensIsCutIntoPassesOfTheSameScores) {
 }
 
 TEST(RewardModel, EqualAnswersOfAGroupHaveEqualScores) {
-  const auto rule = rule_of(kFixtures + "qwen2_score1");
+  const RuleOf rule(kFixtures + "qwen2_score1");
   std::vector<reward::Answer> group;
   for (const char* response : {"4", "42", "4", "forty-two", "42", "4"}) {
     group.push_back({response, ""});
@@ -131,7 +139,8 @@ TEST(RewardModel, InBfloat16AScoreIsOffByItsRounding) {
   options.model = kFixtures + "qwen2_score1";
   options.model_dtype = "bfloat16";
   const device::Arena arena("device");
-  const auto rule = reward::make_rule("model", options, serve::reward_models(arena, serve::kAlone));
+  RewardModels models(serve::kAlone, arena);
+  const auto rule = reward::make_rule("model", options, models.maker());
   double worst = 0;
   for (const Case& one : cases(options.model)) worst = std::max(worst, std::abs(rule->score(one.answer).score - one.score));
   EXPECT_LE(worst, 0.1) << "2^-8 of a number, some dozen times over";
@@ -141,7 +150,7 @@ TEST(RewardModel, InBfloat16AScoreIsOffByItsRounding) {
 
 TEST(RewardModel, ScoresAreTheSameBitsInAnyThreadAndWithAnyNumber) {
   const std::string dir = kFixtures + "qwen2_score1";
-  const auto rule = rule_of(dir), beside = rule_of(dir, device::Arena("device"), serve::kBesideGeneration);
+  const RuleOf rule(dir), beside(dir, device::Arena("device"), serve::kBesideGeneration);
   std::vector<reward::Answer> group;
   for (const Case& one : cases(dir))
     if (one.prompt == "6*7=") group.push_back(one.answer);
@@ -160,7 +169,7 @@ TEST(RewardModel, ScoresAreTheSameBitsInAnyThreadAndWithAnyNumber) {
 }
 
 TEST(RewardModel, ALongConversationLosesItsBeginning) {
-  const auto rule = rule_of(kFixtures + "qwen2_score1");  // a context of 128 bytes
+  const RuleOf rule(kFixtures + "qwen2_score1");  // a context of 128 bytes
   const std::string tail(60, 'b');
   reward::Answer much{std::string(68, 'a') + tail, ""}, more = much;
   more.prompt = "what is cut off";
@@ -176,7 +185,7 @@ TEST(RewardModel, ALongConversationLosesItsBeginning) {
 
 TEST(RewardModel, ItsWeightsAreCounted) {
   const device::Arena arena("device");
-  const auto rule = rule_of(kFixtures + "qwen2_score1", arena);
+  const RuleOf rule(kFixtures + "qwen2_score1", arena);
   EXPECT_GE(arena.bytes("reward_model"), 90'000);
   EXPECT_FALSE(rule->needs_gold());
   const device::Arena other("device");
@@ -184,7 +193,8 @@ TEST(RewardModel, ItsWeightsAreCounted) {
   options.model = kFixtures + "qwen2_score1";
   options.rules = {"number=1", "model=0.5"};
   options.by_source = {"a=model", "b=model(model=" + options.model + ")"};
-  const auto several = reward::make_reward(options, serve::reward_models(other, serve::kAlone));
+  RewardModels models(serve::kAlone, other);
+  const auto several = reward::make_reward(options, models.maker());
   EXPECT_EQ(other.bytes("reward_model"), arena.bytes("reward_model")) << "three rules, one copy";
 }
 
@@ -195,13 +205,14 @@ TEST(RewardModel, WhatIsNoRewardModelIsRefusedBeforeItIsAsked) {
   const Copy copy("qwen2_score1");
   fs::remove(copy.dir + "/tokenizer.json");
   EXPECT_NE(refusal(copy.dir).find("has no tokenizer"), std::string::npos);
-  EXPECT_THROW(reward::make_rule("model", {}, serve::reward_models(device::Arena("device"), serve::kAlone)), UserError) << "no directory";
+  RewardModels models(serve::kAlone);
+  EXPECT_THROW(reward::make_rule("model", {}, models.maker()), UserError) << "no directory";
 }
 
 TEST(RewardModel, WhatItCannotReadIsNamed) {
   const Copy copy("qwen2_score1");
   fs::remove(copy.dir + "/chat_template.jinja");
-  const auto rule = rule_of(copy.dir);
+  const RuleOf rule(copy.dir);
   reward::Answer answer{"42", ""};
   answer.messages = R"({"messages": [{"role": "user", "content": "6*7"}]})";
   EXPECT_THROW(rule->score(answer), UserError) << "messages without a template";
@@ -215,7 +226,7 @@ TEST(RewardModel, WhatItCannotReadIsNamed) {
 TEST(RewardModel, ARunThatEndsGivesItsPassUp) {
   const Copy copy("qwen2_score1");
   copy.set("max_position_embeddings", 1 << 20);
-  const auto rule = rule_of(copy.dir);
+  const RuleOf rule(copy.dir);
   std::atomic<bool> thrown = false;
   std::thread grading([&] {
     try {

@@ -13,7 +13,7 @@ inline train::Ranks ranks_alone(const TinyModel& model) {
 
 inline void copy_state(const train::Trainer& from, train::Trainer& to) {
   const auto read = [&](const std::string& name, const train::StatePiece& piece, at::Tensor out) {
-    out.copy_(from.optimizer().state(name).narrow(0, piece.at, out.numel()));
+    out.copy_(from.optimizer().state().tensor(name).narrow(0, piece.at, out.numel()));
   };
   to.restore(from.optimizer().num_steps(), read);
   to.share_values();

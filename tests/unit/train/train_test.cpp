@@ -133,13 +133,13 @@ TEST(Trainer, AGradientThatIsNotFiniteIsAUserErrorAndLeavesTheWeights) {
     c.trainer.supervised_step(batch.rows, 1e-3);
     const at::Tensor values = c.model.values.clone();
     const Optimizer& optimizer = c.trainer.optimizer();
-    const at::Tensor m = optimizer.state("m").clone(), master = optimizer.state("master").clone();
+    const at::Tensor m = optimizer.state().tensor("m").clone(), master = optimizer.state().tensor("master").clone();
     for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
       batch.rows[1].advantage = bad;
       EXPECT_THROW(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3), UserError);
       EXPECT_TRUE(at::equal(c.model.values, values));
-      EXPECT_TRUE(at::equal(optimizer.state("m"), m));
-      EXPECT_TRUE(at::equal(optimizer.state("master"), master));
+      EXPECT_TRUE(at::equal(optimizer.state().tensor("m"), m));
+      EXPECT_TRUE(at::equal(optimizer.state().tensor("master"), master));
       EXPECT_EQ(optimizer.num_steps(), 1);
     }
     batch.rows[1].advantage = 0.5;
@@ -179,7 +179,7 @@ TEST(Optimizer, ClippingScalesTheWholeGradient) {
   clipped.eps = free.eps = 1e-12;
   Case a(clipped), b(free);
   EXPECT_NEAR(a.trainer.supervised_step(batch.rows, 1e-3).grad_norm, b.trainer.supervised_step(batch.rows, 1e-3).grad_norm, 1e-5);
-  const at::Tensor scaled = a.trainer.optimizer().state("m"), whole = b.trainer.optimizer().state("m");
+  const at::Tensor scaled = a.trainer.optimizer().state().tensor("m"), whole = b.trainer.optimizer().state().tensor("m");
   EXPECT_NEAR(scaled.norm().item<double>() / 0.1, 1e-3, 1e-6);
   EXPECT_GT(whole.norm().item<double>() / 0.1, 1e-2);
 }

@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/bench/generate.h"
 #include "tandem/bench/grpo_step.h"
+#include "tandem/bench/scheduler.h"
 #include "tandem/bench/switch.h"
 #include "tandem/bench/tensor_cache.h"
 #include "tandem/bench/train_step.h"
@@ -40,6 +41,7 @@ class Bench : public Command {
   void declare(CLI::App& app) override {
     app.require_subcommand(1);
     declare_stages(app);
+    declare_host(app);
     declare_moves(app);
     app.footer(
         "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
@@ -73,6 +75,13 @@ class Bench : public Command {
     CLI::App* train = add(app, "train_step", "One training step on packed sequences", train_step_, bench::train_step);
     add_lengths(*train, train_step_.lengths, "Response lengths: a JSON array");
     train->footer("Example:\n  tandem bench train_step --model DIR --prompt-len 128 --lengths lengths.json --train-layout dp2");
+  }
+
+  // What needs no model.
+  void declare_host(CLI::App& app) {
+    add(app, "scheduler", "What scheduling a step of generation costs the host", scheduler_, bench::scheduler)
+        ->footer("us_per_step: planning and completing a step, over all steps; decode_us_per_step: over those of one token a sequence.\n"
+                 "Example:\n  tandem bench scheduler --sequences 128 --gens 8 --prompt-len 128 --new 256");
   }
 
   // What goes between ranks.
@@ -123,6 +132,7 @@ class Bench : public Command {
   bench::GrpoStepOptions grpo_step_;
   bench::GenerateOptions generate_;
   bench::TrainStepOptions train_step_;
+  bench::SchedulerOptions scheduler_;
   bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
   CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks

@@ -48,7 +48,7 @@ class Config : public Command {
     return planner::timeline(config::schedule_of(config, layouts, false), 2);
   }
 
-  RecipeArguments recipe_{RecipeArguments::kOptional};
+  RecipeArguments recipe_{RecipeArguments::kOptional, RecipeArguments::kPrinted};
   bool check_ = false, schedule_ = false;
 };
 

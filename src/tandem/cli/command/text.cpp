@@ -85,7 +85,8 @@ void chat(const std::string& model, const std::string& template_file, std::istre
 }
 
 void grade(const std::string& spec, std::istream& in, std::ostream& out) {
-  const auto rule = serve::grading_rule(spec);
+  serve::RewardModels models(serve::kAlone);
+  const auto rule = reward::make_rule(spec, {}, models.maker());
   each_line(in, out, [&](const Object& object, const std::string& where) {
     reward::Answer answer;
     answer.response = text_field(object,

@@ -102,12 +102,12 @@ data::Sample draw_greedily(const rollout::EngineSetup& setup, const model::Model
   rollout::Engine engine(options, setup);
   engine.switch_weights(parameters, data::PolicyVersion{0});
   rollout::Request request;
-  request.group.prompt.ids = prompt;
+  request.prompt = prompt;
   request.sampling.temperature = 0;
   request.sampling.max_new_tokens = new_tokens;
-  engine.admit(std::move(request));
+  engine.submit(std::move(request));
   while (engine.must_step()) engine.step();
-  return engine.finished().at(0).samples.at(0);
+  return engine.completed().at(0).sample;
 }
 
 // Greedy tokens of the engine: on one rank, with the prompt in chunks, and under the layouts of two ranks. There a second replica

@@ -6,7 +6,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Scalar.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <string_view>
@@ -24,8 +26,18 @@ using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optio
 // Looked up once: the operators are registered when libtorch is loaded and stay.
 std::optional<c10::OperatorHandle> find(const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}); }
 
+// Of bfloat16, on the processors that libtorch takes oneDNN for; on others the call throws.
 bool library_packs() {
-  static const bool packs = find("mkldnn::_reorder_linear_weight") && find("mkldnn::_linear_pointwise");
+  static const bool packs = [] {
+    const auto reorder = find("mkldnn::_reorder_linear_weight");
+    if (!reorder || !find("mkldnn::_linear_pointwise")) return false;
+    try {
+      (void)reorder->typed<Reorder>().call(at::zeros({16, 16}, at::kBFloat16), std::nullopt);
+    } catch (const c10::Error&) {
+      return false;
+    }
+    return true;
+  }();
   return packs;
 }
 

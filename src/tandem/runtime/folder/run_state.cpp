@@ -74,7 +74,7 @@ void StateFiles::load_start(policy::Actor& actor) {
 }
 
 void StateFiles::write_rank_files(const std::string& dir, const RunState& state, policy::Actor& actor) {
-  if (parts_.ranks.trains()) policy::write_optimizer(dir, parts_.ranks.train_rank(), actor.trainer().optimizer());
+  if (parts_.ranks.trains()) policy::write_optimizer(dir, parts_.ranks.train_rank(), actor.trainer().optimizer().state());
   if (!parts_.ranks.is_first()) return;
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(parts_.ranks.train_layout);

@@ -14,24 +14,19 @@ namespace {
 constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
-queue::Needs queue_needs(const RolloutParts& parts) {
-  queue::Needs needs;
-  if (!parts.reward && config::scores_in_stage(parts.config)) needs.batch = {"response_ids"};
-  return needs;
-}
-
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
-      queue_(parts.config.schedule.queue, queue_needs(parts)),
+      queue_(parts.config.schedule.queue, parts.reward || !config::scores_in_stage(parts.config)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
-  if (parts.decoder)
-    engine_.emplace(parts.config.rollout.engine,
-                    rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
-                                         std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
+  if (!parts.decoder) return;
+  engine_.emplace(parts.config.rollout.engine,
+                  rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
+                                       std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
+  groups_.emplace(*engine_);
 }
 
 void RolloutRole::start(data::GroupId id) {
@@ -39,7 +34,7 @@ void RolloutRole::start(data::GroupId id) {
   // Groups go round the data-parallel replicas; every rank's queue knows of all.
   if (!engine_ || value(id) % parts_.ranks.rollout_layout.dp != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
   const int64_t group_size = parts_.config.schedule.queue.group_size;
-  rollout::Request request;
+  rollout::GroupRequest request;
   request.group.id = id;
   request.group.prompt = parts_.prompts.at_position(value(id));
   request.num_samples = group_size;
@@ -49,7 +44,7 @@ void RolloutRole::start(data::GroupId id) {
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
-  engine_->admit(std::move(request));
+  groups_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
@@ -73,7 +68,7 @@ void RolloutRole::generate() {
     if (!generating_) break;
     if (alone && parts_.stop && parts_.stop()) break;
     engine_->step();
-    for (data::Group& group : engine_->finished()) {
+    for (data::Group& group : groups_->finished()) {
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
@@ -126,9 +121,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
     TANDEM_CHECK(may_go_on(parts_.ranks.world) || queue_.batch_ready(), "no batch is ready, no group runs and none may start");
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
-  std::optional<data::Batch> batch = queue_.take(data::Stage::kTrain, data::ReplicaId{0}, step);
-  TANDEM_CHECK(batch, "the queue is closed");
-  return batch;
+  return queue_.take(step);
 }
 
 void RolloutRole::run_ahead() {
@@ -156,10 +149,11 @@ void RolloutRole::meet() {
 
 // Groups that wait for their first token anywhere start at the new version.
 std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
-  const std::vector<data::GroupId> mine = parts_.ranks.speaks_for_rollout() ? engine_->without_token() : std::vector<data::GroupId>();
+  std::vector<data::GroupId> mine;
+  if (parts_.ranks.speaks_for_rollout()) mine = groups_->without_token();
   const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
   for (data::GroupId id : evicted)
-    if (engine_) engine_->cancel(id);
+    if (groups_) groups_->cancel(id);
   parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
   return evicted;
 }
@@ -193,9 +187,7 @@ SourceState RolloutRole::state() {
   parts_.bodies.gather(queue_.finished());
   SourceState state{next_group_, {}};
   if (parts_.ranks.is_first())
-    state.queue = queue_.state([&](const data::Fields& heads) {
-      return data::fields_of(parts_.bodies.complete(data::groups_of(heads)));
-    });
+    state.queue = queue_.state([&](data::Group head) { return std::move(parts_.bodies.complete({std::move(head)}).front()); });
   return state;
 }
 
@@ -203,10 +195,9 @@ SourceState RolloutRole::state() {
 void RolloutRole::restore(SourceState state) {
   next_group_ = state.next_group;
   if (state.queue.empty()) return;
-  again_ = queue_.restore(state.queue, [&](const data::Fields& rows) {
-    std::vector<data::Group> groups = data::groups_of(rows);
-    for (data::Group& group : groups) parts_.bodies.restore(group);
-    return data::fields_of(groups);
+  again_ = queue_.restore(state.queue, [&](data::Group group) {
+    parts_.bodies.restore(group);
+    return group;
   });
 }
 

@@ -16,6 +16,7 @@
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
 #include "tandem/reward/scorer.h"
+#include "tandem/rollout/group_assembly.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
@@ -73,6 +74,7 @@ class RolloutRole final : public SampleSource {
   RolloutParts parts_;
   queue::SampleQueue queue_;
   std::optional<rollout::Engine> engine_;  // where this rank generates
+  std::optional<rollout::GroupAssembly> groups_;  // of its sequences
   std::optional<reward::Scorer> scorer_;   // where there is a rule
   std::vector<data::Group> unscored_;      // where there is none: groups for the queue
   std::vector<int32_t> stop_ids_;

@@ -24,7 +24,7 @@ struct Evaluation {
 };
 
 /// The answers of all ranks, ordered by problem; nullopt if the run was asked to stop. Collective over the world.
-/// Errors: UserError as Engine::admit and as rules throw; PeerError for a grade that takes longer than schedule.take_timeout_s.
+/// Errors: UserError as GroupAssembly::admit and as rules throw; PeerError for a grade that takes longer than schedule.take_timeout_s.
 std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& parts, const text::Tokenizer& tokenizer,
                                                        Evaluation evaluation);
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/rollout/group_assembly.h"
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+
+namespace tandem::rollout {
+namespace {
+
+Request request_of(const GroupRequest& group, int64_t index) {
+  Request request;
+  request.prompt = group.group.prompt.ids;
+  request.row = group.group.prompt.row;
+  request.sample = data::SampleId{group.first_sample + index};
+  request.sampling = group.sampling;
+  if (!group.max_new_tokens.empty()) request.sampling.max_new_tokens = group.max_new_tokens[static_cast<size_t>(index)];
+  request.seed = group.seed;
+  request.stop_ids = group.stop_ids;
+  request.make_stop_matcher = group.make_stop_matcher;
+  request.record_routes = group.record_routes;
+  return request;
+}
+
+}  // namespace
+
+void GroupAssembly::admit(GroupRequest request) {
+  const std::vector<int64_t>& each = request.max_new_tokens;
+  TANDEM_CHECK(each.empty() || std::ssize(each) == request.num_samples, each.size(), " lengths for ", request.num_samples, " samples");
+  Request longest = request_of(request, 0);
+  if (!each.empty()) longest.sampling.max_new_tokens = *std::ranges::max_element(each);
+  engine_.check(longest);  // all of the group or nothing
+  TANDEM_CHECK(!groups_.contains(request.group.id), "group ", value(request.group.id), " is under way");
+  Open open;
+  for (int64_t i = 0; i < request.num_samples; ++i) {
+    const SequenceId id = engine_.submit(request_of(request, i));
+    open.samples.emplace(id, i);
+    group_of_.emplace(id, request.group.id);
+  }
+  open.group = std::move(request.group);
+  open.group.samples.resize(static_cast<size_t>(request.num_samples));
+  groups_.emplace(open.group.id, std::move(open));
+}
+
+std::vector<data::Group> GroupAssembly::finished() {
+  std::vector<data::Group> done;
+  for (Completion& completion : engine_.completed()) {
+    const auto id = group_of_.extract(completion.sequence);
+    TANDEM_CHECK(!id.empty(), "sequence ", value(completion.sequence), " belongs to no group");
+    const auto open = groups_.find(id.mapped());
+    auto& [group, samples] = open->second;
+    const auto place = samples.extract(completion.sequence);
+    group.samples[place.mapped()] = std::move(completion.sample);
+    if (!samples.empty()) continue;
+    group.version = data::PolicyVersion{group.samples.front().versions.front()};
+    for (const data::Sample& sample : group.samples) group.version = std::min(group.version, data::PolicyVersion{sample.versions.front()});
+    done.push_back(std::move(group));
+    groups_.erase(open);
+  }
+  return done;
+}
+
+void GroupAssembly::cancel(data::GroupId group) {
+  const auto open = groups_.find(group);
+  if (open == groups_.end()) return;
+  for (const auto& [id, place] : open->second.samples) {
+    engine_.cancel(id);
+    group_of_.erase(id);
+  }
+  groups_.erase(open);
+}
+
+std::vector<data::GroupId> GroupAssembly::unfinished() const {
+  std::vector<data::GroupId> ids;
+  for (const auto& [id, open] : groups_) ids.push_back(id);
+  return ids;
+}
+
+std::vector<data::GroupId> GroupAssembly::without_token() const {
+  std::vector<data::GroupId> ids;
+  for (const auto& [id, open] : groups_) {
+    if (open.samples.size() < open.group.samples.size()) continue;  // one has ended
+    if (std::ranges::none_of(open.samples, [&](const auto& sample) { return engine_.has_token(sample.first); })) ids.push_back(id);
+  }
+  return ids;
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The tensors of the paged KV cache: blocks of a fixed number of tokens, in every layer of this rank.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tandem/device/arena.h"
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::rollout {
+
+struct CacheShape {
+  int64_t num_layers, num_kv_heads, head_dim, heads_per_kv, block_tokens;
+  c10::ScalarType dtype;
+
+  int64_t bytes_per_block() const {
+    return 2 * num_layers * num_kv_heads * head_dim * block_tokens * static_cast<int64_t>(c10::elementSize(dtype));
+  }
+};
+
+/// Ownership  the tensors live in the arena under "kv_cache". Who holds which block is the scheduler's business.
+/// Threads    one.
+/// Blocking   none.
+/// Errors     none.
+/// Read next  block_ledger.h (who holds a block, and what is in it)
+class KvCache {
+ public:
+  KvCache(const CacheShape& shape, int64_t num_blocks, device::Arena& arena);
+
+  /// Copies what block `from` holds, in every layer.
+  void copy(int32_t from, int32_t to);
+  int64_t num_blocks() const { return num_blocks_; }
+  model::kernel::PagedCache layer(int64_t index) const;
+
+ private:
+  CacheShape shape_;
+  int64_t num_blocks_;
+  std::vector<at::Tensor> keys_, values_;  // per layer; see model::kernel::PagedCache for the order inside
+};
+
+}  // namespace tandem::rollout

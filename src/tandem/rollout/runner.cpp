@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/rollout/runner.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+
+namespace tandem::rollout {
+namespace {
+
+constexpr int64_t kWholeTokens = 16;  // a shorter prompt attends row by row just as fast
+
+CacheShape cache_shape(const Options& options, const model::Decoder& decoder, int64_t num_layers) {
+  const auto& shape = decoder.attention_shape();
+  return {num_layers, shape.num_kv_heads, shape.head_dim, shape.group(), options.kv_block_tokens, decoder.gemm().dtype()};
+}
+
+// The same for all pipeline stages: those of the first, which has the most layers.
+int64_t common_blocks(const Options& options, const model::Decoder& decoder, int64_t max_context_tokens) {
+  const int64_t most = model::num_layers_of(decoder.place().layout, decoder.config().num_layers, 0);
+  return num_kv_blocks(options, cache_shape(options, decoder, most), max_context_tokens);
+}
+
+// Each token sees what its sequence has in the cache; a prompt that runs as a whole sees itself.
+class PagedContext final : public model::AttentionContext {
+ public:
+  PagedContext(const KvCache& cache, const model::Decoder& decoder, const model::kernel::PagedTokens& tokens)
+      : cache_(cache), decoder_(decoder), tokens_(tokens) {}
+  bool keeps_keys() const override { return true; }
+  at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
+    return model::kernel::paged_attention(qkv, tokens_, shape, cache_.layer(decoder_.place_of_layer(layer)));
+  }
+
+ private:
+  const KvCache& cache_;
+  const model::Decoder& decoder_;
+  const model::kernel::PagedTokens& tokens_;
+};
+
+model::kernel::PagedTokens paged_tokens(const Plan& plan, bool parity) {
+  model::kernel::PagedTokens tokens;
+  for (const Plan::Run& run : plan.runs) {
+    if (run.position == 0 && run.count >= kWholeTokens && !parity) tokens.whole.push_back({run.begin, run.count, {}});
+    tokens.block_tables.insert(tokens.block_tables.end(), static_cast<size_t>(run.count), run.blocks.data());
+    for (int64_t t = 0; t < run.count; ++t) tokens.positions.push_back(run.position + t);
+  }
+  return tokens;
+}
+
+at::Tensor tensor_of(const auto& values) {
+  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.template data_ptr<int64_t>());
+  return tensor;
+}
+
+}  // namespace
+
+int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens) {
+  const int64_t per_sequence = (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens + 1;
+  const int64_t affordable = (options.kv_cache_mib << 20) / shape.bytes_per_block();
+  return std::max<int64_t>(1, std::min(affordable, per_sequence * (options.max_running + 1)));
+}
+
+Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena)
+    : options_(options), decoder_(decoder), arena_(arena) {}
+
+Runner::~Runner() { count_packed(0); }
+
+void Runner::count_packed(int64_t bytes) {
+  arena_.count("packed", bytes - packed_bytes_);
+  packed_bytes_ = bytes;
+}
+
+void Runner::take_weights(const model::ModelParameters& parameters) {
+  parameters_ = parameters;
+  if (options_.packed_weights && !decoder_.gemm().parity()) count_packed(model::pack_parameters(*parameters_));
+}
+
+void Runner::drop_weights() {
+  parameters_.reset();
+  count_packed(0);
+}
+
+// As many blocks as are wanted, or as there is room for; as many on all TP and PP peers, which plan the same steps.
+void Runner::open_cache(int64_t max_context_tokens) {
+  const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
+  int64_t blocks = common_blocks(options_, decoder_, max_context_tokens);
+  if (const auto left = arena_.left_bytes()) {
+    const int64_t wanted = blocks;
+    blocks = std::min(blocks, *left / shape.bytes_per_block());
+    for (comm::Group* peers : {decoder_.place().tp, decoder_.place().pp}) {
+      if (!peers || peers->size() == 1) continue;
+      at::Tensor fewest = at::full({1}, -blocks, at::kLong);
+      peers->all_reduce(fewest, comm::ReduceOp::kMax);
+      blocks = -fewest.item<int64_t>();
+    }
+    const int64_t one = std::min(wanted, (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens);
+    if (blocks < one)
+      throw UserError("memory." + arena_.name() + "_mib",
+                      join_text("leaves ", *left, " bytes for the KV cache, and a sequence of ", max_context_tokens, " tokens takes ",
+                                one * shape.bytes_per_block()),
+                      "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
+  }
+  cache_.emplace(shape, blocks, arena_);
+}
+
+StepOutput Runner::run(const Plan& plan, bool record_routes) {
+  TANDEM_CHECK(parameters_, "the engine has no weights");
+  at::NoGradGuard no_grad;
+  StepOutput out;
+  for (const BlockCopy& copy : plan.copies) cache_->copy(copy.from, copy.to);
+  if (plan.ids.empty()) {
+    if (decoder_.ep()) decoder_.serve_experts(*parameters_);
+    return out;
+  }
+  const model::kernel::PagedTokens tokens = paged_tokens(plan, decoder_.gemm().parity());
+  PagedContext context(*cache_, decoder_, tokens);
+  model::TokenBatch batch{tensor_of(plan.ids), tensor_of(tokens.positions), tensor_of(plan.rows), {}, {}};
+  if (record_routes) batch.recorded_routes_TX = at::full({std::ssize(plan.ids), decoder_.route_width()}, -1, at::kShort);
+  const at::Tensor hidden_RH = decoder_.forward_stages(*parameters_, batch, context);
+  if (record_routes) decoder_.merge_routes(batch.recorded_routes_TX);
+  out.routes_TX = batch.recorded_routes_TX;
+  if (!plan.rows.empty() && hidden_RH.defined()) out.logits_SRV = gathered_logits(hidden_RH);
+  return out;
+}
+
+at::Tensor Runner::gathered_logits(const at::Tensor& hidden_RH) const {
+  const at::Tensor local_RV = decoder_.local_logits(*parameters_, hidden_RH);
+  if (decoder_.tp_size() == 1) return local_RV.unsqueeze(0);
+  at::Tensor all_SRV = at::empty({decoder_.tp_size(), local_RV.size(0), local_RV.size(1)}, local_RV.options());
+  decoder_.tp()->all_gather(all_SRV, local_RV);
+  return all_SRV;
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Runs the plan of a step through the model: tokens and blocks in, logits out.
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "tandem/device/arena.h"
+#include "tandem/model/decoder.h"
+#include "tandem/rollout/kv_cache.h"
+#include "tandem/rollout/options.h"
+#include "tandem/rollout/scheduler.h"
+
+namespace tandem::rollout {
+
+/// What a plan gave. S = TP ranks, R = rows of the plan, V = ids of one TP rank, T = its tokens, X = routes of a token.
+struct StepOutput {
+  at::Tensor logits_SRV;   ///< fp32; undefined without rows, and but on the last pipeline stage
+  at::Tensor routes_TX;    ///< int16, -1 where there is none; undefined if they were not asked for
+};
+
+/// Ownership  uses the decoder, the arena and the weights; owns the KV cache and counts the packed copy of the weights in the arena.
+/// Threads    one per engine.
+/// Blocking   run() computes; it waits for TP and PP peers, and for the ranks that share experts.
+/// Errors     UserError if the arena has no room for one sequence of the longest context; InternalError without weights.
+/// Read next  scheduler.h (what a plan is)
+class Runner {
+ public:
+  Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  /// `parameters` must stay as they are until they are dropped; a packed copy is made where the options ask for one.
+  void take_weights(const model::ModelParameters& parameters);
+  void drop_weights();
+  bool has_weights() const { return parameters_.has_value(); }
+
+  /// Makes the KV cache with what is left of the arena, for sequences of that many tokens. Collective over TP and PP peers.
+  void open_cache(int64_t max_context_tokens);
+  void close_cache() { cache_.reset(); }
+  int64_t num_blocks() const { return cache_ ? cache_->num_blocks() : 0; }
+
+  /// A plan without tokens computes what peers need of the experts held here.
+  StepOutput run(const Plan& plan, bool record_routes);
+
+ private:
+  void count_packed(int64_t bytes);
+  at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;
+
+  const Options options_;
+  const model::Decoder& decoder_;
+  device::Arena& arena_;
+  std::optional<model::ModelParameters> parameters_;
+  std::optional<KvCache> cache_;
+  int64_t packed_bytes_ = 0;
+};
+
+/// Blocks for `max_running` sequences of the longest context, bounded by kv_cache_mib.
+int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens);
+
+}  // namespace tandem::rollout

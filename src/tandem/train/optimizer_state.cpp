@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/train/optimizer_state.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tandem/base/check.h"
+
+namespace tandem::train {
+namespace {
+
+float* data_of(const std::unique_ptr<device::Swappable>& state) { return state->tensor().data_ptr<float>(); }
+
+void run_adam(const model::kernel::AdamArgs& a, int64_t size) {
+  at::parallel_for(0, size, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slices) : setup_(s), slices_(slices.begin(), slices.end()) {
+  for (const Slice& slice : slices_) size_ += slice.size;
+  TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
+  const auto state = [&](const char* owner) {
+    return std::make_unique<device::Swappable>(device::Home{s.swap ? *s.host : s.arena, owner, s.host}, size_, at::kFloat);
+  };
+  m_ = state("optimizer");
+  v_ = state("optimizer");
+  if (has_half()) master_ = state("master_weights");
+  if (s.swap) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
+}
+
+void OptimizerState::adopt_values() {
+  if (!has_half()) return;
+  for (const Slice& s : slices_) master_->tensor().narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
+}
+
+void OptimizerState::update(const Stretch& s, const model::kernel::AdamArgs& args) {
+  if (setup_.swap) return update_by_chunks(s, args);
+  model::kernel::AdamArgs a = args;
+  const auto values = [&](auto* base) { return base + s.begin; };
+  a.grad = s.grad;
+  a.m = data_of(m_) + s.at;
+  a.v = data_of(v_) + s.at;
+  a.master = has_half() ? data_of(master_) + s.at : values(setup_.values.data_ptr<float>());
+  a.half = has_half() ? values(static_cast<model::kernel::Half*>(setup_.values.data_ptr())) : nullptr;
+  run_adam(a, s.size);
+}
+
+// Through memory of the device. Each element goes the way it goes without.
+void OptimizerState::update_by_chunks(const Stretch& s, model::kernel::AdamArgs a) {
+  const int64_t room = chunk_.size(1);
+  for (int64_t from = 0; from < s.size; from += room) {
+    const int64_t n = std::min(room, s.size - from);
+    std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
+    const auto bring = [&](const std::unique_ptr<device::Swappable>& state) {
+      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state->tensor().narrow(0, s.at + from, n));
+      return moved.back().first.copy_(moved.back().second).data_ptr<float>();
+    };
+    a.m = bring(m_);
+    a.v = bring(v_);
+    a.master = has_half() ? bring(master_) : setup_.values.data_ptr<float>() + s.begin + from;
+    a.half = has_half() ? static_cast<model::kernel::Half*>(setup_.values.data_ptr()) + s.begin + from : nullptr;
+    a.grad = s.grad + from;
+    run_adam(a, n);
+    for (const auto& [device, host] : moved) host.copy_(device);
+  }
+}
+
+int64_t OptimizerState::leave_device() {
+  if (setup_.swap) return 0;  // it is there
+  int64_t copied = 0;
+  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->leave() : 0;
+  return copied;
+}
+
+int64_t OptimizerState::come_back() {
+  if (setup_.swap) return 0;
+  int64_t copied = 0;
+  for (device::Swappable* state : {m_.get(), v_.get(), master_.get()}) copied += state ? state->come_back() : 0;
+  return copied;
+}
+
+const std::vector<std::string>& OptimizerState::names() {
+  static const std::vector<std::string> kNames = {"m", "master", "v"};
+  return kNames;
+}
+
+at::Tensor OptimizerState::tensor(const std::string& name) const {
+  if (name == "m") return m_->contents();
+  if (name == "v") return v_->contents();
+  TANDEM_CHECK(name == "master", "state ", name);
+  if (has_half()) return master_->contents();
+  const at::Tensor& values = setup_.home ? setup_.home->contents() : setup_.values;
+  std::vector<at::Tensor> parts;
+  for (const Slice& s : slices_) parts.push_back(values.narrow(0, s.begin, s.size));
+  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts);
+}
+
+std::vector<StatePiece> OptimizerState::pieces() const {
+  std::vector<StatePiece> pieces;
+  for (const Slice& s : slices_)
+    for (const model::ParameterEntry& e : setup_.table.entries) {
+      const int64_t from = std::max(e.offset, s.begin), to = std::min(e.offset + e.num_elements, s.begin + s.size);
+      if (e.parameter.trained && from < to) pieces.push_back({&e, from - e.offset, to - e.offset, s.at + from - s.begin});
+    }
+  return pieces;
+}
+
+void OptimizerState::restore(const ReadPiece& read) {
+  for (const StatePiece& piece : pieces()) {
+    const int64_t n = piece.end - piece.begin;
+    at::Tensor values = setup_.values.narrow(0, piece.entry->offset + piece.begin, n);
+    const auto part = [&](const std::unique_ptr<device::Swappable>& state) { return state->tensor().narrow(0, piece.at, n); };
+    read("m", piece, part(m_));
+    read("v", piece, part(v_));
+    read("master", piece, has_half() ? part(master_) : values);
+    if (has_half()) values.copy_(part(master_));
+  }
+}
+
+}  // namespace tandem::train
