@@ -52,9 +52,7 @@ class BlockLedger {
   int32_t find(const BlockContent& content) const;
   /// The block with the longest content that `content` begins with, or -1.
   int32_t find_longest(const BlockContent& content) const;
-  /// The content of `block` is not known any more.
-  void forget(int32_t block);
-  /// That of no block is.
+  /// No content is known any more.
   void forget_all();
 
   /// Of the block's content; 0 if it is unknown.
@@ -75,6 +73,7 @@ class BlockLedger {
 
   const Block& at(int32_t block) const { return blocks_[static_cast<size_t>(block)]; }
   int32_t known(uint64_t hash, const BlockContent& content) const;
+  void forget(int32_t block);
 
   std::vector<Block> blocks_;
   std::list<int32_t> free_, held_;                       // free_: the longest free first

@@ -257,6 +257,7 @@ std::vector<SequenceId> Scheduler::switch_version(PolicyVersion version) {
     blocks_.release(*s);  // what it has was found, or led to no token
     if (s->has_token()) continue;
     s->num_run = 0;
+    s->starts = true;
     announced_.announce(*s, options_.kv_block_tokens);
     restarted.push_back(s->id);
   }

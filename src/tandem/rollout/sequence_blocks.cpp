@@ -76,8 +76,9 @@ bool SequenceBlocks::make_room(Sequence& s, int64_t num_tokens, std::vector<Bloc
     copies.push_back({s.blocks[first], copy});
     ledger_.release(s.blocks[first]);
     s.blocks[first] = copy;
-  } else if (written && s.computed_by != version_ && ledger_.num_tokens(s.blocks[first]) > s.num_cached % block_tokens_) {
-    ledger_.forget(s.blocks[first]);  // what it writes is not what was known
+  } else if (written && s.computed_by != version_) {
+    // What a sequence found it has run behind before the version changes; else it would write over what is known.
+    TANDEM_CHECK(ledger_.num_tokens(s.blocks[first]) <= s.num_cached % block_tokens_, "a known block is written over");
   }
   while (static_cast<int64_t>(s.blocks.size()) < num_blocks_for(num_tokens)) {
     const int32_t block = ledger_.try_allocate();

@@ -96,6 +96,7 @@ class World {
     write(plan);
     for (const Plan::Run& run : plan.runs) read(run);
     check_draws(plan);
+    check_order(plan);
     std::vector<Outcome> outcomes;
     for (const Plan::Draw& each : plan.draws) {
       Told& told = told_.at(each.sequence);
@@ -199,6 +200,19 @@ class World {
       const Told& runner = told_.at(run->sequence);
       require(run->position + run->count == std::ssize(runner.tokens), "a row before the last token");
       require(told_.at(draw.sequence).tokens == runner.tokens, "a sequence draws from the row of other tokens");
+    }
+  }
+
+  /// Nobody starves: no prompt starts before a sequence that was preempted comes back.
+  void check_order(const Plan& plan) {
+    for (const Plan::Run& run : plan.runs) {
+      const Sequence& s = scheduler_.sequence(run.sequence);
+      if (!run.starts || s.has_token() || s.num_run > 0) continue;
+      for (const auto& [id, told] : told_) {
+        const Sequence& other = scheduler_.sequence(id);
+        const bool preempted = other.order >= 0 && other.order < s.order && other.blocks.empty() && !other.starts;
+        require(!preempted, "sequence ", value(s.id), " starts before ", value(id), " comes back");
+      }
     }
   }
 
