@@ -98,7 +98,10 @@ PackedWeight pack_float(const at::Tensor& w) {
 
 }  // namespace
 
-int64_t PackedWeight::bytes() const { return data.is_mkldnn() ? N * K * data.element_size() : data.numel() * data.element_size(); }
+int64_t PackedWeight::bytes() const {
+  if (!defined()) return 0;  // what this libtorch cannot pack
+  return data.is_mkldnn() ? N * K * data.element_size() : data.numel() * data.element_size();
+}
 
 bool PackedWeight::serves(int64_t rows) const { return defined() && rows <= kMostRows; }
 
