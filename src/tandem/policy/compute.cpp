@@ -52,18 +52,16 @@ model::Products kept(const model::Products& products, const config::RunConfig& c
   return {};
 }
 
-model::kernel::Gemm rollout_products(const config::RunConfig& c, comm::Group& world, const model::Products& known,
-                                     const model::kernel::Gemm& train) {
-  return has_own_dtype(c) ? model::products_for(of_rollout(c, kept(known, c, world)), world) : train;
-}
-
 }  // namespace
 
 Compute::Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known)
+    : Compute(Held{kept(known, config, world)}, config, world) {}
+
+Compute::Compute(const Held& held, const config::RunConfig& config, comm::Group& world)
     : config_(config),
       world_(world),
-      train_(model::products_for(of_training(config, kept(known, config, world)), world)),
-      rollout_(rollout_products(config, world, known, train_)) {}
+      train_(model::products_for(of_training(config, held.products), world)),
+      rollout_(has_own_dtype(config) ? model::products_for(of_rollout(config, held.products), world) : train_) {}
 
 model::Products Compute::products() const {
   return {to_text(train_.choice()), config_.model.dtype, to_text(rollout_.choice()), rollout_dtype(config_), model::kernel::rows().isa};

@@ -32,6 +32,11 @@ class Compute {
   void adopt(const model::Products& products);
 
  private:
+  struct Held {
+    model::Products products;  // what holds here of those that were known
+  };
+  Compute(const Held& held, const config::RunConfig& config, comm::Group& world);
+
   const config::RunConfig& config_;
   comm::Group& world_;
   model::kernel::Gemm train_, rollout_;

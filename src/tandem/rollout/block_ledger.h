@@ -39,6 +39,8 @@ inline uint64_t mixed(uint64_t hash, uint64_t more) {
 class BlockLedger {
  public:
   explicit BlockLedger(int64_t num_blocks);
+  BlockLedger(BlockLedger&&) = default;
+  BlockLedger& operator=(BlockLedger&&) = default;
 
   /// The block that has been free for longest, with one reference, or -1 if none is free. Its content is forgotten.
   int32_t try_allocate();
@@ -52,6 +54,8 @@ class BlockLedger {
   int32_t find(const BlockContent& content) const;
   /// The block with the longest content that `content` begins with, or -1.
   int32_t find_longest(const BlockContent& content) const;
+  /// The block's content is not known any more.
+  void forget(int32_t block);
   /// No content is known any more.
   void forget_all();
 
@@ -73,7 +77,6 @@ class BlockLedger {
 
   const Block& at(int32_t block) const { return blocks_[static_cast<size_t>(block)]; }
   int32_t known(uint64_t hash, const BlockContent& content) const;
-  void forget(int32_t block);
 
   std::vector<Block> blocks_;
   std::list<int32_t> free_, held_;                       // free_: the longest free first

@@ -48,6 +48,8 @@ class Engine {
   /// Gives back the KV cache and the packed copy, too, between two steps. Sequences that have begun are computed again after the next
   /// switch_weights; their tokens stay.
   void release_memory();
+  /// Cached beginnings are found no more, so that what is generated next does not depend on what was. Nothing may be under way.
+  void forget_cache() { scheduler_.forget_cache(); }
   /// Of the weights it generates with; none without them.
   std::optional<data::PolicyVersion> version() const { return runner_.has_weights() ? std::optional(version_) : std::nullopt; }
 

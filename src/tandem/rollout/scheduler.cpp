@@ -271,6 +271,11 @@ std::vector<SequenceId> Scheduler::switch_version(PolicyVersion version) {
   return restarted;
 }
 
+void Scheduler::forget_cache() {
+  TANDEM_CHECK(empty(), "sequences are under way");
+  blocks_.set_version(blocks_.version());
+}
+
 std::vector<SequenceId> Scheduler::release_all() {
   Ids restarted;
   while (reclaim(restarted)) {}

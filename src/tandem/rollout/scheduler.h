@@ -90,6 +90,8 @@ class Scheduler {
   /// What runs from now on is of `version`; running sequences keep their cache. Those whose tokens would not be of the version that
   /// computed them start over: they have no token yet, or one and never had a slot. Returns them.
   std::vector<SequenceId> switch_version(PolicyVersion version);
+  /// What is cached is found no more. Nothing may be under way.
+  void forget_cache();
   /// All blocks are freed, until the next open(). Sequences that have begun are computed again then; returns those that start over.
   std::vector<SequenceId> release_all();
 

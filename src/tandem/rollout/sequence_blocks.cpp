@@ -76,9 +76,8 @@ bool SequenceBlocks::make_room(Sequence& s, int64_t num_tokens, std::vector<Bloc
     copies.push_back({s.blocks[first], copy});
     ledger_.release(s.blocks[first]);
     s.blocks[first] = copy;
-  } else if (written && s.computed_by != version_) {
-    // What a sequence found it has run behind before the version changes; else it would write over what is known.
-    TANDEM_CHECK(ledger_.num_tokens(s.blocks[first]) <= s.num_cached % block_tokens_, "a known block is written over");
+  } else if (written && ledger_.num_tokens(s.blocks[first]) > s.num_cached % block_tokens_) {
+    ledger_.forget(s.blocks[first]);  // what is written over is found no more
   }
   while (static_cast<int64_t>(s.blocks.size()) < num_blocks_for(num_tokens)) {
     const int32_t block = ledger_.try_allocate();
@@ -105,6 +104,7 @@ void SequenceBlocks::record(Sequence& s, bool tail) {
   const auto i = static_cast<size_t>(s.num_recorded);
   const int64_t rest = s.num_cached - s.num_recorded * block_tokens_;
   if (!tail || rest == 0 || rest <= ledger_.num_tokens(s.blocks[i])) return;
+  if (ledger_.references(s.blocks[i]) > 1) return;  // another holder may have fewer tokens, and is then the next to write there
   ledger_.record(s.blocks[i], {version_, s.last_name, tokens.subspan(i * size, static_cast<size_t>(rest))});
 }
 

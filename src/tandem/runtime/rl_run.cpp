@@ -168,6 +168,7 @@ void RlRun::announce() const {
 }
 
 RunSummary RlRun::run() {
+  ledger_.start_clock();
   restore_or_start();
   announce();
   evaluate_before();
@@ -189,7 +190,7 @@ RunSummary RlRun::run() {
   if (!ledger_.is_saved()) save();
   RunSummary summary = ledger_.summary();
   if (eval_prompts_ && config_.eval.after) {
-    summary.after = last_eval_ ? last_eval_ : evaluate();
+    summary.after = last_eval_ ? last_eval_ : evaluate(data::StepId{state.step});
     if (!summary.after) throw Interrupted(join_text("stopped after step ", state.step, ", in the last evaluation; --resume continues"));
   }
   return summary;
@@ -238,7 +239,7 @@ void RlRun::conclude_step() {
   const bool last = state.step == config_.run.steps;
   if (eval_prompts_ && ((eval_every > 0 && state.step % eval_every == 0) || (last && config_.eval.after))) {
     const monitor::Metrics recorded = parts_.recorder.current();
-    last_eval_ = evaluate();
+    last_eval_ = evaluate(data::StepId{state.step});
     if (!last_eval_) {
       state.unconcluded = recorded;
       save();
@@ -263,7 +264,7 @@ void RlRun::save() {
 void RlRun::evaluate_before() {
   RunState& state = ledger_.state();
   if (!eval_prompts_ || !config_.eval.before || state.before) return;
-  state.before = evaluate();
+  state.before = evaluate(data::StepId{0});
   if (!state.before) {
     save();
     stop(", in the evaluation before training");
@@ -290,7 +291,7 @@ void RlRun::score_in_stage(std::vector<data::Group>& answers) {
   switch_weights(roles(), data::PolicyVersion{ledger_.state().version});
 }
 
-std::optional<serve::EvalSummary> RlRun::evaluate() {
+std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
   const policy::Ranks& ranks = parts_.ranks;
   rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
@@ -302,7 +303,9 @@ std::optional<serve::EvalSummary> RlRun::evaluate() {
   evaluation.n = config_.eval.n;
   // A seed of its own, so that evaluation never draws the numbers of training.
   evaluation.seed = static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull;
-  evaluation.idle_engine = engine && !engine->running() ? engine : nullptr;
+  rollout::Engine* idle = engine && !engine->running() ? engine : nullptr;
+  evaluation.idle_engine = idle;
+  if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
   evaluation.rule = config::scores_in_stage(config_) ? nullptr : reward_.get();
   evaluation.stop = ranks.stop_between_tokens(request_.stop);
   // Unfinished sequences have the one cache that there is room for.
@@ -310,6 +313,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate() {
   if (makes_room) engine->release_memory();
   std::optional<std::vector<data::Group>> answers = answers_of_all(parts_, tokenizer_, std::move(evaluation));
   if (!answers) return std::nullopt;
+  if (idle) idle->forget_cache();
   if (makes_room) engine->switch_weights(model->parameters(), data::PolicyVersion{ledger_.state().version});
   if (config::scores_in_stage(config_)) score_in_stage(*answers);
   serve::EvalSummary summary = serve::summarize(*answers, config_.eval.right_at);
@@ -317,7 +321,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate() {
   parts_.recorder.set("eval/score_mean", summary.mean_score);
   parts_.recorder.set("eval/pass_at_k", summary.pass_at_k);
   parts_.recorder.add("time/eval_s", now_s() - begin);
-  if (data::SampleStore* store = ledger_.samples()) store->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers));
+  if (data::SampleStore* store = ledger_.samples()) store->append_evals(step, serve::eval_answers(*answers));
   return summary;
 }
 

@@ -52,7 +52,7 @@ class RlRun {
   void restore_or_start();
   void announce() const;
   void evaluate_before();
-  std::optional<serve::EvalSummary> evaluate();  // nullopt: asked to stop
+  std::optional<serve::EvalSummary> evaluate(data::StepId step);  // nullopt: asked to stop
   void score_in_stage(std::vector<data::Group>& answers);
   void finish_step(const StepData& step);
   void conclude_step();

@@ -77,7 +77,7 @@ bool SupervisedRun::reached_accuracy() {
   Evaluation evaluation{&actor_.train_model(), ranks.train_layout, ranks.train_rank()};
   for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
     evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
-  evaluation.rule = reward_.get();
+  evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
   const auto groups = answers_of_all(parts_, tokenizer_, std::move(evaluation));  // short: a stop waits for the next step
   TANDEM_CHECK(groups, "answers that nothing could stop");
   const double accuracy = serve::summarize(*groups, parts_.config.eval.right_at).accuracy;
@@ -90,6 +90,7 @@ bool SupervisedRun::reached_accuracy() {
 RunSummary SupervisedRun::run() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
+  ledger_.start_clock();
   if (request_.resume) ledger_.resume(actor_, actor_.lora() != nullptr);
   ledger_.open();
   bool reached = state.step > 0 && reached_accuracy();

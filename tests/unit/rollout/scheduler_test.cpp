@@ -510,5 +510,37 @@ TEST(Scheduler, OutcomesOfAnotherPlanAreABug) {
   EXPECT_THROW(scheduler.complete(plan, {}), InternalError);
 }
 
+// A holder with fewer tokens may be the next to write into a shared tail, so its longer content must not be found.
+TEST(SequenceBlocks, ATailThatAnotherHoldsIsNotRecordedLonger) {
+  SequenceBlocks blocks(16);
+  blocks.open(8);
+  blocks.set_version(PolicyVersion{1});
+  std::vector<BlockCopy> copies;
+  const auto of = [](std::vector<int32_t> tokens) {
+    Sequence s;
+    s.num_prompt = std::ssize(tokens);
+    s.tokens = std::move(tokens);
+    s.computed_by = PolicyVersion{1};
+    return s;
+  };
+  const auto run = [&](Sequence& s, int64_t num_tokens) {
+    ASSERT_TRUE(blocks.make_room(s, num_tokens, copies));
+    s.num_cached = num_tokens;
+  };
+  Sequence first = of({1, 2, 3, 4, 5}), longer = of({1, 2, 3, 4, 5, 6, 7, 8, 9}), other = of({1, 2, 3, 4, 5, 11, 12, 13});
+  run(first, 5);
+  blocks.release(first);
+  blocks.take(longer, blocks.find(longer.tokens, 8));
+  ASSERT_EQ(longer.num_cached, 5);
+  run(longer, 7);
+  blocks.take(other, blocks.find(other.tokens, 7));
+  ASSERT_EQ(other.blocks, longer.blocks);
+  blocks.release(longer);
+  run(other, 8);
+  EXPECT_LE(blocks.find(longer.tokens, 8).num_tokens, 5) << "its sixth token is the other's";
+  blocks.release(other);
+  EXPECT_EQ(blocks.find(other.tokens, 8).num_tokens, 8);
+}
+
 }  // namespace
 }  // namespace tandem::rollout

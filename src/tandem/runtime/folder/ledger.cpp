@@ -13,8 +13,9 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
       files_(parts, parts.config.run.dir, model_dir),
       progress_(total_steps),
       memory_(parts.config.memory, parts.memory),
-      total_steps_(total_steps),
-      started_s_(now_s()) {}
+      total_steps_(total_steps) {}
+
+void Ledger::start_clock() { started_s_ = now_s(); }
 
 bool Ledger::resume(policy::Actor& actor, bool needs_start) {
   std::optional<RunState> found = files_.load(actor, needs_start);

@@ -24,9 +24,11 @@ class Ledger {
   /// Null on all ranks but the first.
   data::SampleStore* samples() { return folder_ ? &folder_->samples() : nullptr; }
 
+  /// The run's seconds count from here.
+  void start_clock();
   /// Loads the newest checkpoint into actor and state, if there is one. Collective.
   bool resume(policy::Actor& actor, bool needs_start);
-  /// The clock starts, and the sinks go on where the state left them.
+  /// The sinks go on where the state left them.
   void open();
   double seconds() const;
   /// A checkpoint of the state as it is. Collective.
@@ -47,7 +49,7 @@ class Ledger {
   policy::MemoryMetrics memory_;
   RunState state_;
   int64_t total_steps_;
-  double started_s_, seconds_before_ = 0;
+  double started_s_ = 0, seconds_before_ = 0;
 };
 
 }  // namespace tandem::runtime

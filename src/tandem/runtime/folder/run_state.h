@@ -19,7 +19,7 @@
 
 namespace tandem::runtime {
 
-/// Equal on every rank, but for the sinks' offsets and the queue to be saved, which rank 0 has. In memory: the loops of rl_run.h and
+/// Rank 0 writes it; tokens, sinks' offsets, unconcluded metrics and the queue are right there alone, the rest on every rank. In memory: the loops of rl_run.h and
 /// supervised_run.h change it between steps, and StateFiles::save writes it.
 struct RunState {
   int64_t step = 0;                  ///< last finished optimizer step

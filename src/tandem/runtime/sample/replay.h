@@ -23,14 +23,16 @@ class Replay final : public SampleSource {
   std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }
   void switch_weights(const std::function<void()>& send, const rollout::NewWeights&) override { send(); }
   void record(monitor::Recorder&) override {}
-  SourceState state() override { return {}; }
-  void restore(SourceState) override {}
+  /// What it was given: a run that rolls out again goes on there.
+  SourceState state() override { return kept_; }
+  void restore(SourceState state) override { kept_ = std::move(state); }
 
  private:
   data::SampleReader reader_;
   const policy::Ranks& ranks_;
   BatchRows& bodies_;
   StopRequested stop_;
+  SourceState kept_;
 };
 
 }  // namespace tandem::runtime
