@@ -302,7 +302,8 @@ ONE_CHOICE = ("blas blas blas float",) * 2
 
 def products_never_measured(h, recipe):
     """Two choices that no start comes to by itself, or the only one of this processor."""
-    arguments = h.arguments(recipe, "products_probe", ["--steps", "1", *rf.sets({"run.parity": "false", "model.products": NEVER_MEASURED[0]})])
+    settings = {"run.parity": "false", "model.products": NEVER_MEASURED[0]}
+    arguments = h.arguments(recipe, "products_probe", ["--steps", "1", *rf.sets(settings)])
     out = h.program.run(arguments)
     shutil.rmtree(h.scratch / "products_probe", ignore_errors=True)
     if out.returncode == 0:
