@@ -6,12 +6,6 @@
 #include "tandem/base/check.h"
 
 namespace tandem::planner {
-namespace {
-
-bool overlap(const RankRange& a, const RankRange& b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
-
-}  // namespace
-
 Interpreter::Interpreter(Schedule schedule, Steps steps, std::optional<int> rank)
     : schedule_(std::move(schedule)), steps_(steps), rank_(rank), ended_(schedule_.stages.size(), steps.first - 1),
       running_(schedule_.stages.size(), false) {
@@ -28,7 +22,7 @@ bool Interpreter::is_next(int stage) const {
   for (int other = 0; other < std::ssize(schedule_.stages); ++other) {
     if (other == stage || !takes_part(other)) continue;
     const auto o = static_cast<size_t>(other);
-    if (!overlap(schedule_.stages[o].ranks, schedule_.stages[static_cast<size_t>(stage)].ranks)) continue;
+    if (!schedule_.stages[o].ranks.overlaps(schedule_.stages[static_cast<size_t>(stage)].ranks)) continue;
     if (running_[o]) return false;
     const int64_t due = other < stage ? step : step - 1;  // the last step of `other` that comes before
     if (ended_[o] < due) return false;
@@ -120,7 +114,7 @@ std::string timeline(const Schedule& schedule, int64_t steps) {
     if (std::ranges::none_of(groups, same)) groups.push_back(stage.ranks);
   }
   std::erase_if(groups, [&](const RankRange& r) {  // those that hold others: each of their ranks is in a smaller one
-    return std::ranges::any_of(groups, [&](const RankRange& o) { return o.count < r.count && overlap(o, r); });
+    return std::ranges::any_of(groups, [&](const RankRange& o) { return o.count < r.count && o.overlaps(r); });
   });
   std::ranges::sort(groups, {}, &RankRange::first);
   std::vector<int> firsts;

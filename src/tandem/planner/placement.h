@@ -16,6 +16,7 @@ enum class PlacementKind {
 struct RankRange {
   int first = 0, count = 0;
   bool has(int rank) const { return rank >= first && rank < first + count; }
+  bool overlaps(const RankRange& other) const { return first < other.first + other.count && other.first < first + count; }
 };
 
 struct Placement {

@@ -12,10 +12,6 @@
 namespace tandem::planner {
 namespace {
 
-bool share_a_rank(const RankRange& a, const RankRange& b) {
-  return a.first < b.first + b.count && b.first < a.first + a.count;
-}
-
 const char* name_of(Field field) {
   switch (field) {
     case Field::kWeights: return "weights";
@@ -59,7 +55,7 @@ class Check {
     if (s.ranks.count < 1 || s.ranks.first < 0) refuse(s.name + " has no ranks", "at least one");
     for (const After& a : s.after) {
       if (a.stage < 0 || a.stage >= n_ || a.steps_back < 0) refuse(s.name + " comes after what is no stage", "a stage of the list");
-      if (!share_a_rank(s.ranks, stage(a.stage).ranks))
+      if (!s.ranks.overlaps(stage(a.stage).ranks))
         refuse(join_text(s.name, " comes after ", stage(a.stage).name, ", and none of its ranks hears when that ends"),
                "a stage of both between them");
     }
