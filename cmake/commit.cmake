@@ -9,6 +9,7 @@ function(tandem_commit target)
   add_custom_target(${target}_commit BYPRODUCTS ${generated} VERBATIM
                     COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DOUT=${generated} -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
   target_sources(${target} PRIVATE ${generated})
+  set_source_files_properties(${generated} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)  # small, and new each commit
   add_dependencies(${target} ${target}_commit)
 endfunction()
 

@@ -17,13 +17,31 @@ if(TANDEM_FUZZ)
   list(APPEND TANDEM_SANITIZE_FLAGS -fsanitize=fuzzer-no-link -fno-sanitize-recover=undefined)  # every module reports its branches
 endif()
 
-# Most of a file's time went into its headers: a file of 100 lines took 4 s of libtorch's. So the files of a module are compiled
-# some at a time, as one (a unity build), and so are those of a test program. Names in unnamed namespaces are thus unique in a
-# module, and each header still compiles alone (tools/headers.py). More at a time would save little and make an edit slower.
+# Most of a file's time went into its headers: a file of 100 lines took 4 s of libtorch's, some 13 s. So the files of a module are
+# compiled some at a time, as one (a unity build), and so are those of a test program; and those that see libtorch read its headers
+# from one precompiled header. Names in unnamed namespaces are thus unique in a module, and each header still compiles alone
+# (tools/headers.py). More files at a time would save little and make an edit slower.
 set(TANDEM_UNITY_FILES 8 CACHE STRING "Files of a module that are compiled at a time; 1: each alone")
+option(TANDEM_PCH "Read libtorch's headers from one precompiled header" ON)
 function(tandem_unity target)
   if(TANDEM_UNITY_FILES GREATER 1)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TANDEM_UNITY_FILES})
+  endif()
+endfunction()
+
+if(TANDEM_PCH)
+  # A precompiled header fits only files of the same flags: so modules and programs alike are -fPIC, none -fPIE.
+  add_library(tandem_torch_headers OBJECT ${PROJECT_SOURCE_DIR}/cmake/torch_headers.cpp)
+  target_link_libraries(tandem_torch_headers PRIVATE tandem::torch nlohmann_json::nlohmann_json)
+  target_compile_options(tandem_torch_headers PRIVATE ${TANDEM_SANITIZE_FLAGS})
+  target_precompile_headers(tandem_torch_headers PRIVATE <ATen/Functions.h> <ATen/Parallel.h> <ATen/TensorOperators.h>
+                            <ATen/core/Tensor.h> <ATen/core/grad_mode.h> <nlohmann/json.hpp>)
+endif()
+# For a target that sees libtorch. A source with flags of its own must have SKIP_PRECOMPILE_HEADERS.
+function(tandem_torch_pch target)
+  set_target_properties(${target} PROPERTIES TANDEM_SEES_TORCH ON)
+  if(TANDEM_PCH)
+    target_precompile_headers(${target} REUSE_FROM tandem_torch_headers)
   endif()
 endfunction()
 
@@ -55,6 +73,7 @@ function(tandem_module name)
   endforeach()
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC tandem::torch)
+    tandem_torch_pch(${target})
   endif()
   target_link_libraries(${target} PUBLIC ${ARG_LIBS})
 endfunction()
@@ -69,6 +88,10 @@ function(tandem_test label name)
   foreach(dep ${ARG_DEPS})
     string(REPLACE "/" "_" dep_target "tandem_${dep}")
     target_link_libraries(${name} PRIVATE ${dep_target})
+    get_target_property(sees_torch ${dep_target} TANDEM_SEES_TORCH)
+    if(sees_torch)
+      tandem_torch_pch(${name})
+    endif()
   endforeach()
   target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
   if(NOT ARG_TIMEOUT)
