@@ -101,9 +101,9 @@ Rolled roll(Open& open, const Setting& setting, double temperature, bool record_
     engine.step();
     for (data::Group& g : assembly.finished()) out.groups[value(g.id)] = std::move(g);
   }
-  EXPECT_EQ(engine.num_free_blocks(), engine.num_blocks()) << setting.name;
+  EXPECT_EQ(engine.counts().free_blocks, engine.counts().blocks) << setting.name;
   EXPECT_EQ(out.groups.size(), static_cast<size_t>(kGroups));
-  out.preemptions = engine.num_preemptions();
+  out.preemptions = engine.counts().preemptions;
   return out;
 }
 

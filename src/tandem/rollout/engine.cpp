@@ -84,6 +84,12 @@ void Engine::restart(const std::vector<SequenceId>& sequences) {
   }
 }
 
+EngineCounts Engine::counts() const {
+  const Scheduler::Counts scheduled = scheduler_.counts();
+  const SequenceBlocks& blocks = scheduler_.blocks();
+  return {num_drawn_ - scheduled.ready, scheduled.preemptions, blocks.num_found_tokens(), blocks.num_free(), runner_.num_blocks()};
+}
+
 bool Engine::must_step() const {
   comm::Group* peers = setup_.decoder.ep();
   if (!peers) return running();

@@ -26,6 +26,14 @@ struct EngineSetup {
   int64_t max_context_tokens;   ///< longest prompt plus response that will be asked for
 };
 
+/// What an engine holds now, and what it has done since its start.
+struct EngineCounts {
+  int64_t drawn = 0;         ///< tokens; that of a sequence which waits for its first slot does not count yet
+  int64_t preemptions = 0;   ///< sequences that gave their blocks back to others
+  int64_t found_tokens = 0;  ///< of prompts, and of sequences that came back, found in the cache instead of computed
+  int64_t free_blocks = 0, blocks = 0;  ///< of the KV cache; without one, `blocks` is 0
+};
+
 /// Ownership  uses the decoder, the arena and the weights; owns the KV cache, which it makes with what is left of the arena when it first
 ///            gets weights.
 /// Threads    one per engine. The ranks of one tp and one pp group submit the same requests in the same order and get the same
@@ -70,14 +78,7 @@ class Engine {
   /// Whether a sequence has a token, one that stays at a switch of weights.
   bool has_token(SequenceId sequence) const { return !active_.contains(sequence) || scheduler_.sequence(sequence).keeps_token(); }
 
-  int64_t num_running() const { return scheduler_.counts().running; }
-  /// Tokens since the start. That of a sequence which waits for its first slot does not count yet.
-  int64_t num_drawn() const { return num_drawn_ - scheduler_.counts().ready; }
-  int64_t num_preemptions() const { return scheduler_.counts().preemptions; }
-  /// Tokens of prompts, and of sequences that came back, that were found in the cache instead of computed; since the start.
-  int64_t num_found_tokens() const { return scheduler_.blocks().num_found_tokens(); }
-  int64_t num_free_blocks() const { return scheduler_.blocks().num_free(); }
-  int64_t num_blocks() const { return runner_.num_blocks(); }
+  EngineCounts counts() const;
 
  private:
   // A sequence under way.

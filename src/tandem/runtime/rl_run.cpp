@@ -108,7 +108,7 @@ void RlRun::make_source() {
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
-    residency_.add({planner::Resident::kKvCache, [engine] { return engine->num_blocks() == 0; },
+    residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
 }
 

@@ -51,7 +51,7 @@ struct Case {
     std::sort(all.begin(), all.end(), [](const data::Group& a, const data::Group& b) { return a.id < b.id; });
     return all;
   }
-  void expect_empty() { EXPECT_EQ(engine.num_free_blocks(), engine.num_blocks()); }
+  void expect_empty() { EXPECT_EQ(engine.counts().free_blocks, engine.counts().blocks); }
 };
 
 std::vector<std::vector<int32_t>> tokens_of(const std::vector<data::Group>& groups) {
@@ -132,8 +132,8 @@ TEST(Engine, PreemptionChangesNoToken) {
   for (Case* c : {&wide, &narrow})
     for (int64_t g = 0; g < 4; ++g) c->groups.admit(request_of(g, 20 + 3 * g, 4, 60));
   const auto want = tokens_of(wide.finish()), got = tokens_of(narrow.finish());
-  EXPECT_EQ(wide.engine.num_preemptions(), 0);
-  EXPECT_GT(narrow.engine.num_preemptions(), 0);
+  EXPECT_EQ(wide.engine.counts().preemptions, 0);
+  EXPECT_GT(narrow.engine.counts().preemptions, 0);
   EXPECT_EQ(got, want);
   narrow.expect_empty();
 }
@@ -142,7 +142,7 @@ TEST(Engine, AGroupThatJustFitsThePoolAloneIsAnswered) {
   // Blocks for one context only: the prompt kept for later samples must give way to the sample that runs.
   for (int64_t prompt : {30, 32, 33}) {
     Case c(small(1), 8);  // (1 + 1) * 2 blocks = 64 tokens
-    ASSERT_EQ(c.engine.num_blocks(), 4);
+    ASSERT_EQ(c.engine.counts().blocks, 4);
     c.groups.admit(request_of(0, prompt, 3, 64 - prompt));
     const auto groups = c.finish();
     ASSERT_EQ(groups.size(), 1u);
@@ -244,7 +244,7 @@ TEST(Engine, CountsDrawnTokensAndKnowsWhoHasNone) {
   c.engine.step();
   EXPECT_EQ(c.groups.without_token(), (std::vector<data::GroupId>{data::GroupId{2}}));
   c.finish();
-  EXPECT_EQ(c.engine.num_drawn(), 3 * 2 * 4);
+  EXPECT_EQ(c.engine.counts().drawn, 3 * 2 * 4);
   EXPECT_TRUE(c.groups.without_token().empty());
 }
 
@@ -260,7 +260,7 @@ TEST(Engine, AFurtherTurnFindsTheTurnBeforeAndDrawsTheSameBits) {
       further.group.prompt.ids.insert(further.group.prompt.ids.end(), more.begin(), more.end());
     c.groups.admit(std::move(further));
     const data::Sample sample = c.finish().at(0).samples.at(0);
-    EXPECT_EQ(c.engine.num_found_tokens(), found ? 20 + 8 : 0);
+    EXPECT_EQ(c.engine.counts().found_tokens, found ? 20 + 8 : 0);
     c.expect_empty();
     return std::pair(sample.ids, sample.logprobs);
   };
@@ -275,12 +275,12 @@ TEST(Engine, ASampleWithAFirstTokenThatIsDroppedCountsAsWithout) {
   c.groups.admit(std::move(twin));  // the same prompt: draws from the row of the first, and waits for a slot
   c.engine.step();
   EXPECT_EQ(c.groups.without_token(), (std::vector<data::GroupId>{data::GroupId{7}}));
-  EXPECT_EQ(c.engine.num_drawn(), 1);
+  EXPECT_EQ(c.engine.counts().drawn, 1);
   c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});
   const auto groups = c.finish();
   EXPECT_EQ(value(groups.at(0).version), 0);
   EXPECT_EQ(value(groups.at(1).version), 1);
-  EXPECT_EQ(c.engine.num_drawn(), 8);
+  EXPECT_EQ(c.engine.counts().drawn, 8);
 }
 
 TEST(Engine, ACompletionThatNobodyTookIsForgottenWithItsGroup) {

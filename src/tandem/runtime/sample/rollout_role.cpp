@@ -173,7 +173,7 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
   }
-  const int64_t all = engine_ ? engine_->num_drawn() : 0, drawn = all - std::exchange(num_tokens_told_, all);
+  const int64_t all = engine_ ? engine_->counts().drawn : 0, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
