@@ -25,7 +25,7 @@ set(TANDEM_UNITY_FILES 8 CACHE STRING "Files of a module that are compiled at a 
 option(TANDEM_PCH "Read libtorch's headers from one precompiled header" ON)
 function(tandem_unity target)
   if(TANDEM_UNITY_FILES GREATER 1)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TANDEM_UNITY_FILES})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TANDEM_UNITY_FILES} UNITY_BUILD_RELOCATABLE ON)
   endif()
 endfunction()
 

@@ -13,14 +13,6 @@ namespace {
 constexpr size_t kMostSteps = 20'000, kMostSets = 300, kMostStates = 4'000, kMostClasses = 200;
 constexpr size_t kMostWork = 20'000'000;  // steps followed while the table is made
 
-// A step of the automaton that may be in several states at once. `next` before `other`: the first is preferred.
-struct Step {
-  enum class Kind { kChars, kLook, kSplit, kMatch } kind;
-  int set = -1;
-  bool at_end = false;
-  int next = -1, other = -1;
-};
-
 [[noreturn]] void too_large(const std::string& where) {
   throw UserError(where, "the pattern is too large: its automaton would have thousands of states", "expected a shorter pattern");
 }
@@ -42,6 +34,14 @@ class AutomatonBuilder {
   }
 
  private:
+  // A step of the automaton that may be in several states at once. `next` before `other`: the first is preferred.
+  struct Step {
+    enum class Kind { kChars, kLook, kSplit, kMatch } kind;
+    int set = -1;
+    bool at_end = false;
+    int next = -1, other = -1;
+  };
+
   int add(Step step) {
     if (steps_.size() >= kMostSteps) too_large(where_);
     steps_.push_back(step);
