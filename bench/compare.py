@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The rows of README.md's table in one sitting: each workload by `tandem bench` and, where ../shared/peers and a Python with its
-packages are there, by the peer's script right beside it. Prints the table of ratios; every JSON object stays in --out. Two cores
-need about half an hour. --only tiny, --only train_step ... runs the rows whose name has that part; --dry-run prints the commands."""
+packages are there, by the peer's script right beside it, in each dtype that it has: the better one counts. Prints the table of
+ratios; every JSON object stays in --out. Two cores need about 40 minutes. --only tiny, --only train_step ... runs the rows whose
+name has that part; --dry-run prints the commands."""
 import argparse
 import json
 import os
@@ -16,41 +17,50 @@ LENGTHS = ROOT / "bench/lengths"
 
 
 class Row(typing.NamedTuple):
-    """One workload. `figure` and `peer_figure` name the same thing in the two reports; `ours` and `peer` are arguments."""
+    """One workload. `figure` and `peer_figure` name the same thing in the two reports; `ours` and `peer` are arguments. `peer_dtypes`
+    are all words that the script's --dtype takes: people run it in the faster one."""
     name: str
     model: str
     figure: str
     ours: list
     peer_figure: str
     peer: list
+    peer_dtypes: tuple
 
 
 def grpo_row(shape, beta, dtype):
     steps = 4 if shape == "tiny" else 3  # the first of TRL's is its warm-up
     return Row(f"grpo_step {shape} beta {beta} {dtype}", shape, "step_s",
                ["grpo_step", "--dtype", dtype, "--beta", beta, "--repeats", steps - 1], "step_s",
-               ["trl_grpo.py", "--new", 64, "--beta", beta, "--steps", steps])  # in float32, what its users run without a GPU
+               ["trl_grpo.py", "--new", 64, "--beta", beta, "--steps", steps], ("float32", "bf16"))
 
 
-def generate_row(shape, prompt_len):
+def generate_row(shape, prompt_len, dtype):
     common = ["--batch", 32, "--prompt-len", prompt_len, "--new", 256, "--prompts", 128]
-    return Row(f"generate ragged {shape} float32", shape, "e2e_tok_s",
-               ["generate", "--mode", "ragged", "--dtype", "float32", "--repeats", 3, *common,
+    return Row(f"generate ragged {shape} {dtype}", shape, "e2e_tok_s",
+               ["generate", "--mode", "ragged", "--dtype", dtype, "--repeats", 3, *common,
                 "--lengths", LENGTHS / "ragged-128x256.json"], "useful_tok_s",
-               ["hf_generate.py", "--mode", "ragged,cb_ragged", "--repeats", 1, *common])
+               ["hf_generate.py", "--mode", "ragged,cb_ragged", "--repeats", 1, *common], ("float32", "bfloat16"))
 
 
-def train_row(dtype, peer_dtype):
+def train_row(dtype):
     return Row(f"train_step small {dtype}", "small", "tokens_per_s",
                ["train_step", "--dtype", dtype, "--prompt-len", 128, "--repeats", 3, "--lengths", LENGTHS / "train-small-32x384.json"],
-               "tokens_s", ["hf_train_step.py", "--dtype", peer_dtype, "--samples", 32, "--prompt-len", 128, "--max-resp", 384,
-                            "--micro", 8])
+               "tokens_s", ["hf_train_step.py", "--samples", 32, "--prompt-len", 128, "--max-resp", 384, "--micro", 8],
+               ("float32", "bf16-autocast"))
 
 
 def rows():
-    return [*(grpo_row(shape, beta, dtype) for shape in ("tiny", "small") for beta in (0.0, 0.04) for dtype in ("float32", "bfloat16")),
-            generate_row("tiny", 32), generate_row("small", 128),
-            train_row("float32", "float32"), train_row("bfloat16", "bf16-autocast")]
+    dtypes = ("float32", "bfloat16")
+    return [*(grpo_row(shape, beta, dtype) for shape in ("tiny", "small") for beta in (0.0, 0.04) for dtype in dtypes),
+            *(generate_row(shape, prompt_len, dtype) for shape, prompt_len in (("tiny", 32), ("small", 128)) for dtype in dtypes),
+            *(train_row(dtype) for dtype in dtypes)]
+
+
+def better_of(figure, values):
+    """The better of those that were measured; None if none was."""
+    done = [value for value in values if value is not None]
+    return (min if figure == "step_s" else max)(done) if done else None
 
 
 def median_of(report, figure):
@@ -58,9 +68,7 @@ def median_of(report, figure):
     found = report["rows"] if "rows" in report else [report["row"]]
     if isinstance(found, dict):
         return found[figure]["median"]
-    done = [row[figure]["median"] for row in found if figure in row]
-    better = min if figure == "step_s" else max
-    return better(done) if done else None
+    return better_of(figure, [row[figure]["median"] for row in found if figure in row])
 
 
 def ratio_of(figure, ours, peer):
@@ -68,10 +76,13 @@ def ratio_of(figure, ours, peer):
     return peer / ours if figure == "step_s" else ours / peer
 
 
-def table_line(row, ours, peer):
+def table_line(row, ours, peers):
+    """`peers` has the peer's figure in each of its dtypes; empty where there is no peer."""
     shown = lambda value: "-" if value is None else f"{value:.3g}" if row.figure == "step_s" else f"{value:,.0f}"  # noqa: E731
-    ratio = f"{ratio_of(row.figure, ours, peer):.2f}" if ours and peer else "-"
-    return f"| {row.name} | {row.figure} | {shown(ours)} | {shown(peer)} | {ratio} |"
+    best = better_of(row.figure, peers.values())
+    ratio = f"{ratio_of(row.figure, ours, best):.2f}" if ours and best else "-"
+    theirs = ", ".join(f"{dtype} {shown(value)}" for dtype, value in peers.items()) or "-"
+    return f"| {row.name} | {row.figure} | {shown(ours)} | {theirs} | {ratio} |"
 
 
 def model_folder(shape, options):
@@ -82,14 +93,15 @@ def model_folder(shape, options):
 
 
 def commands_of(row, options):
-    """(ours, the peer's or None), each without --out."""
+    """(ours, the peer's by dtype), each without --out."""
     words = lambda *parts: [str(part) for part in parts]  # noqa: E731
     folder = options.models / f"{row.model}-f32"
     ours = words(options.tandem, "bench", row.ours[0], "--model", folder, "--threads", options.threads, *row.ours[1:])
     script = options.peers / row.peer[0]
     if not (options.peers_python.exists() and script.exists()):
-        return ours, None
-    return ours, words(options.peers_python, script, folder, "--threads", options.threads, *row.peer[1:])
+        return ours, {}
+    common = [options.peers_python, script, folder, "--threads", options.threads, *row.peer[1:]]
+    return ours, {dtype: words(*common, "--dtype", dtype) for dtype in row.peer_dtypes}
 
 
 def measure(command, out, figure):
@@ -111,13 +123,14 @@ def measured_once(command, out, figure, known):
 
 
 def compare(row, options, known):
-    ours, peer = commands_of(row, options)
+    ours, peers = commands_of(row, options)
     if options.dry_run:
-        print(" ".join(ours), *([" ".join(peer)] if peer else []), sep="\n")
+        print(*(" ".join(command) for command in (ours, *peers.values())), sep="\n")
         return
     model_folder(row.model, options)
     name = row.name.replace(" ", "-")
-    theirs = measured_once(peer, options.out / f"{name}.peer.json", row.peer_figure, known) if peer else None
+    theirs = {dtype: measured_once(command, options.out / f"{name}.peer-{dtype}.json", row.peer_figure, known)
+              for dtype, command in peers.items()}
     print(table_line(row, measure(ours, options.out / f"{name}.json", row.figure), theirs), flush=True)
 
 
@@ -138,7 +151,7 @@ def main():
         parser.error(f"no row has '{options.only}' in its name: " + "; ".join(row.name for row in rows()))
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.dry_run:
-        print("| work | figure | Tandem | peer | times faster |\n|---|---|---|---|---|", flush=True)
+        print("| work | figure | Tandem | peer, by dtype | times faster than its better |\n|---|---|---|---|---|", flush=True)
     known = {}
     for row in chosen:
         compare(row, options, known)

@@ -129,7 +129,7 @@ def check_commit(scratch):
 
 def check_compare():
     rows = compare.rows()
-    assert len(rows) == 12 and len({row.name for row in rows}) == 12
+    assert len(rows) == 14 and len({row.name for row in rows}) == 14
     wanted = {str(path) for path in compare.LENGTHS.glob("*.json")}
     used = {str(word) for row in rows for word in row.ours if str(word).endswith(".json")}
     assert used and used <= wanted, used
@@ -139,6 +139,14 @@ def check_compare():
     assert compare.median_of(several, "tokens_s") == 7, "a peer counts by its best"
     assert compare.median_of({"rows": [{"error": "failed"}]}, "tokens_s") is None
     assert compare.ratio_of("step_s", 2.0, 6.0) == compare.ratio_of("tokens_per_s", 6.0, 2.0) == 3.0
+    for row in rows:
+        assert row.name.split()[-1] == row.ours[row.ours.index("--dtype") + 1], f"{row.name}: names another dtype than it runs"
+        assert row.peer_dtypes[0] == "float32" and row.peer_dtypes[1].startswith("bf"), row
+    trl = next(row for row in rows if row.name == "grpo_step tiny beta 0.0 bfloat16")
+    line = compare.table_line(trl, 2.0, {"float32": 6.0, "bf16": 5.0})
+    assert line == "| grpo_step tiny beta 0.0 bfloat16 | step_s | 2 | float32 6, bf16 5 | 2.50 |", line
+    assert compare.table_line(trl, 2.0, {"float32": 6.0, "bf16": None}).endswith("| float32 6, bf16 - | 3.00 |")
+    assert compare.table_line(trl, 2.0, {}).endswith("| 2 | - | - |")
     said("compare.py: the rows, and how two reports become a ratio")
 
 
