@@ -137,8 +137,10 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");
-  if (c.algo.advantage == "grpo" && c.schedule.queue.group_size < 2)
-    throw UserError(where, "schedule.group_size is 1: a group of one has no advantage", "at least 2");
+  // verl would take the raw score for the advantage, TRL refuses as we do.
+  if (c.schedule.queue.group_size < 2)
+    throw UserError(where, "schedule.group_size is 1, and algo.advantage " + c.algo.advantage + " compares the responses of a group",
+                    "at least 2");
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
     if (on && c.parallel.placement == "split")

@@ -124,6 +124,15 @@ TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
   EXPECT_EQ(recipe.load().run.steps, config::RunConfig().run.steps);
 }
 
+TEST(Recipe, AGroupOfOneIsRefusedUnderEveryAlgorithm) {
+  for (const std::string& name : algo::algorithm_names()) {
+    const std::string message = refusal("--set algo.name=" + name + " --set schedule.group_size=1");
+    EXPECT_TRUE(message.starts_with("options: schedule.group_size is 1, and algo.advantage ")) << name << ": " << message;
+    EXPECT_NE(message.find("(at least 2)"), std::string::npos) << message;
+    EXPECT_EQ(refusal("--set algo.name=" + name + " --set schedule.group_size=2"), "");
+  }
+}
+
 TEST(Recipe, StalenessAloneMeansTheStaleSchedule) {
   EXPECT_EQ(parsed("--staleness 2").schedule.kind, "stale");
   EXPECT_EQ(parsed("--staleness 2").staleness(), 2);
