@@ -97,7 +97,7 @@ struct SupervisedOptions {
   double stop_at_accuracy = 0.0;
   int64_t accuracy_every_steps = 10;
   int64_t accuracy_problems = 200;
-  train::Options train{.lr = 1e-3};
+  train::Options train{.lr = 1e-5};  ///< for a pretrained model: TRL's SFTConfig has 2e-5, verl's sft_trainer 1e-5
 };
 void describe(OptionVisitor& field, SupervisedOptions& o);
 

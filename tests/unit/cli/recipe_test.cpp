@@ -124,6 +124,11 @@ TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
   EXPECT_EQ(recipe.load().run.steps, config::RunConfig().run.steps);
 }
 
+TEST(Recipe, SupervisedStepsBeginWithARateForAPretrainedModel) {
+  EXPECT_LE(parsed("").supervised.train.lr, 5e-5);  // TRL: 2e-5, verl: 1e-5
+  EXPECT_EQ(parsed(std::string(TANDEM_SOURCE_DIR) + "/configs/quickstart.yaml").supervised.train.lr, 3e-3) << "it starts from nothing";
+}
+
 TEST(Recipe, AGroupOfOneIsRefusedUnderEveryAlgorithm) {
   for (const std::string& name : algo::algorithm_names()) {
     const std::string message = refusal("--set algo.name=" + name + " --set schedule.group_size=1");
