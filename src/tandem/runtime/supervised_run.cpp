@@ -36,8 +36,7 @@ void SupervisedRun::step() {
   for (int64_t i = parts_.ranks.train_dp_rank(); i < o.batch_size; i += parts_.ranks.train_layout.dp) {
     const int64_t position = step * o.batch_size + i;
     prompts.push_back(prompts_.at_position(position));
-    answers.push_back(tokenizer_.encode(prompts.back().answer));
-    if (!ends.empty()) answers.back().push_back(ends.front());
+    answers.push_back(prompts_.answer_ids(prompts.back(), ends));
     const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
     if (total > most)
       throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),

@@ -109,10 +109,10 @@ data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t r
   const std::string where = source.where(row);
   data::Prompt prompt = source.at(row);
   if (!prompt.messages.empty()) {
-    if (!chat_) chat_ = text::ChatTemplate::load(text_.model, options_.chat_template);
+    const text::ChatTemplate& chat_template = chat();
     try {
       const auto conversation = text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), where);
-      text::EncodedConversation encoded = text::encode_conversation(text_.tokenizer, *chat_, conversation, where);
+      text::EncodedConversation encoded = text::encode_conversation(text_.tokenizer, chat_template, conversation, where);
       prompt.text = std::move(encoded.text);
       prompt.ids = std::move(encoded.ids);
       const text::Conversation texts = text::as_text(text_.tokenizer, conversation);
@@ -126,6 +126,28 @@ data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t r
   }
   if (prompt.ids.empty()) throw UserError(where, "the prompt has no token", "a prompt with some text");
   return prompt;
+}
+
+const text::ChatTemplate& PromptStream::chat() const {
+  if (!chat_) chat_ = text::ChatTemplate::load(text_.model, options_.chat_template);
+  return *chat_;
+}
+
+// A model may list several ends, of which one ends its turns: Llama 3 lists <|end_of_text|> before <|eot_id|>.
+std::optional<int32_t> PromptStream::end_of_answer(const data::Prompt& prompt, std::span<const int32_t> ends) const {
+  if (ends.empty()) return std::nullopt;
+  if (ends.size() > 1 && !prompt.messages.empty()) {
+    auto conversation = text::Conversation::from_json(nlohmann::ordered_json::parse(prompt.messages), "messages");
+    if (const auto end = text::end_of_turn(text_.tokenizer, chat(), std::move(conversation), ends)) return end;
+  }
+  const auto eos = text_.tokenizer.eos_id();
+  return eos && std::ranges::find(ends, *eos) != ends.end() ? *eos : ends.front();
+}
+
+std::vector<int32_t> PromptStream::answer_ids(const data::Prompt& prompt, std::span<const int32_t> ends) const {
+  std::vector<int32_t> ids = text_.tokenizer.encode_part(prompt.answer);
+  if (const auto end = end_of_answer(prompt, ends)) ids.push_back(*end);
+  return ids;
 }
 
 int64_t PromptStream::longest_prompt() const {

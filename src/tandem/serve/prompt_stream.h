@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ class PromptStream {
   int64_t longest_prompt() const;
   /// Errors: UserError naming the place and the option if a prompt and `new_tokens` more do not fit into `context` tokens.
   void require_context(int64_t new_tokens, const char* option, int64_t context) const;
+  /// The right answer of a prompt as a model would sample it: the tokens of its text and one of `ends`, the ids that end a response.
+  /// Messages are answered with the end that the chat template writes there; the tokenizer's end of text comes next, then the first.
+  std::vector<int32_t> answer_ids(const data::Prompt& prompt, std::span<const int32_t> ends) const;
   double epochs(int64_t position) const { return static_cast<double>(position) / static_cast<double>(size()); }
 
  private:
@@ -59,6 +63,8 @@ class PromptStream {
   void sort_by_rank(const data::PromptSource& source, std::vector<int64_t>& rows) const;
   data::Prompt prompt(const Part& part, int64_t index) const;
   data::Prompt tokenized(const data::PromptSource& source, int64_t row) const;
+  const text::ChatTemplate& chat() const;
+  std::optional<int32_t> end_of_answer(const data::Prompt& prompt, std::span<const int32_t> ends) const;
 
   data::Options options_;
   PromptText text_;

@@ -26,6 +26,8 @@ std::vector<int32_t> ids_of(const Json& list, int64_t vocab_size, const std::str
   return list.get<std::vector<int32_t>>();
 }
 
+std::string mark_of(size_t message) { return kAnswerMark + std::to_string(message); }
+
 // Takes the sampled answers out: a mark stands for each.
 std::vector<Answer> take_answers(Conversation& conversation, int64_t vocab_size, const std::string& where) {
   std::vector<Answer> answers;
@@ -36,7 +38,7 @@ std::vector<Answer> take_answers(Conversation& conversation, int64_t vocab_size,
       throw UserError(where, "message " + std::to_string(i + 1) + " has `ids` and is no answer", "`ids` in messages of the assistant");
     answers.push_back({i, ids_of(message[kIds], vocab_size, where)});
     // Whatever else the message says, such as calls of tools, is in the tokens.
-    message = {{"role", "assistant"}, {"content", kAnswerMark + std::to_string(i)}};
+    message = {{"role", "assistant"}, {"content", mark_of(i)}};
   }
   return answers;
 }
@@ -51,13 +53,20 @@ std::string render_first(const ChatTemplate& chat, const Conversation& conversat
   return chat.render(first);
 }
 
-std::string text_behind(const std::string& text, size_t message, const std::string& where) {
-  const std::string mark = kAnswerMark + std::to_string(message);
+// What the template wrote behind the answer that a mark stands for; nullopt unless it wrote the mark once.
+std::optional<std::string> text_behind(const std::string& text, size_t message) {
+  const std::string mark = mark_of(message);
   const size_t at = text.find(mark);
-  if (at == std::string::npos || text.find(mark, at + 1) != std::string::npos)
+  if (at == std::string::npos || text.find(mark, at + 1) != std::string::npos) return std::nullopt;
+  return text.substr(at + mark.size());
+}
+
+std::string required_text_behind(const std::string& text, size_t message, const std::string& where) {
+  const auto behind = text_behind(text, message);
+  if (!behind)
     throw UserError(where, "the chat template does not write the content of message " + std::to_string(message + 1) + " once, as it is",
                     "one that does, where answers are given as `ids`");
-  return text.substr(at + mark.size());
+  return *behind;
 }
 
 }  // namespace
@@ -75,7 +84,8 @@ EncodedConversation encode_conversation(const Tokenizer& tokenizer, const ChatTe
   for (size_t i = 0; i < answers.size(); ++i) {
     ids.insert(ids.end(), answers[i].ids.begin(), answers[i].ids.end());
     const size_t end = i + 1 < answers.size() ? answers[i + 1].message : marked.messages.size();
-    const std::vector<int32_t> behind = tokenizer.encode_part(text_behind(render_first(chat, marked, end), answers[i].message, where));
+    const std::vector<int32_t> behind =
+        tokenizer.encode_part(required_text_behind(render_first(chat, marked, end), answers[i].message, where));
     // The token that ended the answer is written by the template as well.
     const bool ended = !behind.empty() && behind[0] == answers[i].ids.back() && tokenizer.is_special(behind[0]);
     ids.insert(ids.end(), behind.begin() + (ended ? 1 : 0), behind.end());
@@ -90,6 +100,18 @@ Conversation as_text(const Tokenizer& tokenizer, Conversation conversation) {
     message = {{"role", message["role"]}, {"content", tokenizer.decode(ids, true)}};
   }
   return conversation;
+}
+
+std::optional<int32_t> end_of_turn(const Tokenizer& tokenizer, const ChatTemplate& chat, Conversation conversation,
+                                   std::span<const int32_t> ends) {
+  const size_t answer = conversation.messages.size();
+  conversation.messages.push_back({{"role", "assistant"}, {"content", mark_of(answer)}});
+  conversation.add_generation_prompt = false;
+  const auto behind = text_behind(chat.render(conversation), answer);
+  if (!behind) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode_part(*behind);
+  const auto end = std::ranges::find_first_of(ids, ends);
+  return end == ids.end() ? std::nullopt : std::optional(*end);
 }
 
 }  // namespace tandem::text

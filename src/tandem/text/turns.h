@@ -3,6 +3,8 @@
 // A conversation of several turns as token ids. Answers of the model stand in it as they were sampled. Their text encoded anew may
 // be other tokens, and training needs the log-probabilities of those that were drawn.
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,5 +27,10 @@ EncodedConversation encode_conversation(const Tokenizer& tokenizer, const ChatTe
 /// The same with sampled answers as text, for whoever reads the conversation with another tokenizer.
 /// To be called after encode_conversation, which checks the ids.
 Conversation as_text(const Tokenizer& tokenizer, Conversation conversation);
+
+/// The first of `ends` that the template writes behind an answer to the conversation: what ends a turn of the model.
+/// nullopt if it writes none of them, or not the answer's content once, as it is.
+std::optional<int32_t> end_of_turn(const Tokenizer& tokenizer, const ChatTemplate& chat, Conversation conversation,
+                                   std::span<const int32_t> ends);
 
 }  // namespace tandem::text

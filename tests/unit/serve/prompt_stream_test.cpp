@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::serve {
@@ -97,6 +98,53 @@ TEST_F(Prompts, AMixDrawsByWeightAndEachSetKeepsItsOwnOrder) {
   EXPECT_EQ(stream().size(), 4);
   EXPECT_EQ(texts(9), "zz ccc a zz bb ccc zz a bb ");
   EXPECT_EQ(stream().at_row(3).text, "zz");
+}
+
+// A tokenizer of the kind that puts a BOS before every text, and a template that ends each turn of the model.
+class Answers : public Prompts {
+ protected:
+  void SetUp() override {
+    Prompts::SetUp();
+    text::write_char_tokenizer(folder_, "abcdefghijklmnopqrstuvwxyz:!0123456789", {"<eos>", "<pad>", "<bos>", "<turn>"});
+    const nlohmann::json bos = {{"SpecialToken", {{"id", "<bos>"}, {"type_id", 0}}}};
+    const nlohmann::json sequence = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    nlohmann::json tokenizer = read_json_object(folder_ + "/tokenizer.json");
+    tokenizer["post_processor"] = {{"type", "TemplateProcessing"},
+                                   {"single", {bos, sequence}},
+                                   {"pair", {bos, sequence}},
+                                   {"special_tokens", {{"<bos>", {{"id", "<bos>"}, {"ids", {kBos}}, {"tokens", {"<bos>"}}}}}}};
+    file("tokenizer.json", tokenizer.dump());
+    tokenizer_.emplace(text::Tokenizer::load(folder_));
+    ASSERT_EQ(tokenizer_->encode("b").front(), kBos);
+    render("{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<turn>{% endfor %}{% if add_generation_prompt %}a:{% endif %}");
+  }
+  void render(const std::string& source) const { file("chat_template.jinja", source); }
+  std::vector<int32_t> answer(std::vector<int32_t> ends) const {
+    const serve::PromptStream prompts = stream();
+    return prompts.answer_ids(prompts.at_row(1), ends);
+  }
+  static constexpr int32_t kEos = 0, kPad = 1, kBos = 2, kTurn = 3;
+  const int32_t two_ = 4 + 28 + 2;  // the answer of row 1
+};
+
+TEST_F(Answers, NothingStandsBeforeTheTextOfAnAnswer) {
+  EXPECT_EQ(answer({kEos}), (std::vector<int32_t>{two_, kEos}));
+  EXPECT_EQ(answer({}), (std::vector<int32_t>{two_}));
+}
+
+TEST_F(Answers, ATurnEndsWithTheListedTokenThatTheTemplateWritesThere) {
+  options_.as_chat = true;
+  EXPECT_EQ(answer({kPad, kEos, kTurn}), (std::vector<int32_t>{two_, kTurn}));
+  render("{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<turn><pad>{% endfor %}");
+  EXPECT_EQ(answer({kEos, kPad}), (std::vector<int32_t>{two_, kPad})) << "generation does not stop at <turn>";
+}
+
+TEST_F(Answers, WithoutATemplateTheEndOfTextComesBeforeTheFirstListed) {
+  EXPECT_EQ(answer({kPad, kEos, kTurn}), (std::vector<int32_t>{two_, kEos}));
+  EXPECT_EQ(answer({kPad, kTurn}), (std::vector<int32_t>{two_, kPad}));
+  options_.as_chat = true;
+  render("{% for m in messages %}{{ m.content | replace('-', '') }}<turn>{% endfor %}");
+  EXPECT_EQ(answer({kPad, kEos, kTurn}), (std::vector<int32_t>{two_, kEos})) << "where the template ends an answer nobody can tell";
 }
 
 // The order of a recipe of old stays as it was: the position alone decides.

@@ -87,6 +87,18 @@ TEST(Turns, SampledAnswersAreTextForOthers) {
   EXPECT_EQ(texts.messages, (Json{user("Hi"), answer("so"), user("And?")}));
 }
 
+TEST(Turns, TheTemplateSaysWhichTokenEndsATurn) {
+  const Conversation talk = Conversation::from_json({{"messages", Json::array({user("What is this?")})}}, "here");
+  const int32_t turn = *kTokenizer.token_id("<|im_end|>"), eos = *kTokenizer.token_id("<|endoftext|>");
+  const auto end = [&](const std::string& source, std::vector<int32_t> ends) {
+    return end_of_turn(kTokenizer, ChatTemplate(source, "test"), talk, ends);
+  };
+  EXPECT_EQ(end(kChatMl, {eos, turn}), turn);
+  EXPECT_EQ(end(kChatMl, {eos}), std::nullopt);
+  EXPECT_EQ(end(std::string(kChatMl) + "<|endoftext|>", {eos, turn}), turn);
+  EXPECT_EQ(end("{{ messages[0]['content'] }}<|im_end|>", {turn}), std::nullopt) << "it drops the answer";
+}
+
 TEST(Turns, WhatCannotStandAsItWasIsAnError) {
   EXPECT_THROW(encode({user("Hi"), sampled({}), user("And?")}), UserError);
   EXPECT_THROW(encode({user("Hi"), sampled({1 << 30}), user("And?")}), UserError);
