@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tandem/reward/math/math_expr.h"
@@ -208,6 +209,66 @@ TEST(MathAnswer, TheAnswerIsFoundWhereverItIsAnnounced) {
   EXPECT_EQ(found("Final Answer: Jane started growing 3 hours ago."), "3");
   EXPECT_EQ(found("so we have \\[ x = 4 \\]"), "x = 4");
   EXPECT_EQ(found("\\frac{10}{9}"), "\\frac{10}{9}");
+}
+
+TEST(FinalAnswer, ADollarSignIsMoneyWhereItBeginsNoFormula) {
+  const auto found = [](const std::string& text) { return final_answer(text).value_or("nothing"); };
+  const char* a_hundred_and_ten[] = {
+      "The car costs $2640 and is paid over two years, so each month is $2640/24 = $110",
+      "He pays $2640 in 24 rates.\nThat is $<<2640/24=110>>110 each, or $110 + $0 with fees.\n110",
+      "She has $50.\n\n$60 more makes $50 + $60 = $110.",
+      "50$ and 60$ make 50$ + 60$ = 110$",
+      "It was \\$50, then \\$60 more, which makes 110",
+      "Each costs $ 50, then $ 60 more: $ 110",
+      "She pays $110 a month (she paid $60, now $50 more): $60 + $50 = $110, for 12 months",
+      "Answer: $110. She paid $50 and $60 before."};
+  for (const char* text : a_hundred_and_ten) EXPECT_TRUE(same_answer(found(text), "110")) << text << "\n" << found(text);
+  EXPECT_EQ(found("It costs $5 per month, so $x = 3$ for all."), "x = 3");
+  EXPECT_EQ(found("Each costs $5, $n$ of them cost $5n$ in total"), "5n");
+  EXPECT_EQ(found("we see $ x = 4 $ here"), "x = 4");
+  EXPECT_EQ(found("we see $x = 4 $ here"), "x = 4");
+  EXPECT_EQ(found("hence $$\nx = 4\n$$\nfor all 7"), "x = 4");
+  EXPECT_EQ(found("the set is $\\{1, 2\\}$ of 3"), "\\{1, 2\\}");
+  EXPECT_EQ(found("a $3\\times$4 matrix, of rank $\\mathbb{R}^+$ or so"), "\\mathbb{R}^+");
+  EXPECT_EQ(found("$12$ is it, of 13"), "12");
+}
+
+TEST(FinalAnswer, AnEquationInTheLastLineSaysItsResult) {
+  const auto found = [](const char* text) { return final_answer(text).value_or("nothing"); };
+  EXPECT_EQ(found("They walk two ways.\nThus they walk 60 + 75 = 135 miles to the 4 islands."), "135");
+  EXPECT_EQ(found("Since 60 + 75 = 135\nthey see 4 islands."), "4");
+  EXPECT_EQ(found("The number 6 = 2 * 3 has four divisors, 1, 2, 3 and 6 of them"), "6");
+}
+
+// The data set's own solutions with their answers. People write amounts in them as $5, and no LaTeX.
+TEST(FinalAnswer, SolutionsOfGsm8kAreJudgedRight) {
+  const std::string folder = std::string(TANDEM_SOURCE_DIR) + "/../shared/data/gsm8k/";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no ../shared";
+  const auto without = [](std::string text, const std::string& open, const std::string& close) {
+    for (size_t at; (at = text.find(open)) != std::string::npos;) text.erase(at, text.find(close, at) + close.size() - at);
+    return text;
+  };
+  std::map<std::string, int> right, wrong;
+  int count = 0;
+  for (const char* name : {"train.jsonl", "test.jsonl"}) {
+    std::ifstream in(folder + name);
+    for (std::string line; std::getline(in, line); ++count) {
+      const std::string solution = nlohmann::json::parse(line)["answer"];
+      const size_t mark = solution.rfind("\n#### ");
+      ASSERT_NE(mark, std::string::npos);
+      const std::string gold = solution.substr(mark + 6), text = solution.substr(0, mark);
+      for (const auto& [form, response] :
+           {std::pair{"as it is", solution}, {"without ####", text + "\n" + gold}, {"without the answer", text}})
+        for (const auto& [calculator, read] : {std::pair{"", response}, {", no <<>>", without(response, "<<", ">>")}}) {
+          const std::string given = final_answer(read).value_or("");
+          right[std::string(form) + calculator] += same_answer(given, gold);
+          wrong[std::string(form) + calculator] += same_answer(given, gold + "7");
+        }
+    }
+  }
+  ASSERT_GT(count, 8000);
+  for (const auto& [form, number] : right) EXPECT_GE(number, 0.99 * count) << form << ": " << number << " of " << count;
+  for (const auto& [form, number] : wrong) EXPECT_LE(number, 0.001 * count) << form << ": " << number << " of " << count;
 }
 
 TEST(MathAnswer, ItIsKnownWhatWasRead) {

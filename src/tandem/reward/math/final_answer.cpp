@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tandem/base/strings.h"
+#include "tandem/reward/math/formula.h"
 #include "tandem/reward/math/hendrycks.h"
 #include "tandem/reward/math/math_answer.h"
 #include "tandem/text/regex.h"
@@ -35,36 +36,14 @@ bool joins_boxes(std::string text) {
   return words.size() <= 5 && (words.back() == "and" || words.back() == "or");
 }
 
-// The end of the sentence or line that begins at `begin`; a full stop within a leading $...$ ends nothing.
+// The end of the sentence or line that begins at `begin`; a full stop within a leading formula ends nothing.
 size_t sentence_end(std::string_view text, size_t begin) {
   size_t at = begin + 1;
   if (text[begin] == '$')
-    if (const size_t close = text.find_first_of("$\n", at); close != std::string_view::npos && text[close] == '$') at = close + 1;
+    if (const auto formula = formula_at_dollar(text, begin)) at = formula->end;
   for (; at < text.size() && text[at] != '\n'; ++at)
     if (text[at] == '.' && (at + 1 == text.size() || std::isspace(static_cast<unsigned char>(text[at + 1])))) break;
   return at;
-}
-
-// What the last formula between $, $$, \( \) or \[ \] holds; "" without one.
-std::string last_formula(std::string_view text) {
-  struct Marks {
-    std::string_view open, close;
-  };
-  size_t last = 0;
-  std::string found;
-  for (const auto& [open, close] : {Marks{"$", "$"}, Marks{"\\(", "\\)"}, Marks{"\\[", "\\]"}}) {
-    size_t end = text.rfind(close);
-    if (end == std::string_view::npos || end == 0) continue;
-    if (close == "$" && text[end - 1] == '$') --end;  // $$
-    if (end == 0) continue;
-    const size_t begin = text.rfind(open, end - 1);
-    if (begin == std::string_view::npos || begin + open.size() > end || end < last) continue;
-    const std::string inner = trimmed(text.substr(begin + open.size(), end - begin - open.size()));
-    if (inner.empty()) continue;
-    last = end;
-    found = inner;
-  }
-  return found;
 }
 
 std::string last_number_in(std::string_view text) {
@@ -72,6 +51,18 @@ std::string last_number_in(std::string_view text) {
   std::string found;
   for (text::Regex::Scan scan(kNumber, text); scan.next();) found = scan.text(1);
   return found;
+}
+
+// The result of the last equation in the last line, as in `60 + 75 = 135 miles to the 4 islands`; the last number without one.
+std::string last_result_in(std::string_view text) {
+  // A number before an operator is no result: 6 = 2 * 3.
+  static const text::Regex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))", "math rule",
+                                   text::Regex::Effort::kTrusted);
+  const std::string whole = trimmed(text);
+  const std::string_view line = std::string_view(whole).substr(whole.rfind('\n') + 1);
+  std::string found;
+  for (text::Regex::Scan scan(kResult, line); scan.next();) found = scan.text(1);
+  return found.empty() ? last_number_in(whole) : found;
 }
 
 // An announced answer may be a sentence: its formula, or what it says something is.
@@ -138,7 +129,7 @@ std::optional<std::string> final_answer(std::string_view response) {
       open != std::string_view::npos && close != std::string_view::npos && open < close)
     return trimmed(response.substr(open + 8, close - open - 8));
   if (const std::string whole = trimmed(response); whole.size() <= kLongestBareAnswer && is_mathematical(whole)) return whole;
-  for (const std::string& found : {last_announced(response), last_formula(response), last_number_in(response)})
+  for (const std::string& found : {last_announced(response), last_formula(response), last_result_in(response)})
     if (!found.empty()) return found;
   return std::nullopt;
 }

@@ -13,8 +13,8 @@ namespace tandem::reward {
 
 /// What the last box of a text holds. Several that follow each other, as in \boxed{1} and \boxed{2}, are a list.
 std::optional<std::string> boxed_answers(std::string_view text);
-/// boxed_answers; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last formula
-/// or number.
+/// boxed_answers; else what `<answer>` holds; else what follows the last "answer is", "answer:" or "####"; else the last formula;
+/// else the result of an equation in the last line; else the last number. Amounts of money, as in `$5 and $6`, are numbers.
 std::optional<std::string> final_answer(std::string_view response);
 bool same_answer(std::string_view given, std::string_view gold);
 /// True if both are single expressions or equations that were read, so that `same_answer` settles the matter.
