@@ -238,6 +238,7 @@ TEST(FinalAnswer, AnEquationInTheLastLineSaysItsResult) {
   EXPECT_EQ(found("They walk two ways.\nThus they walk 60 + 75 = 135 miles to the 4 islands."), "135");
   EXPECT_EQ(found("Since 60 + 75 = 135\nthey see 4 islands."), "4");
   EXPECT_EQ(found("The number 6 = 2 * 3 has four divisors, 1, 2, 3 and 6 of them"), "6");
+  EXPECT_EQ(found("We divide each side by 5:\n100/5 = 5A/5 or 20 = A."), "20") << "the unknown may stand on the right";
 }
 
 // The data set's own solutions with their answers. People write amounts in them as $5, and no LaTeX.

@@ -58,9 +58,14 @@ std::string last_result_in(std::string_view text) {
   // A number before an operator is no result: 6 = 2 * 3.
   static const text::Regex kResult(R"(=\s*+\$?+\s*+((?>-?(?:\d[\d,]*\.?\d*|\.\d+)(?:/\d+)?%?))(?!\s*+[-+*/x]\s*+[\d$(]))", "math rule",
                                    text::Regex::Effort::kTrusted);
+  // The unknown may stand on the right: `160 = Y.`
+  static const text::Regex kOfUnknown(R"((?<![\d.,])(-?(?>\d[\d,]*\.?\d*|\.\d+))\s*+=\s*+[A-Za-z]\.?$)", "math rule",
+                                      text::Regex::Effort::kTrusted);
   const std::string whole = trimmed(text);
   const std::string_view line = std::string_view(whole).substr(whole.rfind('\n') + 1);
   std::string found;
+  for (text::Regex::Scan scan(kOfUnknown, line); scan.next();) found = scan.text(1);
+  if (!found.empty()) return found;
   for (text::Regex::Scan scan(kResult, line); scan.next();) found = scan.text(1);
   return found.empty() ? last_number_in(whole) : found;
 }
