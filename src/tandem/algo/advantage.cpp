@@ -1,38 +1,182 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/algo/advantage.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <unordered_map>
 
 #include "tandem/base/check.h"
 
 namespace tandem::algo {
+namespace {
 
-std::vector<double> group_advantages(std::span<const double> scores, std::span<const int64_t> groups, const Algorithm& algorithm) {
-  TANDEM_CHECK(scores.size() == groups.size(), scores.size(), " scores of ", groups.size(), " groups");
-  struct Moments {
-    double count = 0, sum = 0, squares = 0;
-    double mean() const { return count > 1 ? sum / count : 0; }
-    double deviation() const { return count > 1 ? std::sqrt(squares / (count - 1)) : 1; }
-  };
-  std::unordered_map<int64_t, Moments> moments;
-  for (size_t i = 0; i < scores.size(); ++i) {
-    Moments& m = moments[groups[i]];
-    m.count += 1;
-    m.sum += scores[i];
+constexpr double kWhitenEps = 1e-8;  // verl's, in the count of the tokens as in the variance
+
+// The responses to one prompt.
+struct Group {
+  std::vector<double> scores;
+  std::vector<double> lengths;  // trainable tokens of each
+
+  double size() const { return static_cast<double>(scores.size()); }
+  // A group of one has mean 0 and deviation 1, as with verl.
+  double mean() const { return scores.size() > 1 ? std::accumulate(scores.begin(), scores.end(), 0.0) / size() : 0; }
+  double deviation() const {
+    if (scores.size() < 2) return 1;
+    double squares = 0;
+    for (const double m = mean(); const double score : scores) squares += (score - m) * (score - m);
+    return std::sqrt(squares / (size() - 1));
   }
-  for (size_t i = 0; i < scores.size(); ++i) {
-    Moments& m = moments[groups[i]];
-    const double distance = scores[i] - m.mean();
-    m.squares += distance * distance;
+};
+
+// One response among the others of its prompt, and what the batch knows beside.
+struct Response {
+  const Group& group;
+  size_t index;               // in its group
+  double score;
+  double per_nonzero;         // responses of the batch over those of them with a score that is not 0
+};
+
+// (s - mean) / (deviation + eps). Shao et al. 2024.
+double grpo(const Response& r, const Algorithm& a) { return (r.score - r.group.mean()) / (r.group.deviation() + a.std_eps); }
+
+// s - mean. Liu et al. 2025.
+double dr_grpo(const Response& r, const Algorithm&) { return r.score - r.group.mean(); }
+
+// s less the mean of the others. Ahmadian et al. 2024.
+double rloo(const Response& r, const Algorithm&) {
+  const double n = r.group.size();
+  return n > 1 ? (r.score - r.group.mean()) * n / (n - 1) : r.score;
+}
+
+// s less the mean weighted by length, the baseline of least variance. Hao et al. 2025.
+double opo(const Response& r, const Algorithm&) {
+  if (r.group.scores.size() < 2) return r.score;
+  const auto& [scores, lengths] = r.group;
+  const double tokens = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  return r.score - std::inner_product(scores.begin(), scores.end(), lengths.begin(), 0.0) / tokens;
+}
+
+// (s - mean) times the responses over those with a score that is not 0. Chu et al. 2025.
+double gpg(const Response& r, const Algorithm&) { return (r.score - r.group.mean()) * r.per_nonzero; }
+
+// The best of a group alone gets (best - second) / (deviation + eps). Chen et al. 2025.
+double grpo_passk(const Response& r, const Algorithm& a) {
+  std::vector<double> sorted = r.group.scores;
+  if (sorted.size() < 2) return 0;
+  const auto best = std::max_element(sorted.begin(), sorted.end());
+  if (best - sorted.begin() != static_cast<std::ptrdiff_t>(r.index)) return 0;
+  std::nth_element(sorted.begin(), sorted.begin() + 1, sorted.end(), std::greater<>());
+  return (r.score - sorted[1]) / (r.group.deviation() + a.std_eps);
+}
+
+using PerResponse = double (*)(const Response&, const Algorithm&);
+
+// Null for the estimators that look at one response alone.
+PerResponse per_response(Advantage estimator) {
+  switch (estimator) {
+    case Advantage::kGrpo: return grpo;
+    case Advantage::kDrGrpo: return dr_grpo;
+    case Advantage::kRloo: return rloo;
+    case Advantage::kOpo: return opo;
+    case Advantage::kGpg: return gpg;
+    case Advantage::kGrpoPassK: return grpo_passk;
+    case Advantage::kReinforcePpBaseline: return dr_grpo;  // and whitened. Hu et al. 2025
+    case Advantage::kReinforcePp:
+    case Advantage::kRemax:
+    case Advantage::kGae: break;
   }
-  std::vector<double> result(scores.size());
-  for (size_t i = 0; i < scores.size(); ++i) {
-    const Moments& m = moments[groups[i]];
-    result[i] = scores[i] - m.mean();
-    if (algorithm.advantage == Advantage::kGrpo) result[i] /= m.deviation() + algorithm.std_eps;
+  return nullptr;
+}
+
+bool is_trainable(std::span<const uint8_t> trainable_T, size_t t) { return trainable_T.empty() || trainable_T[t]; }
+
+// Trainable tokens from the last to the first.
+template <class Visit>
+void backwards(const ResponseTokens& tokens, const Visit& visit) {
+  for (size_t t = tokens.rewards_T.size(); t-- > 0;)
+    if (is_trainable(tokens.trainable_T, t)) visit(t);
+}
+
+// Rewards to go, discounted (REINFORCE++, Hu et al. 2025), and what is added to each.
+std::vector<double> to_go(const ResponseTokens& tokens, double gamma, double added) {
+  std::vector<double> out_T(tokens.rewards_T.size());
+  double sum = 0;
+  backwards(tokens, [&](size_t t) { out_T[t] = (sum = tokens.rewards_T[t] + gamma * sum) + added; });
+  return out_T;
+}
+
+// Generalised advantage estimation. Schulman et al. 2016.
+TokenAdvantages gae(const ResponseTokens& tokens, const Algorithm& a) {
+  TANDEM_CHECK(tokens.values_T.size() == tokens.rewards_T.size(), "GAE needs the critic's values");
+  TokenAdvantages out = {std::vector<double>(tokens.rewards_T.size()), std::vector<double>(tokens.rewards_T.size())};
+  double next_value = 0, advantage = 0;
+  backwards(tokens, [&](size_t t) {
+    const double delta = tokens.rewards_T[t] + a.gamma * next_value - tokens.values_T[t];
+    out.advantages_T[t] = advantage = delta + a.gamma * a.lambda * advantage;
+    out.returns_T[t] = advantage + tokens.values_T[t];
+    next_value = tokens.values_T[t];
+  });
+  return out;
+}
+
+}  // namespace
+
+std::vector<double> compare_responses(const Responses& responses, const Algorithm& algorithm) {
+  const size_t count = responses.scores.size();
+  std::vector<double> out(count);
+  if (algorithm.advantage == Advantage::kRemax) {  // Li et al. 2023
+    TANDEM_CHECK(responses.greedy_scores.size() == count, "ReMax needs the score of a greedy answer for each response");
+    std::transform(responses.greedy_scores.begin(), responses.greedy_scores.end(), out.begin(), std::negate<>());
   }
-  return result;
+  const PerResponse estimate = per_response(algorithm.advantage);
+  if (!estimate) return out;
+
+  TANDEM_CHECK(responses.groups.size() == count, responses.groups.size(), " groups for ", count, " responses");
+  TANDEM_CHECK(responses.lengths.size() == count, responses.lengths.size(), " lengths for ", count, " responses");
+  std::unordered_map<int64_t, Group> groups;
+  std::vector<size_t> index(count);
+  double nonzero = 0;
+  for (size_t r = 0; r < count; ++r) {
+    Group& group = groups[responses.groups[r]];
+    index[r] = group.scores.size();
+    group.scores.push_back(responses.scores[r]);
+    group.lengths.push_back(static_cast<double>(responses.lengths[r]));
+    nonzero += responses.scores[r] != 0;
+  }
+  const auto per_nonzero = static_cast<float>(static_cast<double>(count) / std::max(nonzero, 1.0));  // fp32 as in verl
+  for (size_t r = 0; r < count; ++r)
+    out[r] = estimate({groups[responses.groups[r]], index[r], responses.scores[r], per_nonzero}, algorithm);
+  return out;
+}
+
+TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, const Algorithm& algorithm) {
+  TANDEM_CHECK(tokens.trainable_T.empty() || tokens.trainable_T.size() == tokens.rewards_T.size(), tokens.trainable_T.size(), " marks for ",
+               tokens.rewards_T.size(), " tokens");
+  switch (algorithm.advantage) {
+    case Advantage::kGae: return gae(tokens, algorithm);
+    case Advantage::kReinforcePp: return {to_go(tokens, algorithm.gamma, 0), {}};
+    case Advantage::kRemax: return {to_go(tokens, 1, compared), {}};
+    default: break;
+  }
+  TokenAdvantages out = {std::vector<double>(tokens.rewards_T.size()), {}};
+  backwards(tokens, [&](size_t t) { out.advantages_T[t] = compared; });
+  return out;
+}
+
+void Moments::add(std::span<const double> values_T, std::span<const uint8_t> trainable_T) {
+  for (size_t t = 0; t < values_T.size(); ++t)
+    if (is_trainable(trainable_T, t)) count += 1, sum += values_T[t], squares += values_T[t] * values_T[t];
+}
+
+void whiten(std::span<double> values_T, std::span<const uint8_t> trainable_T, const Moments& batch) {
+  // verl's form: the count has an epsilon, and the unbiased factor comes last.
+  const double mean = batch.sum / (batch.count + kWhitenEps);
+  const double squares = std::max(0.0, batch.squares - 2 * mean * batch.sum + batch.count * mean * mean);
+  const double variance = squares / (batch.count + kWhitenEps) * (batch.count > 1 ? batch.count / (batch.count - 1) : 1);
+  for (size_t t = 0; t < values_T.size(); ++t)
+    if (is_trainable(trainable_T, t)) values_T[t] = (values_T[t] - mean) / std::sqrt(variance + kWhitenEps);
 }
 
 }  // namespace tandem::algo

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From scores to advantages: what a response is worth compared with the others of its prompt.
+// From rewards to advantages, in fp64. First responses are compared with each other, by their scores alone: every rank does so for the
+// whole batch. Then each response gets its tokens' advantages, where it is trained. T = tokens of one response.
+//
+//   scores -> compare_responses -> token_advantages -> (sum of moments over ranks) -> whiten
 
 #include <cstdint>
 #include <span>
@@ -10,9 +13,42 @@
 
 namespace tandem::algo {
 
-/// One advantage per score; scores with the same entry of `groups` are compared with each other, in any order. Computed in
-/// fp64. The deviation is the unbiased one; a group of one has mean 0 and deviation 1 (as verl's
-/// compute_grpo_outcome_advantage).
-std::vector<double> group_advantages(std::span<const double> scores, std::span<const int64_t> groups, const Algorithm& algorithm);
+/// All responses of a batch; one entry each.
+struct Responses {
+  std::span<const double> scores;
+  std::span<const int64_t> groups;         ///< those with the same entry answer the same prompt, in any order
+  std::span<const int64_t> lengths;        ///< trainable tokens
+  std::span<const double> greedy_scores;   ///< ReMax: the score of the greedy answer to the prompt; else empty
+};
+
+/// What each response is worth among the others; 0 for an estimator that looks at one response alone.
+std::vector<double> compare_responses(const Responses& responses, const Algorithm& algorithm);
+
+/// One response. Its score stands on its last trainable token, beside what is rewarded token by token.
+struct ResponseTokens {
+  std::span<const double> rewards_T;
+  std::span<const uint8_t> trainable_T;  ///< 0 on tool output; empty: all tokens are
+  std::span<const double> values_T;      ///< GAE: what the critic expects from each token on; else empty
+};
+
+struct TokenAdvantages {
+  std::vector<double> advantages_T;  ///< not yet whitened; 0 where a token is not trainable
+  std::vector<double> returns_T;     ///< GAE: what the critic should have said; else empty
+};
+
+/// `compared` is the response's entry of compare_responses.
+TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, const Algorithm& algorithm);
+
+/// Sums over the trainable tokens of a batch, part by part.
+struct Moments {
+  double count = 0, sum = 0, squares = 0;
+
+  void add(std::span<const double> values_T, std::span<const uint8_t> trainable_T);
+  /// The order in which the numbers travel.
+  void each(auto&& visit) { visit(count), visit(sum), visit(squares); }
+};
+
+/// Gives the batch mean 0 and variance 1; algorithms with whitens() do so.
+void whiten(std::span<double> values_T, std::span<const uint8_t> trainable_T, const Moments& batch);
 
 }  // namespace tandem::algo

@@ -12,7 +12,22 @@ template <class Value>
 using Words = std::vector<std::pair<std::string, Value>>;
 
 const Words<Advantage>& advantages() {
-  static const Words<Advantage> words = {{"grpo", Advantage::kGrpo}, {"dr_grpo", Advantage::kDrGrpo}};
+  static const Words<Advantage> words = {{"grpo", Advantage::kGrpo},
+                                         {"dr_grpo", Advantage::kDrGrpo},
+                                         {"rloo", Advantage::kRloo},
+                                         {"reinforce_pp", Advantage::kReinforcePp},
+                                         {"reinforce_pp_baseline", Advantage::kReinforcePpBaseline},
+                                         {"opo", Advantage::kOpo},
+                                         {"gpg", Advantage::kGpg},
+                                         {"grpo_passk", Advantage::kGrpoPassK}};
+  return words;
+}
+const Words<Surrogate>& surrogates() {
+  static const Words<Surrogate> words = {{"clip", Surrogate::kClip},
+                                         {"gspo", Surrogate::kGspo},
+                                         {"cispo", Surrogate::kCispo},
+                                         {"sapo", Surrogate::kSapo},
+                                         {"gmpo", Surrogate::kGmpo}};
   return words;
 }
 const Words<KlEstimator>& kl_estimators() {
@@ -26,6 +41,18 @@ const Words<Aggregation>& aggregations() {
                                            {"seq-mean-token-mean", Aggregation::kSequenceMeanTokenMean},
                                            {"seq-mean-token-sum", Aggregation::kSequenceMeanTokenSum},
                                            {"seq-mean-token-sum-norm", Aggregation::kSequenceMeanTokenSumNorm}};
+  return words;
+}
+
+const Words<WeightLevel>& weight_levels() {
+  static const Words<WeightLevel> words = {{"none", WeightLevel::kNone},
+                                           {"token", WeightLevel::kToken},
+                                           {"sequence", WeightLevel::kSequence},
+                                           {"sequence_mean", WeightLevel::kSequenceMean}};
+  return words;
+}
+const Words<Outside>& outsides() {
+  static const Words<Outside> words = {{"truncate", Outside::kTruncate}, {"zero", Outside::kZero}};
   return words;
 }
 
@@ -47,39 +74,107 @@ Words<Options> algorithms() {
   // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step. Later work settled on
   // both.
   const Options grpo = {.aggregation = "token-mean"};
-  // Yu et al. 2025: raised upper clip, mean over tokens of the whole batch.
-  Options dapo = {.name = "dapo", .clip_high = 0.28, .clip_dual = 10, .aggregation = "token-mean"};
+  // Yu et al. 2025: raised upper clip, mean over tokens of the whole batch, dynamic sampling.
+  Options dapo = {.name = "dapo", .clip_high = 0.28, .clip_dual = 10, .filter_groups = true, .aggregation = "token-mean"};
   // Liu et al. 2025: no division by the deviation, none by a response's own length.
   Options dr_grpo = {.name = "dr_grpo", .advantage = "dr_grpo", .aggregation = "seq-mean-token-sum-norm"};
-  return {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
+  // The others change what their papers change: the first block the advantage, the second the loss.
+  const auto with_advantage = [&](const char* name) {
+    Options o = grpo;
+    o.name = o.advantage = name;
+    return o;
+  };
+  const auto with_loss = [&](const char* name, double low, double high, const char* aggregation) {
+    Options o = grpo;
+    o.name = o.loss = name;
+    o.clip_low = low, o.clip_high = high, o.aggregation = aggregation;
+    return o;
+  };
+  Words<Options> all = {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
+  for (const char* name : {"rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk"})
+    all.emplace_back(name, with_advantage(name));
+  all.emplace_back("gspo", with_loss("gspo", 3e-4, 4e-4, "seq-mean-token-mean"));  // Zheng et al. 2025
+  all.emplace_back("cispo", with_loss("cispo", 1, 4, "token-mean"));               // MiniMax-M1: no lower bound, a far upper one
+  all.emplace_back("sapo", with_loss("sapo", 0.2, 0.2, "seq-mean-token-mean"));    // Gao et al. 2025; it has no clip range
+  all.emplace_back("gmpo", with_loss("gmpo", 0.4, 0.4, "seq-mean-token-mean"));    // Zhao et al. 2025; its mean is over sequences
+  return all;
 }
 
 }  // namespace
 
 void describe(OptionVisitor& field, Options& o) {
   field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(algorithm_names()));
-  field("advantage", o.advantage, "How scores of a group become advantages: grpo divides by the deviation, dr_grpo does not.",
+  field("advantage", o.advantage,
+        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch.",
         one_of(names_of(advantages())));
-  field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low.", between(0, 1));
-  field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high.", at_least(0));
+  field("gamma", o.gamma, "reinforce_pp: discount of a reward per token.", between(0, 1));
+  field("loss", o.loss, "Loss of a token from its ratio and its advantage (docs/algorithms.md).", one_of(names_of(surrogates())));
+  field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low; gmpo: its logarithm to -clip_low.", between(0, 1));
+  field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high; gmpo: its logarithm to clip_high.", at_least(0));
   field("clip_dual", o.clip_dual, "With a negative advantage A the loss is at most -A times this; 0 is off.", at_least(0));
+  field("sapo_tau_positive", o.sapo_tau_positive, "sapo: how sharp the gate is where the advantage is positive.", above(0));
+  field("sapo_tau_negative", o.sapo_tau_negative, "sapo: how sharp the gate is where it is not.", above(0));
   field("kl_coef", o.kl_coef, "Weight of the KL term against the reference model; 0 needs no reference.", at_least(0));
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
+  field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
+  field("correction", o.correction,
+        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean.",
+        one_of(names_of(weight_levels())));
+  field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
+        one_of(names_of(outsides())));
+  field("correction_lower", o.correction_lower, "Lower bound of the weight.", at_least(0));
+  field("correction_upper", o.correction_upper, "Upper bound of the weight.", above(0));
+  field("rejection", o.rejection,
+        "Rules that leave tokens out, by how far old and sampling policy are apart: token, seq_sum, seq_mean or seq_max, then _k1, _k2 "
+        "or _k3; several between commas.");
+  field("rejection_bounds", o.rejection_bounds, "A bound for each rule, between commas; k1 may have two ratios, as in 0.5_2.0.");
+  field("off_policy_delta", o.off_policy_delta,
+        "Leaves out a response with a negative advantage whose mean log ratio of sampling to current policy is above this; 0 is off.",
+        at_least(0));
+  field("mask_truncated", o.mask_truncated, "Responses cut at the length limit are compared with the others, but not trained on.");
+  field("filter_groups", o.filter_groups,
+        "Dynamic sampling: a group whose scores are all alike teaches nothing and is replaced, until a batch has only groups with spread.");
+  field("max_filter_rounds", o.max_filter_rounds,
+        "filter_groups: once so many batches' worth of groups were replaced for one batch, the run ends, saved.", at_least(1));
+  field("mini_batches", o.mini_batches, "Optimizer updates in one pass over a batch: its groups in order, cut into so many parts.",
+        at_least(1));
+  field("epochs", o.epochs,
+        "Passes over a batch. With several updates old log-probabilities are computed before the first, unless they are the rollout's.",
+        at_least(1));
+  field("max_kl", o.max_kl, "Ends the updates on a batch once the KL of old against the current policy (k1) is above this; 0 is off.",
+        at_least(0));
   field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));
 }
 
 std::vector<std::string> algorithm_names() { return names_of(algorithms()); }
 Options named_algorithm(const std::string& name) { return value_of(algorithms(), name, "algo.name"); }
+Advantage advantage_of(const std::string& word) { return value_of(advantages(), word, "algo.advantage"); }
+Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), word, "algo.loss"); }
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
 
 Algorithm algorithm_of(const Options& o) {
   Algorithm algorithm;
-  algorithm.advantage = value_of(advantages(), o.advantage, "algo.advantage");
+  algorithm.advantage = advantage_of(o.advantage);
+  algorithm.gamma = o.gamma;
+  algorithm.surrogate = surrogate_of(o.loss);
+  algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;
   algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
+  algorithm.kl_weighted = o.kl_weighted;
+  algorithm.correction = {.level = value_of(weight_levels(), o.correction, "algo.correction"),
+                          .outside = value_of(outsides(), o.correction_outside, "algo.correction_outside")};
+  if (algorithm.correction.level != WeightLevel::kNone) {
+    algorithm.correction.lower = o.correction_lower, algorithm.correction.upper = o.correction_upper;
+    if (o.correction_lower > o.correction_upper)
+      throw UserError("algo.correction_lower", "it is above algo.correction_upper", "at most the upper bound");
+  }
+  algorithm.correction.rejections = rejections_of(o.rejection, o.rejection_bounds, "algo.rejection");
+  algorithm.off_policy_delta = o.off_policy_delta;
+  algorithm.mask_truncated = o.mask_truncated;
+  algorithm.updates = {o.mini_batches, o.epochs, o.max_kl};
   algorithm.aggregation = aggregation_of(o.aggregation);
   algorithm.scale_tokens = o.scale_tokens;
   return algorithm;

@@ -5,12 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tandem/algo/correction.h"
 #include "tandem/algo/options.h"
 
 namespace tandem::algo {
 
-/// How scores of a group become advantages.
-enum class Advantage { kGrpo, kDrGrpo };  // (s - mean) / (std + eps); s - mean
+/// How rewards become advantages; advantage.cpp has the formula and the source of each.
+enum class Advantage { kGrpo, kDrGrpo, kRloo, kReinforcePp, kReinforcePpBaseline, kRemax, kOpo, kGpg, kGrpoPassK, kGae };
+
+/// What the policy loss of a token is; surrogate.cpp has the formula and the source of each.
+enum class Surrogate { kClip, kGspo, kCispo, kSapo, kGmpo };
 
 /// Estimators of KL(current || reference) from one sample, d = logprob - reference (Schulman, "Approximating KL
 /// Divergence"). A straight-through one keeps the value and takes the gradient of k2, whose expectation is right.
@@ -26,22 +30,52 @@ struct ClipRange {
   double dual = 0;  ///< off at 0
 };
 
+/// How soft SAPO's gate is, by the sign of the advantage.
+struct Temperatures {
+  double positive = 1;
+  double negative = 1.05;
+};
+
+/// Optimizer updates on one batch: the groups in order, cut into `mini_batches`, `epochs` times over.
+struct Updates {
+  int64_t mini_batches = 1;
+  int64_t epochs = 1;
+  double max_kl = 0;  ///< no further update once old is so far from the current policy, by k1; off at 0
+
+  bool several() const { return mini_batches > 1 || epochs > 1; }
+};
+
 struct Algorithm {
   Advantage advantage = Advantage::kGrpo;
   double std_eps = 1e-6;
+  double gamma = 1;   ///< of the rewards to go
+  double lambda = 1;  ///< of GAE
+  Surrogate surrogate = Surrogate::kClip;
   ClipRange clip;
+  Temperatures sapo;
   double kl_coef = 0;  ///< at 0 no reference model is needed
   KlEstimator kl_estimator = KlEstimator::kK3;
   Aggregation aggregation = Aggregation::kSequenceMeanTokenMean;
+  bool kl_weighted = false;  ///< times current / behavior, which makes up for samples of another policy
+  Correction correction;
+  double off_policy_delta = 0;  ///< correction.h:on_policy_mask leaves tokens out above it; off at 0
+  bool mask_truncated = false;  ///< responses cut at the length limit are compared, but not trained on
+  Updates updates;
   double scale_tokens = 1;  ///< what kSequenceMeanTokenSumNorm divides by besides the sequences
 
   bool needs_reference() const { return kl_coef != 0; }
+  /// Whether advantages get mean 0 and variance 1 over the tokens of the batch.
+  bool whitens() const {
+    return advantage == Advantage::kReinforcePp || advantage == Advantage::kReinforcePpBaseline || advantage == Advantage::kGae;
+  }
 };
 
 /// Errors: UserError for an unknown word.
 Algorithm algorithm_of(const Options& options);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
+Advantage advantage_of(const std::string& word);
+Surrogate surrogate_of(const std::string& word);
 KlEstimator kl_estimator_of(const std::string& word);
 Aggregation aggregation_of(const std::string& word);
 

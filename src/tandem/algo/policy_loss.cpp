@@ -3,23 +3,21 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/logsumexp.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 
 #include <algorithm>
 
+#include "tandem/algo/surrogate.h"
 #include "tandem/base/check.h"
 
 namespace tandem::algo {
 namespace {
 
-constexpr double kMaxLogRatio = 20;
-constexpr double kMaxK3 = 10;
+constexpr double kMaxExponent = 20, kMaxK3 = 10;
 
+// exp(-d) - 1 + d, within bounds.
 at::Tensor k3(const at::Tensor& minus_d_T) {
-  const at::Tensor x_T = minus_d_T.clamp(-kMaxLogRatio, kMaxLogRatio);
+  const at::Tensor x_T = minus_d_T.clamp(-kMaxExponent, kMaxExponent);
   return (x_T.exp() - 1 - x_T).clamp(-kMaxK3, kMaxK3);
 }
 
@@ -41,30 +39,28 @@ PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm) {
   const at::Tensor ignored_T = in.trainable_T.to(at::kBool).logical_not();
 
   // Masked before exp, so that garbage outside the mask cannot reach a gradient as 0 * inf.
-  const at::Tensor log_ratio_T = (in.logprobs_T - in.old_T).masked_fill(ignored_T, 0).clamp(-kMaxLogRatio, kMaxLogRatio);
-  const at::Tensor advantages_T = in.advantages_T.masked_fill(ignored_T, 0);
-  const at::Tensor ratio_T = log_ratio_T.exp();
-  const at::Tensor free_T = -advantages_T * ratio_T;
-  const at::Tensor bounded_T = -advantages_T * ratio_T.clamp(1 - algorithm.clip.low, 1 + algorithm.clip.high);
-  at::Tensor loss_T = at::maximum(free_T, bounded_T);
-  const at::Tensor clipped_T = bounded_T.gt(free_T);
-  at::Tensor dual_T = clipped_T.new_zeros({num_tokens});
-  if (algorithm.clip.dual > 0) {
-    const at::Tensor negative_T = advantages_T.lt(0);
-    const at::Tensor most_T = -advantages_T * algorithm.clip.dual;
-    dual_T = negative_T.logical_and(loss_T.gt(most_T));
-    loss_T = at::where(negative_T, at::minimum(most_T, loss_T), loss_T);
-  }
-  const LossScope scope = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+  auto masked = [&](const at::Tensor& t_T) { return t_T.masked_fill(ignored_T, 0); };
+  const at::Tensor log_ratio_T = masked(in.logprobs_T - in.old_T), correction_T = masked(in.correction_T);
+  const Sequences sequences(in.trainable_T, in.offsets_S);
+  const SurrogateInput surrogate = {masked(in.logprobs_T), log_ratio_T, masked(in.advantages_T), sequences};
   PolicyLoss result;
-  result.loss = aggregate(loss_T * in.correction_T.masked_fill(ignored_T, 0), scope, algorithm);
+  TokenLoss tokens;
+  if (algorithm.surrogate == Surrogate::kGmpo) {
+    tokens = geometric_mean_loss(surrogate, correction_T, algorithm);
+    result.loss = masked(tokens.loss_T).sum() / in.global_sequences;
+  } else {
+    tokens = token_loss(surrogate, algorithm);
+    const LossScope scope = {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+    result.loss = aggregate(tokens.loss_T * correction_T, scope, algorithm);
+  }
   if (num_tokens == 0) return result;
 
   const at::Tensor rollout_T = k3((in.old_T - in.behavior_T).masked_fill(ignored_T, 0));
   // One tensor, so that a device is waited for once.
   auto sum_of = [](const at::Tensor& t_T) { return t_T.detach().sum(at::kDouble); };
-  const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(clipped_T), sum_of(dual_T), -sum_of(log_ratio_T),
-                                     sum_of(rollout_T), ratio_T.detach().masked_fill(ignored_T, 0).max().to(at::kDouble)})
+  const at::Tensor sums = at::stack({sum_of(ignored_T.logical_not()), sum_of(masked(tokens.clipped_T)),
+                                     sum_of(masked(tokens.clipped_dual_T)), -sum_of(tokens.log_ratio_T), sum_of(rollout_T),
+                                     masked(tokens.ratio_T).max().to(at::kDouble)})
                               .cpu();
   const double* s = sums.const_data_ptr<double>();
   result.sums = {s[0], s[1], s[2], s[3], s[4], s[5]};
@@ -88,9 +84,19 @@ at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference
   TANDEM_CHECK(false, "no such KL estimator");
 }
 
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm) {
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm,
+                     const at::Tensor& ratio_T) {
   const at::Tensor ignored_T = scope.trainable_T.to(at::kBool).logical_not();
-  const at::Tensor kl_T = kl_estimate(logprobs_T.masked_fill(ignored_T, 0), reference_T.masked_fill(ignored_T, 0), algorithm.kl_estimator);
+  const at::Tensor current_T = logprobs_T.masked_fill(ignored_T, 0), base_T = reference_T.masked_fill(ignored_T, 0);
+  at::Tensor kl_T;
+  if (!ratio_T.defined()) {
+    kl_T = kl_estimate(current_T, base_T, algorithm.kl_estimator);
+  } else {  // bounds would bring the bias back that the ratio takes away
+    const bool is_k3 = algorithm.kl_estimator == KlEstimator::kK3;
+    const at::Tensor minus_d_T = base_T - current_T;
+    const at::Tensor estimate_T = is_k3 ? minus_d_T.exp() - 1 - minus_d_T : kl_estimate(current_T, base_T, algorithm.kl_estimator);
+    kl_T = estimate_T * ratio_T.masked_fill(ignored_T, 0);
+  }
   KlPenalty result;
   result.loss = algorithm.kl_coef * aggregate(kl_T, scope, algorithm);
   result.sum = kl_T.detach().sum(at::kDouble).item<double>();

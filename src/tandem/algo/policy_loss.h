@@ -39,9 +39,9 @@ struct PolicyLoss {
   LossSums sums;
 };
 
-/// Proximal policy optimisation's clipped surrogate (Schulman et al. 2017) with separate bounds (DAPO) and dual clip (Ye et
-/// al. 2020). r = exp(clamp(current - old, +-20)); L = max(-A r, -A clip(r)). Sums over T and divides by the algorithm's global
-/// denominator, so splitting into micro-batches changes the gradient only by rounding. behavior_T enters only the metrics.
+/// The loss that the algorithm's surrogate makes of each token, times its correction, summed over T and divided by the algorithm's global
+/// denominator (GMPO: by sequences). So splitting into micro-batches changes the gradient only by rounding. behavior_T enters only the
+/// metrics.
 PolicyLoss policy_loss(const PolicyLossInput& in, const Algorithm& algorithm);
 
 struct KlPenalty {
@@ -49,8 +49,10 @@ struct KlPenalty {
   double sum = 0;   ///< sum of the estimates over trainable tokens, for the metric
 };
 
-/// The algorithm's KL term against the reference policy.
-KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm);
+/// The algorithm's KL term against the reference policy. `ratio_T`, if given, is current / sampling policy: each estimate is multiplied by
+/// it, which makes up for samples of another policy.
+KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T, const LossScope& scope, const Algorithm& algorithm,
+                     const at::Tensor& ratio_T = {});
 
 /// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
 at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);

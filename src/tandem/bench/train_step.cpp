@@ -60,7 +60,7 @@ struct TrainWork {
       rows[i].prompt = std::span(ids[i]).first(static_cast<size_t>(o.prompt_len));
       rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));
       rows[i].behavior = std::span(behavior).first(rows[i].response.size());
-      rows[i].advantage = random.normal();
+      rows[i].advantages.assign(rows[i].response.size(), static_cast<float>(random.normal()));
       work.add(n);
       response_tokens += static_cast<double>(o.lengths[i]);
     }

@@ -68,7 +68,8 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
   describe(field, o.queue);
   field("old_logprobs", o.old_logprobs,
         "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
-        "rollout's own values for older ones. recompute: one more pass. rollout: always the rollout's values.",
+        "rollout's own values for older ones; one more pass where a batch has several updates. recompute: one more pass. "
+        "rollout: always the rollout's values.",
         one_of({"auto", "recompute", "rollout"}));
   field("routing_replay", o.routing_replay,
         "Mixture of experts: train each token through the experts that the rollout chose for it. Samples keep their routes.");

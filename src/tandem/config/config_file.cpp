@@ -131,16 +131,47 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
   return config;
 }
 
+namespace {
+
+// What an algorithm asks of the other sections.
+void check_algorithm(const RunConfig& c, const std::string& where) {
+  // verl would take the raw score for the advantage, TRL refuses as we do. One estimator compares the whole batch.
+  if (c.schedule.queue.group_size < 2 && c.algo.advantage != "reinforce_pp")
+    throw UserError(where, "schedule.group_size is 1, and algo.advantage " + c.algo.advantage + " compares the responses of a group",
+                    "at least 2");
+  if (c.algo.filter_groups && c.schedule.queue.group_size < 2)
+    throw UserError(where, "algo.filter_groups is on and schedule.group_size is 1: the scores of a group of one are always alike",
+                    "a group_size of at least 2, or filter_groups: false");
+  if (c.algo.filter_groups && scores_in_stage(c))
+    throw UserError(where, "algo.filter_groups is on, and the reward model scores only once a batch is formed",
+                    "another parallel.placement, or filter_groups: false");
+  if (c.algo.mini_batches > c.schedule.queue.groups_per_step)
+    throw UserError(where,
+                    join_text("algo.mini_batches is ", c.algo.mini_batches, "; a batch has ", c.schedule.queue.groups_per_step, " groups"),
+                    "at most schedule.groups_per_step");
+  if (c.algo.max_kl > 0 && c.algo.mini_batches == 1 && c.algo.epochs == 1)
+    throw UserError(where, "algo.max_kl ends further updates on a batch, and there are none",
+                    "algo.mini_batches or algo.epochs above 1, or max_kl 0");
+  const bool corrects = c.algo.correction != "none" || !c.algo.rejection.empty();
+  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && !corrects)
+    throw UserError(where,
+                    "schedule.old_logprobs is recompute: samples of older weights would be trained as if they were of the current ones",
+                    "algo.correction: token, or old_logprobs: auto");
+  if (corrects && (c.schedule.old_logprobs == "rollout" || (c.staleness() > 0 && c.schedule.old_logprobs == "auto")))
+    throw UserError(where,
+                    "algo.correction or algo.rejection is on, and old log-probabilities are the rollout's own: nothing is to be corrected",
+                    "schedule.old_logprobs: recompute");
+}
+
+}  // namespace
+
 void validate(const RunConfig& c, const std::string& where) {
   if (c.run.device == "cuda")
     throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");
-  // verl would take the raw score for the advantage, TRL refuses as we do.
-  if (c.schedule.queue.group_size < 2)
-    throw UserError(where, "schedule.group_size is 1, and algo.advantage " + c.algo.advantage + " compares the responses of a group",
-                    "at least 2");
+  check_algorithm(c, where);
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
     if (on && c.parallel.placement == "split")

@@ -70,7 +70,10 @@ int planned_ranks(const RunConfig& config) {
 }
 
 planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool replay) {
-  return planner::schedule_for({layouts.placement, c.staleness(), replay, c.algo.kl_coef != 0, c.schedule.old_logprobs == "recompute",
+  // With several updates on a batch, only the first one's forward pass sees the policy before all of them.
+  const bool several = c.algo.mini_batches > 1 || c.algo.epochs > 1;
+  const bool recompute = c.schedule.old_logprobs == "recompute" || (several && c.schedule.old_logprobs == "auto");
+  return planner::schedule_for({layouts.placement, c.staleness(), replay, c.algo.kl_coef != 0, recompute,
                                 scores_in_stage(c), start_is_reference(c)});
 }
 

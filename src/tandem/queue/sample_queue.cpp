@@ -15,10 +15,14 @@ Options checked(Options options) {
   return options;
 }
 
+bool all_alike(const data::Group& group) {
+  return std::ranges::all_of(group.samples, [&](const data::Sample& sample) { return sample.score == group.samples.front().score; });
+}
+
 }  // namespace
 
-SampleQueue::SampleQueue(const Options& options, bool takes_scored)
-    : options_(checked(options)), rule_(options_.staleness_rule()), takes_scored_(takes_scored) {}
+SampleQueue::SampleQueue(const Options& options, Takes takes)
+    : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
   std::vector<Outstanding> groups;
@@ -32,6 +36,7 @@ void SampleQueue::start(GroupId id, PolicyVersion version) {
   const bool is_new = groups_.emplace(id, Entry{version}).second;
   TANDEM_CHECK(is_new, "group ", value(id), " started twice");
   newest_ = std::max(newest_, id);
+  waits_to_start_.erase(id);
   ++counters_.started;
 }
 
@@ -40,22 +45,30 @@ bool SampleQueue::fits(const data::Group& group) const {
   if (std::ssize(group.samples) != options_.group_size) return false;
   for (int64_t i = 0; i < options_.group_size; ++i) {
     const data::Sample& sample = group.samples[static_cast<size_t>(i)];
-    if (sample.id != data::sample_id(group.id, options_.group_size, i) || (takes_scored_ && !sample.scored)) return false;
+    if (sample.id != data::sample_id(group.id, options_.group_size, i) || (takes_ != Takes::kUnscored && !sample.scored)) return false;
   }
   return true;
 }
 
-void SampleQueue::put(data::Group group) {
+bool SampleQueue::put(data::Group group) {
   const GroupId id = group.id;
   TANDEM_CHECK(fits(group), "group ", value(id), " is put with samples missing, out of order or without scores");
   const auto found = groups_.find(id);
   if (found == groups_.end()) {
     TANDEM_CHECK(id <= newest_, "group ", value(id), " is put and never started");
     counters_.late_rows += options_.group_size;
-    return;
+    return true;
   }
   TANDEM_CHECK(!found->second.group, "group ", value(id), " is put twice");
+  if (takes_ == Takes::kScoredWithSpread && all_alike(group)) {
+    groups_.erase(found);
+    filtered_.push_back(id);
+    ++num_filtered_;
+    ++counters_.filtered;
+    return false;
+  }
   found->second.group = std::move(group);
+  return true;
 }
 
 std::vector<Outstanding> SampleQueue::outstanding() const {
@@ -84,6 +97,7 @@ data::Batch SampleQueue::take(StepId step) {
   TANDEM_CHECK(!choice.batch.empty(), "step ", value(step), " taken before its batch is ready");
   counters_.waited += held_back_;
   held_back_ = false;
+  num_filtered_ = 0;
   data::Batch batch{step, version_, {}};
   for (GroupId id : choice.batch) {
     Entry& entry = groups_.at(id);
@@ -107,10 +121,12 @@ std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::
   version_ = after;
   for (GroupId id : without_token)
     if (const auto found = groups_.find(id); found != groups_.end() && !found->second.group) found->second.start = after;
-  const std::vector<GroupId> evicted = too_stale(rule_, value(version_), outstanding());
-  for (GroupId id : evicted) groups_.erase(id);
-  counters_.dropped += std::ssize(evicted);
-  return evicted;
+  std::vector<GroupId> left = too_stale(rule_, value(version_), outstanding());
+  for (GroupId id : left) groups_.erase(id);
+  counters_.dropped += std::ssize(left);
+  left.insert(left.end(), filtered_.begin(), filtered_.end());
+  filtered_.clear();
+  return left;
 }
 
 std::vector<GroupId> SampleQueue::finished() const {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -35,7 +36,11 @@ struct Counters {
   int64_t dropped = 0;    ///< evicted because their lag would have exceeded the staleness
   int64_t waited = 0;     ///< updates that were held back for a running group
   int64_t late_rows = 0;  ///< samples of groups that arrived after their eviction
+  int64_t filtered = 0;   ///< groups whose scores were all alike, where those are filtered
 };
+
+/// What takes a group: dynamic sampling (Yu et al. 2025, DAPO) wants scores that differ, for others teach nothing.
+enum class Takes { kUnscored, kScored, kScoredWithSpread };
 
 /// Ownership  groups are moved in; a taken batch is a copy of groups that stay until commit().
 /// Threads    one. Given the same calls in the same order it does the same on every rank.
@@ -43,8 +48,7 @@ struct Counters {
 /// Read next  admission.h (the rule), docs/design/staleness.md (why the bound holds).
 class SampleQueue {
  public:
-  /// `takes_scored`: a group has its scores when it is put.
-  explicit SampleQueue(const Options& options, bool takes_scored = true);
+  explicit SampleQueue(const Options& options, Takes takes = Takes::kScored);
 
   /// How many groups may start now at `start`, the generator's version; by default the trainer's.
   int64_t num_may_start(std::optional<PolicyVersion> start = {}) const;
@@ -52,8 +56,13 @@ class SampleQueue {
   /// num_may_start(version) > 0.
   void start(GroupId id, PolicyVersion version);
 
-  /// The group is finished, with all its samples in order. One that was evicted is counted and ignored.
-  void put(data::Group group);
+  /// The group is finished, with all its samples in order. One that was evicted is counted and ignored. Returns false if it is filtered:
+  /// it is not outstanding any more, so another may start.
+  bool put(data::Group group);
+  /// Groups filtered since the last batch was taken.
+  int64_t num_filtered() const { return num_filtered_; }
+  /// Whether start() was called with it.
+  bool knows(GroupId id) const { return id <= newest_ && !waits_to_start_.contains(id); }
 
   /// Whether take() may be called.
   bool batch_ready();
@@ -61,8 +70,8 @@ class SampleQueue {
   std::vector<GroupId> must_wait_for() const;
   /// The batch of `step`, ordered by group id, once. Requires batch_ready().
   data::Batch take(StepId step);
-  /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the
-  /// groups evicted because their lag would now be too large, finished or running; num_may_start() grew by as many.
+  /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the groups
+  /// that left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
   std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token = {});
 
   /// Makes of a finished group what stands for it elsewhere.
@@ -100,13 +109,16 @@ class SampleQueue {
 
   const Options options_;
   const StalenessRule rule_;
-  const bool takes_scored_;
+  const Takes takes_;
   std::map<GroupId, Entry> groups_;
   std::optional<Formed> formed_;
   PolicyVersion version_{0};
   GroupId newest_{-1};
   bool held_back_ = false;
   Counters counters_;
+  int64_t num_filtered_ = 0;
+  std::vector<GroupId> filtered_;      // since the last commit
+  std::set<GroupId> waits_to_start_;   // running groups of a restored state
 };
 
 }  // namespace tandem::queue

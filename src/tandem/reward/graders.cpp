@@ -295,10 +295,13 @@ std::vector<int64_t> words_as_items(std::string_view text) {
   return items;
 }
 
-double overlong_penalty(int64_t tokens, int64_t limit, int64_t cache) {
+double overlong_ramp(int64_t tokens, int64_t limit, int64_t cache) {
   const int64_t free = limit - cache;
-  if (tokens <= free) return 0;
-  return tokens <= limit ? static_cast<double>(free - tokens) / static_cast<double>(cache) : -1.0;
+  return tokens <= free ? 0.0 : static_cast<double>(free - tokens) / static_cast<double>(cache);
+}
+
+double overlong_penalty(int64_t tokens, int64_t limit, int64_t cache) {
+  return tokens <= limit ? overlong_ramp(tokens, limit, cache) : -1.0;
 }
 
 std::optional<std::string> deepscaler_answer(std::string_view response) {

@@ -79,6 +79,9 @@ double repetition_penalty(std::span<const int64_t> items, int64_t ngram, double 
 /// Items of a text for the above: its white-space separated words, numbered by first occurrence.
 std::vector<int64_t> words_as_items(std::string_view text);
 
+/// 0 up to limit - cache, then linear through -1 at the limit, without a floor.
+double overlong_ramp(int64_t tokens, int64_t limit, int64_t cache);
+
 /// DAPO's soft overlong punishment: 0 up to limit - cache, linear to -1 at the limit.
 double overlong_penalty(int64_t tokens, int64_t limit, int64_t cache);
 

@@ -203,7 +203,13 @@ bool RlRun::perform(const planner::Stage& stage, StepData& step) {
   (void)device.take_stage_peak_bytes();  // what left does not count
   device::name_thread(stage.name);
   if (stage.ranks.count == parts_.ranks.world.size()) skew_.starts(stage.name, now_s());
-  const bool done = run_stage(stage, step, roles());
+  bool done = false;
+  try {
+    done = run_stage(stage, step, roles());
+  } catch (const NoSpread&) {  // on all ranks: what was done is kept
+    if (!ledger_.is_saved()) save();
+    throw;
+  }
   monitor::Recorder& recorder = parts_.recorder;
   recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
   recorder.span(stage.name, stage.name, begin, now_s());

@@ -62,8 +62,15 @@ std::vector<Pass> cut(std::span<const Row> rows, const std::vector<bool>& shares
   return passes;
 }
 
+at::Tensor marks_of(const std::vector<uint8_t>& marks) {
+  at::Tensor t = at::empty({static_cast<int64_t>(marks.size())}, at::kBool);
+  std::copy(marks.begin(), marks.end(), t.data_ptr<bool>());
+  return t;
+}
+
 MicroBatch build(std::span<const Row> rows, const Pass& groups) {
   MicroBatch batch;
+  std::vector<uint8_t> trainable;
   std::vector<int64_t> ids, positions, predictors, targets;
   std::vector<int16_t> routes;
   const auto append = [&](std::span<const int32_t> tokens, int64_t position) {
@@ -85,6 +92,9 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
       batch.rows.push_back(i);
       batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
       targets.insert(targets.end(), response.begin(), response.end());
+      if (rows[i].trainable.empty()) trainable.resize(targets.size(), 1);
+      else trainable.insert(trainable.end(), rows[i].trainable.begin(), rows[i].trainable.end());
+      TANDEM_CHECK(trainable.size() == targets.size(), rows[i].trainable.size(), " marks for ", response.size(), " response tokens");
       for (int64_t t = 0; t < size(response); ++t) predictors.push_back(static_cast<int64_t>(ids.size()) + t);
       append(prompt.last(1), size(prompt) - 1);
       append(response.first(response.size() - 1), size(prompt));
@@ -100,10 +110,15 @@ MicroBatch build(std::span<const Row> rows, const Pass& groups) {
   batch.response_offsets.push_back(static_cast<int64_t>(targets.size()));
   batch.tokens = {tensor_of(ids), tensor_of(positions), tensor_of(predictors), routes_tensor(routes, ids.size()), {}};
   batch.targets_R = tensor_of(targets);
+  batch.trainable_R = marks_of(trainable);
   return batch;
 }
 
 }  // namespace
+
+int64_t Row::num_trainable() const {
+  return trainable.empty() ? size(response) : std::accumulate(trainable.begin(), trainable.end(), int64_t{0});
+}
 
 std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
   std::vector<bool> shares(rows.size());  // the prompt of the row before

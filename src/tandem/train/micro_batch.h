@@ -13,7 +13,7 @@
 
 namespace tandem::train {
 
-/// One sequence to score or to train on. The tokens stay the caller's.
+/// One sequence to score or to train on, with its columns: one value per response token. Tokens stay the caller's.
 struct Row {
   std::span<const int32_t> prompt;
   std::span<const int32_t> response;
@@ -22,9 +22,11 @@ struct Row {
   bool fresh = false;                ///< sampled by the very weights that are trained now
   std::vector<float> reference;      ///< of the reference model; empty if the algorithm needs none
   std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses
-  double advantage = 0;
+  std::vector<float> advantages;     ///< one per response token; empty in supervised training
+  std::vector<uint8_t> trainable;    ///< one per response token, 0 where it is not trained on; empty: all are
 
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }
+  int64_t num_trainable() const;
 };
 
 /// T tokens of some rows: all but the last of each, which predicts nothing. R response tokens among the rows. Where context-parallel
@@ -34,6 +36,7 @@ struct MicroBatch {
   model::TokenBatch tokens;               ///< its rows_R: the token before each response token
   model::kernel::Trees trees;             ///< how the T tokens see each other
   at::Tensor targets_R;                   ///< int64: the response tokens
+  at::Tensor trainable_R;                 ///< bool: which of all R are trained on
   std::vector<int64_t> response_offsets;  ///< of the rows in R, with the end
   model::kernel::ContextParallel parallel;             ///< without a group: nobody shares it
   std::vector<std::vector<int64_t>> responses_by_rank; ///< with one: which of the R response tokens each rank predicts, rising

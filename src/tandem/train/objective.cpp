@@ -8,9 +8,13 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "tandem/algo/correction.h"
 #include "tandem/algo/policy_loss.h"
+#include "tandem/algo/sequences.h"
+#include "tandem/base/check.h"
 #include "tandem/comm/scalar.h"
 
 namespace tandem::train {
@@ -40,13 +44,14 @@ algo::PolicyLossInput policy_input(const MicroBatch& batch, std::span<const Row>
   });
   in.correction_T = at::ones({R}, at::kFloat);
   in.advantages_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-    std::fill(out, out + row.response.size(), static_cast<float>(row.advantage));
+    TANDEM_CHECK(row.advantages.size() == row.response.size(), row.advantages.size(), " advantages for ", row.response.size(), " tokens");
+    std::copy(row.advantages.begin(), row.advantages.end(), out);
   });
-  in.trainable_T = at::ones({R}, at::kBool);
+  in.trainable_T = batch.trainable_R;
   in.offsets_S = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
   std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, in.offsets_S.data_ptr<int64_t>());
-  in.global_tokens = counts.tokens;
-  in.global_sequences = counts.sequences;
+  in.global_tokens = std::max(counts.tokens, 1.0);  // without a trainable token the loss is 0
+  in.global_sequences = std::max(counts.sequences, 1.0);
   return in;
 }
 
@@ -63,6 +68,27 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
   }
 }
 
+// Weights and a smaller mask for samples of another policy. The denominators stay: what is left out counts as 0.
+void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const at::Tensor& current_T, StepTotals& totals) {
+  if (algorithm.correction.active()) {
+    const algo::Corrected corrected = algo::correct(in.old_T, in.behavior_T, in.trainable_T, in.offsets_S, algorithm.correction);
+    in.correction_T = corrected.weights_T;
+    in.trainable_T = corrected.trainable_T;
+    totals.sums.weight += corrected.sums.weight;
+    totals.sums.outside += corrected.sums.outside;
+    totals.sums.rejected += corrected.sums.rejected;
+    totals.sums.behavior_kl += corrected.sums.kl;
+    totals.sums.behavior_chi2 += corrected.sums.chi2;
+    totals.weight_max = std::max(totals.weight_max, corrected.sums.weight_max);
+  }
+  if (algorithm.off_policy_delta > 0) {
+    const at::Tensor kept_T =
+        algo::on_policy_mask(current_T, in.behavior_T, in.advantages_T, {in.trainable_T, in.offsets_S}, algorithm.off_policy_delta);
+    totals.sums.rejected += (in.trainable_T.sum() - kept_T.sum()).item<double>();
+    in.trainable_T = kept_T;
+  }
+}
+
 }  // namespace
 
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm) {
@@ -71,8 +97,10 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     const float* now = current.data_ptr<float>();
     algo::PolicyLossInput in = policy_input(batch, rows, now, totals.counts);
     in.logprobs_T = logprobs_R;
+    correct(in, algorithm, current, totals);
     const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.clipped += policy.sums.clipped;
+    totals.sums.kl_old += policy.sums.kl_old;
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
     if (!algorithm.needs_reference()) return policy.loss;
@@ -80,22 +108,27 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
     const algo::KlPenalty kl =
-        algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm);
+        algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm,
+                         algorithm.kl_weighted ? (logprobs_R - in.behavior_T).exp() : at::Tensor());
     totals.sums.kl_ref += kl.sum;
     return policy.loss + kl.loss;
   };
 }
 
 Objective supervised_objective() {
-  return [](const MicroBatch&, const at::Tensor& logprobs_R, StepTotals& totals) { return -logprobs_R.sum() / totals.counts.tokens; };
+  return [](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
+    return -logprobs_R.masked_fill(batch.trainable_R.logical_not(), 0).sum() / std::max(totals.counts.tokens, 1.0);
+  };
 }
 
 StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, std::span<const MicroBatch> batches) {
   StepCounts counts;
   if (speaks) {
-    counts.sequences = static_cast<double>(rows.size());
     for (const Row& row : rows) {
-      counts.tokens += static_cast<double>(row.response.size());
+      const int64_t trainable = row.num_trainable();
+      counts.tokens += static_cast<double>(trainable);
+      counts.sequences += trainable > 0 ? 1 : 0;
+      counts.response_tokens += static_cast<double>(row.response.size());
       counts.sequence_tokens += static_cast<double>(row.num_tokens());
       counts.replayed_rows += row.routes.empty() ? 0 : 1;
     }
@@ -110,10 +143,12 @@ void sum_up(comm::Group& world, bool speaks, StepTotals& totals) {
     StepSums routers;
     routers.router_z = totals.sums.router_z, routers.router_balance = totals.sums.router_balance;
     totals.sums = routers;
-    totals.ratio_max = 0;
+    totals.ratio_max = totals.weight_max = 0;
   }
   comm::sum_fields(world, totals.sums);
-  totals.ratio_max = comm::max_over(world, totals.ratio_max);
+  std::array most = {totals.ratio_max, totals.weight_max};
+  comm::max_over(world, most);
+  totals.ratio_max = most[0], totals.weight_max = most[1];
 }
 
 }  // namespace tandem::train

@@ -19,27 +19,34 @@ namespace tandem::train {
 
 /// What there is to train on; known before the passes.
 struct StepCounts {
-  double tokens = 0;           ///< of responses
-  double sequences = 0;
+  double tokens = 0;           ///< trainable ones: what a mean over tokens divides by
+  double sequences = 0;        ///< with a trainable token
+  double response_tokens = 0;  ///< trainable or not
   double sequence_tokens = 0;  ///< prompt and response of every row
   double computed_tokens = 0;  ///< what goes through the model: a shared prompt counts once, a row's last token not at all
   double replayed_rows = 0;    ///< rows that bring the experts of their tokens
 
   /// The order in which the numbers travel.
-  void each(auto&& visit) { visit(tokens), visit(sequences), visit(sequence_tokens), visit(computed_tokens), visit(replayed_rows); }
+  void each(auto&& visit) {
+    visit(tokens), visit(sequences), visit(response_tokens), visit(sequence_tokens), visit(computed_tokens), visit(replayed_rows);
+  }
 };
 
-/// Sums over trained tokens that passes bring.
+/// Sums over trainable tokens that passes bring.
 struct StepSums {
   double loss = 0, entropy = 0, kl_ref = 0;
   double clipped = 0;                        ///< tokens whose ratio the clip range cut
+  double kl_old = 0;                         ///< old - current
   double kl_rollout_train = 0;               ///< over the tokens of fresh rows
   double fresh_tokens = 0;
+  double weight = 0, outside = 0, rejected = 0;  ///< of the correction: weights; tokens out of its bounds; tokens left out
+  double behavior_kl = 0, behavior_chi2 = 0;     ///< behavior - old; (old / behavior)^2 - 1
   double router_z = 0, router_balance = 0;   ///< over tokens and sparse layers
 
   /// As above.
   void each(auto&& visit) {
-    visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_rollout_train), visit(fresh_tokens);
+    visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_old), visit(kl_rollout_train), visit(fresh_tokens);
+    visit(weight), visit(outside), visit(rejected), visit(behavior_kl), visit(behavior_chi2);
     visit(router_z), visit(router_balance);
   }
 };
@@ -47,17 +54,18 @@ struct StepSums {
 struct StepTotals {
   StepCounts counts;  ///< of all ranks
   StepSums sums;      ///< of this rank's passes, until sum_up
-  double ratio_max = 0;
+  double ratio_max = 0, weight_max = 0;
 };
 
 /// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. It reads the counts of the whole step, and
 /// adds to the sums what the report tells.
 using Objective = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals)>;
 
-/// The algorithm's policy loss and its penalty against the reference. Rows and algorithm must outlive it.
+/// The algorithm's policy loss, corrected for samples of another policy, and its penalty against the reference. Rows and algorithm must
+/// outlive it.
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm);
 
-/// The mean negative log-likelihood of the response tokens.
+/// The mean negative log-likelihood of the trainable tokens.
 Objective supervised_objective();
 
 /// Of the rows of all ranks; of ranks with the same rows, one speaks for them. Collective.

@@ -32,22 +32,69 @@ model::Recompute recompute_of(const Options& o) {
   return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
 }
 
-// Sums as means over trained tokens.
+// Sums as means over trainable tokens.
 void tell(const StepTotals& totals, StepReport& report) {
   const StepSums& sums = totals.sums;
-  const double tokens = totals.counts.tokens;
+  const double tokens = std::max(totals.counts.tokens, 1.0);
   report.loss = sums.loss;
   report.entropy = sums.entropy / tokens;
   report.kl_ref = sums.kl_ref / tokens;
   report.clip_fraction = sums.clipped / tokens;
   if (sums.fresh_tokens > 0) report.kl_rollout_train = sums.kl_rollout_train / sums.fresh_tokens;
+  report.kl_old = sums.kl_old / tokens;
   report.ratio_max = totals.ratio_max;
-  report.trained_tokens = tokens;
+  report.correction = {sums.weight / tokens,   totals.weight_max,         sums.outside / tokens,
+                       sums.rejected / tokens, sums.behavior_kl / tokens, sums.behavior_chi2 / tokens};
+  report.trained_tokens = totals.counts.tokens;
   report.sequence_tokens = totals.counts.sequence_tokens;
   report.computed_tokens = totals.counts.computed_tokens;
 }
 
 }  // namespace
+
+StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
+  if (updates.size() == 1) return updates.front();
+  StepReport out;
+  double tokens = 0;
+  for (const StepReport& u : updates) tokens += u.trained_tokens;
+  // A field's mean over all trained tokens.
+  const auto mean = [&](auto field) {
+    double sum = 0;
+    for (const StepReport& u : updates) sum += field(u) * u.trained_tokens;
+    return sum / std::max(tokens, 1.0);
+  };
+  const auto most = [&](auto field) {
+    double largest = 0;
+    for (const StepReport& u : updates) largest = std::max(largest, field(u));
+    return largest;
+  };
+  out.loss = mean([](const StepReport& u) { return u.loss; });
+  out.grad_norm = mean([](const StepReport& u) { return u.grad_norm; });
+  out.lr = updates.back().lr;
+  out.entropy = mean([](const StepReport& u) { return u.entropy; });
+  out.kl_ref = mean([](const StepReport& u) { return u.kl_ref; });
+  out.kl_rollout_train = updates.front().kl_rollout_train;  // only the first one's samples are of the weights it starts from
+  out.clip_fraction = mean([](const StepReport& u) { return u.clip_fraction; });
+  out.ratio_max = most([](const StepReport& u) { return u.ratio_max; });
+  out.kl_old = updates.back().kl_old;
+  out.correction = {mean([](const StepReport& u) { return u.correction.weight_mean; }),
+                    most([](const StepReport& u) { return u.correction.weight_max; }),
+                    mean([](const StepReport& u) { return u.correction.clipped_fraction; }),
+                    mean([](const StepReport& u) { return u.correction.rejected_fraction; }),
+                    mean([](const StepReport& u) { return u.correction.kl; }),
+                    mean([](const StepReport& u) { return u.correction.chi2; })};
+  out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
+  out.router_load_max = updates.back().router_load_max;
+  out.router_balance = updates.back().router_balance;
+  out.router_z = updates.back().router_z;
+  out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
+  for (const StepReport& u : updates.first(std::min(updates.size(), static_cast<size_t>(mini_batches)))) {
+    out.trained_tokens += u.trained_tokens;
+    out.sequence_tokens += u.sequence_tokens;
+  }
+  for (const StepReport& u : updates) out.computed_tokens += u.computed_tokens;
+  return out;
+}
 
 double learning_rate(const Options& o, int64_t step, int64_t total_steps) {
   if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
@@ -177,7 +224,8 @@ struct Trainer::Step {
 // An empty micro-batch does not know whether routes are replayed: the counts of all ranks say so.
 Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const {
   Routing routing(setup_.table.config);
-  routing.losses.z = options_.router_z_coef / counts.tokens, routing.losses.balance = options_.router_balance_coef / counts.tokens;
+  routing.losses.z = options_.router_z_coef / counts.response_tokens;
+  routing.losses.balance = options_.router_balance_coef / counts.response_tokens;
   const int64_t width = setup_.decoder.route_width();
   if (width == 0) return routing;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
@@ -195,7 +243,7 @@ void Trainer::run_passes(Step& step, const Objective& objective, double temperat
                           [this](int64_t layer) { optimizer_.layer_ready(layer); }};
   const LossOf loss_of = [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
     split_rows(batch, head.logprobs_R.detach(), step.report.logprobs);
-    totals.sums.entropy += head.entropy_R.sum().item<double>();
+    totals.sums.entropy += head.entropy_R.masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
     const at::Tensor share = objective(batch, head.logprobs_R, totals);
     totals.sums.loss += share.item<double>();
     return share;
@@ -218,7 +266,7 @@ void Trainer::finish_routers(Step& step) {
   Routing& routing = step.routing;
   routing.load.sum_over(*setup_.ranks.world);
   if (options_.router_bias_rate > 0) update_bias(setup_.table.config, parameters_, routing.load, options_.router_bias_rate);
-  const double router_rows = step.totals.counts.tokens * static_cast<double>(routing.load.relative_LE().size(0));
+  const double router_rows = step.totals.counts.response_tokens * static_cast<double>(routing.load.relative_LE().size(0));
   step.report.router_load_max = routing.load.most();
   if (routing.has_losses()) step.report.router_z = step.totals.sums.router_z / router_rows;
   if (routing.losses.balance > 0) step.report.router_balance = step.totals.sums.router_balance / router_rows;
@@ -230,7 +278,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   const bool speaks = place.layout.speaks(place.rank);
   Step step(pack(rows, options_.micro_batch_tokens), setup_.table.config);
   step.totals.counts = counts_of_all(world, speaks, rows, step.batches);
-  TANDEM_CHECK(step.totals.counts.tokens > 0, "a step without a token to train on");
+  TANDEM_CHECK(step.totals.counts.response_tokens > 0, "a step without a response");
   share_micro_batches(setup_.decoder, step.batches);
   step.routing = prepare_routers(step.batches, step.totals.counts);
   step.report.logprobs.resize(rows.size());
@@ -241,9 +289,14 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
     throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", total),
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   }
-  step.report.grad_norm = optimizer_.step(options_, lr);
-  if (lora_) lora_->merge();
-  finish_routers(step);
+  if (step.totals.counts.tokens > 0) {
+    step.report.grad_norm = optimizer_.step(options_, lr);
+    if (lora_) lora_->merge();
+    finish_routers(step);
+  } else {
+    optimizer_.give_up_step();
+    step.report.skipped = true;
+  }
   step.report.lr = lr;
   tell(step.totals, step.report);
   return std::move(step.report);

@@ -42,6 +42,14 @@ std::vector<std::vector<float>> token_values(const model::Decoder& decoder, cons
 /// Owner of what passes allocate, in the arena; between passes it is none.
 inline constexpr const char* kActivations = "activations";
 
+/// How the correction for samples of another policy acted, as means over trainable tokens; all but rejected_fraction are 0 without one.
+struct CorrectionReport {
+  double weight_mean = 0, weight_max = 0;
+  double clipped_fraction = 0;   ///< weights outside the bounds
+  double rejected_fraction = 0;  ///< tokens left out
+  double kl = 0, chi2 = 0;       ///< of behavior against old: KL by k1, and the chi-squared divergence of old from behavior
+};
+
 /// What one update did, over all ranks.
 struct StepReport {
   double loss = 0, grad_norm = 0, lr = 0;
@@ -49,7 +57,10 @@ struct StepReport {
   double kl_ref = 0;                ///< mean estimate against the reference
   std::optional<double> kl_rollout_train;  ///< k3 mean, rollout against training, over the tokens of fresh rows, if there are any
   double clip_fraction = 0, ratio_max = 0;
-  double trained_tokens = 0;        ///< response tokens
+  double kl_old = 0;                ///< k1 mean of the old policy against the current one
+  CorrectionReport correction;      ///< of policy updates
+  bool skipped = false;             ///< no token was trainable: the weights are as before
+  double trained_tokens = 0;        ///< response tokens that were trainable
   double sequence_tokens = 0;       ///< prompt and response of every row
   std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
   std::optional<double> router_balance, router_z;  ///< what the coefficients multiply, as a mean over sparse layers
@@ -71,6 +82,10 @@ struct TrainerSetup {
   const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
 };
+
+/// The updates on one batch as one: means over trained tokens, the largest of largest values, tokens of one epoch, which had
+/// `mini_batches` updates. It has no log-probabilities.
+StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
 /// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).

@@ -4,26 +4,82 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 namespace tandem::algo {
 namespace {
 
-TEST(GroupAdvantages, CompareAResponseWithItsGroupOnly) {
-  const std::vector<double> scores = {1, 100, 3, 300};
-  const std::vector<int64_t> groups = {7, 9, 7, 9};
-  const auto a = group_advantages(scores, groups, {.std_eps = 0});
+std::vector<double> compare(const std::vector<double>& scores, const std::vector<int64_t>& groups, const Algorithm& algorithm) {
+  const std::vector<int64_t> lengths(scores.size(), 2);
+  return compare_responses({scores, groups, lengths, {}}, algorithm);
+}
+
+TEST(Advantages, CompareAResponseWithItsGroupOnly) {
+  const auto a = compare({1, 100, 3, 300}, {7, 9, 7, 9}, {.std_eps = 0});
   EXPECT_DOUBLE_EQ(a[0], -std::sqrt(0.5));
   EXPECT_DOUBLE_EQ(a[2], std::sqrt(0.5));
   EXPECT_DOUBLE_EQ(a[3], a[2]) << "the scale of the scores does not matter";
 }
 
-TEST(GroupAdvantages, OfDrGrpoKeepTheScale) {
-  const auto a = group_advantages(std::vector<double>{0, 1, 1, 1}, std::vector<int64_t>{0, 0, 0, 0}, {.advantage = Advantage::kDrGrpo});
-  EXPECT_EQ(a, (std::vector<double>{-0.75, 0.25, 0.25, 0.25}));
+TEST(Advantages, OfDrGrpoKeepTheScale) {
+  EXPECT_EQ(compare({0, 1, 1, 1}, {0, 0, 0, 0}, {.advantage = Advantage::kDrGrpo}), (std::vector<double>{-0.75, 0.25, 0.25, 0.25}));
 }
 
-TEST(GroupAdvantages, OfEqualScoresAreZero) {
-  for (double a : group_advantages(std::vector<double>{0.3, 0.3, 0.3}, std::vector<int64_t>{1, 1, 1}, {})) EXPECT_NEAR(a, 0, 1e-9);
+TEST(Advantages, OfEqualScoresAreZero) {
+  for (double a : compare({0.3, 0.3, 0.3}, {1, 1, 1}, {})) EXPECT_NEAR(a, 0, 1e-9);
+}
+
+TEST(Advantages, OfRlooCompareWithTheOthersAlone) {
+  EXPECT_EQ(compare({3, 0, 0}, {1, 1, 1}, {.advantage = Advantage::kRloo}), (std::vector<double>{3, -1.5, -1.5}));
+}
+
+TEST(Advantages, OfOpoWeighTheBaselineByLength) {
+  const std::vector<double> scores = {1, 0};
+  const std::vector<int64_t> groups = {0, 0}, lengths = {3, 1};
+  EXPECT_EQ(compare_responses({scores, groups, lengths, {}}, {.advantage = Advantage::kOpo}), (std::vector<double>{0.25, -0.75}));
+}
+
+TEST(Advantages, OfPassKGoToTheBestAlone) {
+  const auto a = compare({1, 4, 2}, {1, 1, 1}, {.advantage = Advantage::kGrpoPassK, .std_eps = 0});
+  EXPECT_EQ(a[0], 0);
+  EXPECT_GT(a[1], 0);
+  EXPECT_EQ(a[2], 0);
+}
+
+TEST(Advantages, AreThoseOfTheResponseOnEachOfItsTrainableTokens) {
+  const std::vector<double> rewards = {0, 0, 1};
+  const std::vector<uint8_t> trainable = {1, 0, 1};
+  EXPECT_EQ(token_advantages({rewards, trainable, {}}, -0.5, {}).advantages_T, (std::vector<double>{-0.5, 0, -0.5}));
+  EXPECT_EQ(token_advantages({rewards, {}, {}}, -0.5, {}).advantages_T, (std::vector<double>{-0.5, -0.5, -0.5}));
+}
+
+TEST(Advantages, OfReinforcePpAreDiscountedPastTokensThatAreNotTrainable) {
+  const std::vector<double> rewards = {0, 0, 1};
+  const std::vector<uint8_t> trainable = {1, 0, 1};
+  const auto a = token_advantages({rewards, trainable, {}}, 0, {.advantage = Advantage::kReinforcePp, .gamma = 0.5});
+  EXPECT_EQ(a.advantages_T, (std::vector<double>{0.5, 0, 1}));
+}
+
+TEST(Advantages, ThatAreWhitenedHaveMeanZeroAndVarianceOneOverAllParts) {
+  std::vector<double> first = {3, 1, 7}, second = {2, 2};
+  const std::vector<uint8_t> marks = {1, 0, 1};
+  Moments moments;
+  moments.add(first, marks);
+  moments.add(second, {});
+  whiten(first, marks, moments);
+  whiten(second, {}, moments);
+  EXPECT_EQ(first[1], 1) << "what is not trainable stays";
+  const std::vector<double> all = {first[0], first[2], second[0], second[1]};
+  EXPECT_NEAR(std::accumulate(all.begin(), all.end(), 0.0), 0, 1e-6);
+  EXPECT_NEAR(std::inner_product(all.begin(), all.end(), all.begin(), 0.0) / 3, 1, 1e-6);
+}
+
+TEST(Advantages, OfGaePassOverTokensThatAreNotTrainable) {
+  const std::vector<double> rewards = {0, 0, 1}, values = {0.5, 100, 0.25};
+  const std::vector<uint8_t> trainable = {1, 0, 1};
+  const TokenAdvantages a = token_advantages({rewards, trainable, values}, 0, {.advantage = Advantage::kGae, .lambda = 0});
+  EXPECT_DOUBLE_EQ(a.returns_T[2], 1);
+  EXPECT_DOUBLE_EQ(a.returns_T[0], 0.25) << "the next value is that of the third token";
 }
 
 }  // namespace

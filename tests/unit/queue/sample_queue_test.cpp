@@ -104,7 +104,7 @@ TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
 }
 
 TEST_F(Queue, TakesGroupsWithoutScoresWhereAStageScoresThem) {
-  SampleQueue queue(options), later(options, /*takes_scored=*/false);
+  SampleQueue queue(options), later(options, Takes::kUnscored);
   for (int64_t id : {0, 1}) {
     queue.start(GroupId{id}, PolicyVersion{0});
     later.start(GroupId{id}, PolicyVersion{0});
@@ -158,6 +158,45 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   options.staleness = 1;
   SampleQueue third(options);
   EXPECT_THROW(third.restore(std::span(bytes).first(bytes.size() / 2)), PeerError);
+}
+
+TEST_F(Queue, ReplacesAGroupWhoseScoresAreAllAlikeAndSaysSo) {
+  const auto flat = [](int64_t id) {
+    data::Group g = group(id, 0);
+    for (data::Sample& s : g.samples) s.score = 1;
+    return g;
+  };
+  SampleQueue queue(options, Takes::kScoredWithSpread);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  EXPECT_EQ(queue.num_may_start(), 0);
+  EXPECT_FALSE(queue.put(flat(1)));
+  EXPECT_TRUE(queue.put(group(0, 0)));
+  EXPECT_EQ(queue.num_may_start(), 1) << "another may take its place";
+  EXPECT_FALSE(queue.batch_ready());
+  EXPECT_EQ(queue.num_filtered(), 1);
+
+  SampleQueue again(options, Takes::kScoredWithSpread);  // a checkpoint amid the forming of a batch
+  for (const GroupId id : again.restore(queue.state())) {
+    EXPECT_FALSE(again.knows(id)) << "it has yet to start again";
+    again.start(id, PolicyVersion{0});
+    EXPECT_TRUE(again.knows(id));
+  }
+  EXPECT_EQ(again.num_filtered(), 1);
+  again.start(GroupId{4}, PolicyVersion{0});
+  again.put(group(2, 0));
+  EXPECT_EQ(again.take(StepId{1}).groups.size(), 2u);
+  EXPECT_EQ(again.num_filtered(), 0) << "the next batch has its own count";
+  EXPECT_FALSE(again.put(flat(4)));
+  EXPECT_EQ(again.commit(StepId{1}, PolicyVersion{1}), (std::vector<GroupId>{GroupId{1}, GroupId{4}})) << "no group leaves unsaid";
+  EXPECT_TRUE(again.put(group(3, 0)));
+  EXPECT_EQ(again.counters().filtered, 2);
+  EXPECT_EQ(again.counters().dropped, 0);
+
+  SampleQueue unfiltered(options);
+  for (int64_t id : {0, 1}) unfiltered.start(GroupId{id}, PolicyVersion{0});
+  EXPECT_TRUE(unfiltered.put(flat(0)));
+  EXPECT_TRUE(unfiltered.put(flat(1)));
+  EXPECT_TRUE(unfiltered.batch_ready());
 }
 
 TEST_F(Queue, RefusesMisuse) {

@@ -35,7 +35,7 @@ struct Rows {
       row.prompt = std::span(tokens[i]).first(prompt);
       row.response = std::span(tokens[i]).subspan(prompt);
       row.behavior = std::span(behavior[i]).first(row.response.size());
-      row.advantage = random.normal();
+      row.advantages.assign(row.response.size(), static_cast<float>(random.normal()));
       rows.push_back(row);
     }
   }
@@ -135,14 +135,14 @@ TEST(Trainer, AGradientThatIsNotFiniteIsAUserErrorAndLeavesTheWeights) {
     const Optimizer& optimizer = c.trainer.optimizer();
     const at::Tensor m = optimizer.state().tensor("m").clone(), master = optimizer.state().tensor("master").clone();
     for (double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-      batch.rows[1].advantage = bad;
+      batch.rows[1].advantages[0] = bad;
       EXPECT_THROW(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3), UserError);
       EXPECT_TRUE(at::equal(c.model.values, values));
       EXPECT_TRUE(at::equal(optimizer.state().tensor("m"), m));
       EXPECT_TRUE(at::equal(optimizer.state().tensor("master"), master));
       EXPECT_EQ(optimizer.num_steps(), 1);
     }
-    batch.rows[1].advantage = 0.5;
+    batch.rows[1].advantages[0] = 0.5;
     EXPECT_NO_THROW(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3));
     EXPECT_FALSE(at::equal(c.model.values, values));
   }
@@ -164,6 +164,66 @@ TEST(Trainer, TheKlOfRolloutToTrainingIsOfFreshRowsAloneWhateverTheirOldLogprobs
   EXPECT_GT(one, 0.01);  // the behaviour is made up
   EXPECT_EQ(kl({1}, true).value(), one);
   EXPECT_NE(kl({1, 2}, true).value(), one);
+}
+
+// Equal in every bit, wherever they count.
+TEST(Trainer, WhatIsNotTrainableAddsNothing) {
+  Rows masked(6), other(6);
+  for (size_t i : {1, 4}) masked.rows[i].trainable.assign(masked.rows[i].response.size(), 0);
+  masked.rows[2].trainable.assign(masked.rows[2].response.size(), 1);
+  masked.rows[2].trainable[0] = 0;
+  for (size_t i = 0; i < 6; ++i) other.rows[i].trainable = masked.rows[i].trainable;
+  other.rows[1].advantages.assign(other.rows[1].advantages.size(), 1e30f);
+  other.rows[2].advantages[0] = std::numeric_limits<float>::quiet_NaN();
+  for (auto aggregation : {algo::Aggregation::kTokenMean, algo::Aggregation::kSequenceMeanTokenMean}) {
+    algo::Algorithm algorithm;
+    algorithm.aggregation = aggregation;
+    Case a(options_of(8192), at::kFloat, true), b(options_of(8192), at::kFloat, true);
+    const StepReport one = a.trainer.policy_step(masked.rows, algorithm, 1.0, 1e-3);
+    const StepReport two = b.trainer.policy_step(other.rows, algorithm, 1.0, 1e-3);
+    EXPECT_EQ(one.loss, two.loss);
+    EXPECT_EQ(one.trained_tokens, static_cast<double>(masked.rows[0].num_trainable() + masked.rows[2].num_trainable() +
+                                                      masked.rows[3].num_trainable() + masked.rows[5].num_trainable()));
+    EXPECT_TRUE(at::equal(a.model.values, b.model.values));
+    EXPECT_EQ(one.logprobs[1].size(), masked.rows[1].response.size()) << "they are known all the same";
+  }
+}
+
+TEST(Trainer, AnUpdateWithoutATrainableTokenIsSkippedAndLeavesTheWeights) {
+  Rows batch(3);
+  for (Row& row : batch.rows) row.trainable.assign(row.response.size(), 0);
+  Case c(options_of(8192));
+  const at::Tensor values = c.model.values.clone();
+  const StepReport report = c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3);
+  EXPECT_TRUE(report.skipped);
+  EXPECT_EQ(report.loss, 0);
+  EXPECT_EQ(report.trained_tokens, 0);
+  EXPECT_TRUE(at::equal(c.model.values, values));
+  EXPECT_EQ(c.trainer.optimizer().num_steps(), 0);
+  for (Row& row : batch.rows) row.trainable.clear();
+  EXPECT_FALSE(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3).skipped);
+}
+
+TEST(Trainer, CorrectionTellsHowFarTheSamplesAreFromTheOldPolicy) {
+  Rows batch(6);
+  for (Row& row : batch.rows) {
+    row.old.assign(row.response.size(), 0);
+    for (size_t t = 0; t < row.old.size(); ++t) row.old[t] = row.behavior[t] + (t == 0 ? 2.0f : 0.5f);  // ratios of e^2 and e^0.5
+  }
+  algo::Algorithm algorithm;
+  algorithm.correction = {.level = algo::WeightLevel::kToken, .upper = 3};
+  Case c(options_of(100));
+  const StepReport report = c.trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3);
+  const double firsts = 6 / report.trained_tokens;
+  EXPECT_NEAR(report.correction.weight_mean, 3 * firsts + std::exp(0.5) * (1 - firsts), 1e-5);
+  EXPECT_EQ(report.correction.weight_max, 3);
+  EXPECT_NEAR(report.correction.clipped_fraction, firsts, 1e-9);
+  EXPECT_EQ(report.correction.rejected_fraction, 0);
+  EXPECT_NEAR(report.correction.kl, -(2 * firsts + 0.5 * (1 - firsts)), 1e-5);
+
+  algorithm.correction = {.rejections = algo::rejections_of("token_k2", "1", "test")};  // 2^2 / 2 is above 1
+  Case rejecting(options_of(100));
+  EXPECT_NEAR(rejecting.trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3).correction.rejected_fraction, firsts, 1e-9);
 }
 
 TEST(Trainer, WithoutATokenItIsABug) {

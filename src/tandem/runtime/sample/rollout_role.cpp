@@ -14,11 +14,16 @@ namespace {
 constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
+queue::Takes takes(const RolloutParts& parts) {
+  if (!parts.reward && config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
+  return parts.config.algo.filter_groups ? queue::Takes::kScoredWithSpread : queue::Takes::kScored;
+}
+
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
-      queue_(parts.config.schedule.queue, parts.reward || !config::scores_in_stage(parts.config)),
+      queue_(parts.config.schedule.queue, takes(parts)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
@@ -94,12 +99,18 @@ std::vector<data::Group> RolloutRole::graded() {
   return groups;
 }
 
+bool RolloutRole::filters_too_many() const {
+  return queue_.num_filtered() >= parts_.config.algo.max_filter_rounds * queue_.groups_per_step();
+}
+
 void RolloutRole::run_round(comm::Group& peers) {
   generate();
   std::vector<data::Group> mine = graded();
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
-  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) queue_.put(head);
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
+    if (!queue_.put(head)) filtered_.push_back(head);
+  if (&peers == &parts_.ranks.world) parts_.bodies.drop(std::exchange(filtered_, {}));  // else the others must hear of them first
   parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
 
@@ -113,6 +124,11 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   if (!again_.empty()) start_groups();
   while (!queue_.batch_ready()) {
     if (parts_.ranks.stop_agreed(parts_.stop)) return std::nullopt;
+    if (filters_too_many())
+      throw NoSpread("algo.max_filter_rounds",
+                     join_text("for one batch of ", queue_.groups_per_step(), " groups ", queue_.num_filtered(),
+                               " were replaced, for their scores were all alike; the run is saved"),
+                     "prompts that are neither too easy nor too hard, a larger schedule.group_size, more rounds, or filter_groups: false");
     start_groups();
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
@@ -127,7 +143,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  while (queue_.num_finished() < queue_.groups_per_step() && may_go_on(peers)) {
+  while (queue_.num_finished() < queue_.groups_per_step() && !filters_too_many() && may_go_on(peers)) {
     if (comm::any_of(peers, parts_.stop && parts_.stop())) break;
     num_started_ahead_ += queue_.num_may_start();
     start_groups();
@@ -139,12 +155,25 @@ void RolloutRole::run_ahead() {
 void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
   const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
-  for (int64_t n = started; n > 0 && !engine_; --n) start_next();
   const policy::Ranks& ranks = parts_.ranks;
-  for (const data::Group& group : parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout())) {
-    ++num_ahead_;
-    if (!engine_) queue_.put(group);
+  std::vector<data::Group> heads = parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout());
+  num_ahead_ += std::ssize(heads);
+  if (!engine_) follow(started, std::move(heads));
+  parts_.bodies.drop(std::exchange(filtered_, {}));
+}
+
+// What the ranks that generate did meanwhile. A group may have started only once another was filtered.
+void RolloutRole::follow(int64_t num_started, std::vector<data::Group> heads) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (; num_started > 0 && queue_.num_may_start() > 0; --num_started, moved = true) start_next();
+    moved |= std::erase_if(heads, [&](const data::Group& head) {
+      if (!queue_.knows(head.id)) return false;
+      if (!queue_.put(head)) filtered_.push_back(head);
+      return true;
+    }) > 0;
   }
+  TANDEM_CHECK(num_started == 0 && heads.empty(), num_started, " groups cannot start, ", heads.size(), " cannot be put");
 }
 
 // Groups that wait for their first token anywhere start at the new version.
@@ -181,6 +210,10 @@ void RolloutRole::record(monitor::Recorder& recorder) {
   recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
   recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
   recorder.set("data/epoch", parts_.prompts.epochs(next_group_));
+  if (parts_.config.algo.filter_groups) {
+    const int64_t filtered = queue_.counters().filtered;
+    recorder.set("data/groups_filtered", static_cast<double>(filtered - std::exchange(num_filtered_told_, filtered)));
+  }
 }
 
 SourceState RolloutRole::state() {
@@ -199,6 +232,7 @@ void RolloutRole::restore(SourceState state) {
     parts_.bodies.restore(group);
     return group;
   });
+  num_filtered_told_ = queue_.counters().filtered;
 }
 
 }  // namespace tandem::runtime

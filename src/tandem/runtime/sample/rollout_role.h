@@ -65,6 +65,8 @@ class RolloutRole final : public SampleSource {
   void start_groups();
   void start_next();
   void start(data::GroupId id);
+  void follow(int64_t num_started, std::vector<data::Group> heads);
+  bool filters_too_many() const;
   void run_round(comm::Group& peers);
   void generate();
   std::vector<data::Group> graded();
@@ -81,9 +83,9 @@ class RolloutRole final : public SampleSource {
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
-  int64_t num_tokens_told_ = 0;
+  int64_t num_tokens_told_ = 0, num_filtered_told_ = 0;
   // Of the stage `ahead`, since the others heard of it; then since the last record.
-  std::vector<data::Group> ahead_;
+  std::vector<data::Group> ahead_, filtered_;
   int64_t num_started_ahead_ = 0, num_ahead_ = 0;
   double ahead_s_ = 0;
   bool generating_ = false;      // the last round, here or on a rank that shares experts

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "tandem/base/error.h"
 #include "tandem/data/sample.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/rollout/weight_switch.h"
@@ -20,13 +21,19 @@ struct SourceState {
   std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
 };
 
+/// Too many groups were replaced for one batch; the source is as before next_batch, so that its state can be saved.
+class NoSpread : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Threads    one per rank; all ranks make the same calls, which are collective over the world. run_ahead() is for the ranks that generate,
 ///            and collective over their side.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
 
-  /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop.
+  /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop. Errors: NoSpread, on all ranks.
   virtual std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) = 0;
   /// Whether this run's weights drew the samples, so that their versions say which.
   virtual bool samples_are_own() const = 0;
@@ -34,7 +41,8 @@ class SampleSource {
   virtual void run_ahead() = 0;
   /// After run_ahead(): the other ranks hear of it.
   virtual void meet() = 0;
-  /// The update of `step` led to `after`. Returns the groups that would now be too old. The stage `switch` calls it before switch_weights.
+  /// The update of `step` led to `after`. Returns the groups that left untrained: they would now be too old, or were filtered.
+  /// The stage `switch` calls it before switch_weights.
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
   /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/weight_switch.h has the order.
   virtual void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tandem/algo/advantage.h"
 #include "tandem/algo/algorithm.h"
@@ -35,11 +36,11 @@ struct Units {
   std::vector<size_t> of_row;
 };
 
-Units units_of(const data::Batch& batch, const Roles& roles, int dp) {
-  const bool by_group = std::ssize(batch.groups) >= 4 * dp;
+Units units_of(std::span<const data::Group> groups, const Roles& roles, int dp) {
+  const bool by_group = std::ssize(groups) >= 4 * dp;
   std::vector<model::TokenWork> work;
   Units units;
-  for (const data::Group& group : batch.groups) {
+  for (const data::Group& group : groups) {
     const int64_t prompt_tokens = roles.bodies.num_prompt_tokens(group);
     for (const data::Sample& sample : group.samples) {
       const bool first = !by_group || &sample == &group.samples.front();
@@ -52,17 +53,28 @@ Units units_of(const data::Batch& batch, const Roles& roles, int dp) {
   return units;
 }
 
-// Which data-parallel rank trains which row is the same computation on every rank, from lengths alone.
+// Which data-parallel rank trains which row is the same computation on every rank, from lengths alone. Each mini-batch is levelled by
+// itself.
 void deal_rows(StepData& step, const Roles& roles) {
   const policy::Ranks& ranks = roles.parts.ranks;
-  const Units units = units_of(step.batch, roles, ranks.train_layout.dp);
-  const std::vector<int> owner = train::balance(units.costs, ranks.train_layout.dp);
-  for (size_t i = 0; i < units.of_row.size(); ++i) {
-    step.owners.push_back(owner[units.of_row[i]]);
-    if (step.owners.back() == ranks.train_dp_rank()) step.mine.push_back(i);
+  const std::span<const data::Group> groups = step.batch.groups;
+  const auto parts = static_cast<size_t>(roles.algorithm.updates.mini_batches);
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = groups.size() * part / parts, end = groups.size() * (part + 1) / parts;
+    const Units units = units_of(groups.subspan(begin, end - begin), roles, ranks.train_layout.dp);
+    const std::vector<int> owner = train::balance(units.costs, ranks.train_layout.dp);
+    for (const size_t unit : units.of_row) {
+      if (owner[unit] == ranks.train_dp_rank()) step.mine.push_back(step.owners.size());
+      step.owners.push_back(owner[unit]);
+      step.mini_batch.push_back(static_cast<int64_t>(part));
+    }
   }
   const int64_t moved = roles.bodies.deal(step.batch.groups, step.owners, config::scores_in_stage(roles.parts.config));
   roles.parts.recorder.set("throughput/moved_bytes", static_cast<double>(moved));
+}
+
+bool is_trainable(const data::Sample& sample, const Roles& roles) {
+  return !(roles.algorithm.mask_truncated && sample.finish == data::FinishReason::kLength);
 }
 
 // Rows in the order groups, then samples. Those of other ranks stay empty.
@@ -80,6 +92,7 @@ void make_rows(StepData& step, const Roles& roles) {
       row.fresh = roles.source.samples_are_own() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       const bool takes_behavior = o.old_logprobs == "rollout" || (o.old_logprobs == "auto" && !row.fresh);
       if (takes_behavior) row.old.assign(row.behavior.begin(), row.behavior.end());
+      if (!is_trainable(sample, roles)) row.trainable.assign(row.response.size(), 0);
     }
 }
 
@@ -127,27 +140,96 @@ void old_logprobs(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   auto scored = train::score(model.decoder(), model.parameters(), rows_of(step), config.rollout.sampling.temperature,
                              config.train.logprob_micro_batch_tokens);
-  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].old = std::move(scored[i]);
+  const bool all = config.schedule.old_logprobs == "recompute";
+  for (size_t i = 0; i < step.mine.size(); ++i)
+    if (train::Row& row = step.rows[step.mine[i]]; all || row.old.empty()) row.old = std::move(scored[i]);
 }
 
-void advantages(StepData& step, const Roles& roles) {
+// What compare_responses reads of the samples of a batch, which every rank has.
+struct Scored {
   std::vector<double> scores;
-  std::vector<int64_t> groups;
+  std::vector<int64_t> groups, lengths, trainable;
+};
+
+// Errors: UserError for a score that is no finite number.
+Scored scored(const StepData& step, const Roles& roles) {
+  Scored out;
   for (const data::Group& group : step.batch.groups)
     for (const data::Sample& sample : group.samples) {
       if (!std::isfinite(sample.score))
         throw UserError("reward", join_text("the score of a sample of group ", value(group.id), " is ", sample.score), "a finite number");
-      scores.push_back(sample.score);
-      groups.push_back(value(group.id));
+      out.scores.push_back(sample.score);
+      out.groups.push_back(value(group.id));
+      out.lengths.push_back(roles.bodies.num_tokens(sample.id));
+      out.trainable.push_back(is_trainable(sample, roles) ? out.lengths.back() : 0);
     }
-  step.advantages = algo::group_advantages(scores, groups, roles.algorithm);
-  for (size_t i = 0; i < step.rows.size(); ++i) step.rows[i].advantage = step.advantages[i];
+  return out;
+}
+
+// The same on every rank, tokens of other ranks' rows included: a score and a length are all that a response needs.
+void advantages(StepData& step, const Roles& roles) {
+  const algo::Algorithm& algorithm = roles.algorithm;
+  const Scored batch = scored(step, roles);
+  const std::vector<double> compared = algo::compare_responses({batch.scores, batch.groups, batch.lengths, {}}, algorithm);
+  const auto tokens_of = [&](size_t i) {
+    std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i]));
+    rewards_T.back() = batch.scores[i];
+    return algo::token_advantages({rewards_T, {}, {}}, compared[i], algorithm).advantages_T;
+  };
+  algo::Moments moments;
+  if (algorithm.whitens())
+    for (size_t i = 0; i < compared.size(); ++i)
+      if (batch.trainable[i] > 0) moments.add(tokens_of(i), {});
+  step.advantages = compared;
+  for (size_t i = 0; i < compared.size(); ++i) {
+    const bool mine = std::ranges::binary_search(step.mine, i);
+    if (!mine && !algorithm.whitens()) continue;
+    std::vector<double> values_T = tokens_of(i);
+    if (algorithm.whitens()) {
+      algo::whiten(values_T, {}, moments);
+      step.advantages[i] = std::accumulate(values_T.begin(), values_T.end(), 0.0) / static_cast<double>(values_T.size());
+    }
+    if (mine) step.rows[i].advantages.assign(values_T.begin(), values_T.end());
+  }
+}
+
+// The rows of one update on this rank, and their places among `mine`.
+struct MiniBatch {
+  std::vector<train::Row> rows;
+  std::vector<size_t> places;
+};
+
+// Rows are fresh in the first update alone: the next ones start from other weights.
+MiniBatch mini_batch_of(const StepData& step, int64_t number, bool first) {
+  MiniBatch out;
+  for (size_t i = 0; i < step.mine.size(); ++i) {
+    if (step.mini_batch[step.mine[i]] != number) continue;
+    out.places.push_back(i);
+    out.rows.push_back(step.rows[step.mine[i]]);
+    if (!first) out.rows.back().fresh = false;
+  }
+  return out;
 }
 
 void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.train, value(step.id), config.run.steps);
-  step.report = roles.actor.trainer().policy_step(rows_of(step), roles.algorithm, config.rollout.sampling.temperature, lr);
+  const algo::Updates& updates = roles.algorithm.updates;
+  std::vector<train::StepReport> reports;
+  std::vector<std::vector<float>> logprobs(step.mine.size());
+  const int64_t most = updates.epochs * updates.mini_batches;
+  for (bool near = true; near && std::ssize(reports) < most;) {
+    const auto number = std::ssize(reports);
+    const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
+    train::StepReport& report =
+        reports.emplace_back(roles.actor.trainer().policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
+    if (number < updates.mini_batches)
+      for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
+    near = updates.max_kl == 0 || report.kl_old <= updates.max_kl;
+  }
+  step.num_updates = std::ssize(reports);
+  step.report = train::joined(reports, updates.mini_batches);
+  step.report.logprobs = std::move(logprobs);
   roles.parts.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
 }
 

@@ -9,7 +9,7 @@
 //   reference  log-probabilities under the reference     if the loss has a KL term
 //   old_logprob  log-probabilities before the update     if the recipe computes them anew
 //   advantage  scores -> advantages
-//   train      loss, gradient, one optimizer update
+//   train      loss, gradient, optimizer update; as often as the algorithm asks for
 //   ahead      rollout for the next batch                on other ranks than train, beside it
 //   meet       log-probabilities to rank 0; what ran ahead to all
 //   switch     the update is committed to the source; then the new weights go to the rollout
@@ -37,11 +37,13 @@ struct StepData {
   double begin_s = 0;
   data::Batch batch;                             ///< heads: their bodies are in BatchRows
   std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
-  std::vector<double> advantages;                ///< one per sample, where this rank trains
+  std::vector<double> advantages;                ///< one per sample, the mean over its tokens; where this rank trains
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
+  std::vector<int64_t> mini_batch;               ///< the part of the batch that a row belongs to; the same on every rank
+  int64_t num_updates = 0;
   train::StepReport report;
-  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the update; on rank 0
+  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the first update on each; on rank 0
 
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
 };

@@ -52,7 +52,16 @@ void record_lengths(monitor::Recorder& recorder, const data::Batch& batch, const
   for (const auto& [lag, groups] : histogram) recorder.set("staleness/lag_" + std::to_string(lag), static_cast<double>(groups));
 }
 
-void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool has_reference) {
+void record_correction(monitor::Recorder& recorder, const train::CorrectionReport& r) {
+  recorder.set("correction/weight_mean", r.weight_mean);
+  recorder.set("correction/weight_max", r.weight_max);
+  recorder.set("correction/clipped_fraction", r.clipped_fraction);
+  recorder.set("correction/rejected_fraction", r.rejected_fraction);
+  recorder.set("correction/kl", r.kl);
+  recorder.set("correction/chi2", r.chi2);
+}
+
+void record_update(monitor::Recorder& recorder, const train::StepReport& r, const algo::Algorithm& algorithm) {
   recorder.set("actor/loss", r.loss);
   recorder.set("actor/grad_norm", r.grad_norm);
   recorder.set("actor/lr", r.lr);
@@ -61,7 +70,9 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, bool
   if (r.router_load_max) recorder.set("actor/router_load_max", *r.router_load_max);
   if (r.router_balance) recorder.set("actor/router_balance_loss", *r.router_balance);
   if (r.router_z) recorder.set("actor/router_z_loss", *r.router_z);
-  if (has_reference) recorder.set("actor/kl_ref", r.kl_ref);
+  if (algorithm.needs_reference()) recorder.set("actor/kl_ref", r.kl_ref);
+  if (algorithm.correction.active()) record_correction(recorder, r.correction);
+  else if (algorithm.off_policy_delta > 0) recorder.set("correction/rejected_fraction", r.correction.rejected_fraction);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
   recorder.set("actor/ratio_max", r.ratio_max);
 }
@@ -72,7 +83,11 @@ void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
   record_rewards(recorder, step.batch);
   record_lengths(recorder, step.batch, roles.bodies);
-  record_update(recorder, step.report, roles.algorithm.needs_reference());
+  record_update(recorder, step.report, roles.algorithm);
+  if (roles.algorithm.updates.several()) {
+    recorder.set("actor/updates", static_cast<double>(step.num_updates));
+    recorder.set("actor/kl_old", step.report.kl_old);
+  }
   if (roles.store) {
     const data::Batch batch{step.id, step.batch.version, roles.bodies.complete(step.batch.groups)};
     roles.store->append(batch, step.advantages, step.logprobs);

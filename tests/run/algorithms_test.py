@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every published algorithm runs, in parity bit for bit; several updates on a batch, corrections and masks do what their options say, in
+every layout, and go on after a resume."""
+import math
+import pathlib
+import tempfile
+
+import run_folder as rf
+
+checks = rf.Checks()
+program = rf.built_program()
+SCORES = "step, group_id, score, advantage, finish, response_ids"
+
+
+def run(root, name, settings, flags=(), steps=4):
+    folder = f"{root}/{name}"
+    options = {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": steps, **settings}
+    program.quickstart(folder, options, ["--no-eval", *flags])
+    return folder
+
+
+def every_name_trains(root):
+    for name in NAMES:
+        steps = rf.metrics(run(root, name, {"algo.name": name}))
+        checks.check(len(steps) == 4 and all(math.isfinite(m["actor/loss"]) for m in steps), f"{name}: four steps with a finite loss")
+        checks.check(any(m["actor/grad_norm"] > 0 for m in steps), f"{name}: it trains")
+        checks.check(all(m["actor/kl_rollout_train"] == 0 for m in steps), f"{name}: rollout and training agree in parity mode")
+
+
+def whitened_advantages(root):
+    """reinforce_pp compares the whole batch: over its tokens, advantages have mean 0 and variance 1."""
+    for _, rows in by_step(rf.samples(run(root, "whiten", {"algo.name": "reinforce_pp"}), SCORES)).items():
+        tokens = [a for _, _, _, a, _, ids in rows for _ in range(len(ids) // 4)]
+        mean = sum(tokens) / len(tokens)
+        variance = sum((a - mean) ** 2 for a in tokens) / (len(tokens) - 1)
+        flat = len({score for _, _, score, _, _, _ in rows}) == 1
+        checks.check(abs(mean) < 1e-6 and (flat or abs(variance - 1) < 1e-5), f"mean {mean}, variance {variance}")
+
+
+def by_step(rows):
+    out = {}
+    for row in rows:
+        out.setdefault(row[0], []).append(row)
+    return out
+
+
+def several_updates(root):
+    """One layout against another, a resume against none, and the number of updates."""
+    two = {"algo.mini_batches": 2, "algo.epochs": 2, "train.lr": 1e-2}
+    whole = run(root, "updates", two)
+    steps = rf.metrics(whole)
+    checks.check(all(m["actor/updates"] == 4 for m in steps), "two mini-batches, two epochs: four updates")
+    checks.check(all(m["actor/kl_rollout_train"] == 0 for m in steps), "the first update's samples are fresh")
+    checks.check(any(abs(m["actor/kl_old"]) > 1e-6 for m in steps), "the last update is away from the old policy")
+    checks.check(steps[-1]["policy_version"] == 4, "a version counts batches, not updates")
+    again = run(root, "updates-resumed", two, steps=2)
+    program.quickstart(again, {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": 4, **two}, ["--no-eval", "--resume"])
+    checks.check(rf.metrics(again) == steps, "a resumed run is the same")
+    dp2 = rf.metrics(run(root, "updates-dp2", two, ["--ranks", "2", "--train-layout", "dp2"]))
+    for a, b in zip(steps, dp2):
+        checks.check(abs(a["actor/loss"] - b["actor/loss"]) < 1e-5, f"dp2: loss {b['actor/loss']}, one rank {a['actor/loss']}")
+
+    near = rf.metrics(run(root, "near", {**two, "algo.max_kl": 1e-12}))
+    checks.check(any(m["actor/updates"] < 4 for m in near), "updates end once the policy is far from the old one")
+    once = rf.metrics(run(root, "once", {}))
+    checks.check("actor/updates" not in once[0], "one update is not counted")
+
+
+def truncated_answers(root):
+    """All answers are cut: no token is trainable, the weights stay, and every batch still ends."""
+    cut = {"rollout.max_new_tokens": 2, "algo.mask_truncated": "true", "reward.pattern": "[0-9]"}
+    folder = run(root, "cut", {**cut, "model.init_deviation": 0.02})
+    for m, (_, rows) in zip(rf.metrics(folder), sorted(by_step(rf.samples(folder, SCORES)).items())):
+        if all(finish == "length" for *_, finish, _ in rows):
+            skipped = m["actor/grad_norm"] == 0 and m["actor/loss"] == 0
+            checks.check(skipped, "an update without a trainable token is skipped")
+    checks.check(len(rf.metrics(folder)) == 4, "a batch without a trainable token ends its step")
+
+
+def corrections(root):
+    stale = {"schedule.kind": "stale", "schedule.staleness": 2, "train.lr": 1e-2, "schedule.old_logprobs": "recompute",
+             "run.parity": "false"}
+    steps = rf.all_metrics(run(root, "corrected", {**stale, "algo.correction": "token", "algo.correction_upper": 1.0}, steps=8))
+    checks.check(all(0 < m["correction/weight_mean"] <= 1 and m["correction/weight_max"] <= 1 for m in steps), "weights keep their bound")
+    checks.check(any(m["correction/clipped_fraction"] > 0 for m in steps), "some weights were outside")
+    checks.check(any(m["correction/chi2"] > 0 for m in steps), "older samples are of another policy")
+    rules = {"algo.rejection": "token_k2", "algo.rejection_bounds": "1e-12"}
+    rejected = rf.all_metrics(run(root, "rejected", {**stale, **rules}, steps=8))
+    checks.check(any(0 < m["correction/rejected_fraction"] <= 1 for m in rejected), "tokens are left out")
+
+
+def dynamic_sampling(root):
+    """Batches have only groups with spread, whatever the schedule; counts add up; a resume goes on as if nothing had happened."""
+    flat = {"algo.filter_groups": "true", "algo.max_filter_rounds": 50, "rollout.max_new_tokens": 2}
+    stale = {"schedule.kind": "stale", "schedule.staleness": 2}
+    split = ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1"]
+    for name, settings, flags in (("sync", {}, []), ("stale", stale, []), ("split", {"parallel.placement": "split"}, split),
+                                  ("split-stale", {"parallel.placement": "split", **stale}, split)):
+        folder = run(root, "filter-" + name, {**flat, **settings}, flags, steps=6)
+        steps = rf.metrics(folder)
+        checks.check(sum(m["data/groups_filtered"] for m in steps) > 0, f"{name}: some groups were alike")
+        checks.check(all(m["data/groups_without_signal"] == 0 for m in steps), f"{name}: each update has only groups with spread")
+        for step, rows in by_step(rf.samples(folder, SCORES)).items():
+            checks.check(len(rows) == 16, f"{name}: step {step} has four groups of four")
+        dropped = rf.rows(folder, "SELECT DISTINCT group_id FROM dropped")
+        trained = {row[1] for row in rf.samples(folder, SCORES)}
+        checks.check(not trained & {g for g, in dropped}, f"{name}: no group is trained and dropped")
+        counted = sum(m["data/groups_filtered"] for m in steps) + steps[-1]["staleness/dropped"]
+        checks.check(len(dropped) == counted, f"{name}: {len(dropped)} groups left untrained, the metrics say {counted}")
+
+    whole = rf.metrics(f"{root}/filter-sync")
+    folder = run(root, "filter-resumed", flat, steps=2)
+    program.quickstart(folder, {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, **flat, "run.steps": 6}, ["--no-eval", "--resume"])
+    checks.check(rf.metrics(folder) == whole, "a resumed run filters alike")
+
+    hopeless = {**rf.TINY, "supervised.steps": 0, "run.steps": 3, "algo.filter_groups": "true", "algo.max_filter_rounds": 2,
+                "reward.pattern": "nothing has this"}
+    folder = f"{root}/hopeless"
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval", *rf.sets(hopeless)], 2,
+                    "algo.max_filter_rounds", "were replaced")
+    checks.check(any(pathlib.Path(folder).glob("checkpoint*")), "the run is saved")
+
+
+def refused(root):
+    recipe = rf.ROOT / "configs/quickstart.yaml"
+    for settings, parts in (
+            ({"schedule.staleness": 1, "schedule.kind": "stale", "schedule.old_logprobs": "recompute"},
+             ("old_logprobs", "algo.correction")),
+            ({"algo.correction": "token", "schedule.old_logprobs": "rollout"}, ("nothing is to be corrected", "recompute")),
+            ({"algo.rejection": "token_k9", "algo.rejection_bounds": "1"}, ("algo.rejection", "token_k9", "token, seq_sum")),
+            ({"algo.mini_batches": 99}, ("mini_batches is 99", "groups_per_step")),
+            ({"algo.filter_groups": "true", "schedule.group_size": 1}, ("group_size is 1",)),
+            ({"algo.max_kl": 0.1}, ("max_kl", "mini_batches")),
+            ({"algo.name": "gspoo"}, ("gspoo", "gspo"))):
+        program.refused(["run", recipe, "--run-dir", f"{root}/refused", *rf.sets(settings)], 2, *parts)
+        checks.check(not pathlib.Path(f"{root}/refused").exists(), "nothing was written")
+
+
+NAMES = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk", "gspo", "cispo", "sapo",
+         "gmpo")
+with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
+    every_name_trains(root)
+    whitened_advantages(root)
+    several_updates(root)
+    truncated_answers(root)
+    corrections(root)
+    dynamic_sampling(root)
+    refused(root)
+checks.exit()
