@@ -60,8 +60,9 @@ def several_updates(root):
     for a, b in zip(steps, dp2):
         checks.check(abs(a["actor/loss"] - b["actor/loss"]) < 1e-5, f"dp2: loss {b['actor/loss']}, one rank {a['actor/loss']}")
 
-    near = rf.metrics(run(root, "near", {**two, "algo.max_kl": 1e-12}))
+    near = rf.metrics(run(root, "near", {**two, "algo.max_kl": 1e-12}, ["--ranks", "2", "--train-layout", "dp2"]))
     checks.check(any(m["actor/updates"] < 4 for m in near), "updates end once the policy is far from the old one")
+    checks.check(all(m["actor/updates"] >= 2 for m in near), "but every group is trained on once")
     once = rf.metrics(run(root, "once", {}))
     checks.check("actor/updates" not in once[0], "one update is not counted")
 
@@ -84,7 +85,7 @@ def corrections(root):
     checks.check(all(0 < m["correction/weight_mean"] <= 1 and m["correction/weight_max"] <= 1 for m in steps), "weights keep their bound")
     checks.check(any(m["correction/clipped_fraction"] > 0 for m in steps), "some weights were outside")
     checks.check(any(m["correction/chi2"] > 0 for m in steps), "older samples are of another policy")
-    rules = {"algo.rejection": "token_k2", "algo.rejection_bounds": "1e-12"}
+    rules = {"algo.correction": "token", "algo.rejection": "token_k2", "algo.rejection_bounds": "1e-12"}
     rejected = rf.all_metrics(run(root, "rejected", {**stale, **rules}, steps=8))
     checks.check(any(0 < m["correction/rejected_fraction"] <= 1 for m in rejected), "tokens are left out")
 
@@ -130,7 +131,8 @@ def refused(root):
             ({"algo.rejection": "token_k9", "algo.rejection_bounds": "1"}, ("algo.rejection", "token_k9", "token, seq_sum")),
             ({"algo.mini_batches": 99}, ("mini_batches is 99", "groups_per_step")),
             ({"algo.filter_groups": "true", "schedule.group_size": 1}, ("group_size is 1",)),
-            ({"algo.max_kl": 0.1}, ("max_kl", "mini_batches")),
+            ({"algo.max_kl": 0.1, "algo.mini_batches": 2}, ("max_kl", "epochs above 1")),
+            ({"algo.name": "gmpo", "algo.correction": "token", "algo.correction_outside": "zero"}, ("gmpo", "truncate")),
             ({"algo.name": "gspoo"}, ("gspoo", "gspo"))):
         program.refused(["run", recipe, "--run-dir", f"{root}/refused", *rf.sets(settings)], 2, *parts)
         checks.check(not pathlib.Path(f"{root}/refused").exists(), "nothing was written")

@@ -171,6 +171,7 @@ void Moments::add(std::span<const double> values_T, std::span<const uint8_t> tra
 }
 
 void whiten(std::span<double> values_T, std::span<const uint8_t> trainable_T, const Moments& batch) {
+  if (batch.count == 0) return;
   // verl's form: the count has an epsilon, and the unbiased factor comes last.
   const double mean = batch.sum / (batch.count + kWhitenEps);
   const double squares = std::max(0.0, batch.squares - 2 * mean * batch.sum + batch.count * mean * mean);

@@ -17,7 +17,7 @@ namespace tandem::algo {
 struct Responses {
   std::span<const double> scores;
   std::span<const int64_t> groups;         ///< those with the same entry answer the same prompt, in any order
-  std::span<const int64_t> lengths;        ///< trainable tokens
+  std::span<const int64_t> lengths;        ///< their tokens, without tool output
   std::span<const double> greedy_scores;   ///< ReMax: the score of the greedy answer to the prompt; else empty
 };
 

@@ -111,7 +111,7 @@ void describe(OptionVisitor& field, Options& o) {
   field("loss", o.loss, "Loss of a token from its ratio and its advantage (docs/algorithms.md).", one_of(names_of(surrogates())));
   field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low; gmpo: its logarithm to -clip_low.", between(0, 1));
   field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high; gmpo: its logarithm to clip_high.", at_least(0));
-  field("clip_dual", o.clip_dual, "With a negative advantage A the loss is at most -A times this; 0 is off.", at_least(0));
+  field("clip_dual", o.clip_dual, "Loss clip: with a negative advantage A it is at most -A times this; 0 is off.", at_least(0));
   field("sapo_tau_positive", o.sapo_tau_positive, "sapo: how sharp the gate is where the advantage is positive.", above(0));
   field("sapo_tau_negative", o.sapo_tau_negative, "sapo: how sharp the gate is where it is not.", above(0));
   field("kl_coef", o.kl_coef, "Weight of the KL term against the reference model; 0 needs no reference.", at_least(0));
@@ -129,7 +129,7 @@ void describe(OptionVisitor& field, Options& o) {
         "or _k3; several between commas.");
   field("rejection_bounds", o.rejection_bounds, "A bound for each rule, between commas; k1 may have two ratios, as in 0.5_2.0.");
   field("off_policy_delta", o.off_policy_delta,
-        "Leaves out a response with a negative advantage whose mean log ratio of sampling to current policy is above this; 0 is off.",
+        "Leaves out tokens with a negative advantage where a response's mean log ratio of sampling to current policy is above it; 0: off.",
         at_least(0));
   field("mask_truncated", o.mask_truncated, "Responses cut at the length limit are compared with the others, but not trained on.");
   field("filter_groups", o.filter_groups,
@@ -141,7 +141,7 @@ void describe(OptionVisitor& field, Options& o) {
   field("epochs", o.epochs,
         "Passes over a batch. With several updates old log-probabilities are computed before the first, unless they are the rollout's.",
         at_least(1));
-  field("max_kl", o.max_kl, "Ends the updates on a batch once the KL of old against the current policy (k1) is above this; 0 is off.",
+  field("max_kl", o.max_kl, "No further epoch on a batch once the KL of old against the current policy (k1) is above this; 0 is off.",
         at_least(0));
   field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));

@@ -149,11 +149,16 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
     throw UserError(where,
                     join_text("algo.mini_batches is ", c.algo.mini_batches, "; a batch has ", c.schedule.queue.groups_per_step, " groups"),
                     "at most schedule.groups_per_step");
-  if (c.algo.max_kl > 0 && c.algo.mini_batches == 1 && c.algo.epochs == 1)
-    throw UserError(where, "algo.max_kl ends further updates on a batch, and there are none",
-                    "algo.mini_batches or algo.epochs above 1, or max_kl 0");
+  if (c.algo.max_kl > 0 && c.algo.epochs == 1)
+    throw UserError(where, "algo.max_kl ends further epochs on a batch, and there are none", "algo.epochs above 1, or max_kl 0");
+  if (c.algo.max_kl > 0 && c.staleness() > 0 && c.schedule.old_logprobs != "recompute")
+    throw UserError(where, "algo.max_kl looks at the KL from old log-probabilities, and those of older samples are the rollout's own",
+                    "schedule.old_logprobs: recompute, or max_kl 0");
+  if (c.algo.loss == "gmpo" && (c.algo.correction_outside == "zero" || !c.algo.rejection.empty() || c.algo.off_policy_delta > 0))
+    throw UserError(where, "algo.loss is gmpo, whose loss is a response's: no token of it can be left out",
+                    "correction_outside: truncate, no rejection and off_policy_delta 0");
   const bool corrects = c.algo.correction != "none" || !c.algo.rejection.empty();
-  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && !corrects)
+  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && c.algo.correction == "none")
     throw UserError(where,
                     "schedule.old_logprobs is recompute: samples of older weights would be trained as if they were of the current ones",
                     "algo.correction: token, or old_logprobs: auto");

@@ -38,13 +38,12 @@ std::string group_column(int64_t id) { return join_text("group ", id); }
 struct Progress {
   int64_t version = 0, newest = 0, held_back = 0;
   Counters counters;
-  int64_t num_filtered = 0;  // for the next batch
 
   /// The order in the column.
   void each(auto&& visit) {
     visit(version), visit(newest), visit(held_back);
     visit(counters.started), visit(counters.trained), visit(counters.dropped), visit(counters.waited), visit(counters.late_rows);
-    visit(counters.filtered), visit(num_filtered);
+    visit(counters.filtered);
   }
 };
 
@@ -56,7 +55,7 @@ std::vector<int64_t> numbers_of(Progress progress) {
 
 Progress progress_of(const std::vector<int64_t>& numbers) {
   Progress progress;
-  const size_t all = numbers_of(progress).size(), without_filter = all - 2;  // as older checkpoints have it
+  const size_t all = numbers_of(progress).size(), without_filter = all - 1;  // as older checkpoints have it
   if (numbers.size() != all && numbers.size() != without_filter) throw PeerError("queue state: columns of the wrong length");
   size_t next = 0;
   progress.each([&](int64_t& number) { number = next < numbers.size() ? numbers[next++] : 0; });
@@ -92,7 +91,7 @@ std::vector<std::byte> SampleQueue::state(const Rewrite& rewritten) const {
   saved["finished"] = numbers(finished);
   saved["starts"] = numbers(starts);
   saved["rule"] = numbers(identity(options_));
-  saved["run"] = numbers(numbers_of({value(version_), value(newest_), held_back_, counters_, num_filtered_}));
+  saved["run"] = numbers(numbers_of({value(version_), value(newest_), held_back_, counters_}));
   std::vector<int64_t> filtered;
   for (const GroupId id : filtered_) filtered.push_back(value(id));
   saved["filtered"] = numbers(std::move(filtered));
@@ -122,7 +121,6 @@ std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes, cons
   held_back_ = progress.held_back != 0;
   counters_ = progress.counters;
   counters_.started -= std::ssize(running);  // they start again
-  num_filtered_ = progress.num_filtered;
   if (saved.contains("filtered"))
     for (const int64_t id : values_of<int64_t>(saved, "filtered")) filtered_.push_back(GroupId{id});
   std::vector<GroupId> again;

@@ -59,7 +59,7 @@ class SampleQueue {
   /// The group is finished, with all its samples in order. One that was evicted is counted and ignored. Returns false if it is filtered:
   /// it is not outstanding any more, so another may start.
   bool put(data::Group group);
-  /// Groups filtered since the last batch was taken.
+  /// Groups filtered since the last batch was taken, or since a restore.
   int64_t num_filtered() const { return num_filtered_; }
   /// Whether start() was called with it.
   bool knows(GroupId id) const { return id <= newest_ && !waits_to_start_.contains(id); }

@@ -112,6 +112,9 @@ void finish(RunFolder& folder, const RunSummary& summary) {
 // One rank of `tandem run`.
 RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunFolder* folder) {
   const config::RunConfig& config = request.config;
+  if (!request.replay.empty() && config.algo.correction != "none" && config.schedule.old_logprobs != "recompute")
+    throw UserError("algo.correction", "is on, and old log-probabilities of replayed samples are their own: nothing is to be corrected",
+                    "schedule.old_logprobs: recompute");
   const config::Layouts layouts = config::layouts_of(config, world.size());
   Start start = start_of(config, world);
   const bool warm = config.model.path.empty() && config.supervised.steps > 0;

@@ -68,12 +68,13 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
   }
 }
 
-// Weights and a smaller mask for samples of another policy. The denominators stay: what is left out counts as 0.
+// Weights for samples of another policy. What is left out has weight 0: no denominator and no other sum knows of it.
 void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const at::Tensor& current_T, StepTotals& totals) {
+  at::Tensor left_T = in.trainable_T;
   if (algorithm.correction.active()) {
     const algo::Corrected corrected = algo::correct(in.old_T, in.behavior_T, in.trainable_T, in.offsets_S, algorithm.correction);
-    in.correction_T = corrected.weights_T;
-    in.trainable_T = corrected.trainable_T;
+    in.correction_T = corrected.weights_T.masked_fill(corrected.trainable_T.logical_not(), 0);
+    left_T = corrected.trainable_T;
     totals.sums.weight += corrected.sums.weight;
     totals.sums.outside += corrected.sums.outside;
     totals.sums.rejected += corrected.sums.rejected;
@@ -84,8 +85,8 @@ void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const 
   if (algorithm.off_policy_delta > 0) {
     const at::Tensor kept_T =
         algo::on_policy_mask(current_T, in.behavior_T, in.advantages_T, {in.trainable_T, in.offsets_S}, algorithm.off_policy_delta);
-    totals.sums.rejected += (in.trainable_T.sum() - kept_T.sum()).item<double>();
-    in.trainable_T = kept_T;
+    totals.sums.rejected += left_T.logical_and(kept_T.logical_not()).sum().item<double>();
+    in.correction_T = in.correction_T.masked_fill(kept_T.logical_not(), 0);
   }
 }
 
@@ -100,6 +101,7 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     correct(in, algorithm, current, totals);
     const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.clipped += policy.sums.clipped;
+    if (algorithm.surrogate == algo::Surrogate::kGmpo) totals.sums.clipped += policy.sums.clipped_dual;  // clips where A < 0
     totals.sums.kl_old += policy.sums.kl_old;
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
@@ -107,9 +109,10 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
+    const at::Tensor moved_R = (logprobs_R - in.behavior_T).masked_fill(in.trainable_T.logical_not(), 0);
     const algo::KlPenalty kl =
         algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm,
-                         algorithm.kl_weighted ? (logprobs_R - in.behavior_T).exp() : at::Tensor());
+                         algorithm.kl_weighted ? moved_R.exp() : at::Tensor());
     totals.sums.kl_ref += kl.sum;
     return policy.loss + kl.loss;
   };

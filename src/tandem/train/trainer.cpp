@@ -46,7 +46,7 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.correction = {sums.weight / tokens,   totals.weight_max,         sums.outside / tokens,
                        sums.rejected / tokens, sums.behavior_kl / tokens, sums.behavior_chi2 / tokens};
   report.trained_tokens = totals.counts.tokens;
-  report.sequence_tokens = totals.counts.sequence_tokens;
+  report.sequence_tokens = report.pass_tokens = totals.counts.sequence_tokens;
   report.computed_tokens = totals.counts.computed_tokens;
 }
 
@@ -84,15 +84,16 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
                     mean([](const StepReport& u) { return u.correction.kl; }),
                     mean([](const StepReport& u) { return u.correction.chi2; })};
   out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
-  out.router_load_max = updates.back().router_load_max;
-  out.router_balance = updates.back().router_balance;
-  out.router_z = updates.back().router_z;
   out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
   for (const StepReport& u : updates.first(std::min(updates.size(), static_cast<size_t>(mini_batches)))) {
     out.trained_tokens += u.trained_tokens;
     out.sequence_tokens += u.sequence_tokens;
   }
-  for (const StepReport& u : updates) out.computed_tokens += u.computed_tokens;
+  for (const StepReport& u : updates) {
+    out.computed_tokens += u.computed_tokens;
+    out.pass_tokens += u.pass_tokens;
+    if (!u.skipped) out.router_load_max = u.router_load_max, out.router_balance = u.router_balance, out.router_z = u.router_z;
+  }
   return out;
 }
 

@@ -62,6 +62,7 @@ struct StepReport {
   bool skipped = false;             ///< no token was trainable: the weights are as before
   double trained_tokens = 0;        ///< response tokens that were trainable
   double sequence_tokens = 0;       ///< prompt and response of every row
+  double pass_tokens = 0;           ///< the same, as often as a row went through an update
   std::optional<double> router_load_max;  ///< of a sparse model: the largest load of an expert, 1 where all have the same
   std::optional<double> router_balance, router_z;  ///< what the coefficients multiply, as a mean over sparse layers
   int64_t activation_peak_bytes = 0;  ///< most that the passes of this rank held at once

@@ -128,7 +128,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
       throw NoSpread("algo.max_filter_rounds",
                      join_text("for one batch of ", queue_.groups_per_step(), " groups ", queue_.num_filtered(),
                                " were replaced, for their scores were all alike; the run is saved"),
-                     "prompts that are neither too easy nor too hard, a larger schedule.group_size, more rounds, or filter_groups: false");
+                     "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false; --resume goes on");
     start_groups();
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();

@@ -59,6 +59,9 @@ void deal_rows(StepData& step, const Roles& roles) {
   const policy::Ranks& ranks = roles.parts.ranks;
   const std::span<const data::Group> groups = step.batch.groups;
   const auto parts = static_cast<size_t>(roles.algorithm.updates.mini_batches);
+  if (groups.size() < parts)
+    throw UserError("algo.mini_batches", join_text("is ", parts, ", and a batch to be replayed has ", groups.size(), " groups"),
+                    "at most as many as groups");
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = groups.size() * part / parts, end = groups.size() * (part + 1) / parts;
     const Units units = units_of(groups.subspan(begin, end - begin), roles, ranks.train_layout.dp);
@@ -173,7 +176,7 @@ void advantages(StepData& step, const Roles& roles) {
   const std::vector<double> compared = algo::compare_responses({batch.scores, batch.groups, batch.lengths, {}}, algorithm);
   const auto tokens_of = [&](size_t i) {
     std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i]));
-    rewards_T.back() = batch.scores[i];
+    if (!rewards_T.empty()) rewards_T.back() = batch.scores[i];
     return algo::token_advantages({rewards_T, {}, {}}, compared[i], algorithm).advantages_T;
   };
   algo::Moments moments;
@@ -225,9 +228,10 @@ void update(StepData& step, const Roles& roles) {
         reports.emplace_back(roles.actor.trainer().policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
-    near = updates.max_kl == 0 || report.kl_old <= updates.max_kl;
+    // Every row is trained on once, whatever the KL.
+    near = updates.max_kl == 0 || number + 1 < updates.mini_batches || report.kl_old <= updates.max_kl;
   }
-  step.num_updates = std::ssize(reports);
+  step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
   step.report = train::joined(reports, updates.mini_batches);
   step.report.logprobs = std::move(logprobs);
   roles.parts.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));

@@ -97,7 +97,7 @@ void record_step(const StepData& step, const Roles& roles) {
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
   recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
-  recorder.set("throughput/train_tokens_per_s", step.report.sequence_tokens / std::max(1e-9, recorder.current("time/train_s")));
+  recorder.set("throughput/train_tokens_per_s", step.report.pass_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);
   roles.source.record(recorder);
 }
