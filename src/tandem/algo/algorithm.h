@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tandem/algo/correction.h"
+#include "tandem/algo/correction_rule.h"
 #include "tandem/algo/options.h"
 
 namespace tandem::algo {
