@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -16,98 +18,155 @@ using model::kernel::LogitStats;
 using model::kernel::LogSoftmax;
 using model::kernel::rows;
 
+constexpr int64_t kBlockIds = 4096;       // neighbours whose mass is summed together; a draw walks through one such block
+constexpr double kLeastWeight = 1.2e-38;  // of the largest; the exponential of the row kernels ends there, too
+
 struct Row {
   std::span<const float* const> shards;
   int64_t shard_size;
+  int64_t num_tokens;  // ids that may be drawn
+
   float operator[](int64_t token) const { return shards[static_cast<size_t>(token / shard_size)][token % shard_size]; }
-  // Tokens of shard s that may be drawn.
-  int64_t allowed(size_t s, int64_t num_tokens) const {
-    return std::clamp<int64_t>(num_tokens - static_cast<int64_t>(s) * shard_size, 0, shard_size);
+  // body(logits, first, n): each shard's part of the ids below `end`, which are `first` and so on.
+  template <class Body>
+  void for_shards(int64_t end, const Body& body) const {
+    for (size_t s = 0; s < shards.size(); ++s) {
+      const int64_t first = static_cast<int64_t>(s) * shard_size, n = std::min(end - first, shard_size);
+      if (n > 0) body(shards[s], first, n);
+    }
   }
 };
 
-std::vector<LogitStats> stats_of(const Row& row, int64_t num_tokens, float inv_temperature) {
+LogSoftmax softmax_of(const Row& row, int64_t end, float inv_temperature) {
   std::vector<LogitStats> stats;
-  for (size_t s = 0; s < row.shards.size(); ++s)
-    if (const int64_t n = row.allowed(s, num_tokens)) stats.push_back(rows().fp.logit_stats(row.shards[s], n, inv_temperature));
-  return stats;
+  row.for_shards(end, [&](const float* logits, int64_t, int64_t n) { stats.push_back(rows().fp.logit_stats(logits, n, inv_temperature)); });
+  return model::kernel::combine(stats, inv_temperature);
 }
 
-int32_t greedy(const Row& row, int64_t num_tokens) {
+int32_t greedy(const Row& row) {
   int64_t best = 0;
-  for (size_t s = 0; s < row.shards.size(); ++s) {
-    const int64_t n = row.allowed(s, num_tokens);
-    if (n == 0) break;
-    const int64_t token = static_cast<int64_t>(s) * row.shard_size + rows().fp.argmax(row.shards[s], n);
+  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+    const int64_t token = first + rows().fp.argmax(logits, n);
     if (row[token] > row[best]) best = token;
-  }
+  });
   return static_cast<int32_t>(best);
 }
 
-int32_t plain(const Row& row, const std::vector<LogitStats>& stats, int64_t num_tokens, float inv_temperature, double uniform) {
-  float top = stats[0].max;
-  for (const LogitStats& s : stats) top = std::max(top, s.max);
-  std::vector<float> mass;
-  float total = 0;
-  for (const LogitStats& s : stats) {
-    mass.push_back((1.0f + s.rest) * std::exp((s.max - top) * inv_temperature));
-    total += mass.back();
-  }
-  float threshold = static_cast<float>(uniform) * total;
-  size_t s = 0;
-  while (s + 1 < mass.size() && threshold >= mass[s]) threshold -= mass[s++];
-  const float scaled = threshold / std::exp((stats[s].max - top) * inv_temperature);
-  return static_cast<int32_t>(static_cast<int64_t>(s) * row.shard_size +
-                              rows().fp.pick(row.shards[s], row.allowed(s, num_tokens), inv_temperature, stats[s].max, scaled));
+// `allowed` is that of the tokens which may be drawn.
+int32_t plain(const Row& row, const LogSoftmax& allowed, double uniform) {
+  struct Block {
+    const float* logits;
+    int64_t first, size;
+    double end;  // mass of the blocks up to this one
+  };
+  std::vector<Block> blocks;
+  double total = 0;
+  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i += kBlockIds) {
+      const int64_t size = std::min(kBlockIds, n - i);
+      total += rows().fp.mass(logits + i, size, allowed.inv_temperature, allowed.max);
+      blocks.push_back({logits + i, first + i, size, total});
+    }
+  });
+  const double threshold = uniform * total;  // below the total, in fp64 too
+  const auto block = std::ranges::upper_bound(blocks, threshold, {}, &Block::end);
+  TANDEM_CHECK(block != blocks.end(), "no token at ", uniform, " of a mass of ", total);
+  const double before = block == blocks.begin() ? 0 : std::prev(block)->end;
+  const auto& pick = rows().fp.pick;
+  return static_cast<int32_t>(block->first + pick(block->logits, block->size, allowed.inv_temperature, allowed.max, threshold - before));
 }
 
-// The candidates top-k and top-p leave, best first, and the one that is drawn.
-Drawn filtered(const Row& row, int64_t num_tokens, const Sampling& sampling, double uniform, const LogSoftmax& softmax) {
-  std::vector<int32_t> order(static_cast<size_t>(num_tokens));
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const auto better = [&](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; };
-  size_t kept = order.size();
-  if (sampling.top_k > 0) kept = std::min(kept, static_cast<size_t>(sampling.top_k));
-  if (kept < order.size()) std::nth_element(order.begin(), order.begin() + static_cast<int64_t>(kept) - 1, order.end(), better);
-  order.resize(kept);
-  std::sort(order.begin(), order.end(), better);
-  std::vector<double> probabilities;
-  double after_top_k = 0, mass = 0;
-  for (int32_t t : order) {
-    probabilities.push_back(std::exp(static_cast<double>(softmax.of(row[t]))));
-    after_top_k += probabilities.back();
+struct Candidate {
+  float logit;
+  int32_t token;
+  double weight = 0;  // exp((logit - max) / T)
+};
+
+bool better(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.token < b.token; }
+
+// The `most` best tokens with logits above `bound`, in no order.
+std::vector<Candidate> best_tokens(const Row& row, float bound, size_t most) {
+  std::vector<Candidate> found;
+  const auto drop_worst = [&] {
+    std::nth_element(found.begin(), found.begin() + static_cast<int64_t>(most) - 1, found.end(), better);
+    found.resize(most);
+    bound = found.back().logit;  // an id that comes later must be above it
+  };
+  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (!(logits[i] > bound)) continue;
+      found.push_back({logits[i], static_cast<int32_t>(first + i)});
+      if (found.size() == 2 * most) drop_worst();
+    }
+  });
+  if (found.size() > most) drop_worst();
+  return found;
+}
+
+// How many of the best are needed for reached(their mass), at least one; all if none reach it. Those come to the front, the worst of
+// them last. Each turn halves what is undecided, so the cost is linear on average.
+template <class Reached>
+size_t num_needed(std::span<Candidate> all, const Reached& reached) {
+  size_t begin = 0, end = all.size();  // the answer is above `begin`
+  double before = 0;                   // mass of the first `begin`
+  while (end - begin > 1) {
+    const size_t middle = begin + (end - begin) / 2;
+    const std::span<Candidate> undecided = all.subspan(begin, end - begin), upper = all.subspan(begin, middle - begin);
+    std::nth_element(undecided.begin(), undecided.begin() + std::ssize(upper), undecided.end(), better);
+    double mass = before;
+    for (const Candidate& c : upper) mass += c.weight;
+    if (reached(mass)) end = middle;
+    else begin = middle, before = mass;
   }
-  for (kept = 0; kept < order.size() && (kept == 0 || mass < sampling.top_p * after_top_k); ++kept) mass += probabilities[kept];
-  double threshold = uniform * mass;
-  size_t i = 0;
-  while (i + 1 < kept && threshold >= probabilities[i]) threshold -= probabilities[i++];
-  const float log_mass = std::min(0.0f, static_cast<float>(std::log(mass)));
-  return {order[i], softmax.of(row[order[i]]), log_mass};
+  return end;
+}
+
+double mass_of(const Row& row, float inv_temperature, float max) {
+  double total = 0;
+  const auto add = [&](const float* logits, int64_t, int64_t n) { total += rows().fp.mass(logits, n, inv_temperature, max); };
+  row.for_shards(row.num_tokens, add);
+  return total;
+}
+
+// With top-k, top-p or both; `top` is the largest logit that may be drawn.
+Drawn filtered(const Row& row, const Sampling& sampling, double uniform, const LogSoftmax& softmax, float top) {
+  const float inv_temperature = softmax.inv_temperature;
+  const bool takes_k = sampling.top_k > 0;
+  double total = takes_k ? 0 : mass_of(row, inv_temperature, top);
+  // Ids of less weight have at most half of what top-p leaves out, all together.
+  const double least = takes_k ? kLeastWeight : (1 - sampling.top_p) / 2 * total / static_cast<double>(row.num_tokens);
+  const float bound = std::nextafter(static_cast<float>(top + std::log(least) / inv_temperature), -std::numeric_limits<float>::infinity());
+  const int64_t most = takes_k ? std::min<int64_t>(sampling.top_k, row.num_tokens) : row.num_tokens;
+  std::vector<Candidate> kept = best_tokens(row, bound, static_cast<size_t>(most));
+  for (Candidate& c : kept) {
+    c.weight = std::exp(static_cast<double>((c.logit - top) * inv_temperature));
+    if (takes_k) total += c.weight;
+  }
+  if (sampling.top_p < 1.0) kept.resize(num_needed(kept, [&](double mass) { return mass >= sampling.top_p * total; }));
+  double mass = 0;
+  for (const Candidate& c : kept) mass += c.weight;
+  const Candidate& drawn = kept[num_needed(kept, [&](double walked) { return walked > uniform * mass; }) - 1];
+  const double log_mass = std::log(mass) + static_cast<double>(softmax.of(top));
+  return {drawn.token, softmax.of(drawn.logit), std::min(0.0f, static_cast<float>(log_mass))};
 }
 
 }  // namespace
 
 Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num_tokens, const Sampling& sampling, double uniform) {
-  const Row row{shards, shard_size};
+  const Row row{shards, shard_size, num_tokens};
   const int64_t vocabulary = shard_size * static_cast<int64_t>(shards.size());
   TANDEM_CHECK(num_tokens > 0 && num_tokens <= vocabulary, num_tokens, " of ", vocabulary, " tokens");
-  const bool is_greedy = sampling.temperature == 0;
+  const bool is_greedy = sampling.temperature == 0, takes_all = num_tokens == vocabulary;
   const float inv_temperature = is_greedy ? 1.0f : static_cast<float>(1.0 / sampling.temperature);
-  const std::vector<LogitStats> all = stats_of(row, vocabulary, inv_temperature);
-  const LogSoftmax softmax = model::kernel::combine(all, inv_temperature);
-  if (const float sum = softmax.max + softmax.log_sum; !std::isfinite(sum))
+  const LogSoftmax softmax = softmax_of(row, vocabulary, inv_temperature);
+  const LogSoftmax allowed = takes_all ? softmax : softmax_of(row, num_tokens, inv_temperature);
+  if (const float sum = softmax.max + softmax.log_sum; !std::isfinite(sum + allowed.max))
     throw UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", sum),
                     "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint");
-  if (!is_greedy && (sampling.top_k > 0 || sampling.top_p < 1.0)) return filtered(row, num_tokens, sampling, uniform, softmax);
+  if (!is_greedy && (sampling.top_k > 0 || sampling.top_p < 1.0)) return filtered(row, sampling, uniform, softmax, allowed.max);
   Drawn drawn{};
-  if (num_tokens == vocabulary) {
-    drawn.token = is_greedy ? greedy(row, num_tokens) : plain(row, all, num_tokens, inv_temperature, uniform);
-  } else {
-    const std::vector<LogitStats> allowed = stats_of(row, num_tokens, inv_temperature);
-    drawn.token = is_greedy ? greedy(row, num_tokens) : plain(row, allowed, num_tokens, inv_temperature, uniform);
-    const LogSoftmax kept = model::kernel::combine(allowed, inv_temperature);
-    drawn.kept_mass = std::min(0.0f, softmax.of(kept.max) + kept.log_sum);
-  }
+  drawn.token = is_greedy ? greedy(row) : plain(row, allowed, uniform);
+  if (!takes_all) drawn.kept_mass = std::min(0.0f, softmax.of(allowed.max) + allowed.log_sum);
   drawn.logprob = softmax.of(row[drawn.token]);
   return drawn;
 }

@@ -2,6 +2,9 @@
 #pragma once
 // Draws one token from one row of logits. Pure: the same row, options and random number give the same token. row_sampler.h calls it, in
 // several threads. The ranks of a TP group have the same logits and draw the same.
+//
+// Ids rank by their logits; of equal logits the lower id is better. top-k keeps the k best ids. top-p keeps the best of those, as few as
+// have its share of their mass. No id without mass is drawn. The cost is linear in the vocabulary: nothing sorts it.
 
 #include <cstdint>
 #include <span>
@@ -17,7 +20,9 @@ struct Drawn {
 };
 
 /// `shards` are the equal parts of the vocabulary that TP ranks hold, in order, each `shard_size` long; only the first
-/// `num_tokens` ids may be drawn (the rows above are padding). `uniform` lies in [0, 1).
+/// `num_tokens` ids may be drawn (the rows above are padding). `uniform` lies in [0, 1), with 53 bits. It walks through the ids in order,
+/// or with top-k and top-p from the best one on, to where their mass exceeds that share of the whole. Masses add up in fp64, so how the
+/// vocabulary is cut does not matter.
 Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num_tokens, const Sampling& sampling, double uniform);
 
 }  // namespace tandem::rollout

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 
 namespace tandem::rollout {
@@ -85,15 +86,137 @@ TEST(Sampler, ATestOfTheDistributionSeesAWrongTemperature) {
 TEST(Sampler, ShardsOfTheVocabularyDrawWhatTheWholeDraws) {
   Logits whole(192, 4), parts(192, 4);
   parts.num_shards = 4;
-  int64_t other = 0;
   RandomStream random(3, 3);
   for (int i = 0; i < 3000; ++i) {
     const double u = random.uniform();
     const Drawn a = whole.draw(180, {}, u), b = parts.draw(180, {}, u);
-    other += a.token != b.token;  // a threshold within rounding of a boundary may fall on either side
-    EXPECT_TRUE(a.token != b.token || std::abs(a.logprob - b.logprob) <= 1e-5) << a.logprob << ", " << b.logprob;
+    EXPECT_EQ(a.token, b.token);
+    EXPECT_NEAR(a.logprob, b.logprob, 1e-5);
   }
-  EXPECT_LE(other, 2);
+}
+
+constexpr int64_t kLarge = 150'000;
+const double kLast = std::nextafter(1.0, 0.0);  // the largest number a stream gives
+
+TEST(Sampler, DrawsOfALargeVocabularyFitItsDistribution) {
+  const Logits logits(kLarge, 21, 1.0);
+  const std::vector<double> p = logits.softmax(1.0), count = counts(logits, kLarge, {}, 8000);
+  std::vector<double> pooled_p = {0}, pooled_count = {0};  // neighbours, a hundredth of the mass each
+  for (size_t i = 0; i < p.size(); ++i) {
+    pooled_p.back() += p[i], pooled_count.back() += count[i];
+    if (pooled_p.back() >= 0.01) pooled_p.push_back(0), pooled_count.push_back(0);
+  }
+  EXPECT_GE(pooled_p.size(), 95u);
+  expect_fits(pooled_count, pooled_p);
+}
+
+// Evenly spaced numbers come out at the ids that the distribution function says: all of them, and the last ids closely.
+TEST(Sampler, NoIdOfALargeVocabularyGetsWhatRoundingLeftOver) {
+  for (double spread : {0.01, 1.0, 3.0}) {
+    SCOPED_TRACE(testing::Message() << "spread " << spread);
+    const Logits logits(kLarge, 22, spread);
+    const std::vector<double> p = logits.softmax(1.0);
+    std::vector<double> below = {0};  // mass of the ids below each
+    for (double x : p) below.push_back(below.back() + x);
+    const double ids_at_end = 50, share = 1 - below[static_cast<size_t>(kLarge - ids_at_end)];
+    constexpr int kDraws = 1000;
+    double worst = 0, count_of_last = 0;
+    for (double from : {0.0, 1 - share})
+      for (int i = 0; i < kDraws; ++i) {
+        const double u = from + (1 - from) * (i + 0.5) / kDraws;
+        const auto token = static_cast<size_t>(logits.draw(kLarge, {}, u).token);
+        worst = std::max({worst, below[token] - u, u - below[token + 1]});
+        count_of_last += from > 0 && token + 1 == p.size();
+      }
+    EXPECT_LT(worst, 5e-7) << "of the whole mass";
+    EXPECT_NEAR(count_of_last, kDraws * p.back() / share, 1 + kDraws * 5e-7 / share);
+  }
+}
+
+TEST(Sampler, AnIdWithoutMassIsNeverDrawn) {
+  constexpr int64_t n = 20'000;
+  for (float cold : {-500.0f, -INFINITY}) {
+    Logits logits(n, 23, 0.5);
+    for (size_t i = 0; i < n; ++i)
+      if (i < 10 || i % 3 == 0 || i > n - 700) logits.values[i] = cold;
+    for (const Sampling& sampling : {Sampling{}, Sampling{.temperature = 0}, Sampling{.top_p = 0.999999}, Sampling{.top_k = n - 1},
+                                     Sampling{.temperature = 3, .top_p = 0.9999, .top_k = n}})
+      for (int i = 0; i <= 100; ++i) {
+        const Drawn drawn = logits.draw(n, sampling, std::min(i / 100.0, kLast));
+        EXPECT_GT(logits.values[static_cast<size_t>(drawn.token)], -100) << drawn.token;
+        EXPECT_TRUE(std::isfinite(drawn.logprob) && std::isfinite(drawn.kept_mass));
+      }
+  }
+}
+
+TEST(Sampler, ARowWithoutATokenThatMayBeDrawnIsAUserError) {
+  Logits logits(20, 24);
+  std::fill(logits.values.begin(), logits.values.begin() + 10, -INFINITY);
+  EXPECT_NO_THROW(logits.draw(11, {}, 0.5));
+  EXPECT_THROW(logits.draw(10, {}, 0.5), UserError);
+}
+
+TEST(Sampler, ALargeVocabularyInShardsDrawsWhatTheWholeDraws) {
+  Logits whole(kLarge, 25, 0.3), parts(kLarge, 25, 0.3);
+  parts.num_shards = 3;
+  RandomStream random(5, 5);
+  for (const Sampling& sampling : {Sampling{}, Sampling{.temperature = 0.7, .top_p = 0.9}, Sampling{.top_k = 1000}})
+    for (int i = 0; i < 100; ++i) {
+      const double u = random.uniform();
+      EXPECT_EQ(whole.draw(kLarge - 7, sampling, u).token, parts.draw(kLarge - 7, sampling, u).token);
+    }
+}
+
+// The rule itself: sort all ids, cut, walk.
+struct Sorted {
+  std::vector<int32_t> order;
+  std::vector<double> weights;
+  double mass = 0, of_all = 0;
+
+  Sorted(const Logits& logits, int64_t num_tokens, const Sampling& sampling) {
+    const std::vector<float>& x = logits.values;
+    for (int32_t i = 0; i < num_tokens; ++i) order.push_back(i);
+    const auto at = [&](int32_t i) { return x[static_cast<size_t>(i)]; };
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return at(a) != at(b) ? at(a) > at(b) : a < b; });
+    const double top = *std::max_element(x.begin(), x.end());
+    for (float logit : x) of_all += std::exp((logit - top) / sampling.temperature);
+    if (sampling.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(sampling.top_k)));
+    double total = 0;
+    for (int32_t i : order) total += weights.emplace_back(std::exp((at(i) - top) / sampling.temperature));
+    size_t kept = 0;
+    for (; kept < order.size() && (kept == 0 || mass < sampling.top_p * total); ++kept) mass += weights[kept];
+    order.resize(kept);
+  }
+  int32_t draw(double uniform) const {
+    size_t i = 0;
+    for (double walked = weights[0]; i + 1 < order.size() && walked <= uniform * mass; walked += weights[i]) ++i;
+    return order[i];
+  }
+};
+
+TEST(Sampler, TopKAndTopPKeepAndDrawWhatASortWould) {
+  const Sampling all[] = {{.top_k = 1}, {.top_k = 6}, {.top_k = 200}, {.temperature = 0.6, .top_k = 100'000}, {.top_p = 1e-6},
+                          {.top_p = 0.3}, {.top_p = 0.9}, {.temperature = 1.7, .top_p = 0.99}, {.top_p = 0.9999},
+                          {.top_p = 0.8, .top_k = 40}, {.temperature = 0.5, .top_p = 0.95, .top_k = 3000}};
+  for (int64_t n : {1, 2, 7, 203, 5000})
+    for (double spread : {0.1, 2.0, 6.0})
+      for (bool has_ties : {false, true}) {
+        Logits logits(n, 26, spread);
+        if (has_ties)
+          for (float& x : logits.values) x = std::round(x);
+        const int64_t num_tokens = n - n / 10;
+        for (const Sampling& sampling : all) {
+          SCOPED_TRACE(testing::Message() << n << " ids, spread " << spread << ", ties " << has_ties << ", T " << sampling.temperature
+                                          << ", top-k " << sampling.top_k << ", top-p " << sampling.top_p);
+          const Sorted want(logits, num_tokens, sampling);
+          for (int i = 0; i < 40; ++i) {
+            const double u = (i + 0.5) / 40;
+            ASSERT_EQ(logits.draw(num_tokens, sampling, u).token, want.draw(u)) << "at " << u;
+          }
+          EXPECT_EQ(logits.draw(num_tokens, sampling, 0).token, want.order.front());
+          EXPECT_NEAR(logits.draw(num_tokens, sampling, 0).kept_mass, std::min(0.0, std::log(want.mass / want.of_all)), 3e-6);
+        }
+      }
 }
 
 TEST(Sampler, LogprobIsThatOfTheFullVocabulary) {

@@ -110,8 +110,10 @@ struct FloatTable {
   int64_t panel_columns, panel_rows;
   void (*panel_product)(const PanelTile& tile);
   LogitStats (*logit_stats)(const float* logits, int64_t n, float inv_temperature);
-  /// First index whose running sum of exp((logit - max) / T) exceeds `threshold`; the last with any mass if none does.
-  int64_t (*pick)(const float* logits, int64_t n, float inv_temperature, float max, float threshold);
+  /// Sum of exp((logit - max) / T); each is fp32, their sum fp64.
+  double (*mass)(const float* logits, int64_t n, float inv_temperature, float max);
+  /// First index whose running sum of the same exceeds `threshold`; the last with any mass if none does. It never has none itself.
+  int64_t (*pick)(const float* logits, int64_t n, float inv_temperature, float max, double threshold);
   int64_t (*argmax)(const float* logits, int64_t n);  ///< lowest index among equals
   void (*adamw)(const AdamArgs& args, int64_t begin, int64_t end);
   double (*sum_of_squares)(const float* x, int64_t n);
