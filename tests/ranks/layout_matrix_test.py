@@ -19,8 +19,9 @@ TINY = {
     "train.micro_batch_tokens": 200, "schedule.routing_replay": "false",
 }
 SHAPE = {"num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2}
-MODELS = {"dense": (small_model.tiny_config, {}), "sparse": (small_model.moe_config, {"num_experts": 8}),
-          "latent": (small_model.mla_config, {"num_key_value_heads": 4})}
+UNEVEN = {"vocab_size": 29}  # no tp divides it; the tokenizer has 21
+MODELS = {"dense": (small_model.tiny_config, UNEVEN), "sparse": (small_model.moe_config, {"num_experts": 8}),
+          "latent": (small_model.mla_config, {"num_key_value_heads": 4, **UNEVEN})}
 # Of 2 and 3 layers, so without the deep layouts; at the rate of a real run. Their weights are large, and at the quickstart's rate
 # Adam alone, which divides by the size of a gradient, makes 1e-5 of their rounding in five steps.
 ORACLES = ("qwen2_tied", "qwen3_moe", "deepseek_v3")

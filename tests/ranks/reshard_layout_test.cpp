@@ -83,12 +83,18 @@ TEST(ReshardLayout, OfADenseModelGivesTheLoadedBits) {
   model::ModelConfig config = test::config_of("qwen2", 2);
   config.num_layers = 5;
   expect_of_all_pairs(config, kDense);
+  config.vocab_size = 61;  // tp2 and tp4 do not divide it
+  for (const bool tied : {true, false}) {
+    config.tied_embeddings = tied;
+    expect_of_all_pairs(config, kDense);
+  }
 }
 
 TEST(ReshardLayout, OfASparseModelGivesTheLoadedBits) {
   for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
     model::ModelConfig config = test::experts_config(family);
     config.moe.num_experts = 8, config.num_layers = 5;
+    if (family == std::string("deepseek_v3")) config.vocab_size = 61;
     if (config.moe.num_groups > 0) config.moe.num_groups = 4;
     std::vector<std::string> layouts = kDense;
     layouts.insert(layouts.end(), kSparse.begin(), kSparse.end());

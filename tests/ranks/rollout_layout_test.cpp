@@ -24,19 +24,19 @@ struct Answer {
   std::vector<int16_t> routes;
 };
 
-GroupRequest request_of(int64_t prompt) {
+GroupRequest request_of(int64_t prompt, double temperature) {
   GroupRequest r;
   r.group.id = data::GroupId{prompt};
   for (int64_t i = 0; i < 3 + 5 * prompt; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>((7 * prompt + 5 * i + 3) % 60 + 2));
   r.first_sample = prompt;
-  r.sampling.temperature = 0;
+  r.sampling.temperature = temperature;
   r.sampling.max_new_tokens = 4 + prompt * 3 % 17;
   r.record_routes = true;
   return r;
 }
 
 // Prompts go to replica 0, but for every third, so that replicas have different work and end at different steps.
-std::vector<Answer> generate(const model::Layout& layout, const model::ModelConfig& config) {
+std::vector<Answer> generate(const model::Layout& layout, const model::ModelConfig& config, double temperature = 0) {
   std::vector<Answer> answers(kPrompts);
   std::mutex mutex;
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
@@ -57,7 +57,7 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
     engine.switch_weights(model::make_parameters(table, values, at::Tensor()), data::PolicyVersion{0});
     GroupAssembly groups(engine);
     for (int64_t p = 0; p < kPrompts; ++p)
-      if ((p % 3 == 0 ? p / 3 % layout.dp : 0) == layout.dp_rank(world.rank())) groups.admit(request_of(p));
+      if ((p % 3 == 0 ? p / 3 % layout.dp : 0) == layout.dp_rank(world.rank())) groups.admit(request_of(p, temperature));
     while (engine.must_step()) engine.step();
     std::lock_guard lock(mutex);
     for (const data::Group& group : groups.finished()) {
@@ -70,22 +70,39 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
   return answers;
 }
 
+void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want, const std::string& layout) {
+  for (size_t p = 0; p < want.size(); ++p) {
+    const std::string name = join_text(layout, ", prompt ", p);
+    EXPECT_EQ(got[p].ids, want[p].ids) << name;
+    EXPECT_EQ(got[p].routes, want[p].routes) << name;
+    ASSERT_EQ(got[p].logprobs.size(), want[p].logprobs.size()) << name;
+    for (size_t t = 0; t < want[p].logprobs.size(); ++t) EXPECT_NEAR(got[p].logprobs[t], want[p].logprobs[t], 1e-5) << name;
+  }
+}
+
 TEST(RolloutLayout, DrawsTheTokensOfOneRankWhoeverHoldsTheExperts) {
   for (const char* family : {"qwen3_moe", "deepseek_v3"}) {
     const model::ModelConfig config = test::experts_config(family);
     const std::vector<Answer> want = generate({}, config);
     for (const char* text : {"tp2", "dp2", "dp2,ep2", "tp2,ep2", "dp4,ep4", "dp4,ep2", "dp2,tp2,ep4", "dp2,tp2,ep2", "dp2,tp2,ep2,etp2",
-                             "tp4,ep2,etp2", "dp3,ep3", "dp5,ep5"}) {
-      const std::vector<Answer> got = generate(model::parse_layout(text, "layout"), config);
-      for (size_t p = 0; p < want.size(); ++p) {
-        const std::string name = join_text(family, ", ", text, ", prompt ", p);
-        EXPECT_EQ(got[p].ids, want[p].ids) << name;
-        EXPECT_EQ(got[p].routes, want[p].routes) << name;
-        ASSERT_EQ(got[p].logprobs.size(), want[p].logprobs.size()) << name;
-        for (size_t t = 0; t < want[p].logprobs.size(); ++t) EXPECT_NEAR(got[p].logprobs[t], want[p].logprobs[t], 1e-5) << name;
-      }
-    }
+                             "tp4,ep2,etp2", "dp3,ep3", "dp5,ep5"})
+      expect_same(generate(model::parse_layout(text, "layout"), config), want, join_text(family, ", ", text));
   }
+}
+
+// Greedy, and drawn by the same random numbers.
+TEST(RolloutLayout, DrawsTheTokensOfOneRankWhereTpDoesNotDivideTheVocabulary) {
+  for (const bool tied : {true, false})
+    for (const double temperature : {0.0, 1.0}) {
+      model::ModelConfig config = test::config_of("qwen2", 2);
+      config.vocab_size = 67;
+      config.tied_embeddings = tied;
+      const std::vector<Answer> want = generate({}, config, temperature);
+      for (const char* text : {"tp2", "tp4", "dp2,tp2", "tp2,pp2"})
+        expect_same(generate(model::parse_layout(text, "layout"), config, temperature), want, join_text("67 ids, ", text));
+      config.num_heads = 6, config.num_kv_heads = 3;
+      expect_same(generate({1, 3}, config, temperature), generate({}, config, temperature), "67 ids, tp3");
+    }
 }
 
 // Forward and backward of experts over T tokens: what a rank with all of both has.

@@ -131,6 +131,20 @@ TEST(TrainerLayout, EveryLayoutTrainsAsOneRankDoes) {
     }
 }
 
+// 67 rows: 34 and 33, three times 17 and 16, or 23, 23 and 21.
+TEST(TrainerLayout, AVocabularyThatTpDoesNotDivideToo) {
+  for (const bool tied : {true, false}) {
+    model::ModelConfig config = test::config_of("qwen2", 2);
+    config.vocab_size = 67;
+    config.tied_embeddings = tied;
+    const Result want = train({1, 1}, config, 10);
+    for (const char* layout : {"tp2", "tp4", "dp2,tp2", "cp2,tp2", "tp2,pp2"})
+      expect_same(train(model::parse_layout(layout, ""), config, 10), want, join_text("67 ids, ", tied ? "tied, " : "", layout));
+    config.num_heads = 6, config.num_kv_heads = 3;
+    expect_same(train({1, 3}, config, 10), train({1, 1}, config, 10), join_text("67 ids, ", tied ? "tied, " : "", "tp3"));
+  }
+}
+
 // Deep models amplify rounding, the more so the larger their weights are.
 constexpr Extra kDeep{.deviation = 0.15};
 

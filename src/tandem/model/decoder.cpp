@@ -41,7 +41,7 @@ Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const Rank
   shape_ = {heads, local_kv_heads(config, tp_size()), config.head_dim};
   // A latent is one key and value for all heads; see latent_attention.
   if (config.mla.kv_rank > 0) shape_ = {heads, 1, config.mla.kv_rank + config.mla.rope_dim, latent_softmax_scale(config)};
-  first_row_ = config.vocab_size / tp_size() * place.layout.tp_rank(place.rank);
+  first_row_ = vocab_shard_rows(config, tp_size()) * place.layout.tp_rank(place.rank);
 }
 
 struct Decoder::Pass {

@@ -122,7 +122,7 @@ class Decoder {
   /// the last token of a sequence, a value model for each.
   at::Tensor scores(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
 
-  /// fp32 logits of this rank's vocabulary rows, [R, V/tp].
+  /// fp32 logits of this rank's vocabulary rows, [R, V]: of the last TP rank's fewer, if tp does not divide them (vocab_shard_rows).
   at::Tensor local_logits(const ModelParameters& parameters, const at::Tensor& hidden_RH) const;
 
   /// Experts a token is sent to, over all sparse layers in order; 0 for a dense model.

@@ -24,6 +24,8 @@ int Layout::*axis_of(const std::string& name) {
   return nullptr;
 }
 
+int64_t part_size(int64_t size, int64_t parts) { return (size + parts - 1) / parts; }
+
 void check_axes(const Layout& layout, const std::string& text, const std::string& where) {
   const auto nests = [](int a, int b) { return a % b == 0 || b % a == 0; };
   const int expert_ranks = layout.ep * layout.expert_tp(), tp = layout.tp;
@@ -134,7 +136,9 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
   bool has_dense = false;
   for (int64_t i = 0; i < c.num_layers; ++i) has_dense = has_dense || !c.is_sparse(i);
   if (has_dense) divides("tp", layout.tp, c.intermediate_size, "columns of the MLP");
-  divides("tp", layout.tp, c.vocab_size, "rows of the vocabulary");
+  if ((layout.tp - 1) * vocab_shard_rows(c, layout.tp) >= c.vocab_size)
+    throw UserError(where, join_text("tp", layout.tp, " leaves a rank without one of ", c.vocab_size, " rows of the vocabulary"),
+                    "a smaller tp");
   if (c.moe.num_experts > 0) {
     divides("etp", layout.expert_tp(), c.moe.intermediate_size, "columns of an expert");
     divides("tp", layout.tp, c.moe.num_shared_experts * c.moe.intermediate_size, "columns of the shared experts");
@@ -148,6 +152,8 @@ void check_layout(const Layout& layout, const ModelConfig& c, Use use, const std
   if (c.mla.kv_rank == 0 && c.num_kv_heads % layout.tp != 0 && layout.tp % c.num_kv_heads != 0)
     throw UserError(where, join_text("tp", layout.tp, " against ", c.num_kv_heads, " kv heads"), "one must divide the other");
 }
+
+int64_t vocab_shard_rows(const ModelConfig& config, int tp) { return part_size(config.vocab_size, tp); }
 
 int64_t local_kv_heads(const ModelConfig& config, int tp) { return std::max<int64_t>(1, config.num_kv_heads / tp); }
 
@@ -166,10 +172,11 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, const 
   const bool expert = parameter.expert >= 0;
   const int tp = expert ? layout.expert_tp() : layout.tp, tp_rank = expert ? layout.etp_rank(rank) : layout.tp_rank(rank);
   Box box = Box::whole(parameter.shape);
+  // What check_layout lets be cut unevenly, the vocabulary, has a shorter last part.
   const auto cut = [&](size_t dim, int64_t parts, int64_t index) {
-    const int64_t size = parameter.shape[dim] / parts;
+    const int64_t size = part_size(parameter.shape[dim], parts);
     box.begin[dim] = index * size;
-    box.end[dim] = (index + 1) * size;
+    box.end[dim] = std::min((index + 1) * size, parameter.shape[dim]);
   };
   switch (parameter.split) {
     case family::Split::kNone:

@@ -101,6 +101,8 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, const 
 std::vector<family::Parameter> flat_order(std::vector<family::Parameter> parameters);
 /// Every box that a rank of the layout holds, in that order; what is kept in fp32 as its words.
 std::vector<TensorSpec> boxes_of(const ModelConfig& config, const Layout& layout, int rank);
+/// Rows of the vocabulary that a TP rank holds. The last rank has what is left: at least one row, and fewer where tp does not divide them.
+int64_t vocab_shard_rows(const ModelConfig& config, int tp);
 /// kv heads that one TP rank holds, at least 1.
 int64_t local_kv_heads(const ModelConfig& config, int tp);
 

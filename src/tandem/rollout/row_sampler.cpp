@@ -20,7 +20,8 @@ std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, 
       const auto& [row, request, position] = draws[static_cast<size_t>(d)];
       for (int64_t s = 0; s < num_shards; ++s) parts[static_cast<size_t>(s)] = base + (s * num_rows + row) * shard;
       RandomStream random(request->seed, static_cast<uint64_t>(value(request->sample)), static_cast<uint64_t>(position));
-      drawn[static_cast<size_t>(d)] = draw(parts, shard, num_tokens, request->sampling, random.uniform());
+      const LogitRow logits{parts, shard, decoder.config().vocab_size, num_tokens};
+      drawn[static_cast<size_t>(d)] = draw(logits, request->sampling, random.uniform());
     }
   };
   if (logits_SRV.defined()) at::parallel_for(0, std::ssize(draws), 1, draw_some);

@@ -20,8 +20,8 @@ struct RowDraw {
   int64_t num_drawn = 0;   ///< tokens it has, which is its place in its random stream
 };
 
-/// S = TP ranks, R = rows, V = ids of one TP rank; `logits_SRV` is fp32, and undefined but on the last pipeline stage, which tells the
-/// others. Only ids below `num_tokens` are drawn.
+/// S = TP ranks, R = rows, V = ids of a TP rank, as StepOutput has them; `logits_SRV` is fp32, and undefined but on the last pipeline
+/// stage, which tells the others. Only ids below `num_tokens` are drawn.
 /// Blocking: collective over the pp group. Errors: as draw().
 std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, const at::Tensor& logits_SRV,
                              std::span<const RowDraw> draws);

@@ -2,6 +2,7 @@
 #include "tandem/rollout/runner.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -130,9 +131,11 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
 }
 
 at::Tensor Runner::gathered_logits(const at::Tensor& hidden_RH) const {
-  const at::Tensor local_RV = decoder_.local_logits(*parameters_, hidden_RH);
+  at::Tensor local_RV = decoder_.local_logits(*parameters_, hidden_RH);
   if (decoder_.tp_size() == 1) return local_RV.unsqueeze(0);
-  at::Tensor all_SRV = at::empty({decoder_.tp_size(), local_RV.size(0), local_RV.size(1)}, local_RV.options());
+  const int64_t width = model::vocab_shard_rows(decoder_.config(), decoder_.tp_size());
+  if (local_RV.size(1) < width) local_RV = at::constant_pad_nd(local_RV, {0, width - local_RV.size(1)});  // a gather has equal parts
+  at::Tensor all_SRV = at::empty({decoder_.tp_size(), local_RV.size(0), width}, local_RV.options());
   decoder_.tp()->all_gather(all_SRV, local_RV);
   return all_SRV;
 }

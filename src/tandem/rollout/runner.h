@@ -14,9 +14,10 @@
 
 namespace tandem::rollout {
 
-/// What a plan gave. S = TP ranks, R = rows of the plan, V = ids of one TP rank, T = its tokens, X = routes of a token.
+/// What a plan gave. S = TP ranks, R = rows of the plan, V = ids of a TP rank, T = its tokens, X = routes of a token.
 struct StepOutput {
-  at::Tensor logits_SRV;   ///< fp32; undefined without rows, and but on the last pipeline stage
+  /// fp32; undefined without rows, and but on the last pipeline stage. The last shard may end in columns that are no ids.
+  at::Tensor logits_SRV;
   at::Tensor routes_TX;    ///< int16, -1 where there is none; undefined if they were not asked for
 };
 

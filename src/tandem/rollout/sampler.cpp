@@ -21,31 +21,25 @@ using model::kernel::rows;
 constexpr int64_t kBlockIds = 4096;       // neighbours whose mass is summed together; a draw walks through one such block
 constexpr double kLeastWeight = 1.2e-38;  // of the largest; the exponential of the row kernels ends there, too
 
-struct Row {
-  std::span<const float* const> shards;
-  int64_t shard_size;
-  int64_t num_tokens;  // ids that may be drawn
-
-  float operator[](int64_t token) const { return shards[static_cast<size_t>(token / shard_size)][token % shard_size]; }
-  // body(logits, first, n): each shard's part of the ids below `end`, which are `first` and so on.
-  template <class Body>
-  void for_shards(int64_t end, const Body& body) const {
-    for (size_t s = 0; s < shards.size(); ++s) {
-      const int64_t first = static_cast<int64_t>(s) * shard_size, n = std::min(end - first, shard_size);
-      if (n > 0) body(shards[s], first, n);
-    }
+// body(logits, first, n): each shard's part of the ids below `end`, which are `first` and so on.
+template <class Body>
+void for_shards(const LogitRow& row, int64_t end, const Body& body) {
+  for (size_t s = 0; s < row.shards.size(); ++s) {
+    const int64_t first = static_cast<int64_t>(s) * row.shard_size, n = std::min(end - first, row.shard_size);
+    if (n > 0) body(row.shards[s], first, n);
   }
-};
+}
 
-LogSoftmax softmax_of(const Row& row, int64_t end, float inv_temperature) {
+LogSoftmax softmax_of(const LogitRow& row, int64_t end, float inv_temperature) {
   std::vector<LogitStats> stats;
-  row.for_shards(end, [&](const float* logits, int64_t, int64_t n) { stats.push_back(rows().fp.logit_stats(logits, n, inv_temperature)); });
+  const auto add = [&](const float* logits, int64_t, int64_t n) { stats.push_back(rows().fp.logit_stats(logits, n, inv_temperature)); };
+  for_shards(row, end, add);
   return model::kernel::combine(stats, inv_temperature);
 }
 
-int32_t greedy(const Row& row) {
+int32_t greedy(const LogitRow& row) {
   int64_t best = 0;
-  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+  for_shards(row, row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
     const int64_t token = first + rows().fp.argmax(logits, n);
     if (row[token] > row[best]) best = token;
   });
@@ -53,7 +47,7 @@ int32_t greedy(const Row& row) {
 }
 
 // `allowed` is that of the tokens which may be drawn.
-int32_t plain(const Row& row, const LogSoftmax& allowed, double uniform) {
+int32_t plain(const LogitRow& row, const LogSoftmax& allowed, double uniform) {
   struct Block {
     const float* logits;
     int64_t first, size;
@@ -61,7 +55,7 @@ int32_t plain(const Row& row, const LogSoftmax& allowed, double uniform) {
   };
   std::vector<Block> blocks;
   double total = 0;
-  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+  for_shards(row, row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i += kBlockIds) {
       const int64_t size = std::min(kBlockIds, n - i);
       total += rows().fp.mass(logits + i, size, allowed.inv_temperature, allowed.max);
@@ -85,14 +79,14 @@ struct Candidate {
 bool better(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.token < b.token; }
 
 // The `most` best tokens with logits above `bound`, in no order.
-std::vector<Candidate> best_tokens(const Row& row, float bound, size_t most) {
+std::vector<Candidate> best_tokens(const LogitRow& row, float bound, size_t most) {
   std::vector<Candidate> found;
   const auto drop_worst = [&] {
     std::nth_element(found.begin(), found.begin() + static_cast<int64_t>(most) - 1, found.end(), better);
     found.resize(most);
     bound = found.back().logit;  // an id that comes later must be above it
   };
-  row.for_shards(row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
+  for_shards(row, row.num_tokens, [&](const float* logits, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       if (!(logits[i] > bound)) continue;
       found.push_back({logits[i], static_cast<int32_t>(first + i)});
@@ -121,15 +115,15 @@ size_t num_needed(std::span<Candidate> all, const Reached& reached) {
   return end;
 }
 
-double mass_of(const Row& row, float inv_temperature, float max) {
+double mass_of(const LogitRow& row, float inv_temperature, float max) {
   double total = 0;
   const auto add = [&](const float* logits, int64_t, int64_t n) { total += rows().fp.mass(logits, n, inv_temperature, max); };
-  row.for_shards(row.num_tokens, add);
+  for_shards(row, row.num_tokens, add);
   return total;
 }
 
 // With top-k, top-p or both; `top` is the largest logit that may be drawn.
-Drawn filtered(const Row& row, const Sampling& sampling, double uniform, const LogSoftmax& softmax, float top) {
+Drawn filtered(const LogitRow& row, const Sampling& sampling, double uniform, const LogSoftmax& softmax, float top) {
   const float inv_temperature = softmax.inv_temperature;
   const bool takes_k = sampling.top_k > 0;
   double total = takes_k ? 0 : mass_of(row, inv_temperature, top);
@@ -152,14 +146,14 @@ Drawn filtered(const Row& row, const Sampling& sampling, double uniform, const L
 
 }  // namespace
 
-Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num_tokens, const Sampling& sampling, double uniform) {
-  const Row row{shards, shard_size, num_tokens};
-  const int64_t vocabulary = shard_size * static_cast<int64_t>(shards.size());
-  TANDEM_CHECK(num_tokens > 0 && num_tokens <= vocabulary, num_tokens, " of ", vocabulary, " tokens");
-  const bool is_greedy = sampling.temperature == 0, takes_all = num_tokens == vocabulary;
+Drawn draw(const LogitRow& row, const Sampling& sampling, double uniform) {
+  const int64_t room = row.shard_size * std::ssize(row.shards);
+  TANDEM_CHECK(row.num_tokens > 0 && row.num_tokens <= row.vocab_size && row.vocab_size <= room, row.num_tokens, " of ", row.vocab_size,
+               " tokens in shards of ", room);
+  const bool is_greedy = sampling.temperature == 0, takes_all = row.num_tokens == row.vocab_size;
   const float inv_temperature = is_greedy ? 1.0f : static_cast<float>(1.0 / sampling.temperature);
-  const LogSoftmax softmax = softmax_of(row, vocabulary, inv_temperature);
-  const LogSoftmax allowed = takes_all ? softmax : softmax_of(row, num_tokens, inv_temperature);
+  const LogSoftmax softmax = softmax_of(row, row.vocab_size, inv_temperature);
+  const LogSoftmax allowed = takes_all ? softmax : softmax_of(row, row.num_tokens, inv_temperature);
   if (const float sum = softmax.max + softmax.log_sum; !std::isfinite(sum + allowed.max))
     throw UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", sum),
                     "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint");

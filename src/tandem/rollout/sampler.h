@@ -19,10 +19,17 @@ struct Drawn {
   float kept_mass;   ///< log of the probability that top-k, top-p and `num_tokens` kept; 0 when everything was kept
 };
 
-/// `shards` are the equal parts of the vocabulary that TP ranks hold, in order, each `shard_size` long; only the first
-/// `num_tokens` ids may be drawn (the rows above are padding). `uniform` lies in [0, 1), with 53 bits. It walks through the ids in order,
-/// or with top-k and top-p from the best one on, to where their mass exceeds that share of the whole. Masses add up in fp64, so how the
-/// vocabulary is cut does not matter.
-Drawn draw(std::span<const float* const> shards, int64_t shard_size, int64_t num_tokens, const Sampling& sampling, double uniform);
+struct LogitRow {
+  std::span<const float* const> shards;  ///< what TP ranks hold of the vocabulary, in order
+  int64_t shard_size;                    ///< ids of a shard; the last has what is left, and nobody reads behind it
+  int64_t vocab_size;                    ///< ids of the model
+  int64_t num_tokens;                    ///< only the first ones may be drawn: the model's rows above are padding
+
+  float operator[](int64_t token) const { return shards[static_cast<size_t>(token / shard_size)][token % shard_size]; }
+};
+
+/// `uniform` lies in [0, 1), with 53 bits. It walks through the ids in order, or with top-k and top-p from the best one on, to where their
+/// mass exceeds that share of the whole. Masses add up in fp64, so how the vocabulary is cut does not matter.
+Drawn draw(const LogitRow& row, const Sampling& sampling, double uniform);
 
 }  // namespace tandem::rollout

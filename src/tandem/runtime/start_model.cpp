@@ -19,7 +19,7 @@ void write_random_model(const std::string& dir, const config::ModelOptions& o, i
   const text::Tokenizer tokenizer = text::Tokenizer::load(tokenizer_dir);
   model::ModelConfig c;
   c.family = "qwen2";
-  c.vocab_size = (tokenizer.vocab_size() + 31) / 32 * 32;  // divisible by any TP degree in use
+  c.vocab_size = (tokenizer.vocab_size() + 31) / 32 * 32;  // as kernels like it
   c.hidden_size = o.init_hidden;
   c.intermediate_size = o.init_intermediate;
   c.num_layers = o.init_layers;

@@ -67,9 +67,35 @@ TEST(Layout, ADegreeThatCannotCutTheModelIsAUserError) {
   EXPECT_THROW(check_layout({1, 3}, config_of(4, 2), Use::kTraining, "here"), UserError);
   EXPECT_THROW(check_layout({1, 8}, config_of(4, 2), Use::kTraining, "here"), UserError);
   EXPECT_THROW(check_layout({1, 4}, config_of(12, 3), Use::kTraining, "here"), UserError);
-  ModelConfig odd = config_of(4, 2);
-  odd.vocab_size = 63;
-  EXPECT_THROW(check_layout({1, 2}, odd, Use::kTraining, "here"), UserError);
+}
+
+TEST(Layout, TheLastRankHoldsWhatIsLeftOfTheVocabulary) {
+  struct Case {
+    int64_t vocab_size;
+    std::vector<int64_t> rows;  // by rank
+  };
+  for (const auto& [vocab_size, rows] :
+       {Case{63, {32, 31}}, Case{65, {17, 17, 17, 14}}, Case{67, {23, 23, 21}}, Case{64, {16, 16, 16, 16}}}) {
+    const int tp = static_cast<int>(rows.size());
+    ModelConfig config = config_of(tp == 3 ? 6 : 4, tp == 3 ? 3 : 2);
+    config.vocab_size = vocab_size;
+    config.tied_embeddings = false;
+    EXPECT_NO_THROW(check_layout({1, tp}, config, Use::kTraining, "here"));
+    int64_t first = 0;
+    for (int rank = 0; rank < tp; ++rank) {
+      for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+        const ParameterTable table = parameter_table(config, {1, tp}, rank);
+        EXPECT_EQ(entry(table, name).box.begin[0], first) << name;
+        EXPECT_EQ(entry(table, name).box.extent(0), rows[static_cast<size_t>(rank)]) << name;
+      }
+      EXPECT_EQ(first, rank * vocab_shard_rows(config, tp));
+      first += rows[static_cast<size_t>(rank)];
+    }
+  }
+  ModelConfig small = config_of(4, 2);
+  small.vocab_size = 9;  // 3, 3, 3 and nothing
+  EXPECT_THROW(check_layout({1, 4}, small, Use::kTraining, "here"), UserError);
+  EXPECT_NO_THROW(check_layout({1, 2}, small, Use::kTraining, "here"));
 }
 
 TEST(Layout, FewerKvHeadsThanRanksAreReplicatedInGroups) {
@@ -94,7 +120,8 @@ TEST(Layout, FewerKvHeadsThanRanksAreReplicatedInGroups) {
 TEST(Layout, BoxesOfAllRanksCoverEachParameterAsOftenAsItIsReplicated) {
   for (int64_t kv_heads : {1, 2, 4})
     for (int tp : {1, 2, 4}) {
-      const ModelConfig config = config_of(4, kv_heads);
+      ModelConfig config = config_of(4, kv_heads);
+      config.vocab_size = 61;
       std::map<std::string, at::Tensor> covered;
       std::map<std::string, int> replicas;
       for (int rank = 0; rank < tp; ++rank)
@@ -133,7 +160,8 @@ TEST(ParameterTable, FusedTensorsLieSideBySideAndEverythingStartsOnALine) {
 }
 
 TEST(ParameterTable, RandomValuesDoNotDependOnTheLayout) {
-  const ModelConfig config = config_of(4, 2);
+  ModelConfig config = config_of(4, 2);
+  config.vocab_size = 61;
   const ParameterTable whole = parameter_table(config, {}, 0);
   at::Tensor all = at::zeros({whole.num_elements}, at::kFloat);
   initialize_parameters(whole, all, 5, 0.1);

@@ -179,6 +179,7 @@ TEST_F(OptimizerFilesTest, AnyLayoutReadsWhatAnyOtherWrote) {
   for (const char* family : {"qwen2", "qwen3_moe", "deepseek_v3"}) {
     model::ModelConfig config = family == std::string("qwen2") ? test::tiny_config() : test::experts_config(family);
     config.num_layers = 4;
+    config.vocab_size = 61;  // tp cuts it unevenly
     const auto& layouts = config.moe.num_experts > 0 ? experts : dense;
     for (const std::string& from : layouts) {
       const std::string dir = folder_ / (std::string(family) + from);

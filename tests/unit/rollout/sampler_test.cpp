@@ -21,11 +21,11 @@ struct Logits {
     RandomStream random(seed, 0);
     for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(random.normal() * spread));
   }
-  int64_t shard_size() const { return static_cast<int64_t>(values.size()) / num_shards; }
+  int64_t shard_size() const { return (std::ssize(values) + num_shards - 1) / num_shards; }
   Drawn draw(int64_t num_tokens, const Sampling& sampling, double uniform) const {
     std::vector<const float*> shards;
     for (int64_t s = 0; s < num_shards; ++s) shards.push_back(values.data() + s * shard_size());
-    return rollout::draw(shards, shard_size(), num_tokens, sampling, uniform);
+    return rollout::draw({shards, shard_size(), std::ssize(values), num_tokens}, sampling, uniform);
   }
   std::vector<double> softmax(double temperature) const {
     const double top = *std::max_element(values.begin(), values.end());
@@ -157,13 +157,14 @@ TEST(Sampler, ARowWithoutATokenThatMayBeDrawnIsAUserError) {
 }
 
 TEST(Sampler, ALargeVocabularyInShardsDrawsWhatTheWholeDraws) {
-  Logits whole(kLarge, 25, 0.3), parts(kLarge, 25, 0.3);
-  parts.num_shards = 3;
+  Logits whole(kLarge + 1, 25, 0.3), parts(kLarge + 1, 25, 0.3);
+  parts.num_shards = 4;  // the last one is shorter
   RandomStream random(5, 5);
   for (const Sampling& sampling : {Sampling{}, Sampling{.temperature = 0.7, .top_p = 0.9}, Sampling{.top_k = 1000}})
     for (int i = 0; i < 100; ++i) {
       const double u = random.uniform();
-      EXPECT_EQ(whole.draw(kLarge - 7, sampling, u).token, parts.draw(kLarge - 7, sampling, u).token);
+      for (int64_t num_tokens : {kLarge - 7, kLarge + 1})
+        EXPECT_EQ(whole.draw(num_tokens, sampling, u).token, parts.draw(num_tokens, sampling, u).token);
     }
 }
 
