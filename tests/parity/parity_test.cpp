@@ -115,6 +115,7 @@ std::vector<train::Row> rows_of(const Rolled& rolled) {
       row.prompt = group.prompt.ids;
       row.response = s.ids;
       row.behavior = s.logprobs;
+      row.advantages.assign(row.response.size(), 1);
       row.fresh = true;
       rows.push_back(row);
     }
