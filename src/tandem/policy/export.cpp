@@ -17,11 +17,11 @@ namespace tandem::policy {
 
 namespace fs = std::filesystem;
 
-// The actor's tensors as files ask for them, one after the other, on every rank in the same order.
+// The tensors of a role as files ask for them, one after the other, on every rank in the same order.
 struct Exporter::Stream {
   const Ranks& ranks;
-  Actor& actor;
-  Actor::Staging staging;
+  TrainedRole& role;
+  TrainedRole::Staging staging;
 
   // `write` runs on rank 0 and asks for each of `order` once. Where it fails, the rest is gathered all the same, as the other ranks
   // are in the middle of it, and then all fail alike.
@@ -30,7 +30,7 @@ struct Exporter::Stream {
     const auto values = [&](const std::string& name) {
       TANDEM_CHECK(order[next] == name, name, " is asked for where ", order[next], " is due");
       ++next;
-      return actor.gather(name, staging);
+      return role.gather(name, staging);
     };
     std::exception_ptr fault;
     try {
@@ -38,7 +38,7 @@ struct Exporter::Stream {
     } catch (...) {
       fault = std::current_exception();
     }
-    for (; next < order.size(); ++next) actor.gather(order[next], staging);
+    for (; next < order.size(); ++next) role.gather(order[next], staging);
     comm::run_alike(ranks.world, [&] {
       if (fault) std::rethrow_exception(fault);
     });
@@ -59,16 +59,16 @@ Exporter::Exporter(const config::RunConfig& config, const Ranks& ranks, std::str
 
 void Exporter::write_model(const std::string& dir, const Stream& stream) const {
   const checkpoint::ExportOptions options{*parse_bytes(config_.checkpoint.max_shard_size), files_};
-  const std::vector<checkpoint::TensorInfo> tensors = stream.actor.tensors();
+  const std::vector<checkpoint::TensorInfo> tensors = stream.role.tensors();
   std::vector<std::string> order;
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
-  const nlohmann::json config = model::to_json(stream.actor.config(), config_.model.dtype.c_str());
+  const nlohmann::json config = model::to_json(stream.role.config(), config_.model.dtype.c_str());
   stream.run(order, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
 }
 
 void Exporter::write_adapter(const std::string& dir, const Stream& stream) const {
-  const model::LoraOptions& lora = *stream.actor.lora();
+  const model::LoraOptions& lora = *stream.role.lora();
   const nlohmann::json config = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
@@ -79,8 +79,8 @@ void Exporter::write_adapter(const std::string& dir, const Stream& stream) const
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
-      {"target_modules", model::lora_targets(stream.actor.config(), lora, "model.lora_targets")}};
-  std::vector<checkpoint::TensorInfo> tensors = stream.actor.adapters();
+      {"target_modules", model::lora_targets(stream.role.config(), lora, "model.lora_targets")}};
+  std::vector<checkpoint::TensorInfo> tensors = stream.role.adapters();
   checkpoint::sort_for_file(tensors);
   std::vector<std::string> order;
   for (const checkpoint::TensorInfo& t : tensors) order.push_back(t.name);
@@ -95,9 +95,9 @@ void Exporter::write_adapter(const std::string& dir, const Stream& stream) const
   });
 }
 
-void Exporter::write(const std::string& dir, Actor& actor) const {
-  const Stream stream{ranks_, actor, actor.stage()};
-  if (actor.lora()) write_adapter(dir + "/adapter", stream);
+void Exporter::write(const std::string& dir, TrainedRole& role) const {
+  const Stream stream{ranks_, role, role.stage()};
+  if (role.lora()) write_adapter(dir + "/adapter", stream);
   write_model(dir + "/hf", stream);
 }
 

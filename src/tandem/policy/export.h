@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The actor in the formats of others: a Hugging Face directory, and with LoRA a PEFT adapter.
+// A trained role in the formats of others: a Hugging Face directory, and with LoRA a PEFT adapter.
 
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "tandem/policy/actor.h"
+#include "tandem/policy/trained_role.h"
 
 namespace tandem::policy {
 
@@ -22,7 +22,7 @@ class Exporter {
   /// Rank 0 writes `dir`/hf, tensor by tensor, its weights last. With LoRA it first writes `dir`/adapter, which PEFT loads on top of the
   /// start, and merges the adapters into `dir`/hf. Collective. Errors: PeerError, on all ranks alike, naming the path, or a rank that has
   /// no memory for it.
-  void write(const std::string& dir, Actor& actor) const;
+  void write(const std::string& dir, TrainedRole& role) const;
 
   /// Without links.
   const std::string& model_dir() const { return model_dir_; }

@@ -58,7 +58,7 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   check_contexts();
   if (config_.schedule.routing_replay && actor_.route_width() == 0)
     throw UserError("schedule.routing_replay", "is on, and " + start.model_dir + " has no experts", "false for a dense model");
-  ledger_.files().load_start(actor_);
+  ledger_.files().load_start(actor_.trained());
   actor_.register_with(residency_);
   if (schedule_.has(planner::StageKind::kReference) && !config::start_is_reference(config_) && parts.ranks.trains()) load_reference();
   if (config::scores_in_stage(config_) && parts.ranks.trains()) load_reward_model();
@@ -137,8 +137,8 @@ void RlRun::restore_or_start() {
   enter(schedule_.stage(planner::StageKind::kUpdate));
   RunState& state = ledger_.state();
   if (request_.resume) {
-    const bool needs_start = actor_.lora() || (reference_ && config_.model.ref_model_load_path.empty());
-    const bool found = ledger_.resume(actor_, needs_start);
+    const bool needs_start = actor_.trained().lora() || (reference_ && config_.model.ref_model_load_path.empty());
+    const bool found = ledger_.resume(trained_, needs_start);
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {})});
     if (parts_.ranks.is_first())
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
@@ -262,7 +262,7 @@ void RlRun::save() {
   SourceState source = source_->state();
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
-  ledger_.save(actor_);
+  ledger_.save(trained_);
   state.queue.clear();
   parts_.recorder.add("time/checkpoint_s", now_s() - begin);
 }

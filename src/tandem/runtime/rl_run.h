@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/comm/start_skew.h"
@@ -70,6 +71,7 @@ class RlRun {
   std::optional<serve::PromptStream> eval_prompts_;
   algo::Algorithm algorithm_;
   policy::Actor actor_;
+  std::vector<policy::TrainedRole*> trained_{&actor_.trained()};
   Ledger ledger_;
   std::unique_ptr<model::ModelOnRank> reference_;         // null: the loss needs none, or takes the start under its adapters
   std::unique_ptr<policy::StagedReward> staged_reward_;   // where the schedule has a stage for it, on ranks that train

@@ -23,7 +23,7 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
   if (parts.config.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
   if (parts.config.data.answer_column == data::kNoAnswer)
     throw UserError("data.answer_column", "is none, and supervised steps train on answers", "the field that holds them");
-  ledger_.files().load_start(actor_);
+  ledger_.files().load_start(actor_.trained());
 }
 
 void SupervisedRun::step() {
@@ -44,7 +44,7 @@ void SupervisedRun::step() {
   }
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
-  record(actor_.trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, o.steps)), begin);
+  record(actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, o.steps)), begin);
 }
 
 void SupervisedRun::record(const train::StepReport& report, double begin_s) {
@@ -73,7 +73,7 @@ bool SupervisedRun::reached_accuracy() {
   const int64_t step = ledger_.state().step;
   if (o.stop_at_accuracy == 0 || step % o.accuracy_every_steps != 0) return false;
   const policy::Ranks& ranks = parts_.ranks;
-  Evaluation evaluation{&actor_.train_model(), ranks.train_layout, ranks.train_rank()};
+  Evaluation evaluation{&actor_.trained().model(), ranks.train_layout, ranks.train_rank()};
   for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
     evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
   evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
@@ -90,20 +90,20 @@ RunSummary SupervisedRun::run() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
   ledger_.start_clock();
-  if (request_.resume) ledger_.resume(actor_, actor_.lora() != nullptr);
+  if (request_.resume) ledger_.resume(trained_, actor_.trained().lora() != nullptr);
   ledger_.open();
   bool reached = state.step > 0 && reached_accuracy();
   while (state.step < config.supervised.steps && !reached) {
     if (parts_.ranks.stop_agreed(request_.stop)) {
-      if (!ledger_.is_saved()) ledger_.save(actor_);
+      if (!ledger_.is_saved()) ledger_.save(trained_);
       throw Interrupted(join_text("stopped after supervised step ", state.step, "; --resume continues"));
     }
     step();
     reached = reached_accuracy();
     const int64_t every = config.checkpoint.every_steps;
-    if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(actor_);
+    if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(trained_);
   }
-  ledger_.files().exporter().write(config.run.dir, actor_);
+  ledger_.files().exporter().write(config.run.dir, actor_.trained());
   parts_.ranks.world.barrier();
   return ledger_.summary();
 }

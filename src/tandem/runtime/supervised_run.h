@@ -2,6 +2,9 @@
 #pragma once
 // Supervised steps on prompts and their answers: `tandem sft`, and the warm start before RL. All ranks train.
 
+#include <array>
+
+#include "tandem/policy/actor.h"
 #include "tandem/runtime/folder/ledger.h"
 #include "tandem/runtime/run.h"
 #include "tandem/serve/prompt_stream.h"
@@ -30,6 +33,7 @@ class SupervisedRun {
   std::unique_ptr<reward::Rule> reward_;
   serve::PromptStream prompts_;
   policy::Actor actor_;
+  const std::array<policy::TrainedRole*, 1> trained_{&actor_.trained()};
   Ledger ledger_;
 };
 

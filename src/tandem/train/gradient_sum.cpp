@@ -34,19 +34,19 @@ Ranks Ranks::in(comm::Mesh& mesh, const model::ModelConfig& config) {
           config.has_tied_head() ? mesh.pipeline_ends() : nullptr};
 }
 
-GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena& arena, monitor::Recorder* recorder)
+GradientSum::GradientSum(GradientBuckets work, const Ranks& ranks, const device::Home& staging, monitor::Recorder* recorder)
     : work_(std::move(work)),
       recorder_(recorder),
       groups_{own(ranks.data, "data gradients"), own(ranks.expert_data, "expert gradients"), own(ranks.tp, "tp gradients"),
               own(ranks.tied, "tied gradients")},
       pending_(work_.buckets.size()),
       next_(work_.buckets.size()) {
-  if (groups_.tp) find_partials(arena);
+  if (groups_.tp) find_partials(staging);
   if (groups_.data || groups_.expert_data || groups_.tp || groups_.tied) thread_ = std::thread([this] { run(); });
 }
 
 // What several TP ranks hold they use on different heads, columns or tokens: it gets the sum of their gradients.
-void GradientSum::find_partials(device::Arena& arena) {
+void GradientSum::find_partials(const device::Home& staging) {
   int64_t most = 0;
   for (const model::LayerRanges& layer : work_.table.layers) {
     std::vector<Partial>& partials = partials_.emplace_back();
@@ -60,7 +60,7 @@ void GradientSum::find_partials(device::Arena& arena) {
     most = std::max(most, at);
   }
   if (most == 0) return;
-  staging_ = std::make_unique<device::Swappable>(device::Home{arena, "gradients", nullptr, device::Keep::kNothing}, most, at::kFloat);
+  staging_ = std::make_unique<device::Swappable>(staging, most, at::kFloat);
 }
 
 void GradientSum::release_memory() {

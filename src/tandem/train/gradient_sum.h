@@ -52,8 +52,8 @@ struct GradientBuckets {
 /// Numerics   the sum over TP ranks, then over the two stages of a tied embedding, then over data ranks; each in rank order.
 class GradientSum {
  public:
-  /// Collective over all groups. `recorder` may be null; it gets a span for each bucket.
-  GradientSum(GradientBuckets work, const Ranks& ranks, device::Arena& arena, monitor::Recorder* recorder);
+  /// Collective over all groups. `staging` is where it has memory of its own. `recorder` may be null; it gets a span for each bucket.
+  GradientSum(GradientBuckets work, const Ranks& ranks, const device::Home& staging, monitor::Recorder* recorder);
   ~GradientSum();
   GradientSum(const GradientSum&) = delete;
   GradientSum& operator=(const GradientSum&) = delete;
@@ -82,7 +82,7 @@ class GradientSum {
     int64_t at, size;
     bool by_heads;  // TP ranks hold different boxes: each adds its part to a place for the whole
   };
-  void find_partials(device::Arena& arena);
+  void find_partials(const device::Home& staging);
   void run();
   void sum(size_t bucket);
   void sum_over_tp(const std::vector<Partial>& partials);

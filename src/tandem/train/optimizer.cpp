@@ -26,6 +26,8 @@ std::vector<int64_t> elements_of_largest(const model::ParameterTable& table, com
   return elements;
 }
 
+device::Owner gradients_owner(const OptimizerSetup& setup) { return setup.state.owner_prefix + "gradients"; }
+
 }  // namespace
 
 Optimizer::Optimizer(const OptimizerSetup& s)
@@ -33,7 +35,7 @@ Optimizer::Optimizer(const OptimizerSetup& s)
       buckets_(buckets_of(s.state.table, elements_of_largest(s.state.table, *s.ranks.world),
                           s.bucket_bytes / static_cast<int64_t>(sizeof(float)))),
       slices_(slices_of(buckets_, share_of(s.ranks.data), share_of(s.ranks.expert_data))),
-      sum_(gradient_buckets(), s.ranks, s.state.arena, s.recorder),
+      sum_(gradient_buckets(), s.ranks, {s.state.arena, gradients_owner(s), nullptr, device::Keep::kNothing}, s.recorder),
       state_(s.state, slices_) {
   find_stretches();
 }
@@ -47,7 +49,7 @@ GradientBuckets Optimizer::gradient_buckets() {
   for (const Slice& s : slices_) room += is_summed(s) ? s.size : 0;
   at::Tensor sums;
   if (room > 0) {
-    sums_ = std::make_unique<device::Swappable>(device::Home{setup_.state.arena, "gradients", nullptr, device::Keep::kNothing},
+    sums_ = std::make_unique<device::Swappable>(device::Home{setup_.state.arena, gradients_owner(setup_), nullptr, device::Keep::kNothing},
                                                 room, at::kFloat);
     sums = sums_->tensor();
   }

@@ -25,12 +25,12 @@ OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slice
   for (const Slice& slice : slices_) size_ += slice.size;
   TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
   const auto state = [&](const char* owner) {
-    return std::make_unique<device::Swappable>(device::Home{s.swap ? *s.host : s.arena, owner, s.host}, size_, at::kFloat);
+    return std::make_unique<device::Swappable>(device::Home{s.swap ? *s.host : s.arena, s.owner_prefix + owner, s.host}, size_, at::kFloat);
   };
   m_ = state("optimizer");
   v_ = state("optimizer");
   if (has_half()) master_ = state("master_weights");
-  if (s.swap) chunk_ = s.arena.allocate("optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
+  if (s.swap) chunk_ = s.arena.allocate(s.owner_prefix + "optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
 }
 
 void OptimizerState::adopt_values() {

@@ -150,11 +150,12 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
       setup_(setup),
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
-      grads_({setup.arena, "gradients", nullptr, device::Keep::kNothing}, (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
+      grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing}, (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
       parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .values = lora_ ? lora_->values() : setup.values,
                             .arena = setup.arena,
+                            .owner_prefix = setup.owner_prefix,
                             .host = setup.host,
                             .swap = options.swap_optimizer,
                             .home = lora_ ? nullptr : setup.home},
@@ -162,7 +163,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
                   .ranks = setup.ranks,
                   .recorder = setup.recorder,
                   .bucket_bytes = options.gradient_bucket_mib << 20}) {
-  check_options(options, setup.table.config, setup.lora, "train");
+  check_options(options, setup.table.config, setup.lora, setup.section);
 }
 
 void Trainer::start() {
@@ -287,7 +288,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   sum_up(world, speaks, step.totals);
   if (const double total = step.totals.sums.loss; !std::isfinite(total)) {
     optimizer_.give_up_step();
-    throw UserError("train", join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", total),
+    throw UserError(setup_.section, join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", total),
                     "finite rewards and a lower learning rate; the last checkpoint holds the state before");
   }
   if (step.totals.counts.tokens > 0) {

@@ -77,6 +77,8 @@ struct TrainerSetup {
   at::Tensor values;                ///< flat, compute dtype
   Ranks ranks;
   device::Arena& arena;
+  std::string owner_prefix;         ///< before the names of what it holds in the arena
+  std::string section = "train";    ///< of its options, as errors name it
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
   device::Arena* host = nullptr;    ///< for Options::swap_optimizer, and for an optimizer that leaves the device

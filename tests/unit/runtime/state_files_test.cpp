@@ -27,13 +27,14 @@ constexpr double kRankDeadline_s = 20;
 struct Rank {
   policy::Rank rank;
   policy::Actor actor;
+  const std::array<policy::TrainedRole*, 1> roles{&actor.trained()};
   StateFiles files;
 
   Rank(const config::RunConfig& config, comm::Group& world, const std::string& run_dir, const std::string& model_dir)
       : rank(config, config::layouts_of(config, world.size()), world),
         actor(rank.parts, model::read_config(model_dir), config.train),
         files(rank.parts, run_dir, model_dir) {
-    files.load_start(actor);
+    files.load_start(actor.trained());
   }
 };
 
@@ -53,11 +54,11 @@ class StateFilesTest : public ::testing::Test {
   std::string run_dir() const { return folder_ / "run"; }
   void save(const std::string& model_dir, const RunState& state) {
     Rank rank(config_, *alone_, run_dir(), model_dir);
-    rank.files.save(state, rank.actor);
+    rank.files.save(state, rank.roles);
   }
   RunState load(const std::string& model_dir, bool needs_start = true) {
     Rank rank(config_, *alone_, run_dir(), model_dir);
-    return rank.files.load(rank.actor, needs_start).value();
+    return rank.files.load(rank.roles, needs_start).value();
   }
 
   const test::TemporaryFolder folder_{"state_files"};
@@ -141,10 +142,10 @@ TEST_F(StateFilesTest, TheStartOfTwoRanksIsThatOfBoth) {
   std::string errors[2];
   comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank rank(config_, world, run_dir(), first);
-    rank.files.save(at_step(1), rank.actor);
-    EXPECT_EQ(rank.files.load(rank.actor, true)->step, 1);
+    rank.files.save(at_step(1), rank.roles);
+    EXPECT_EQ(rank.files.load(rank.roles, true)->step, 1);
     Rank stranger(config_, world, run_dir(), other);
-    errors[world.rank()] = error_of([&] { stranger.files.load(stranger.actor, true); });
+    errors[world.rank()] = error_of([&] { stranger.files.load(stranger.roles, true); });
   });
   EXPECT_NE(errors[0].find(other + " has others"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[0], errors[1]);
@@ -199,10 +200,10 @@ TEST_F(StateFilesTest, RankZeroChoosesTheCheckpoint) {
   std::optional<RunState> found[2];
   comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank writer(config_, world, run_dir(), first);
-    writer.files.save(at_step(4), writer.actor);
+    writer.files.save(at_step(4), writer.roles);
     // To rank 1 the folder looks empty, as a slow network file system may show it.
     Rank reader(config_, world, world.rank() == 0 ? run_dir() : folder_ / "elsewhere", first);
-    found[world.rank()] = reader.files.load(reader.actor, true);
+    found[world.rank()] = reader.files.load(reader.roles, true);
   });
   for (const auto& state : found) {
     ASSERT_TRUE(state);
@@ -220,7 +221,7 @@ TEST_F(StateFilesTest, AnExportIsMadeOfWhatStoodThereAtTheStart) {
   fs::remove(first + "/tokenizer.json");
   fs::remove(own);
   fs::remove(link);
-  rank.files.exporter().write(folder_ / "out", rank.actor);
+  rank.files.exporter().write(folder_ / "out", rank.actor.trained());
   EXPECT_EQ(read_file(folder_ / "out/hf/tokenizer.json"), tokenizer);
   EXPECT_EQ(read_file(folder_ / "out/hf/chat_template.jinja"), "{{ messages }}");
   EXPECT_EQ(read_json_object(folder_ / "out/adapter/adapter_config.json")["base_model_name_or_path"], fs::canonical(first).string());
@@ -239,12 +240,12 @@ TEST_F(StateFilesTest, AnExportHasItsWeightsLast) {
   Rank rank(config_, *alone_, run_dir(), first);
   const auto fails = [&](const std::string& out, const std::string& in_the_way) {
     fs::create_directories(folder_ / (out + in_the_way));
-    EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor), PeerError) << in_the_way;
+    EXPECT_THROW(rank.files.exporter().write(folder_ / out, rank.actor.trained()), PeerError) << in_the_way;
     EXPECT_FALSE(policy::holds_model(folder_ / (out + "/hf"))) << in_the_way;
   };
   fails("a", "/hf/chat_template.jinja");
   fails("b", "/adapter/adapter_model.safetensors");
-  rank.files.exporter().write(folder_ / "c", rank.actor);
+  rank.files.exporter().write(folder_ / "c", rank.actor.trained());
   EXPECT_TRUE(policy::holds_model(folder_ / "c/hf"));
 }
 
@@ -259,7 +260,7 @@ TEST_F(StateFilesTest, WithoutRoomToGatherAllRanksSaySo) {
   std::string errors[2];
   comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank rank(config_, world, run_dir(), first);
-    errors[world.rank()] = error_of<PeerError>([&] { rank.files.save(at_step(1), rank.actor); });
+    errors[world.rank()] = error_of<PeerError>([&] { rank.files.save(at_step(1), rank.roles); });
   });
   EXPECT_NE(errors[0].find("checkpoint of step 1: rank 0: memory.host_mib"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[0], errors[1]);

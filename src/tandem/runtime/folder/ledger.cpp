@@ -17,8 +17,8 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
 
 void Ledger::start_clock() { started_s_ = now_s(); }
 
-bool Ledger::resume(policy::Actor& actor, bool needs_start) {
-  std::optional<RunState> found = files_.load(actor, needs_start);
+bool Ledger::resume(TrainedRoles roles, bool needs_start) {
+  std::optional<RunState> found = files_.load(roles, needs_start);
   if (found) state_ = std::move(*found);
   return found.has_value();
 }
@@ -31,13 +31,13 @@ void Ledger::open() {
 
 double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; }
 
-void Ledger::save(policy::Actor& actor) {
+void Ledger::save(TrainedRoles roles) {
   if (folder_) {
     folder_->samples().flush();
     state_.sink_bytes = parts_.recorder.flush();
   }
   state_.seconds = seconds();
-  files_.save(state_, actor);
+  files_.save(state_, roles);
 }
 
 void Ledger::commit(int64_t line_every) {

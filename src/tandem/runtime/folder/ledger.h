@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "tandem/policy/actor.h"
+#include "tandem/policy/trained_role.h"
 #include "tandem/runtime/folder/run_folder.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/folder/progress.h"
@@ -26,13 +26,13 @@ class Ledger {
 
   /// The run's seconds count from here.
   void start_clock();
-  /// Loads the newest checkpoint into actor and state, if there is one. Collective.
-  bool resume(policy::Actor& actor, bool needs_start);
+  /// Loads the newest checkpoint into roles and state, if there is one. Collective.
+  bool resume(TrainedRoles roles, bool needs_start);
   /// The sinks go on where the state left them.
   void open();
   double seconds() const;
   /// A checkpoint of the state as it is. Collective.
-  void save(policy::Actor& actor);
+  void save(TrainedRoles roles);
   /// Whether the state has a checkpoint.
   bool is_saved() const { return files_.last_saved_step() == state_.step; }
   /// Bytes of memory as metrics. Collective.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
@@ -60,6 +61,11 @@ RunState from_json(const json& j) {
   return s;
 }
 
+// The actor's files lie at the top of a checkpoint.
+std::string folder_of(const std::string& checkpoint, const policy::TrainedRole& role) {
+  return role.folder().empty() ? checkpoint : checkpoint + "/" + role.folder();
+}
+
 }  // namespace
 
 StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir)
@@ -68,30 +74,33 @@ StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir
       exporter_(parts.config, parts.ranks, std::move(model_dir)),
       writer_(root_, parts.config.checkpoint.keep_last) {}
 
-void StateFiles::load_start(policy::Actor& actor) {
+void StateFiles::load_start(policy::TrainedRole& actor) {
   actor.load(exporter_.model_dir());
   start_ = {exporter_.model_dir(), actor.checksum()};
 }
 
-void StateFiles::write_rank_files(const std::string& dir, const RunState& state, policy::Actor& actor) {
-  if (parts_.ranks.trains()) policy::write_optimizer(dir, parts_.ranks.train_rank(), actor.trainer().optimizer().state());
+void StateFiles::write_rank_files(const std::string& dir, const RunState& state, TrainedRoles roles) {
+  for (const policy::TrainedRole* role : roles)
+    if (role->is_here()) policy::write_optimizer(folder_of(dir, *role), parts_.ranks.train_rank(), role->trainer().optimizer().state());
   if (!parts_.ranks.is_first()) return;
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(parts_.ranks.train_layout);
   j["products"] = parts_.compute.products();
-  j["optimizer_steps"] = actor.trainer().optimizer().num_steps();
+  for (const policy::TrainedRole* role : roles) (role->folder().empty() ? j : j[role->folder()])["optimizer_steps"] = role->trainer().optimizer().num_steps();
   checkpoint::write_durable(dir + "/state.json", j.dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
-void StateFiles::save(const RunState& state, policy::Actor& actor) {
+void StateFiles::save(const RunState& state, TrainedRoles roles) {
   const std::string tmp = writer_.tmp_path(state.step);
   try {
     comm::run_alike(parts_.ranks.world, [&] {
-      if (parts_.ranks.is_first()) writer_.begin(state.step);
+      if (!parts_.ranks.is_first()) return;
+      writer_.begin(state.step);
+      for (const policy::TrainedRole* role : roles) std::filesystem::create_directories(folder_of(tmp, *role));
     });
-    comm::run_alike(parts_.ranks.world, [&] { write_rank_files(tmp, state, actor); });
-    exporter_.write(tmp, actor);
+    comm::run_alike(parts_.ranks.world, [&] { write_rank_files(tmp, state, roles); });
+    for (policy::TrainedRole* role : roles) exporter_.write(folder_of(tmp, *role), *role);
     comm::run_alike(parts_.ranks.world, [&] {
       if (parts_.ranks.is_first()) writer_.commit(state.step);
     });
@@ -111,7 +120,7 @@ void StateFiles::check_start(const StartModel& before, const std::string& where)
                             ", or another --run-dir: adapters and a reference belong to one start"));
 }
 
-std::optional<RunState> StateFiles::load(policy::Actor& actor, bool needs_start) {
+std::optional<RunState> StateFiles::load(TrainedRoles roles, bool needs_start) {
   std::string dir;
   if (parts_.ranks.is_first())
     if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
@@ -121,10 +130,10 @@ std::optional<RunState> StateFiles::load(policy::Actor& actor, bool needs_start)
   const json j = read_state(file);
   RunState state;
   model::Layout saved_under;
-  int64_t optimizer_steps = 0;
+  std::vector<int64_t> optimizer_steps;
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
-    optimizer_steps = j.at("optimizer_steps");
+    for (const policy::TrainedRole* role : roles) optimizer_steps.push_back((role->folder().empty() ? j : j.at(role->folder())).at("optimizer_steps"));
     if (j.contains("products")) parts_.compute.adopt(j["products"].get<model::Products>());
     if (needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
@@ -138,12 +147,15 @@ std::optional<RunState> StateFiles::load(policy::Actor& actor, bool needs_start)
   const std::string queue = read_file(dir + "/queue.bin");
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
-  if (!actor.lora()) actor.load(dir + "/hf");  // else it holds the weights of the start, and adapters go on them
-  if (parts_.ranks.trains()) {
-    policy::OptimizerFiles files(dir, saved_under.world(), parts_.ranks.train_rank());
-    actor.trainer().restore(optimizer_steps, [&](const auto& name, const auto& piece, const at::Tensor& to) {
-                            files.read(name, piece, to); });
-    actor.trainer().share_values();
+  for (size_t i = 0; i < roles.size(); ++i) {
+    policy::TrainedRole& role = *roles[i];
+    const std::string folder = folder_of(dir, role);
+    if (!role.lora()) role.load(folder + "/hf");  // else it holds the weights of the start, and adapters go on them
+    if (!role.is_here()) continue;
+    policy::OptimizerFiles files(folder, saved_under.world(), parts_.ranks.train_rank());
+    role.trainer().restore(optimizer_steps[i], [&](const auto& name, const auto& piece, const at::Tensor& to) {
+                           files.read(name, piece, to); });
+    role.trainer().share_values();
   }
   if (parts_.ranks.is_first() && saved_under != parts_.ranks.train_layout)
     log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(parts_.ranks.train_layout));

@@ -4,12 +4,14 @@
 //
 //   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)
 //            optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+//            critic/ (hf/ and optimizer_rank<R>.safetensors of a further trained role)
 //
 // Whatever the layout of those that wrote it, ranks of any other can go on.
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +41,10 @@ struct StartModel {
   std::string checksum;  ///< model/weight_checksum.h
 };
 
-/// Ownership  uses the actor's tensors.
+/// What a run trains: the actor first, then a critic, if it has one.
+using TrainedRoles = std::span<policy::TrainedRole* const>;
+
+/// Ownership  uses the roles' tensors.
 /// Blocking   save and load are collective; save returns when the checkpoint is committed.
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
 class StateFiles {
@@ -48,12 +53,13 @@ class StateFiles {
   StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir);
 
   /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
-  void load_start(policy::Actor& actor);
-  void save(const RunState& state, policy::Actor& actor);
-  /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the actor and returns the state.
+  void load_start(policy::TrainedRole& actor);
+  void save(const RunState& state, TrainedRoles roles);
+  /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the roles and returns the state.
   /// `needs_start`: the run still uses its start, for adapters or as reference.
-  /// Errors: UserError if then the checkpoint has another start; if it is of another model or a newer format, or cannot be read.
-  std::optional<RunState> load(policy::Actor& actor, bool needs_start);
+  /// Errors: UserError if then the checkpoint has another start; if it is of another model or a newer format, has not the roles, or cannot
+  /// be read.
+  std::optional<RunState> load(TrainedRoles roles, bool needs_start);
   int64_t last_saved_step() const { return last_saved_step_; }
   const policy::Exporter& exporter() const { return exporter_; }
   /// Where the weights of the start were loaded from; `latest` and other links are resolved.
@@ -61,7 +67,7 @@ class StateFiles {
 
  private:
   void check_start(const StartModel& before, const std::string& where) const;
-  void write_rank_files(const std::string& dir, const RunState& state, policy::Actor& actor);
+  void write_rank_files(const std::string& dir, const RunState& state, TrainedRoles roles);
 
   const policy::RunParts& parts_;
   std::string root_;

@@ -132,14 +132,14 @@ void reference_logprobs(StepData& step, const Roles& roles) {
   std::vector<train::Row> rows = rows_of(step);
   for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
   const config::RunConfig& config = roles.parts.config;
-  const model::ModelOnRank& model = roles.reference ? *roles.reference : roles.actor.train_model();
+  const model::ModelOnRank& model = roles.reference ? *roles.reference : roles.actor.trained().model();
   auto scored = train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows,
                              config.rollout.sampling.temperature, config.train.reference_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
 }
 
 void old_logprobs(StepData& step, const Roles& roles) {
-  const model::ModelOnRank& model = roles.actor.train_model();
+  const model::ModelOnRank& model = roles.actor.trained().model();
   const config::RunConfig& config = roles.parts.config;
   auto scored = train::score(model.decoder(), model.parameters(), rows_of(step), config.rollout.sampling.temperature,
                              config.train.logprob_micro_batch_tokens);
@@ -225,7 +225,7 @@ void update(StepData& step, const Roles& roles) {
     const auto number = std::ssize(reports);
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     train::StepReport& report =
-        reports.emplace_back(roles.actor.trainer().policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
+        reports.emplace_back(roles.actor.trained().trainer().policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
     // Every row is trained on once, whatever the KL.
