@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "../tiny_model.h"
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
 #include "tandem/train/trainer.h"
@@ -36,6 +37,7 @@ struct Extra {
   double deviation = 0.3;  // of the weights
   const char* recompute = "none";
   bool replay = false;     // made-up routes
+  bool critic = false;     // value steps of a model with a score head
 };
 
 // Experts for all tokens of a sequence but the last, in every sparse layer; each choice once.
@@ -48,6 +50,15 @@ std::vector<std::vector<int16_t>> made_up_routes(const std::vector<std::vector<i
         for (int64_t j = 0; j < k && config.is_sparse(layer);
              ++j) all[i].push_back(static_cast<int16_t>((tokens[i][t] * 5 + layer * 3 + j) % E));
   return all;
+}
+
+// What a critic said of each token, and should have said.
+void set_values(Row& row, size_t number) {
+  RandomStream random(11, number);
+  for (size_t t = 0; t < row.response.size(); ++t) {
+    row.values.push_back(static_cast<float>(random.normal()));
+    row.returns.push_back(static_cast<float>(random.normal()));
+  }
 }
 
 Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, const Extra& extra = {}) {
@@ -82,13 +93,17 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       row.prompt = std::span(tokens[i]).first(2);
       row.response = std::span(tokens[i]).subspan(2);
       if (extra.replay) row.routes = routes[i];
+      if (extra.critic) set_values(row, i);
       mine.push_back(row);
       indices.push_back(i);
     }
     StepReport report;
+    const algo::Algorithm algorithm;
     for (int step = 0; step < 4; ++step) {
-      report = trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
+      report = extra.critic ? trainer.value_step(mine, algorithm, 0.2, 1e-3)
+                            : trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
+      if (world.rank() == 0 && extra.critic) result.norms.push_back(report.loss), result.norms.push_back(report.value.explained_variance);
     }
     std::lock_guard lock(mutex);
     if (layout.speaks(world.rank()))
@@ -173,6 +188,19 @@ TEST(TrainerLayout, ContextParallelRanksToo) {
     if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"cp2,ep2", "dp2,cp2,ep4", "cp2,tp2,ep2,etp2"});
     for (const std::string& layout : layouts)
       expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text(config.family, ", ", layout));
+  }
+}
+
+TEST(TrainerLayout, ACriticToo) {
+  for (model::ModelConfig config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe")),
+                                    deep(test::experts_config("deepseek_v3"))}) {
+    config.num_labels = 1;
+    const Extra extra{.deviation = 0.15, .critic = true};
+    const Result want = train({1, 1}, config, 10, extra);
+    std::vector<std::string> layouts = {"dp2", "tp2", "dp2,pp2", "pp2,vpp2", "tp2,pp2", "cp2", "cp2,tp2"};
+    if (config.moe.num_experts > 0) layouts.insert(layouts.end(), {"dp2,ep2", "dp2,tp2,ep2,etp2"});
+    for (const std::string& layout : layouts)
+      expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text("critic, ", config.family, ", ", layout));
   }
 }
 

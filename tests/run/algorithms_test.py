@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 
 import run_folder as rf
+import small_model
 
 checks = rf.Checks()
 program = rf.built_program()
@@ -85,6 +86,18 @@ def corrections(root):
     checks.check(all(0 < m["correction/weight_mean"] <= 1 and m["correction/weight_max"] <= 1 for m in steps), "weights keep their bound")
     checks.check(any(m["correction/clipped_fraction"] > 0 for m in steps), "some weights were outside")
     checks.check(any(m["correction/chi2"] > 0 for m in steps), "older samples are of another policy")
+    default = rf.all_metrics(run(root, "corrected-default", {"schedule.kind": "stale", "schedule.staleness": 2, "train.lr": 1e-2}, steps=8))
+    checks.check(all("correction/weight_mean" in m for m in default), "stale samples are corrected by default")
+    checks.check(all("time/old_logprob_s" not in m for m in default), "and that takes no pass")
+    checks.check(any(m["correction/chi2"] > 0 for m in default), "older samples are of another policy, by default, too")
+    checks.check(all(m["actor/ratio_max"] == 1 for m in default), "old is the current policy where a batch has one update")
+    checks.check("correction/weight_mean" not in rf.all_metrics(f"{root}/grpo")[0], "fresh samples need no correction")
+    both = {"algo.mini_batches": 2, "algo.correction_normalize": "true", "run.parity": "false", "rollout.dtype": "bfloat16"}
+    one = rf.metrics(run(root, "normalized", both))
+    dp2 = rf.metrics(run(root, "normalized-dp2", both, ["--ranks", "2", "--replay", f"{root}/normalized"]))
+    alone = rf.metrics(run(root, "normalized-alone", both, ["--replay", f"{root}/normalized"]))
+    checks.check(all(m["correction/weight_mean"] != 1 for m in one), "a rollout in bfloat16 is another policy")
+    checks.check(all(abs(a["actor/loss"] - b["actor/loss"]) < 1e-5 for a, b in zip(alone, dp2, strict=True)), "the mean is over all ranks")
     rules = {"algo.correction": "token", "algo.rejection": "token_k2", "algo.rejection_bounds": "1e-12"}
     rejected = rf.all_metrics(run(root, "rejected", {**stale, **rules}, steps=8))
     checks.check(any(0 < m["correction/rejected_fraction"] <= 1 for m in rejected), "tokens are left out")
@@ -122,10 +135,57 @@ def dynamic_sampling(root):
     checks.check(any(pathlib.Path(folder).glob("checkpoint*")), "the run is saved")
 
 
+def a_critic(root):
+    """PPO in every layout trains as one rank does, on the same samples; its critic learns."""
+    ppo = {"algo.name": "ppo", "algo.mini_batches": 2, "algo.lambda": 0.9, "critic.lr": 3e-3, "algo.kl_coef": 0.01}
+    whole = run(root, "ppo-whole", ppo, steps=12)
+    steps = rf.metrics(whole)
+    checks.check(all(math.isfinite(m["critic/loss"]) and m["critic/grad_norm"] > 0 for m in steps), "the critic trains")
+    first, last = (sum(m["critic/loss"] for m in part) for part in (steps[:3], steps[-3:]))
+    checks.check(last < first, f"its loss falls: {first} {last}")
+    checks.check(abs(steps[0]["critic/values_mean"]) == 0, "it begins without an opinion")
+    checks.check(steps[-1]["critic/values_mean"] > 0, "rewards are positive")
+    moe = small_model.write_moe(pathlib.Path(root) / "moe", pathlib.Path(whole) / "init/hf")
+    run(root, "ppo-moe", ppo, ["--model", moe])
+    for name, of, flags in (("dp2", "ppo-whole", ["--ranks", "2"]), ("tp2", "ppo-whole", ["--ranks", "2", "--train-layout", "tp2"]),
+                            ("pp2", "ppo-whole", ["--ranks", "4", "--train-layout", "dp2,pp2"]),
+                            ("split", "ppo-whole", ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1", *rf.sets(
+                                {"parallel.placement": "split"})]),
+                            ("ep2", "ppo-moe", ["--ranks", "2", "--train-layout", "dp2,ep2"])):
+        model = ["--model", str(moe)] if of == "ppo-moe" else []
+        replayed = [*model, "--replay", f"{root}/{of}"]
+        settings = {**ppo, "run.parity": "false", "train.lr": 1e-4, "critic.lr": 1e-4}
+        alone = rf.metrics(run(root, f"ppo-{name}-alone", settings, replayed))
+        layout = rf.metrics(run(root, f"ppo-{name}", settings, [*replayed, *flags]))
+        for metric in ("actor/loss", "actor/grad_norm", "actor/kl_ref", "critic/loss", "critic/grad_norm", "critic/values_mean",
+                       "critic/explained_variance"):
+            far = max(abs(a[metric] - b[metric]) / max(1, abs(a[metric])) for a, b in zip(alone, layout, strict=True))
+            checks.check(far < 1e-5, f"ppo under {name}: {metric} is {far:.1e} from one rank's")
+    loaded = run(root, "ppo-loaded", {**ppo, "critic.path": f"{whole}/checkpoint/latest/critic/hf"}, steps=2)
+    checks.check(rf.metrics(loaded)[0]["critic/values_mean"] > 0, "a critic starts from another's weights")
+
+
+def kl_in_reward(root):
+    """The penalty as a reward of each token, with a weight that adapts; a teacher in place of scores."""
+    there = {"algo.name": "reinforce_pp", "algo.kl_coef": 0.1, "algo.kl_in_reward": "true", "train.lr": 1e-2}
+    steps = rf.metrics(run(root, "kl-reward", {**there, "algo.kl_target": 1e-4, "algo.kl_horizon": 16}))
+    checks.check(steps[0]["actor/kl_ref"] == 0 and steps[-1]["actor/kl_ref"] > 1e-4, "the policy moves away from its start")
+    weights = [m["actor/kl_coef"] for m in steps]
+    checks.check(abs(weights[1] / weights[0] - 0.8) < 1e-6, f"a KL of 0 takes a fifth of the weight: {weights}")
+    checks.check(weights[3] > weights[2], "a KL above the target raises it")
+    teacher = run(root, "teacher", {"supervised.steps": 300, "supervised.batch_size": 64, "supervised.lr": 1e-2,
+                                    "supervised.stop_at_accuracy": 0}, steps=1)
+    taught = {"algo.name": "distillation", "model.ref_model_load_path": f"{teacher}/warm_start/hf", "train.lr": 1e-2,
+              "schedule.group_size": 16}
+    steps = rf.metrics(run(root, "taught", taught, steps=30))
+    far = [sum(m["actor/kl_ref"] for m in part) / 5 for part in (steps[:5], steps[-5:])]
+    checks.check(far[0] > 5 and far[1] < 1, f"on-policy distillation: the KL from the teacher falls from {far[0]} to {far[1]}")
+
+
 def refused(root):
     recipe = rf.ROOT / "configs/quickstart.yaml"
     for settings, parts in (
-            ({"schedule.staleness": 1, "schedule.kind": "stale", "schedule.old_logprobs": "recompute"},
+            ({"schedule.staleness": 1, "schedule.kind": "stale", "schedule.old_logprobs": "recompute", "algo.correction": "none"},
              ("old_logprobs", "algo.correction")),
             ({"algo.correction": "token", "schedule.old_logprobs": "rollout"}, ("nothing is to be corrected", "recompute")),
             ({"algo.rejection": "token_k9", "algo.rejection_bounds": "1"}, ("algo.rejection", "token_k9", "token, seq_sum")),
@@ -133,13 +193,17 @@ def refused(root):
             ({"algo.filter_groups": "true", "schedule.group_size": 1}, ("group_size is 1",)),
             ({"algo.max_kl": 0.1, "algo.mini_batches": 2}, ("max_kl", "epochs above 1")),
             ({"algo.name": "gmpo", "algo.correction": "token", "algo.correction_outside": "zero"}, ("gmpo", "truncate")),
+            ({"algo.kl_in_reward": "true"}, ("kl_in_reward", "kl_coef")),
+            ({"algo.name": "distillation"}, ("distillation", "ref_model_load_path")),
+            ({"critic.path": "/nowhere"}, ("critic.path", "gae")),
+            ({"algo.name": "ppo", "critic.path": str(rf.ROOT / "tests/fixtures/llama_score3")}, ("critic.path", "3 labels")),
             ({"algo.name": "gspoo"}, ("gspoo", "gspo"))):
         program.refused(["run", recipe, "--run-dir", f"{root}/refused", *rf.sets(settings)], 2, *parts)
         checks.check(not pathlib.Path(f"{root}/refused").exists(), "nothing was written")
 
 
 NAMES = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk", "gspo", "cispo", "sapo",
-         "gmpo")
+         "gmpo", "ppo")
 with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     every_name_trains(root)
     whitened_advantages(root)
@@ -147,5 +211,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     truncated_answers(root)
     corrections(root)
     dynamic_sampling(root)
+    a_critic(root)
+    kl_in_reward(root)
     refused(root)
 checks.exit()

@@ -94,6 +94,28 @@ with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     rf.check_equal(f"{root}/full", f"{root}/room", "without offloading of training")
     checks.check(room[-1]["memory/kv_cache_bytes"] > 2 * copy, "a cache that filled the budget")
 
+    critic = {**judged, "algo.name": "ppo", "critic.micro_batch_tokens": 64, "critic.value_micro_batch_tokens": 64,
+              "critic.recompute": "full"}
+    ppo = run(f"{root}/ppo", {**critic, **FULL})
+    beside = run(f"{root}/ppo-resident", critic)
+    for name in ("critic/loss", "critic/explained_variance", "actor/loss"):
+        far = abs(ppo[0][name] - beside[0][name])
+        checks.check(far <= 1e-5, f"ppo: {name} is {far:.1e} from that of models which stay on the device")
+    copy, peak = ppo[-1]["memory/weights_bytes"], ppo[-1]["memory/peak_bytes"]
+    budget = -int(-peak // MIB)
+    checks.check(budget * MIB < peak + copy, "actor, reference, critic and reward model: no room for one more copy")
+    run(f"{root}/ppo-tight", {**critic, **FULL, "memory.device_mib": budget})
+    rf.check_equal(f"{root}/ppo", f"{root}/ppo-tight", "ppo within the budget")
+    chosen = rf.sets({**RUN, **OFFLOAD, **critic, "algo.kl_coef": 0, "reward.rule": "regex", "reward.pattern": "1", "reward.model": "",
+                      "memory.device_mib": budget})
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/ppo-broken", *chosen], 2, "memory.device_mib",
+                    "of %d are held" % (budget * MIB))
+    rf.said("the critic as one more resident copy is refused")
+    stopped = f"{root}/ppo-stopped"
+    run(stopped, {**critic, **FULL, "memory.device_mib": budget, "run.steps": 2})
+    program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "3"])
+    checks.check(rf.metrics(stopped)[-1] == rf.metrics(f"{root}/ppo")[-1], "a resumed ppo run goes on as it would have")
+
     two = run(f"{root}/two", {**judged, **FULL, "parallel.train_layout": "tp2"}, ["--ranks", "2"])
     far = max(abs(a["reward/mean"] - b["reward/mean"]) for a, b in zip(full, two))
     checks.check(far < 2e-2, f"{far}: tp2: the reward model in the actor's layout")

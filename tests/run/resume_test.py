@@ -378,7 +378,7 @@ def main():
     parser.add_argument("--model", default="", help="start from this model instead of a random one")
     parser.add_argument("--full", action="store_true", help="20 kills and more instead of 5")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--only", default="", help="sync, ranks, lora, mix, experts, evals, stale, early, damaged or warm")
+    parser.add_argument("--only", default="", help="sync, ranks, lora, mix, critic, experts, evals, stale, early, damaged or warm")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}: repeat with --seed {seed}", flush=True)
@@ -412,6 +412,10 @@ def main():
                 check_other_start(h)
         if wanted("mix"):
             check_sync(h, ranks_plan, ["--set", "data.mix=" + mix_of(h.scratch)], "mix")
+        if wanted("critic"):
+            settings = {"algo.name": "ppo", "algo.mini_batches": 2, "algo.kl_in_reward": "true", "algo.kl_target": 0.01,
+                        "algo.kl_horizon": 50}
+            check_sync(h, {kill: 10, term: 3} if options.full else {kill: 2}, rf.sets(settings), "critic")
         if wanted("experts") and not options.model:
             h.program.done(h.arguments(recipe, "dense", ["--steps", "1"]))
             moe = small_model.write_moe(h.scratch / "moe", h.scratch / "dense/init/hf")

@@ -257,6 +257,9 @@ def check_equal(folder, other, what):
     assert samples(folder) == samples(other), f"{what}: samples"
     assert evals(folder) == evals(other), f"{what}: answers of evaluations"
     assert summary(folder) == summary(other), f"{what}: {summary(folder)} {summary(other)}"
+    left, right = (pathlib.Path(one) / "checkpoint/latest/critic/hf/model.safetensors" for one in (folder, other))
+    assert left.exists() == right.exists(), f"{what}: one has a critic"
+    assert not left.exists() or left.read_bytes() == right.read_bytes(), f"{what}: the critic's weights"
 
 
 def floats(blob):

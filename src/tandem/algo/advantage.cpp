@@ -85,6 +85,7 @@ PerResponse per_response(Advantage estimator) {
     case Advantage::kReinforcePpBaseline: return dr_grpo;  // and whitened. Hu et al. 2025
     case Advantage::kReinforcePp:
     case Advantage::kRemax:
+    case Advantage::kDistillation:
     case Advantage::kGae: break;
   }
   return nullptr;
@@ -156,6 +157,7 @@ TokenAdvantages token_advantages(const ResponseTokens& tokens, double compared, 
                tokens.rewards_T.size(), " tokens");
   switch (algorithm.advantage) {
     case Advantage::kGae: return gae(tokens, algorithm);
+    case Advantage::kDistillation: return {{tokens.rewards_T.begin(), tokens.rewards_T.end()}, {}};  // on-policy distillation
     case Advantage::kReinforcePp: return {to_go(tokens, algorithm.gamma, 0), {}};
     case Advantage::kRemax: return {to_go(tokens, 1, compared), {}};
     default: break;

@@ -19,7 +19,9 @@ const Words<Advantage>& advantages() {
                                          {"reinforce_pp_baseline", Advantage::kReinforcePpBaseline},
                                          {"opo", Advantage::kOpo},
                                          {"gpg", Advantage::kGpg},
-                                         {"grpo_passk", Advantage::kGrpoPassK}};
+                                         {"grpo_passk", Advantage::kGrpoPassK},
+                                         {"gae", Advantage::kGae},
+                                         {"distillation", Advantage::kDistillation}};
   return words;
 }
 const Words<Surrogate>& surrogates() {
@@ -93,6 +95,10 @@ Words<Options> algorithms() {
   Words<Options> all = {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
   for (const char* name : {"rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk"})
     all.emplace_back(name, with_advantage(name));
+  Options ppo = with_advantage("gae");  // Schulman et al. 2017; gamma and lambda 1, as verl and OpenRLHF have them for language
+  ppo.name = "ppo";
+  all.emplace_back("ppo", ppo);
+  all.emplace_back("distillation", with_advantage("distillation"));
   all.emplace_back("gspo", with_loss("gspo", 3e-4, 4e-4, "seq-mean-token-mean"));  // Zheng et al. 2025
   all.emplace_back("cispo", with_loss("cispo", 1, 4, "token-mean"));               // MiniMax-M1: no lower bound, a far upper one
   all.emplace_back("sapo", with_loss("sapo", 0.2, 0.2, "seq-mean-token-mean"));    // Gao et al. 2025; it has no clip range
@@ -105,9 +111,12 @@ Words<Options> algorithms() {
 void describe(OptionVisitor& field, Options& o) {
   field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(algorithm_names()));
   field("advantage", o.advantage,
-        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch.",
+        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; gae "
+        "compares them with a critic's values; distillation asks a teacher, model.ref_model_load_path, in place of the scores.",
         one_of(names_of(advantages())));
-  field("gamma", o.gamma, "reinforce_pp: discount of a reward per token.", between(0, 1));
+  field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
+  field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
+        between(0, 1));
   field("loss", o.loss, "Loss of a token from its ratio and its advantage (docs/algorithms.md).", one_of(names_of(surrogates())));
   field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low; gmpo: its logarithm to -clip_low.", between(0, 1));
   field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high; gmpo: its logarithm to clip_high.", at_least(0));
@@ -115,15 +124,24 @@ void describe(OptionVisitor& field, Options& o) {
   field("sapo_tau_positive", o.sapo_tau_positive, "sapo: how sharp the gate is where the advantage is positive.", above(0));
   field("sapo_tau_negative", o.sapo_tau_negative, "sapo: how sharp the gate is where it is not.", above(0));
   field("kl_coef", o.kl_coef, "Weight of the KL term against the reference model; 0 needs no reference.", at_least(0));
+  field("kl_in_reward", o.kl_in_reward,
+        "The KL term is a reward of each token, taken from old log-probabilities, in place of a term of the loss.");
+  field("kl_target", o.kl_target,
+        "Adaptive KL: kl_coef is where the weight begins, and each step moves it towards this KL (Ziegler et al. 2019); 0 is off.",
+        at_least(0));
+  field("kl_horizon", o.kl_horizon, "Adaptive KL: samples over which the weight may change by a fifth.", above(0));
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
   field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
   field("correction", o.correction,
-        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean.",
-        one_of(names_of(weight_levels())));
+        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token where they may "
+        "not be the same (stale samples, another rollout.dtype, several updates), else none.",
+        one_of({"auto", "none", "token", "sequence", "sequence_mean"}));
   field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
         one_of(names_of(outsides())));
   field("correction_lower", o.correction_lower, "Lower bound of the weight.", at_least(0));
   field("correction_upper", o.correction_upper, "Upper bound of the weight.", above(0));
+  field("correction_normalize", o.correction_normalize,
+        "Divides the weights by their mean over an update's tokens (sequence levels: its responses). It costs a pass for old.");
   field("rejection", o.rejection,
         "Rules that leave tokens out, by how far old and sampling policy are apart: token, seq_sum, seq_mean or seq_max, then _k1, _k2 "
         "or _k3; several between commas.");
@@ -154,20 +172,24 @@ Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), 
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
 
-Algorithm algorithm_of(const Options& o) {
+Algorithm algorithm_of(const Options& o, bool corrects) {
   Algorithm algorithm;
+  const std::string correction = o.correction != "auto" ? o.correction : corrects ? "token" : "none";
   algorithm.advantage = advantage_of(o.advantage);
   algorithm.gamma = o.gamma;
+  algorithm.lambda = o.lambda;
   algorithm.surrogate = surrogate_of(o.loss);
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;
+  algorithm.kl_in_reward = o.kl_in_reward;
   algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
   algorithm.kl_weighted = o.kl_weighted;
-  algorithm.correction = {.level = value_of(weight_levels(), o.correction, "algo.correction"),
+  algorithm.correction = {.level = value_of(weight_levels(), correction, "algo.correction"),
                           .outside = value_of(outsides(), o.correction_outside, "algo.correction_outside")};
   if (algorithm.correction.level != WeightLevel::kNone) {
     algorithm.correction.lower = o.correction_lower, algorithm.correction.upper = o.correction_upper;
+    algorithm.correction.normalize = o.correction_normalize;
     if (o.correction_lower > o.correction_upper)
       throw UserError("algo.correction_lower", "it is above algo.correction_upper", "at most the upper bound");
   }

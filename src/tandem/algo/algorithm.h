@@ -11,7 +11,7 @@
 namespace tandem::algo {
 
 /// How rewards become advantages; advantage.cpp has the formula and the source of each.
-enum class Advantage { kGrpo, kDrGrpo, kRloo, kReinforcePp, kReinforcePpBaseline, kRemax, kOpo, kGpg, kGrpoPassK, kGae };
+enum class Advantage { kGrpo, kDrGrpo, kRloo, kReinforcePp, kReinforcePpBaseline, kRemax, kOpo, kGpg, kGrpoPassK, kGae, kDistillation };
 
 /// What the policy loss of a token is; surrogate.cpp has the formula and the source of each.
 enum class Surrogate { kClip, kGspo, kCispo, kSapo, kGmpo };
@@ -53,7 +53,8 @@ struct Algorithm {
   Surrogate surrogate = Surrogate::kClip;
   ClipRange clip;
   Temperatures sapo;
-  double kl_coef = 0;  ///< at 0 no reference model is needed
+  double kl_coef = 0;  ///< at 0 no reference model is needed, but by distillation
+  bool kl_in_reward = false;  ///< a token is rewarded with -kl_coef times the estimate of old; else that of current is in the loss
   KlEstimator kl_estimator = KlEstimator::kK3;
   Aggregation aggregation = Aggregation::kSequenceMeanTokenMean;
   bool kl_weighted = false;  ///< times current / behavior, which makes up for samples of another policy
@@ -63,15 +64,19 @@ struct Algorithm {
   Updates updates;
   double scale_tokens = 1;  ///< what kSequenceMeanTokenSumNorm divides by besides the sequences
 
-  bool needs_reference() const { return kl_coef != 0; }
+  bool needs_reference() const { return kl_coef != 0 || advantage == Advantage::kDistillation; }
+  bool has_kl_loss() const { return kl_coef != 0 && !kl_in_reward; }
+  /// Whether tokens have rewards beside the score of their response.
+  bool rewards_tokens() const { return kl_in_reward || advantage == Advantage::kDistillation; }
+  bool needs_critic() const { return advantage == Advantage::kGae; }
   /// Whether advantages get mean 0 and variance 1 over the tokens of the batch.
   bool whitens() const {
     return advantage == Advantage::kReinforcePp || advantage == Advantage::kReinforcePpBaseline || advantage == Advantage::kGae;
   }
 };
 
-/// Errors: UserError for an unknown word.
-Algorithm algorithm_of(const Options& options);
+/// `corrects`: what the word auto of `correction` means, token weights or none. Errors: UserError for an unknown word.
+Algorithm algorithm_of(const Options& options, bool corrects = false);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
 Advantage advantage_of(const std::string& word);

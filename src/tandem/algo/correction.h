@@ -15,6 +15,9 @@ class Sequences;
 struct WeightSum {
   double sum = 0;
   double count = 0;
+
+  /// The order in which the numbers travel.
+  void each(auto&& visit) { visit(sum), visit(count); }
 };
 
 /// Over the tokens that were trainable before.

@@ -14,6 +14,7 @@ struct Options {
   std::string name = "grpo";
   std::string advantage = "grpo";
   double gamma = 1;
+  double lambda = 1;
   std::string loss = "clip";
   double clip_low = 0.2;
   double clip_high = 0.2;
@@ -21,12 +22,16 @@ struct Options {
   double sapo_tau_positive = 1;
   double sapo_tau_negative = 1.05;
   double kl_coef = 0;
+  bool kl_in_reward = false;
+  double kl_target = 0;
+  double kl_horizon = 10000;
   std::string kl_estimator = "k3";
   bool kl_weighted = false;
-  std::string correction = "none";
+  std::string correction = "auto";
   std::string correction_outside = "truncate";
   double correction_lower = 0;
   double correction_upper = 2;
+  bool correction_normalize = false;
   std::string rejection;
   std::string rejection_bounds;
   double off_policy_delta = 0;

@@ -63,6 +63,18 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   describe(field, o.lora);
 }
 
+void describe(OptionVisitor& field, CriticOptions& o) {
+  field("path", o.path,
+        "Hugging Face directory that the critic starts from, such as the reward model; a language model gets a score head of zeros. Empty: "
+        "where the actor starts.");
+  field("value_clip", o.value_clip, "A value counts at most this far from what it was before the updates.", above(0));
+  field("value_micro_batch_tokens", o.value_micro_batch_tokens, "Packed tokens of one pass of the stage `values`.", at_least(1));
+  field("offload", o.offload,
+        "The critic is on the device for its stages alone, as placement fully_colocated always has it; the KV cache then leaves, too.");
+  Without actor_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});
+  describe(actor_stages, o.train);
+}
+
 void describe(OptionVisitor& field, ScheduleOptions& o) {
   field("kind", o.kind, "sync trains on samples of the current weights; stale lets rollout run ahead.", one_of({"sync", "stale"}));
   describe(field, o.queue);
@@ -153,6 +165,7 @@ void describe(OptionVisitor& field, RunConfig& o) {
   field.section("rollout", o.rollout, "How answers are generated.");
   field.section("algo", o.algo, "The loss.");
   field.section("train", o.train, "The update.");
+  field.section("critic", o.critic, "The critic, where algo.advantage is gae: its start and its update.");
   field.section("schedule", o.schedule, "What runs when.");
   field.section("supervised", o.supervised, "The warm start before RL, and `tandem sft`.");
   field.section("eval", o.eval, "Evaluation on held-out problems.");

@@ -42,6 +42,16 @@ struct ModelOptions {
 };
 void describe(OptionVisitor& field, ModelOptions& o);
 
+/// The critic of PPO: what trains it. Its layout, dtype and number of updates are the actor's.
+struct CriticOptions {
+  std::string path;
+  double value_clip = 0.5;
+  int64_t value_micro_batch_tokens = 16384;
+  bool offload = false;
+  train::Options train{.lr = 1e-5};  ///< as verl's and OpenRLHF's critic
+};
+void describe(OptionVisitor& field, CriticOptions& o);
+
 struct ScheduleOptions {
   std::string kind = "sync";
   queue::Options queue;
@@ -118,6 +128,7 @@ struct RunConfig {
   RolloutOptions rollout;
   algo::Options algo;
   train::Options train;
+  CriticOptions critic;
   ScheduleOptions schedule;
   SupervisedOptions supervised;
   EvalOptions eval;

@@ -11,6 +11,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/config/algorithm.h"
 #include "tandem/config/config.h"
 
 namespace tandem::config {
@@ -136,7 +137,8 @@ namespace {
 // What an algorithm asks of the other sections.
 void check_algorithm(const RunConfig& c, const std::string& where) {
   // verl would take the raw score for the advantage, TRL refuses as we do. One estimator compares the whole batch.
-  if (c.schedule.queue.group_size < 2 && c.algo.advantage != "reinforce_pp")
+  const bool compares_group = c.algo.advantage != "reinforce_pp" && c.algo.advantage != "gae" && c.algo.advantage != "distillation";
+  if (c.schedule.queue.group_size < 2 && compares_group)
     throw UserError(where, "schedule.group_size is 1, and algo.advantage " + c.algo.advantage + " compares the responses of a group",
                     "at least 2");
   if (c.algo.filter_groups && c.schedule.queue.group_size < 2)
@@ -145,27 +147,46 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
   if (c.algo.filter_groups && scores_in_stage(c))
     throw UserError(where, "algo.filter_groups is on, and the reward model scores only once a batch is formed",
                     "another parallel.placement, or filter_groups: false");
+  if (c.algo.kl_in_reward && c.algo.kl_coef == 0)
+    throw UserError(where, "algo.kl_in_reward is on and algo.kl_coef is 0", "a kl_coef, such as 0.001, or kl_in_reward: false");
+  if (c.algo.kl_in_reward && c.algo.kl_weighted)
+    throw UserError(where, "algo.kl_weighted multiplies the KL term of the loss, and algo.kl_in_reward leaves none there",
+                    "one of both");
+  if (c.algo.kl_target > 0 && c.algo.kl_coef == 0)
+    throw UserError(where, "algo.kl_target moves algo.kl_coef, and 0 stays 0", "a kl_coef to begin with, such as 0.001");
+  if (c.algo.advantage == "distillation" && c.model.ref_model_load_path.empty())
+    throw UserError(where, "algo.advantage is distillation, and there is no teacher", "model.ref_model_load_path: the teacher's directory");
+  if (c.algo.advantage == "distillation" && c.algo.kl_coef > 0)
+    throw UserError(where, "algo.advantage is distillation, whose teacher is the reference: algo.kl_coef counts it twice", "kl_coef 0");
+  if (c.algo.advantage == "distillation" && c.algo.filter_groups)
+    throw UserError(where, "algo.filter_groups looks at scores, and distillation does not learn from them", "filter_groups: false");
+  if (!c.critic.path.empty() && c.algo.advantage != "gae")
+    throw UserError(where, "critic.path names a critic, and algo.advantage " + c.algo.advantage + " has none", "algo.advantage: gae");
   if (c.algo.mini_batches > c.schedule.queue.groups_per_step)
     throw UserError(where,
                     join_text("algo.mini_batches is ", c.algo.mini_batches, "; a batch has ", c.schedule.queue.groups_per_step, " groups"),
                     "at most schedule.groups_per_step");
   if (c.algo.max_kl > 0 && c.algo.epochs == 1)
     throw UserError(where, "algo.max_kl ends further epochs on a batch, and there are none", "algo.epochs above 1, or max_kl 0");
-  if (c.algo.max_kl > 0 && c.staleness() > 0 && c.schedule.old_logprobs != "recompute")
+  const algo::Algorithm algorithm = algorithm_of(c);
+  const OldLogprobs old = old_logprobs_of(c, algorithm);
+  if (c.algo.max_kl > 0 && c.staleness() > 0 && old.of_stale_rollout)
     throw UserError(where, "algo.max_kl looks at the KL from old log-probabilities, and those of older samples are the rollout's own",
                     "schedule.old_logprobs: recompute, or max_kl 0");
   if (c.algo.loss == "gmpo" && (c.algo.correction_outside == "zero" || !c.algo.rejection.empty() || c.algo.off_policy_delta > 0))
     throw UserError(where, "algo.loss is gmpo, whose loss is a response's: no token of it can be left out",
                     "correction_outside: truncate, no rejection and off_policy_delta 0");
-  const bool corrects = c.algo.correction != "none" || !c.algo.rejection.empty();
-  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && c.algo.correction == "none")
+  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && algorithm.correction.level == algo::WeightLevel::kNone)
     throw UserError(where,
                     "schedule.old_logprobs is recompute: samples of older weights would be trained as if they were of the current ones",
                     "algo.correction: token, or old_logprobs: auto");
-  if (corrects && (c.schedule.old_logprobs == "rollout" || (c.staleness() > 0 && c.schedule.old_logprobs == "auto")))
+  if (algorithm.correction.active() && old.of_rollout)
     throw UserError(where,
                     "algo.correction or algo.rejection is on, and old log-probabilities are the rollout's own: nothing is to be corrected",
-                    "schedule.old_logprobs: recompute");
+                    "schedule.old_logprobs: auto or recompute");
+  if (c.algo.correction_normalize && algorithm.correction.level == algo::WeightLevel::kNone)
+    throw UserError(where, "algo.correction_normalize is on, and there are no weights: algo.correction is " + c.algo.correction,
+                    "algo.correction: token, or correction_normalize: false");
 }
 
 }  // namespace

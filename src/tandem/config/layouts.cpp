@@ -6,6 +6,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
+#include "tandem/config/algorithm.h"
 
 namespace tandem::config {
 namespace {
@@ -70,11 +71,16 @@ int planned_ranks(const RunConfig& config) {
 }
 
 planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool replay) {
-  // With several updates on a batch, only the first one's forward pass sees the policy before all of them.
-  const bool several = c.algo.mini_batches > 1 || c.algo.epochs > 1;
-  const bool recompute = c.schedule.old_logprobs == "recompute" || (several && c.schedule.old_logprobs == "auto");
-  return planner::schedule_for({layouts.placement, c.staleness(), replay, c.algo.kl_coef != 0, recompute,
-                                scores_in_stage(c), start_is_reference(c)});
+  const algo::Algorithm algorithm = algorithm_of(c);
+  return planner::schedule_for({.placement = layouts.placement,
+                                .staleness = c.staleness(),
+                                .replay = replay,
+                                .reference = algorithm.needs_reference(),
+                                .rewards_read_logprobs = algorithm.rewards_tokens(),
+                                .old_logprob = old_logprobs_of(c, algorithm).recomputed,
+                                .reward_stage = scores_in_stage(c),
+                                .critic = algorithm.needs_critic(),
+                                .start_is_reference = start_is_reference(c)});
 }
 
 }  // namespace tandem::config

@@ -29,11 +29,15 @@ ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, cons
   TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);
 }
 
-void ModelOnRank::load(const std::string& dir) {
+void ModelOnRank::load(const std::string& dir, Head head) {
   const double begin = now_s();
   const checkpoint::ModelDir files(dir);
   std::vector<std::string> names;
-  for (const family::Parameter& p : family::parameters(config())) names.push_back(p.name);
+  const auto begins = [&](const std::string& name) {
+    return head == Head::kMayBegin && name == family::kScoreWeight && !files.contains(name);
+  };
+  for (const family::Parameter& p : family::parameters(config()))
+    if (!begins(p.name)) names.push_back(p.name);
   // A head that is tied, or that scores took the place of, may be stored all the same. So may DeepSeek's layer that predicts a
   // further token.
   const std::string further = "model.layers." + std::to_string(config().num_layers) + ".";
@@ -41,7 +45,10 @@ void ModelOnRank::load(const std::string& dir) {
   files.require_exactly(names, [&](const std::string& name) {
     return (!has_own_head && name == "lm_head.weight") || (config().family == "deepseek_v3" && name.starts_with(further));
   });
-  load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) { files.read(spec, std::move(to)); });
+  load_parameters(table_, values_, [&](const TensorSpec& spec, at::Tensor to) {
+    if (begins(spec.name)) to.zero_();
+    else files.read(spec, std::move(to));
+  });
   if (table_.rank > 0) return;
   const double seconds = now_s() - begin;
   log::info("loaded ", bytes_text(files.bytes_read()), " of the ", bytes_text(files.file_bytes()), " in ", dir, std::fixed,

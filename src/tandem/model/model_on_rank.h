@@ -10,6 +10,9 @@
 
 namespace tandem::model {
 
+/// Whether a directory must have the score head of a model that has one.
+enum class Head { kStored, kMayBegin };
+
 /// Ownership  owns the flat values; uses the Gemm and the group.
 class ModelOnRank {
  public:
@@ -19,8 +22,9 @@ class ModelOnRank {
   /// The model over values that lie as its table has them, of another ModelOnRank.
   ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm, const at::Tensor& values);
 
-  /// Reads the rank's boxes of a Hugging Face directory. Errors: UserError for missing, unexpected or ill-shaped tensors.
-  void load(const std::string& dir);
+  /// Reads the rank's boxes of a Hugging Face directory. A score head may be missing, if `head` says so: then it is zeros, as a critic
+  /// begins. Errors: UserError for missing, unexpected or ill-shaped tensors.
+  void load(const std::string& dir, Head head = Head::kStored);
 
   const ModelConfig& config() const { return table_.config; }
   const ParameterTable& table() const { return table_; }

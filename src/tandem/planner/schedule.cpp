@@ -2,6 +2,7 @@
 #include "tandem/planner/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/base/check.h"
 
@@ -16,6 +17,8 @@ std::vector<Resident> residents_of(StageKind kind) {
     case StageKind::kAhead: return {kRolloutWeights, kKvCache};
     case StageKind::kReward: return {kRewardModel};
     case StageKind::kReference: return {kReference};
+    case StageKind::kValues: return {kCriticWeights};
+    case StageKind::kUpdateCritic: return {kCriticWeights, kCriticGradients, kCriticOptimizer};
     case StageKind::kOldLogprob:
     case StageKind::kSwitch: return {kTrainWeights};
     case StageKind::kUpdate: return {kTrainWeights, kGradients, kOptimizer};
@@ -45,16 +48,26 @@ class Builder {
     schedule_.name = needs_.replay ? "replay" : ahead_of_training ? "split stale" : needs_.staleness > 0 ? "stale" : "sync";
     const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
     const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
-    std::vector<After> before_update;
-    std::vector<Field> reads = {Field::kAdvantages};
+    std::vector<After> before_update, before_advantage;
+    std::vector<Field> reads = {Field::kAdvantages}, advantage_reads = {Field::kScores};
     if (needs_.reference) before_update.push_back({add_reference(batch)}), reads.push_back(Field::kReferenceLogprobs);
     if (needs_.old_logprob) {
       before_update.push_back({add(StageKind::kOldLogprob, "old_logprob", p.train, {{batch}}, {{Field::kBatch}, {Field::kOldLogprobs}})});
       reads.push_back(Field::kOldLogprobs);
     }
-    before_update.push_back({add(StageKind::kAdvantage, "advantage", p.train, {{scores}}, {{Field::kScores}, {Field::kAdvantages}})});
-    std::vector<After> before_meeting = {{add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})}};
+    if (needs_.rewards_read_logprobs) {
+      before_advantage = std::exchange(before_update, {});
+      advantage_reads.insert(advantage_reads.end(), reads.begin() + 1, reads.end());
+    }
+    if (needs_.critic) before_advantage.push_back({add_values(batch)}), advantage_reads.push_back(Field::kValues);
+    if (before_advantage.empty() || scores != batch) before_advantage.push_back({scores});
+    const int advantage =
+        add(StageKind::kAdvantage, "advantage", p.train, before_advantage, {advantage_reads, {Field::kAdvantages}});
+    before_update.push_back({advantage});
+    std::vector<After> before_meeting;
     std::vector<Field> news = {Field::kUpdate};
+    if (needs_.critic) before_meeting.push_back({add_critic_update(advantage)}), news.push_back(Field::kCriticUpdate);
+    before_meeting.push_back({add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})});
     if (ahead_of_training) {
       before_meeting.push_back({add(StageKind::kAhead, "ahead", p.rollout, {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
       news.push_back(Field::kAhead);
@@ -92,15 +105,28 @@ class Builder {
     role_ = 0;
     return stage;
   }
-  void begin_role(RoleKind kind, const char* name) {
+  int add_values(int batch) {
+    begin_role(RoleKind::kCritic, "critic", true);
+    const int stage = add(StageKind::kValues, "values", needs_.placement.train, {{batch}}, {{Field::kBatch}, {Field::kValues}});
+    critic_ = std::exchange(role_, 0);
+    return stage;
+  }
+  int add_critic_update(int advantage) {
+    role_ = critic_;
+    const int stage = add(StageKind::kUpdateCritic, "train_critic", needs_.placement.train, {{advantage}},
+                          {{Field::kValues, Field::kAdvantages}, {Field::kCriticUpdate}});
+    role_ = 0;
+    return stage;
+  }
+  void begin_role(RoleKind kind, const char* name, bool trained = false) {
     role_ = static_cast<int>(schedule_.roles.size());
-    schedule_.roles.push_back({kind, name, false});
+    schedule_.roles.push_back({kind, name, trained});
   }
 
   const ScheduleNeeds& needs_;
   const RankRange all_;
   Schedule schedule_;
-  int role_ = 0;
+  int role_ = 0, critic_ = 0;
 };
 
 }  // namespace

@@ -15,24 +15,31 @@
 
 namespace tandem::planner {
 
-enum class RoleKind { kActor, kReference, kRewardModel };
+enum class RoleKind { kActor, kReference, kRewardModel, kCritic };
 /// What a stage may find on the device.
-enum class Resident { kTrainWeights, kGradients, kOptimizer, kRolloutWeights, kKvCache, kReference, kRewardModel };
+enum class Resident {
+  kTrainWeights, kGradients, kOptimizer, kRolloutWeights, kKvCache, kReference, kRewardModel,
+  kCriticWeights, kCriticGradients, kCriticOptimizer
+};
 enum class StageKind {
   kRollout,     ///< generates until batch k is ready
   kReplay,      ///< reads batch k of an earlier run instead
   kReward,      ///< scores the batch with a reward model
   kReference,   ///< log-probabilities under the reference
   kOldLogprob,  ///< log-probabilities before the update, computed anew
+  kValues,      ///< what the critic expects from each token on
   kAdvantage,   ///< scores to advantages
-  kUpdate,      ///< loss, gradient, optimizer
+  kUpdateCritic,  ///< the critic learns what it should have said
+  kUpdate,      ///< loss, gradient, optimizer of the actor
   kAhead,       ///< generates beside the update, until a batch of groups is finished, or none runs and the rule lets none start
   kMeet,        ///< ranks that trained and ranks that generated hear of each other
   kSwitch,      ///< the update is committed, and rollout gets its weights
 };
 
 /// What stages hand to each other. All but the weights are of one step.
-enum class Field { kWeights, kBatch, kScores, kReferenceLogprobs, kOldLogprobs, kAdvantages, kUpdate, kAhead, kMeeting };
+enum class Field {
+  kWeights, kBatch, kScores, kReferenceLogprobs, kOldLogprobs, kValues, kAdvantages, kCriticUpdate, kUpdate, kAhead, kMeeting
+};
 
 struct Role {
   RoleKind kind;
@@ -72,9 +79,11 @@ struct ScheduleNeeds {
   Placement placement;
   int64_t staleness = 0;
   bool replay = false;           ///< batches come from an earlier run
-  bool reference = false;        ///< the loss has a KL term
+  bool reference = false;        ///< the loss or the rewards have a KL term
+  bool rewards_read_logprobs = false;  ///< tokens are rewarded by log-probabilities, so that advantages wait for them
   bool old_logprob = false;      ///< old log-probabilities are computed anew instead of skipped
   bool reward_stage = false;     ///< a reward model scores the batch, instead of each group beside generation
+  bool critic = false;           ///< advantages come from a critic's values
   bool start_is_reference = false;  ///< adapters are trained, and the reference is the model under them
 };
 

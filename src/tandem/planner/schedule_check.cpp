@@ -19,7 +19,9 @@ const char* name_of(Field field) {
     case Field::kScores: return "scores";
     case Field::kReferenceLogprobs: return "reference log-probabilities";
     case Field::kOldLogprobs: return "old log-probabilities";
+    case Field::kValues: return "values";
     case Field::kAdvantages: return "advantages";
+    case Field::kCriticUpdate: return "an update of the critic";
     case Field::kUpdate: return "an update";
     case Field::kAhead: return "groups generated ahead";
     case Field::kMeeting: return "what other ranks did";

@@ -28,13 +28,13 @@ TrainedRole::TrainedRole(const RunParts& parts, const RoleSetup& setup) : parts_
                                                                              .values = model_->values(),
                                                                              .ranks = train::Ranks::in(*ranks.train_mesh, config),
                                                                              .arena = memory.device,
-                                                                             .owner_prefix = prefix,
-                                                                             .section = setup_.section,
                                                                              .lora = lora,
                                                                              .seed = static_cast<uint64_t>(parts.config.run.seed),
                                                                              .host = &memory.host,
                                                                              .home = model_->memory(),
-                                                                             .recorder = &parts.recorder});
+                                                                             .recorder = &parts.recorder,
+                                                                             .owner_prefix = prefix,
+                                                                             .section = setup_.section});
   }
   if (ranks.is_first()) {
     const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));
@@ -48,7 +48,7 @@ TrainedRole::TrainedRole(const RunParts& parts, const RoleSetup& setup) : parts_
 
 void TrainedRole::load(const std::string& dir) {
   if (!model_) return;
-  model_->load(dir);
+  model_->load(dir, model::Head::kMayBegin);
   trainer_->start();
 }
 
@@ -87,7 +87,8 @@ std::vector<checkpoint::TensorInfo> TrainedRole::adapters() const {
   return all;
 }
 
-void TrainedRole::add_origins(const std::vector<model::family::Parameter>& parameters, const model::ParameterTable* table, bool are_adapters) {
+void TrainedRole::add_origins(const std::vector<model::family::Parameter>& parameters, const model::ParameterTable* table,
+                              bool are_adapters) {
   std::map<std::string, const model::ParameterEntry*> entries;
   if (table)
     for (const model::ParameterEntry& e : table->entries) entries[e.parameter.name] = &e;

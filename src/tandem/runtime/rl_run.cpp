@@ -3,11 +3,14 @@
 
 #include <cmath>
 
+#include "tandem/algo/kl_control.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/config/algorithm.h"
 #include "tandem/device/process.h"
+#include "tandem/policy/critic.h"
 #include "tandem/runtime/sample/replay.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/runtime/stage/step_record.h"
@@ -32,6 +35,13 @@ std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::Re
   });
 }
 
+// The weight of the KL term in the next step. Ranks that do not train use none.
+double adapted_kl(const algo::Options& options, double coef, const StepData& step) {
+  algo::AdaptiveKl control{coef, options.kl_target, options.kl_horizon};
+  control.update(step.kl_reference.value_or(step.report.kl_ref), static_cast<double>(step.rows.size()));
+  return control.coef;
+}
+
 // A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
 planner::Stage scoring_stage() {
   return {planner::StageKind::kReward, "reward", 0, {}, {}, {planner::Resident::kRewardModel}, {}, {}};
@@ -48,7 +58,7 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       reward_models_(serve::kBesideGeneration, parts.memory.device),
       reward_(reward_of(parts, reward_models_)),
       prompts_(serve::data_for(*reward_, config_.data), data::Split::kTrain, serve::PromptText{tokenizer_, start.model_dir}),
-      algorithm_(algo::algorithm_of(config_.algo)),
+      algorithm_(config::algorithm_of(config_)),
       actor_(parts, start.model, config_.train),
       ledger_(parts, folder, start.model_dir, config_.run.steps),
       bodies_(parts.ranks, config_.schedule.queue.group_size),
@@ -62,6 +72,7 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   actor_.register_with(residency_);
   if (schedule_.has(planner::StageKind::kReference) && !config::start_is_reference(config_) && parts.ranks.trains()) load_reference();
   if (config::scores_in_stage(config_) && parts.ranks.trains()) load_reward_model();
+  if (schedule_.has(planner::StageKind::kValues)) load_critic();
   make_source();
 }
 
@@ -94,6 +105,16 @@ void RlRun::load_reward_model() {
   may_leave(planner::Resident::kRewardModel, staged_reward_->memory());
 }
 
+void RlRun::load_critic() {
+  enter(schedule_.stage(planner::StageKind::kUpdateCritic));
+  critic_ = std::make_unique<policy::TrainedRole>(
+      parts_, policy::critic_setup(config_, policy::critic_config(config_, parts_.ranks.train_layout, actor_.config())));
+  critic_->load(config_.critic.path.empty() ? ledger_.files().start_dir() : config_.critic.path);
+  if (parts_.ranks.placement.kind == planner::PlacementKind::kFullyColocated || config_.critic.offload)
+    critic_->register_with(residency_, {true, true, true});
+  trained_.push_back(critic_.get());
+}
+
 void RlRun::make_source() {
   if (schedule_.has(planner::StageKind::kReplay)) {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
@@ -122,7 +143,8 @@ int64_t RlRun::longest_context() const {
 }
 
 Roles RlRun::roles() {
-  return {parts_, algorithm_, actor_, reference_.get(), staged_reward_.get(), *source_, bodies_, prompts_, ledger_.samples()};
+  return {parts_,   algorithm_, actor_,  reference_.get(), critic_.get(), staged_reward_.get(),
+          *source_, bodies_,    prompts_, ledger_.samples()};
 }
 
 void RlRun::enter(const planner::Stage& stage) {
@@ -138,7 +160,11 @@ void RlRun::restore_or_start() {
   RunState& state = ledger_.state();
   if (request_.resume) {
     const bool needs_start = actor_.trained().lora() || (reference_ && config_.model.ref_model_load_path.empty());
-    const bool found = ledger_.resume(trained_, needs_start);
+    const auto bring = [&](const policy::TrainedRole& role) {
+      enter(schedule_.stage(&role == critic_.get() ? planner::StageKind::kUpdateCritic : planner::StageKind::kUpdate));
+    };
+    const bool found = ledger_.resume(trained_, {needs_start, bring});
+    if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {})});
     if (parts_.ranks.is_first())
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
@@ -230,6 +256,7 @@ void RlRun::finish_step(const StepData& step) {
   state.step = value(step.id);
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
+  if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   conclude_step();

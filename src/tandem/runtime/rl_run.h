@@ -44,6 +44,7 @@ class RlRun {
   void check_contexts() const;
   void load_reference();
   void load_reward_model();
+  void load_critic();
   void make_source();
   void may_leave(planner::Resident what, device::Swappable& memory);
   int64_t longest_context() const;  // prompt and response, of training and evaluation
@@ -74,6 +75,7 @@ class RlRun {
   std::vector<policy::TrainedRole*> trained_{&actor_.trained()};
   Ledger ledger_;
   std::unique_ptr<model::ModelOnRank> reference_;         // null: the loss needs none, or takes the start under its adapters
+  std::unique_ptr<policy::TrainedRole> critic_;           // null: advantages need none
   std::unique_ptr<policy::StagedReward> staged_reward_;   // where the schedule has a stage for it, on ranks that train
   policy::Residency residency_;
   BatchRows bodies_;

@@ -6,6 +6,8 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/config/algorithm.h"
+#include "tandem/policy/critic.h"
 #include "tandem/runtime/folder/progress.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/rl_run.h"
@@ -63,6 +65,7 @@ void check_model(const config::RunConfig& c, const config::Layouts& layouts, con
   model::check_layout(layouts.rollout, model, model::Use::kRollout, "parallel.rollout_layout");
   if (supervised) train::check_options(c.supervised.train, model, c.model.lora, "supervised");
   if (rl) train::check_options(c.train, model, c.model.lora, "train");
+  if (rl && config::algorithm_of(c).needs_critic()) (void)policy::critic_config(c, layouts.train, model);
 }
 
 RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* folder, Start& start) {
@@ -112,9 +115,6 @@ void finish(RunFolder& folder, const RunSummary& summary) {
 // One rank of `tandem run`.
 RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunFolder* folder) {
   const config::RunConfig& config = request.config;
-  if (!request.replay.empty() && config.algo.correction != "none" && config.schedule.old_logprobs != "recompute")
-    throw UserError("algo.correction", "is on, and old log-probabilities of replayed samples are their own: nothing is to be corrected",
-                    "schedule.old_logprobs: recompute");
   const config::Layouts layouts = config::layouts_of(config, world.size());
   Start start = start_of(config, world);
   const bool warm = config.model.path.empty() && config.supervised.steps > 0;

@@ -90,7 +90,7 @@ RunSummary SupervisedRun::run() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
   ledger_.start_clock();
-  if (request_.resume) ledger_.resume(trained_, actor_.trained().lora() != nullptr);
+  if (request_.resume) ledger_.resume(trained_, {actor_.trained().lora() != nullptr, {}});
   ledger_.open();
   bool reached = state.step > 0 && reached_accuracy();
   while (state.step < config.supervised.steps && !reached) {

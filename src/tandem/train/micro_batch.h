@@ -23,6 +23,7 @@ struct Row {
   std::vector<float> reference;      ///< of the reference model; empty if the algorithm needs none
   std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses
   std::vector<float> advantages;     ///< one per response token; empty in supervised training
+  std::vector<float> values, returns;  ///< what the critic said before the updates, and should have said; empty without one
   std::vector<uint8_t> trainable;    ///< one per response token, 0 where it is not trained on; empty: all are
 
   int64_t num_tokens() const { return static_cast<int64_t>(prompt.size() + response.size()); }

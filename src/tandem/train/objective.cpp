@@ -5,7 +5,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +16,7 @@
 #include "tandem/algo/correction.h"
 #include "tandem/algo/policy_loss.h"
 #include "tandem/algo/sequences.h"
+#include "tandem/algo/value_loss.h"
 #include "tandem/base/check.h"
 #include "tandem/comm/scalar.h"
 
@@ -29,6 +32,12 @@ at::Tensor per_token(const MicroBatch& batch, std::span<const Row> rows, const F
     fill(rows[batch.rows[i]], at, out.data_ptr<float>() + at);
   }
   return out;
+}
+
+at::Tensor sequence_offsets(const MicroBatch& batch) {
+  at::Tensor offsets_S = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
+  std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, offsets_S.data_ptr<int64_t>());
+  return offsets_S;
 }
 
 // `now`: the current log-probabilities, which stand in for those of a row that brings no old ones.
@@ -48,8 +57,7 @@ algo::PolicyLossInput policy_input(const MicroBatch& batch, std::span<const Row>
     std::copy(row.advantages.begin(), row.advantages.end(), out);
   });
   in.trainable_T = batch.trainable_R;
-  in.offsets_S = at::empty({static_cast<int64_t>(batch.rows.size())}, at::kLong);
-  std::copy(batch.response_offsets.begin(), batch.response_offsets.end() - 1, in.offsets_S.data_ptr<int64_t>());
+  in.offsets_S = sequence_offsets(batch);
   in.global_tokens = std::max(counts.tokens, 1.0);  // without a trainable token the loss is 0
   in.global_sequences = std::max(counts.sequences, 1.0);
   return in;
@@ -68,11 +76,25 @@ void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float
   }
 }
 
+// How well the critic knew, over trainable tokens.
+void count_values(const MicroBatch& batch, const at::Tensor& values_R, const at::Tensor& returns_R, StepSums& sums) {
+  const bool* trainable = batch.trainable_R.data_ptr<bool>();
+  const float *values = values_R.data_ptr<float>(), *returns = returns_R.data_ptr<float>();
+  for (int64_t t = 0; t < values_R.numel(); ++t) {
+    if (!trainable[t]) continue;
+    const double value = values[t], wanted = returns[t], error = wanted - value;
+    sums.values += value;
+    sums.returns += wanted, sums.squared_returns += wanted * wanted;
+    sums.errors += error, sums.squared_errors += error * error;
+  }
+}
+
 // Weights for samples of another policy. What is left out has weight 0: no denominator and no other sum knows of it.
-void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const at::Tensor& current_T, StepTotals& totals) {
+void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const algo::WeightSum& weights, StepTotals& totals) {
   at::Tensor left_T = in.trainable_T;
   if (algorithm.correction.active()) {
-    const algo::Corrected corrected = algo::correct(in.old_T, in.behavior_T, in.trainable_T, in.offsets_S, algorithm.correction);
+    algo::Corrected corrected = algo::correct(in.old_T, in.behavior_T, in.trainable_T, in.offsets_S, algorithm.correction);
+    if (algorithm.correction.normalize) algo::normalize(corrected, weights);
     in.correction_T = corrected.weights_T.masked_fill(corrected.trainable_T.logical_not(), 0);
     left_T = corrected.trainable_T;
     totals.sums.weight += corrected.sums.weight;
@@ -83,8 +105,8 @@ void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const 
     totals.weight_max = std::max(totals.weight_max, corrected.sums.weight_max);
   }
   if (algorithm.off_policy_delta > 0) {
-    const at::Tensor kept_T =
-        algo::on_policy_mask(current_T, in.behavior_T, in.advantages_T, {in.trainable_T, in.offsets_S}, algorithm.off_policy_delta);
+    const at::Tensor kept_T = algo::on_policy_mask(in.logprobs_T.detach(), in.behavior_T, in.advantages_T, {in.trainable_T, in.offsets_S},
+                                                   algorithm.off_policy_delta);
     totals.sums.rejected += left_T.logical_and(kept_T.logical_not()).sum().item<double>();
     in.correction_T = in.correction_T.masked_fill(kept_T.logical_not(), 0);
   }
@@ -92,20 +114,37 @@ void correct(algo::PolicyLossInput& in, const algo::Algorithm& algorithm, const 
 
 }  // namespace
 
-Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm) {
-  return [rows, &algorithm](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
+algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, const algo::Correction& correction) {
+  algo::WeightSum sum;
+  const at::Tensor begin_S = at::zeros({1}, at::kLong);
+  for (const Row& row : rows) {
+    if (!speaks || row.response.empty()) continue;
+    TANDEM_CHECK(row.old.size() == row.response.size(), row.old.size(), " old log-probabilities for ", row.response.size(), " tokens");
+    const int64_t T = std::ssize(row.response);
+    const auto tensor = [&](std::span<const float> v_T) { return at::from_blob(const_cast<float*>(v_T.data()), {T}, at::kFloat); };
+    at::Tensor trainable_T = at::ones({T}, at::kBool);
+    for (size_t t = 0; t < row.trainable.size(); ++t) trainable_T.data_ptr<bool>()[t] = row.trainable[t] != 0;
+    const algo::WeightSum mine = algo::correct(tensor(row.old), tensor(row.behavior), trainable_T, begin_S, correction).weights;
+    sum.sum += mine.sum, sum.count += mine.count;
+  }
+  comm::sum_fields(world, sum);
+  return sum;
+}
+
+Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights) {
+  return [rows, &algorithm, weights](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
     const at::Tensor current = logprobs_R.detach();
     const float* now = current.data_ptr<float>();
     algo::PolicyLossInput in = policy_input(batch, rows, now, totals.counts);
     in.logprobs_T = logprobs_R;
-    correct(in, algorithm, current, totals);
+    correct(in, algorithm, weights, totals);
     const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.clipped += policy.sums.clipped;
     if (algorithm.surrogate == algo::Surrogate::kGmpo) totals.sums.clipped += policy.sums.clipped_dual;  // clips where A < 0
     totals.sums.kl_old += policy.sums.kl_old;
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
-    if (!algorithm.needs_reference()) return policy.loss;
+    if (!algorithm.has_kl_loss()) return policy.loss;
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
@@ -115,6 +154,24 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
                          algorithm.kl_weighted ? moved_R.exp() : at::Tensor());
     totals.sums.kl_ref += kl.sum;
     return policy.loss + kl.loss;
+  };
+}
+
+Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip) {
+  return [rows, &algorithm, value_clip](const MicroBatch& batch, const at::Tensor& values_R, StepTotals& totals) {
+    const auto column = [&](std::vector<float> Row::*values) {
+      return per_token(batch, rows, [&](const Row& row, int64_t, float* out) {
+        TANDEM_CHECK((row.*values).size() == row.response.size(), (row.*values).size(), " values for ", row.response.size(), " tokens");
+        std::ranges::copy(row.*values, out);
+      });
+    };
+    const at::Tensor old_R = column(&Row::values), returns_R = column(&Row::returns);
+    count_values(batch, old_R, returns_R, totals.sums);
+    const algo::LossScope scope{batch.trainable_R, sequence_offsets(batch), std::max(totals.counts.tokens, 1.0),
+                                std::max(totals.counts.sequences, 1.0)};
+    const algo::ValueLoss loss = algo::value_loss({values_R, old_R, returns_R}, value_clip, scope, algorithm);
+    totals.sums.clipped += loss.clipped;
+    return loss.loss;
   };
 }
 

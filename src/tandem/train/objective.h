@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 
+#include "tandem/algo/correction.h"
 #include "tandem/comm/group.h"
 #include "tandem/train/micro_batch.h"
 
@@ -41,12 +42,16 @@ struct StepSums {
   double fresh_tokens = 0;
   double weight = 0, outside = 0, rejected = 0;  ///< of the correction: weights; tokens out of its bounds; tokens left out
   double behavior_kl = 0, behavior_chi2 = 0;     ///< behavior - old; (old / behavior)^2 - 1
+  double values = 0;                             ///< of a critic, before the updates
+  double returns = 0, squared_returns = 0;       ///< what it should have said
+  double errors = 0, squared_errors = 0;         ///< returns - values
   double router_z = 0, router_balance = 0;   ///< over tokens and sparse layers
 
   /// As above.
   void each(auto&& visit) {
     visit(loss), visit(entropy), visit(kl_ref), visit(clipped), visit(kl_old), visit(kl_rollout_train), visit(fresh_tokens);
     visit(weight), visit(outside), visit(rejected), visit(behavior_kl), visit(behavior_chi2);
+    visit(values), visit(returns), visit(squared_returns), visit(errors), visit(squared_errors);
     visit(router_z), visit(router_balance);
   }
 };
@@ -57,13 +62,21 @@ struct StepTotals {
   double ratio_max = 0, weight_max = 0;
 };
 
-/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. It reads the counts of the whole step, and
-/// adds to the sums what the report tells.
-using Objective = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals)>;
+/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `said_R` is what the model says of each
+/// response token: its log-probability, or a critic's value. It reads the counts of the whole step, and adds to the sums what the report
+/// tells.
+using Objective = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& said_R, StepTotals& totals)>;
 
-/// The algorithm's policy loss, corrected for samples of another policy, and its penalty against the reference. Rows and algorithm must
-/// outlive it.
-Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm);
+/// The weights of an update's correction over all ranks, from rows that bring old log-probabilities. Collective.
+algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, const algo::Correction& correction);
+
+/// The algorithm's policy loss, corrected for samples of another policy, and its penalty against the reference. `weights` is what a
+/// correction that normalizes divides by. Rows and algorithm must outlive it.
+Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights = {});
+
+/// A critic's loss against the rows' returns: algo/value_loss.h, aggregated as the algorithm's policy loss. Rows and algorithm must outlive
+/// it.
+Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip);
 
 /// The mean negative log-likelihood of the trainable tokens.
 Objective supervised_objective();

@@ -24,11 +24,11 @@ struct StateSetup {
   const model::ParameterTable& table;
   at::Tensor values;                        ///< flat, in the compute dtype
   device::Arena& arena;
-  std::string owner_prefix;                 ///< before the names of what is held in the arenas
   device::Arena* host = nullptr;            ///< where the state goes when it leaves
   bool swap = false;                        ///< the state lives in `host`, but for the chunk that an update works on
   const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   int64_t chunk_elements = kSwapChunkElements;  ///< of each tensor in the host's memory that are in `arena` at a time
+  std::string owner_prefix = "";            ///< before the names of what is held in the arenas
 };
 
 /// A range of a slice without what is not trained.

@@ -57,7 +57,7 @@ class Run {
     }
     const at::Tensor out = decoder_.forward(pass_.parameters, mine.tokens, *keep.context, options);
     if (decoder_.ends(action.chunk)) {
-      keep.out = loss_of_(mine, head_of(decoder_, pass_.parameters, mine, out, pass_.temperature));
+      keep.out = loss_of_(mine, out);
     } else {
       keep.out = out;
       stages().send(out.detach(), behind(), model::activation_tag(action.chunk));
@@ -92,6 +92,11 @@ model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::Mo
                                   const at::Tensor& hidden_RH, double temperature) {
   const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
   return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
+}
+
+at::Tensor values_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                     const at::Tensor& hidden_RH) {
+  return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous());
 }
 
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {

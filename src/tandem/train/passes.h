@@ -14,13 +14,13 @@ namespace tandem::train {
 /// experts have equally many, and interleaved stages a multiple of the stages. Collective over the decoder's ep.
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches);
 
-/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `head` has all R response tokens.
-using LossOf = std::function<at::Tensor(const MicroBatch& batch, const model::kernel::HeadOutput& head)>;
+/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `hidden_RH` are the final states that this
+/// rank has: head_of or values_of takes them to all R response tokens.
+using LossOf = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& hidden_RH)>;
 
 struct TrainingPass {
   const model::Decoder& decoder;
   const model::ModelParameters& parameters;
-  double temperature;
   model::Recompute recompute;
   std::function<void(int64_t layer)> layer_done;  ///< when the step's gradients of a layer are final; may be empty
 };
@@ -36,5 +36,8 @@ void run_scoring(const model::Decoder& decoder, const model::ModelParameters& pa
 /// The head's output for all R response tokens, whoever has their hidden states. Collective over the decoder's tp and cp.
 model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature);
+/// [R] what the first label of a score head says of the text before each response token. Collective as head_of.
+at::Tensor values_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+                     const at::Tensor& hidden_RH);
 
 }  // namespace tandem::train

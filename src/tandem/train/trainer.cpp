@@ -11,6 +11,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tandem/algo/algorithm.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
@@ -32,6 +33,12 @@ model::Recompute recompute_of(const Options& o) {
   return o.recompute == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
 }
 
+ValueReport value_report(const StepSums& sums, double tokens) {
+  const auto variance = [&](double sum, double squares) { return std::max(0.0, squares / tokens - sum / tokens * (sum / tokens)); };
+  const double of_returns = variance(sums.returns, sums.squared_returns), of_errors = variance(sums.errors, sums.squared_errors);
+  return {sums.values / tokens, of_returns > 0 ? 1 - of_errors / of_returns : 0};
+}
+
 // Sums as means over trainable tokens.
 void tell(const StepTotals& totals, StepReport& report) {
   const StepSums& sums = totals.sums;
@@ -45,6 +52,7 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.ratio_max = totals.ratio_max;
   report.correction = {sums.weight / tokens,   totals.weight_max,         sums.outside / tokens,
                        sums.rejected / tokens, sums.behavior_kl / tokens, sums.behavior_chi2 / tokens};
+  report.value = value_report(sums, tokens);
   report.trained_tokens = totals.counts.tokens;
   report.sequence_tokens = report.pass_tokens = totals.counts.sequence_tokens;
   report.computed_tokens = totals.counts.computed_tokens;
@@ -83,6 +91,8 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
                     mean([](const StepReport& u) { return u.correction.rejected_fraction; }),
                     mean([](const StepReport& u) { return u.correction.kl; }),
                     mean([](const StepReport& u) { return u.correction.chi2; })};
+  out.value = {mean([](const StepReport& u) { return u.value.values_mean; }),
+               mean([](const StepReport& u) { return u.value.explained_variance; })};
   out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
   out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
   for (const StepReport& u : updates.first(std::min(updates.size(), static_cast<size_t>(mini_batches)))) {
@@ -142,7 +152,7 @@ std::vector<std::vector<float>> score(const model::Decoder& decoder, const model
 std::vector<std::vector<float>> token_values(const model::Decoder& decoder, const model::ModelParameters& parameters,
                                              std::span<const Row> rows, int64_t budget_tokens) {
   return values_of_rows(decoder, parameters, rows, budget_tokens, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous());
+    return values_of(decoder, parameters, batch, hidden_RH);
   });
 }
 
@@ -150,15 +160,16 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
     : options_(options),
       setup_(setup),
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
-      grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing}, (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
+      grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing},
+             (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
       parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .values = lora_ ? lora_->values() : setup.values,
                             .arena = setup.arena,
-                            .owner_prefix = setup.owner_prefix,
                             .host = setup.host,
                             .swap = options.swap_optimizer,
-                            .home = lora_ ? nullptr : setup.home},
+                            .home = lora_ ? nullptr : setup.home,
+                            .owner_prefix = setup.owner_prefix},
                   .grads = grads(),
                   .ranks = setup.ranks,
                   .recorder = setup.recorder,
@@ -241,12 +252,17 @@ void Trainer::run_passes(Step& step, const Objective& objective, double temperat
   optimizer_.begin_step();  // before: a step that was given up may still be adding up
   grads().zero_();
   for (MicroBatch& batch : step.batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
-  const TrainingPass pass{setup_.decoder, parameters_, temperature, recompute_of(options_),
+  const TrainingPass pass{setup_.decoder, parameters_, recompute_of(options_),
                           [this](int64_t layer) { optimizer_.layer_ready(layer); }};
-  const LossOf loss_of = [&](const MicroBatch& batch, const model::kernel::HeadOutput& head) {
+  const auto said = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    if (setup_.table.config.num_labels > 0) return values_of(setup_.decoder, parameters_, batch, hidden_RH);
+    const model::kernel::HeadOutput head = head_of(setup_.decoder, parameters_, batch, hidden_RH, temperature);
     split_rows(batch, head.logprobs_R.detach(), step.report.logprobs);
     totals.sums.entropy += head.entropy_R.masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
-    const at::Tensor share = objective(batch, head.logprobs_R, totals);
+    return head.logprobs_R;
+  };
+  const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    const at::Tensor share = objective(batch, said(batch, hidden_RH), totals);
     totals.sums.loss += share.item<double>();
     return share;
   };
@@ -305,7 +321,16 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
 }
 
 StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr) {
-  return step(rows, policy_objective(rows, algorithm), temperature, lr);
+  const model::RankPlace& place = setup_.decoder.place();
+  algo::WeightSum weights;
+  if (algorithm.correction.normalize)
+    weights = weights_of_all(*setup_.ranks.world, place.layout.speaks(place.rank), rows, algorithm.correction);
+  return step(rows, policy_objective(rows, algorithm, weights), temperature, lr);
+}
+
+StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {
+  TANDEM_CHECK(setup_.table.config.num_labels > 0, "a value step of a model without a score head");
+  return step(rows, value_objective(rows, algorithm, value_clip), 1.0, lr);
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {

@@ -50,6 +50,13 @@ struct CorrectionReport {
   double kl = 0, chi2 = 0;       ///< of behavior against old: KL by k1, and the chi-squared divergence of old from behavior
 };
 
+/// What a critic knew before the updates, over trainable tokens.
+struct ValueReport {
+  double values_mean = 0;
+  /// 1 - var(returns - values) / var(returns): 1 knows all, 0 as much as a constant does. 0 where all returns are alike.
+  double explained_variance = 0;
+};
+
 /// What one update did, over all ranks.
 struct StepReport {
   double loss = 0, grad_norm = 0, lr = 0;
@@ -59,6 +66,7 @@ struct StepReport {
   double clip_fraction = 0, ratio_max = 0;
   double kl_old = 0;                ///< k1 mean of the old policy against the current one
   CorrectionReport correction;      ///< of policy updates
+  ValueReport value;                ///< of a critic's updates
   bool skipped = false;             ///< no token was trainable: the weights are as before
   double trained_tokens = 0;        ///< response tokens that were trainable
   double sequence_tokens = 0;       ///< prompt and response of every row
@@ -77,13 +85,13 @@ struct TrainerSetup {
   at::Tensor values;                ///< flat, compute dtype
   Ranks ranks;
   device::Arena& arena;
-  std::string owner_prefix;         ///< before the names of what it holds in the arena
-  std::string section = "train";    ///< of its options, as errors name it
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
   device::Arena* host = nullptr;    ///< for Options::swap_optimizer, and for an optimizer that leaves the device
   const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
+  std::string owner_prefix;         ///< before the names of what it holds in the arenas
+  std::string section = "train";    ///< of its options, as errors name it
 };
 
 /// The updates on one batch as one: means over trained tokens, the largest of largest values, tokens of one epoch, which had
@@ -108,6 +116,8 @@ class Trainer {
 
   /// One update by the algorithm's loss.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
+  /// One update of a model with a score head by value_objective.
+  StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
   StepReport supervised_step(std::span<const Row> rows, double lr);
 

@@ -131,8 +131,11 @@ TEST(Recipe, SupervisedStepsBeginWithARateForAPretrainedModel) {
 
 TEST(Recipe, AGroupOfOneIsRefusedUnderEveryAlgorithmThatComparesAGroup) {
   EXPECT_EQ(refusal("--set algo.name=reinforce_pp --set schedule.group_size=1"), "") << "it compares the whole batch";
+  EXPECT_EQ(refusal("--set algo.name=ppo --set schedule.group_size=1"), "") << "it compares with a critic's values";
+  const std::string teacher = " --set model.ref_model_load_path=somewhere";
+  EXPECT_EQ(refusal("--set algo.name=distillation --set schedule.group_size=1" + teacher), "") << "it compares nothing";
   for (const std::string& name : algo::algorithm_names()) {
-    if (name == "reinforce_pp") continue;
+    if (name == "reinforce_pp" || name == "ppo" || name == "distillation") continue;
     const std::string message = refusal("--set algo.name=" + name + " --set schedule.group_size=1");
     EXPECT_TRUE(message.starts_with("options: schedule.group_size is 1, and algo.advantage ")) << name << ": " << message;
     EXPECT_NE(message.find("(at least 2)"), std::string::npos) << message;

@@ -137,7 +137,7 @@ TEST(Interpreter, AThousandPermutedArrivalsNeverChangeTheOrderOnACommunicator) {
 
 // The orders that the tests above compare can differ: stages of ranks that share none have no order.
 TEST(Interpreter, StagesOfOtherRanksStartInAnyOrder) {
-  Schedule s = schedule_for({placement_of(PlacementKind::kSplit, 2, 2), 1, false, false, false, false, false});
+  Schedule s = schedule_for({.placement = placement_of(PlacementKind::kSplit, 2, 2), .staleness = 1});
   std::map<std::string, int> seen;
   Random random(7);
   for (int i = 0; i < 200; ++i) {
@@ -157,7 +157,7 @@ TEST(Interpreter, StagesOfOtherRanksStartInAnyOrder) {
 }
 
 TEST(Interpreter, RolloutGoesOnBesideTheUpdate) {
-  const Schedule s = schedule_for({placement_of(PlacementKind::kSplit, 1, 1), 2, false, false, false, false, false});
+  const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kSplit, 1, 1), .staleness = 2});
   Interpreter machine(s, {1, 2});
   const auto names = [&] {
     std::vector<std::string> all;
@@ -185,7 +185,7 @@ TEST(Interpreter, RolloutGoesOnBesideTheUpdate) {
 }
 
 TEST(Interpreter, AnEventThatMayNotHappenIsRefused) {
-  const Schedule s = schedule_for({placement_of(PlacementKind::kColocated, 1, 1), 0, false, false, false, false, false});
+  const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kColocated, 1, 1)});
   Interpreter machine(s, {1, 1});
   EXPECT_THROW(machine.start({1, 1}), InternalError);
   EXPECT_THROW(machine.end({0, 1}), InternalError);
@@ -195,7 +195,8 @@ TEST(Interpreter, AnEventThatMayNotHappenIsRefused) {
 }
 
 TEST(Timeline, ShowsWhoWaitsForWhat) {
-  const std::string text = timeline(schedule_for({placement_of(PlacementKind::kSplit, 2, 2), 1, false, true, false, false, false}), 1);
+  const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kSplit, 2, 2), .staleness = 1, .reference = true});
+  const std::string text = timeline(s, 1);
   EXPECT_NE(text.find("ranks 0 to 1 | rollout 1 | reference 1 | advantage 1 | train 1 |"), std::string::npos) << text;
   EXPECT_NE(text.find("ranks 2 to 3 | rollout 1 |"), std::string::npos) << text;
   EXPECT_NE(text.find("after switch of 1 step before"), std::string::npos) << text;

@@ -12,7 +12,11 @@ namespace tandem::planner {
 namespace {
 
 Schedule split_stale() {
-  return schedule_for({placement_of(PlacementKind::kSplit, 2, 2), 2, false, true, true, true, false});
+  return schedule_for({.placement = placement_of(PlacementKind::kSplit, 2, 2),
+                       .staleness = 2,
+                       .reference = true,
+                       .old_logprob = true,
+                       .reward_stage = true});
 }
 
 std::string fault_of(const Schedule& schedule) {
@@ -81,6 +85,24 @@ TEST(Schedule, WhatReadsWhatNobodyFillsStarves) {
   Schedule s = split_stale();
   named(s, "reward").fills.clear();
   EXPECT_NE(fault_of(s).find("advantage starves: it reads scores, and no stage fills them"), std::string::npos) << fault_of(s);
+}
+
+// Advantages wait for what they are made of; the actor's update and the critic's wait for them.
+TEST(Schedule, AdvantagesWaitForValuesAndForLogprobsThatAreRewards) {
+  const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kColocated, 2, 2),
+                                   .reference = true,
+                                   .rewards_read_logprobs = true,
+                                   .old_logprob = true,
+                                   .critic = true});
+  EXPECT_EQ(to_text(s), "sync (staleness 0): actor.rollout reference.reference actor.old_logprob critic.values actor.advantage "
+                        "critic.train_critic actor.train actor.meet actor.switch");
+  for (const char* edge : {"reference", "old_logprob", "values"}) {
+    Schedule cut = s;
+    auto& after = named(cut, "advantage").after;
+    const int stage = index_of(cut, edge);
+    EXPECT_EQ(std::erase_if(after, [&](const After& a) { return a.stage == stage; }), 1u) << edge;
+    EXPECT_NE(fault_of(cut).find("advantage starves"), std::string::npos) << edge << ": " << fault_of(cut);
+  }
 }
 
 TEST(Schedule, RolloutMayNotRunFurtherAheadThanTheStalenessSays) {

@@ -10,6 +10,7 @@
 
 #include "../../error_text.h"
 #include "../../temporary_folder.h"
+#include "tandem/policy/actor.h"
 #include "tandem/base/json_file.h"
 #include "tandem/checkpoint/model_export.h"
 #include "tandem/comm/launch.h"
@@ -58,7 +59,7 @@ class StateFilesTest : public ::testing::Test {
   }
   RunState load(const std::string& model_dir, bool needs_start = true) {
     Rank rank(config_, *alone_, run_dir(), model_dir);
-    return rank.files.load(rank.roles, needs_start).value();
+    return rank.files.load(rank.roles, {needs_start, {}}).value();
   }
 
   const test::TemporaryFolder folder_{"state_files"};
@@ -143,9 +144,9 @@ TEST_F(StateFilesTest, TheStartOfTwoRanksIsThatOfBoth) {
   comm::run_local(2, kRankDeadline_s, [&](comm::Group& world) {
     Rank rank(config_, world, run_dir(), first);
     rank.files.save(at_step(1), rank.roles);
-    EXPECT_EQ(rank.files.load(rank.roles, true)->step, 1);
+    EXPECT_EQ(rank.files.load(rank.roles, {true, {}})->step, 1);
     Rank stranger(config_, world, run_dir(), other);
-    errors[world.rank()] = error_of([&] { stranger.files.load(stranger.roles, true); });
+    errors[world.rank()] = error_of([&] { stranger.files.load(stranger.roles, {true, {}}); });
   });
   EXPECT_NE(errors[0].find(other + " has others"), std::string::npos) << errors[0];
   EXPECT_EQ(errors[0], errors[1]);
@@ -203,7 +204,7 @@ TEST_F(StateFilesTest, RankZeroChoosesTheCheckpoint) {
     writer.files.save(at_step(4), writer.roles);
     // To rank 1 the folder looks empty, as a slow network file system may show it.
     Rank reader(config_, world, world.rank() == 0 ? run_dir() : folder_ / "elsewhere", first);
-    found[world.rank()] = reader.files.load(reader.roles, true);
+    found[world.rank()] = reader.files.load(reader.roles, {true, {}});
   });
   for (const auto& state : found) {
     ASSERT_TRUE(state);

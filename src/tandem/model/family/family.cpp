@@ -36,7 +36,7 @@ std::vector<Parameter> parameters(const ModelConfig& c) {
     else add_mlp(all, c, i);
   }
   all.push_back({"model.norm.weight", {h}, Split::kNone, Slot::kFinalNorm, -1});
-  if (c.num_labels > 0) all.push_back({"score.weight", {c.num_labels, h}, Split::kNone, Slot::kScore, -1});
+  if (c.num_labels > 0) all.push_back({kScoreWeight, {c.num_labels, h}, Split::kNone, Slot::kScore, -1});
   else if (!c.tied_embeddings) all.push_back({"lm_head.weight", {c.vocab_size, h}, Split::kRows, Slot::kHead, -1});
   return all;
 }

@@ -62,6 +62,9 @@ Traits traits(const std::string& family, const std::string& where);
 std::string language_class(const Traits& traits);
 std::string classifier_class(const Traits& traits);
 
+/// The score head of a classifier, [labels, H].
+inline constexpr const char* kScoreWeight = "score.weight";
+
 /// Every parameter, in the order of the forward pass; those that fuse stand side by side.
 std::vector<Parameter> parameters(const ModelConfig& config);
 

@@ -17,8 +17,8 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
 
 void Ledger::start_clock() { started_s_ = now_s(); }
 
-bool Ledger::resume(TrainedRoles roles, bool needs_start) {
-  std::optional<RunState> found = files_.load(roles, needs_start);
+bool Ledger::resume(TrainedRoles roles, const Resume& how) {
+  std::optional<RunState> found = files_.load(roles, how);
   if (found) state_ = std::move(*found);
   return found.has_value();
 }

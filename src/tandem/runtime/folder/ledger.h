@@ -27,7 +27,7 @@ class Ledger {
   /// The run's seconds count from here.
   void start_clock();
   /// Loads the newest checkpoint into roles and state, if there is one. Collective.
-  bool resume(TrainedRoles roles, bool needs_start);
+  bool resume(TrainedRoles roles, const Resume& how);
   /// The sinks go on where the state left them.
   void open();
   double seconds() const;

@@ -37,6 +37,7 @@ json to_json(const RunState& s, const StartModel& start) {
   json out = {{"format", kState_format}, {"step", s.step}, {"version", s.version}, {"next_group", s.next_group},
               {"tokens", s.tokens}, {"seconds", s.seconds},
               {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
+  if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.before)
     out["eval_before"] = {{"accuracy", s.before->accuracy}, {"mean_score", s.before->mean_score}, {"pass_at_k", s.before->pass_at_k},
@@ -52,6 +53,7 @@ RunState from_json(const json& j) {
   s.tokens = j.at("tokens");
   s.seconds = j.at("seconds");
   s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
+  if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
   if (j.contains("unconcluded"))
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
@@ -86,7 +88,10 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(parts_.ranks.train_layout);
   j["products"] = parts_.compute.products();
-  for (const policy::TrainedRole* role : roles) (role->folder().empty() ? j : j[role->folder()])["optimizer_steps"] = role->trainer().optimizer().num_steps();
+  for (const policy::TrainedRole* role : roles) {
+    json& of_role = role->folder().empty() ? j : j[role->folder()];
+    of_role["optimizer_steps"] = role->trainer().optimizer().num_steps();
+  }
   checkpoint::write_durable(dir + "/state.json", j.dump(1));
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
@@ -120,7 +125,7 @@ void StateFiles::check_start(const StartModel& before, const std::string& where)
                             ", or another --run-dir: adapters and a reference belong to one start"));
 }
 
-std::optional<RunState> StateFiles::load(TrainedRoles roles, bool needs_start) {
+std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resume) {
   std::string dir;
   if (parts_.ranks.is_first())
     if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
@@ -133,11 +138,14 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, bool needs_start) {
   std::vector<int64_t> optimizer_steps;
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
-    for (const policy::TrainedRole* role : roles) optimizer_steps.push_back((role->folder().empty() ? j : j.at(role->folder())).at("optimizer_steps"));
+    for (const policy::TrainedRole* role : roles) {
+      const json& of_role = role->folder().empty() ? j : j.at(role->folder());
+      optimizer_steps.push_back(of_role.at("optimizer_steps"));
+    }
     if (j.contains("products")) parts_.compute.adopt(j["products"].get<model::Products>());
-    if (needs_start || j.contains("start")) {
+    if (resume.needs_start || j.contains("start")) {
       const StartModel before{j.at("start").at("path").get<std::string>(), j.at("start").at("checksum").get<std::string>()};
-      if (needs_start) check_start(before, dir);
+      if (resume.needs_start) check_start(before, dir);
       start_ = before;  // what the weights began as, whatever directory this resume was given
     }
     state = from_json(j);
@@ -150,6 +158,7 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, bool needs_start) {
   for (size_t i = 0; i < roles.size(); ++i) {
     policy::TrainedRole& role = *roles[i];
     const std::string folder = folder_of(dir, role);
+    if (resume.bring) resume.bring(role);
     if (!role.lora()) role.load(folder + "/hf");  // else it holds the weights of the start, and adapters go on them
     if (!role.is_here()) continue;
     policy::OptimizerFiles files(folder, saved_under.world(), parts_.ranks.train_rank());

@@ -9,6 +9,7 @@
 // Whatever the layout of those that wrote it, ranks of any other can go on.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -29,6 +30,7 @@ struct RunState {
   int64_t next_group = 0;            ///< position of the prompt stream
   int64_t tokens = 0;
   double seconds = 0;
+  std::optional<double> kl_coef;     ///< where it adapts: the weight of the KL term in the next step
   std::optional<serve::EvalSummary> before; ///< once it was measured
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
@@ -44,6 +46,12 @@ struct StartModel {
 /// What a run trains: the actor first, then a critic, if it has one.
 using TrainedRoles = std::span<policy::TrainedRole* const>;
 
+/// What a resume asks for besides the roles.
+struct Resume {
+  bool needs_start = false;  ///< the run still uses its start, for adapters or as reference
+  std::function<void(const policy::TrainedRole&)> bring;  ///< makes the memory of a role present before it is loaded; may be empty
+};
+
 /// Ownership  uses the roles' tensors.
 /// Blocking   save and load are collective; save returns when the checkpoint is committed.
 /// Errors     PeerError naming the path if the disk is full: the attempt is dropped on all ranks and earlier checkpoints stay.
@@ -56,10 +64,9 @@ class StateFiles {
   void load_start(policy::TrainedRole& actor);
   void save(const RunState& state, TrainedRoles roles);
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the roles and returns the state.
-  /// `needs_start`: the run still uses its start, for adapters or as reference.
-  /// Errors: UserError if then the checkpoint has another start; if it is of another model or a newer format, has not the roles, or cannot
-  /// be read.
-  std::optional<RunState> load(TrainedRoles roles, bool needs_start);
+  /// Errors: UserError if the run needs its start and the checkpoint has another; if it is of another model or a newer format, has not the
+  /// roles, or cannot be read.
+  std::optional<RunState> load(TrainedRoles roles, const Resume& resume);
   int64_t last_saved_step() const { return last_saved_step_; }
   const policy::Exporter& exporter() const { return exporter_; }
   /// Where the weights of the start were loaded from; `latest` and other links are resolved.

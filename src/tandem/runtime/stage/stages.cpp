@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/stage/stages.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "tandem/algo/advantage.h"
 #include "tandem/algo/algorithm.h"
+#include "tandem/algo/policy_loss.h"
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
+#include "tandem/config/algorithm.h"
 #include "tandem/model/flops.h"
 #include "tandem/train/balance.h"
 
@@ -82,7 +86,8 @@ bool is_trainable(const data::Sample& sample, const Roles& roles) {
 
 // Rows in the order groups, then samples. Those of other ranks stay empty.
 void make_rows(StepData& step, const Roles& roles) {
-  const config::ScheduleOptions& o = roles.parts.config.schedule;
+  const config::RunConfig& config = roles.parts.config;
+  const config::OldLogprobs old = config::old_logprobs_of(config, roles.algorithm);
   for (const data::Group& group : step.batch.groups)
     for (const data::Sample& sample : group.samples) {
       train::Row& row = step.rows.emplace_back();
@@ -91,10 +96,9 @@ void make_rows(StepData& step, const Roles& roles) {
       row.prompt = roles.bodies.prompt(group);
       row.response = body.response;
       row.behavior = body.logprobs;
-      if (o.routing_replay) row.routes = routes_of(sample, group, roles);
+      if (config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
       row.fresh = roles.source.samples_are_own() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
-      const bool takes_behavior = o.old_logprobs == "rollout" || (o.old_logprobs == "auto" && !row.fresh);
-      if (takes_behavior) row.old.assign(row.behavior.begin(), row.behavior.end());
+      if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (!is_trainable(sample, roles)) row.trainable.assign(row.response.size(), 0);
     }
 }
@@ -143,9 +147,8 @@ void old_logprobs(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   auto scored = train::score(model.decoder(), model.parameters(), rows_of(step), config.rollout.sampling.temperature,
                              config.train.logprob_micro_batch_tokens);
-  const bool all = config.schedule.old_logprobs == "recompute";
   for (size_t i = 0; i < step.mine.size(); ++i)
-    if (train::Row& row = step.rows[step.mine[i]]; all || row.old.empty()) row.old = std::move(scored[i]);
+    if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(scored[i]);
 }
 
 // What compare_responses reads of the samples of a batch, which every rank has.
@@ -169,30 +172,88 @@ Scored scored(const StepData& step, const Roles& roles) {
   return out;
 }
 
-// The same on every rank, tokens of other ranks' rows included: a score and a length are all that a response needs.
+// Of rows that this rank trains to those of all, on every rank that trains.
+void share_rows(const StepData& step, const Roles& roles, std::vector<std::vector<float>> mine, std::vector<std::vector<float>>& all) {
+  all.assign(step.rows.size(), {});
+  for (size_t i = 0; i < step.mine.size(); ++i) all[step.mine[i]] = std::move(mine[i]);
+  comm::exchange_rows(roles.parts.ranks.side(), all, roles.parts.ranks.speaks_for_train());
+}
+
+void values(StepData& step, const Roles& roles) {
+  std::vector<train::Row> rows = rows_of(step);
+  for (train::Row& row : rows) row.routes = {};  // the critic chooses for itself
+  const model::ModelOnRank& model = roles.critic->model();
+  const int64_t budget = roles.parts.config.critic.value_micro_batch_tokens;
+  share_rows(step, roles, train::token_values(model.decoder(), model.parameters(), rows, budget), step.values);
+  for (size_t i : step.mine) step.rows[i].values = step.values[i];
+}
+
+// Of one response, by the policy before the update. The rollout's own values stand for it where nothing was computed anew.
+at::Tensor kl_of_tokens(const train::Row& row, algo::KlEstimator estimator) {
+  const std::span<const float> old = row.old.empty() ? row.behavior : std::span<const float>(row.old);
+  const auto tensor = [](std::span<const float> values) {
+    return at::from_blob(const_cast<float*>(values.data()), {std::ssize(values)}, at::kFloat);
+  };
+  return algo::kl_estimate(tensor(old), tensor(row.reference), estimator).contiguous();
+}
+
+// What each token is rewarded with beside its response's score: -kl_coef KL(old || reference), or a teacher's log-probability less old.
+// Tells the mean KL of the responses.
+std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles) {
+  const algo::Algorithm& algorithm = roles.algorithm;
+  const bool distills = algorithm.advantage == algo::Advantage::kDistillation;
+  const auto weight = static_cast<float>(distills ? -1 : -algorithm.kl_coef);
+  std::vector<std::vector<float>> mine, all;
+  for (const train::Row& row : rows_of(step)) {
+    std::vector<float>& rewards = mine.emplace_back();
+    if (row.reference.empty()) continue;  // not the last pipeline stage
+    const at::Tensor kl_T = kl_of_tokens(row, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator);
+    rewards.assign(kl_T.data_ptr<float>(), kl_T.data_ptr<float>() + kl_T.numel());
+  }
+  share_rows(step, roles, std::move(mine), all);
+  double kl = 0;
+  for (std::vector<float>& rewards : all) {
+    kl += std::accumulate(rewards.begin(), rewards.end(), 0.0) / static_cast<double>(std::max<size_t>(rewards.size(), 1));
+    for (float& reward : rewards) reward *= weight;
+  }
+  step.kl_reference = kl / static_cast<double>(all.size());
+  return all;
+}
+
+// The same on every rank, tokens of other ranks' rows included.
 void advantages(StepData& step, const Roles& roles) {
   const algo::Algorithm& algorithm = roles.algorithm;
-  const Scored batch = scored(step, roles);
-  const std::vector<double> compared = algo::compare_responses({batch.scores, batch.groups, batch.lengths, {}}, algorithm);
-  const auto tokens_of = [&](size_t i) {
-    std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i]));
-    if (!rewards_T.empty()) rewards_T.back() = batch.scores[i];
-    return algo::token_advantages({rewards_T, {}, {}}, compared[i], algorithm).advantages_T;
+  Scored batch = scored(step, roles);
+  if (algorithm.advantage == algo::Advantage::kDistillation) std::ranges::fill(batch.scores, 0.0);
+  std::vector<std::vector<float>> rewards;
+  if (algorithm.rewards_tokens()) rewards = token_rewards(step, roles);
+  const auto tokens_of = [&](size_t i, double compared) {
+    std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i])), values_T;
+    if (!rewards.empty()) rewards_T.assign(rewards[i].begin(), rewards[i].end());
+    if (!rewards_T.empty()) rewards_T.back() += batch.scores[i];
+    if (!step.values.empty()) values_T.assign(step.values[i].begin(), step.values[i].end());
+    return algo::token_advantages({rewards_T, {}, values_T}, compared, algorithm);
   };
+  // Responses are compared by all that they are rewarded with.
+  std::vector<double> totals = batch.scores;
+  for (size_t i = 0; i < rewards.size(); ++i) totals[i] = std::accumulate(rewards[i].begin(), rewards[i].end(), totals[i]);
+  const std::vector<double> compared = algo::compare_responses({totals, batch.groups, batch.lengths, {}}, algorithm);
+  const bool by_token = algorithm.whitens() || algorithm.rewards_tokens();
   algo::Moments moments;
   if (algorithm.whitens())
     for (size_t i = 0; i < compared.size(); ++i)
-      if (batch.trainable[i] > 0) moments.add(tokens_of(i), {});
+      if (batch.trainable[i] > 0) moments.add(tokens_of(i, compared[i]).advantages_T, {});
   step.advantages = compared;
   for (size_t i = 0; i < compared.size(); ++i) {
     const bool mine = std::ranges::binary_search(step.mine, i);
-    if (!mine && !algorithm.whitens()) continue;
-    std::vector<double> values_T = tokens_of(i);
-    if (algorithm.whitens()) {
-      algo::whiten(values_T, {}, moments);
-      step.advantages[i] = std::accumulate(values_T.begin(), values_T.end(), 0.0) / static_cast<double>(values_T.size());
-    }
-    if (mine) step.rows[i].advantages.assign(values_T.begin(), values_T.end());
+    if (!mine && !by_token) continue;
+    algo::TokenAdvantages tokens = tokens_of(i, compared[i]);
+    std::vector<double>& values_T = tokens.advantages_T;
+    if (algorithm.whitens()) algo::whiten(values_T, {}, moments);
+    if (by_token) step.advantages[i] = std::accumulate(values_T.begin(), values_T.end(), 0.0) / static_cast<double>(values_T.size());
+    if (!mine) continue;
+    step.rows[i].advantages.assign(values_T.begin(), values_T.end());
+    step.rows[i].returns.assign(tokens.returns_T.begin(), tokens.returns_T.end());
   }
 }
 
@@ -214,6 +275,19 @@ MiniBatch mini_batch_of(const StepData& step, int64_t number, bool first) {
   return out;
 }
 
+void update_critic(StepData& step, const Roles& roles) {
+  const config::RunConfig& config = roles.parts.config;
+  const double lr = train::learning_rate(config.critic.train, value(step.id), config.run.steps);
+  const algo::Updates& updates = roles.algorithm.updates;
+  std::vector<train::StepReport> reports;
+  for (int64_t number = 0; number < updates.epochs * updates.mini_batches; ++number) {
+    MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
+    for (train::Row& row : part.rows) row.routes = {};
+    reports.push_back(roles.critic->trainer().value_step(part.rows, roles.algorithm, config.critic.value_clip, lr));
+  }
+  step.critic_report = train::joined(reports, updates.mini_batches);
+}
+
 void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.train, value(step.id), config.run.steps);
@@ -221,11 +295,12 @@ void update(StepData& step, const Roles& roles) {
   std::vector<train::StepReport> reports;
   std::vector<std::vector<float>> logprobs(step.mine.size());
   const int64_t most = updates.epochs * updates.mini_batches;
+  train::Trainer& trainer = roles.actor.trained().trainer();
   for (bool near = true; near && std::ssize(reports) < most;) {
     const auto number = std::ssize(reports);
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     train::StepReport& report =
-        reports.emplace_back(roles.actor.trained().trainer().policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
+        reports.emplace_back(trainer.policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
     // Every row is trained on once, whatever the KL.
@@ -278,7 +353,9 @@ bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) 
     case planner::StageKind::kReward: reward_scores(step, roles); break;
     case planner::StageKind::kReference: reference_logprobs(step, roles); break;
     case planner::StageKind::kOldLogprob: old_logprobs(step, roles); break;
+    case planner::StageKind::kValues: values(step, roles); break;
     case planner::StageKind::kAdvantage: advantages(step, roles); break;
+    case planner::StageKind::kUpdateCritic: update_critic(step, roles); break;
     case planner::StageKind::kUpdate: update(step, roles); break;
     case planner::StageKind::kAhead: roles.source.run_ahead(); break;
     case planner::StageKind::kMeet: meet(step, roles); break;

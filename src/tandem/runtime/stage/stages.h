@@ -8,12 +8,15 @@
 //   reward     scores of a reward model                  placement fully_colocated; else beside generation
 //   reference  log-probabilities under the reference     if the loss has a KL term
 //   old_logprob  log-probabilities before the update     if the recipe computes them anew
+//   values     what the critic expects from each token on  under algo.advantage gae
 //   advantage  scores -> advantages
+//   train_critic  the critic learns the returns          under gae; as often as train
 //   train      loss, gradient, optimizer update; as often as the algorithm asks for
 //   ahead      rollout for the next batch                on other ranks than train, beside it
 //   meet       log-probabilities to rank 0; what ran ahead to all
 //   switch     the update is committed to the source; then the new weights go to the rollout
 
+#include <optional>
 #include <vector>
 
 #include "tandem/data/sample_store.h"
@@ -38,11 +41,14 @@ struct StepData {
   data::Batch batch;                             ///< heads: their bodies are in BatchRows
   std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
   std::vector<double> advantages;                ///< one per sample, the mean over its tokens; where this rank trains
+  std::vector<std::vector<float>> values;        ///< of all rows, one per response token, where this rank trains; empty without a critic
+  std::optional<double> kl_reference;            ///< where it is a reward: the mean over responses of the mean over tokens
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
   std::vector<int64_t> mini_batch;               ///< the part of the batch that a row belongs to; the same on every rank
   int64_t num_updates = 0;
-  train::StepReport report;
+  train::StepReport report;                      ///< of the actor
+  std::optional<train::StepReport> critic_report;
   std::vector<std::vector<float>> logprobs;      ///< of all rows, before the first update on each; on rank 0
 
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
@@ -54,6 +60,7 @@ struct Roles {
   const algo::Algorithm& algorithm;
   policy::Actor& actor;
   const model::ModelOnRank* reference;        ///< null: the loss needs none, or takes the start under its adapters
+  policy::TrainedRole* critic;                ///< null: advantages need none
   const policy::StagedReward* staged_reward;  ///< where the schedule has a stage for it, on ranks that train
   SampleSource& source;                       ///< a RolloutRole, or a Replay
   BatchRows& bodies;                          ///< tokens and what goes with them, on the ranks that have them

@@ -70,11 +70,20 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, cons
   if (r.router_load_max) recorder.set("actor/router_load_max", *r.router_load_max);
   if (r.router_balance) recorder.set("actor/router_balance_loss", *r.router_balance);
   if (r.router_z) recorder.set("actor/router_z_loss", *r.router_z);
-  if (algorithm.needs_reference()) recorder.set("actor/kl_ref", r.kl_ref);
+  if (algorithm.has_kl_loss()) recorder.set("actor/kl_ref", r.kl_ref);
   if (algorithm.correction.active()) record_correction(recorder, r.correction);
   else if (algorithm.off_policy_delta > 0) recorder.set("correction/rejected_fraction", r.correction.rejected_fraction);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
   recorder.set("actor/ratio_max", r.ratio_max);
+}
+
+void record_critic(monitor::Recorder& recorder, const train::StepReport& r) {
+  recorder.set("critic/loss", r.loss);
+  recorder.set("critic/grad_norm", r.grad_norm);
+  recorder.set("critic/lr", r.lr);
+  recorder.set("critic/clip_fraction", r.clip_fraction);
+  recorder.set("critic/values_mean", r.value.values_mean);
+  recorder.set("critic/explained_variance", r.value.explained_variance);
 }
 
 }  // namespace
@@ -84,6 +93,9 @@ void record_step(const StepData& step, const Roles& roles) {
   record_rewards(recorder, step.batch);
   record_lengths(recorder, step.batch, roles.bodies);
   record_update(recorder, step.report, roles.algorithm);
+  if (step.kl_reference) recorder.set("actor/kl_ref", *step.kl_reference);
+  if (roles.parts.config.algo.kl_target > 0) recorder.set("actor/kl_coef", roles.algorithm.kl_coef);
+  if (step.critic_report) record_critic(recorder, *step.critic_report);
   if (roles.algorithm.updates.several()) {
     recorder.set("actor/updates", static_cast<double>(step.num_updates));
     recorder.set("actor/kl_old", step.report.kl_old);
