@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/strings.h"
@@ -117,11 +118,20 @@ Function dapo_rule(const DapoOptions& o) {
 }
 
 Function cosine_rule(const LengthOptions& o) {
-  const CosineRange range{o.cosine_min_wrong, o.cosine_max_wrong, o.cosine_min_right, o.cosine_max_right, o.max_tokens};
+  const CosineRange range{o.cosine_min_wrong, o.cosine_max_wrong, o.cosine_min_right, o.cosine_max_right, o.full_tokens()};
   return [range](const Answer& a) {
     Score score = grade_math(a);
     score.score = cosine_score(score.score > 0, a.response_tokens, range);
     return score;
+  };
+}
+
+Function overlong_rule(const LengthOptions& o) {
+  if (o.overlong_cache > o.full_tokens())
+    throw UserError("reward.overlong_cache", join_text("is ", o.overlong_cache, ", the longest answer has ", o.full_tokens(), " tokens"),
+                    join_text("at most ", o.full_tokens(), ", or another reward.max_tokens"));
+  return [limit = o.full_tokens(), cache = o.overlong_cache](const Answer& a) {
+    return plain(overlong_penalty(a.response_tokens, limit, cache));
   };
 }
 
@@ -172,13 +182,7 @@ const std::vector<Entry>& table() {
          };
        },
        false},
-      {"overlong",
-       [](const FunctionOptions& o) -> Function {
-         return [limit = o.max_tokens, cache = o.overlong_cache](const Answer& a) {
-           return plain(overlong_penalty(a.response_tokens, limit, cache));
-         };
-       },
-       false}};
+      {"overlong", overlong_rule, false}};
   return entries;
 }
 
@@ -205,7 +209,9 @@ void describe(OptionVisitor& field, LengthOptions& o) {
   field("cosine_max_wrong", o.cosine_max_wrong, "cosine: score of a wrong answer of full length.");
   field("cosine_min_right", o.cosine_min_right, "cosine: score of a right answer of full length.");
   field("cosine_max_right", o.cosine_max_right, "cosine: score of a right answer of no length.");
-  field("max_tokens", o.max_tokens, "cosine, overlong: full length of an answer in tokens.", at_least(1));
+  field("max_tokens", o.max_tokens,
+        "cosine, overlong: full length of an answer in tokens; 0: the longest response that is asked for, and 1000 in `tandem grade`.",
+        at_least(0));
   field("overlong_cache", o.overlong_cache, "overlong: the penalty grows over this many tokens below the full length.", at_least(1));
 }
 void describe(OptionVisitor& field, RepetitionOptions& o) {

@@ -35,8 +35,11 @@ struct LengthOptions {
   double cosine_max_wrong = -0.5;
   double cosine_min_right = 0.5;
   double cosine_max_right = 1.0;
-  int64_t max_tokens = 1000;
+  int64_t max_tokens = 0;  ///< as full_tokens() says
   int64_t overlong_cache = 200;
+
+  /// Of an answer of full length. A run knows its longest response; elsewhere it is TRL's 1000.
+  int64_t full_tokens() const { return max_tokens > 0 ? max_tokens : 1000; }
 };
 struct RepetitionOptions {
   int64_t repetition_ngram = 3;

@@ -30,6 +30,12 @@ struct Options : BatchOptions, FunctionOptions, MathOptions, PythonOptions, Http
   std::vector<std::string> by_source;
 };
 
+/// With the full length of an answer, where they leave it open: that of the longest response that is asked for.
+inline Options for_responses_of(int64_t max_new_tokens, Options o) {
+  if (o.max_tokens == 0) o.max_tokens = max_new_tokens;
+  return o;
+}
+
 inline void describe(OptionVisitor& field, Options& o) {
   field("rule", o.rule,
         "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`; empty: `python`, `http` or `model` if `python`, `url` "

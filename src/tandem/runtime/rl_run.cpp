@@ -18,7 +18,7 @@
 namespace tandem::runtime {
 namespace {
 
-// Stands for what a stage or another rank does.
+// Stands for what a stage or another rank does: one rank of a replica scores its groups.
 std::unique_ptr<reward::Rule> later_rule() {
   const auto none = [](const reward::Answer&) -> reward::Score { throw InternalError("scored before the stage of the reward model"); };
   return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
@@ -26,10 +26,10 @@ std::unique_ptr<reward::Rule> later_rule() {
 
 std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::RewardModels& models) {
   const config::RunConfig& config = parts.config;
-  if (config::scores_in_stage(config) || !parts.ranks.rolls_out()) return later_rule();
-  if (config.parallel.placement != "fully_colocated")
-    return reward::make_reward(config.reward, models.maker());
-  return reward::make_reward(config.reward, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
+  if (config::scores_in_stage(config) || !parts.ranks.speaks_for_rollout()) return later_rule();
+  const reward::Options options = reward::for_responses_of(config.rollout.sampling.max_new_tokens, config.reward);
+  if (config.parallel.placement != "fully_colocated") return reward::make_reward(options, models.maker());
+  return reward::make_reward(options, [](const reward::Options&) -> std::unique_ptr<reward::Rule> {
     throw UserError("parallel.placement", "is fully_colocated, and the reward model is one of several rules",
                     "reward.rule: model alone, or parallel.placement: colocated");
   });
@@ -40,6 +40,11 @@ double adapted_kl(const algo::Options& options, double coef, const StepData& ste
   algo::AdaptiveKl control{coef, options.kl_target, options.kl_horizon};
   control.update(step.kl_reference.value_or(step.report.kl_ref), static_cast<double>(step.rows.size()));
   return control.coef;
+}
+
+// Null where a stage or another rank scores.
+const reward::Rule* scoring_rule(const policy::RunParts& parts, const reward::Rule& rule) {
+  return config::scores_in_stage(parts.config) || !parts.ranks.speaks_for_rollout() ? nullptr : &rule;
 }
 
 // A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
@@ -121,7 +126,7 @@ void RlRun::make_source() {
     return;
   }
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
-  const reward::Rule* rule = config::scores_in_stage(config_) || !decoder ? nullptr : reward_.get();
+  const reward::Rule* rule = scoring_rule(parts_, *reward_);
   auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                             tokenizer_, prompts_, rule, bodies_,
                                                             std::min(actor_.config().max_positions, longest_context()),
@@ -339,7 +344,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   rollout::Engine* idle = engine && !engine->running() ? engine : nullptr;
   evaluation.idle_engine = idle;
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
-  evaluation.rule = config::scores_in_stage(config_) ? nullptr : reward_.get();
+  evaluation.rule = scoring_rule(parts_, *reward_);
   evaluation.stop = ranks.stop_between_tokens(request_.stop);
   // Unfinished sequences have the one cache that there is room for.
   const bool makes_room = engine && !evaluation.idle_engine && config_.memory.device_mib > 0;

@@ -16,7 +16,8 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
       parts_(parts),
       tokenizer_(text::Tokenizer::load(model_dir)),
       reward_models_(serve::kAlone, parts.memory.device),
-      reward_(reward::make_reward(parts.config.reward, reward_models_.maker())),
+      reward_(reward::make_reward(reward::for_responses_of(parts.config.rollout.sampling.max_new_tokens, parts.config.reward),
+                                  reward_models_.maker())),
       prompts_(serve::data_for(*reward_, parts.config.data), data::Split::kTrain, serve::PromptText{tokenizer_, model_dir}),
       actor_(parts, model, parts.config.supervised.train),
       ledger_(parts, folder, model_dir, parts.config.supervised.steps) {

@@ -62,7 +62,8 @@ std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temp
 
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit) {
   RewardModels reward_models(kBesideGeneration);
-  const std::unique_ptr<reward::Rule> rule = reward::make_reward(request.reward, reward_models.maker());
+  const std::unique_ptr<reward::Rule> rule = reward::make_reward(
+      reward::for_responses_of(request.generate.sampling.max_new_tokens, request.reward), reward_models.maker());
   Inference inference(request.inference);
   if (!inference.tokenizer()) throw UserError(request.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
   const PromptStream stream(data_for(*rule, request.data), data::Split::kHeldOut,

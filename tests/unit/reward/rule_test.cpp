@@ -57,6 +57,21 @@ TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("hendrycks", "so \\boxed{10\\%}", "10"), 1);
 }
 
+TEST(Rule, AnAnswerOfFullLengthIsTheLongestThatIsAskedForUnlessTheRecipeSaysMore) {
+  const auto overlong = [](Options options, int64_t tokens) {
+    options.rule = "overlong";
+    return make_reward(options)->score({"", "", tokens}).score;
+  };
+  Options options;
+  options.overlong_cache = 20;
+  EXPECT_EQ(overlong(for_responses_of(100, options), 90), -0.5);
+  EXPECT_EQ(overlong(options, 990), -0.5) << "TRL's 1000";
+  options.max_tokens = 50;
+  EXPECT_EQ(overlong(for_responses_of(100, options), 40), -0.5);
+  options.overlong_cache = 51;
+  EXPECT_THROW(overlong(options, 1), UserError) << "an answer of no token would be too long";
+}
+
 TEST(Rule, AModelIsWhatTheMakerMakesOfTheOptions) {
   std::vector<std::string> asked;
   const ModelRuleMaker maker = [&](const Options& options) {

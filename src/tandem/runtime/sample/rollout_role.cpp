@@ -15,7 +15,7 @@ constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
 queue::Takes takes(const RolloutParts& parts) {
-  if (!parts.reward && config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
+  if (config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
   return parts.config.algo.filter_groups ? queue::Takes::kScoredWithSpread : queue::Takes::kScored;
 }
 
@@ -77,7 +77,7 @@ void RolloutRole::generate() {
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (scorer_) scorer_->submit(std::move(group));
-      else unscored_.push_back(std::move(group));
+      else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
     }
   }
 }
@@ -88,7 +88,7 @@ std::vector<data::Group> RolloutRole::graded() {
   const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
   std::vector<data::Group> groups;
   while (auto group = scorer_->collect(moment)) groups.push_back(std::move(*group));
-  parts_.recorder.add("time/reward_s", now_s() - begin);
+  reward_s_ += now_s() - begin;
   const bool waits = !running() && scorer_->num_pending() > 0 && groups.empty();
   if (!waits) waiting_since_s_ = 0;
   else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
@@ -194,10 +194,10 @@ void RolloutRole::switch_weights(const std::function<void()>& send, const rollou
 void RolloutRole::record(monitor::Recorder& recorder) {
   comm::Group& world = parts_.ranks.world;
   double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
+  const double reward_s = comm::max_over(world, std::exchange(reward_s_, 0));
+  if (!config::scores_in_stage(parts_.config)) recorder.set("time/reward_s", reward_s);
   if (parts_.runs_ahead) {
-    constexpr double kTickS = 1e-6;
-    const auto ticks = static_cast<int64_t>(std::exchange(ahead_s_, 0) / kTickS);
-    const double ahead_s = static_cast<double>(comm::max_over(world, ticks)) * kTickS;
+    const double ahead_s = comm::max_over(world, std::exchange(ahead_s_, 0));
     rollout_s += ahead_s;
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));

@@ -32,7 +32,7 @@ struct RolloutParts {
   const model::Decoder* decoder;     ///< null: this rank keeps the queue, and does not generate
   const text::Tokenizer& tokenizer;
   const serve::PromptStream& prompts;
-  const reward::Rule* reward;        ///< null: groups go to the queue without scores
+  const reward::Rule* reward;        ///< null: a stage scores, or another rank of this one's replica
   BatchRows& bodies;
   int64_t max_context_tokens;        ///< of training and of evaluation
   bool runs_ahead;                   ///< the schedule has a stage for it
@@ -78,7 +78,7 @@ class RolloutRole final : public SampleSource {
   std::optional<rollout::Engine> engine_;  // where this rank generates
   std::optional<rollout::GroupAssembly> groups_;  // of its sequences
   std::optional<reward::Scorer> scorer_;   // where there is a rule
-  std::vector<data::Group> unscored_;      // where there is none: groups for the queue
+  std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
@@ -87,7 +87,7 @@ class RolloutRole final : public SampleSource {
   // Of the stage `ahead`, since the others heard of it; then since the last record.
   std::vector<data::Group> ahead_, filtered_;
   int64_t num_started_ahead_ = 0, num_ahead_ = 0;
-  double ahead_s_ = 0;
+  double ahead_s_ = 0, reward_s_ = 0;
   bool generating_ = false;      // the last round, here or on a rank that shares experts
   double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };
