@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every published algorithm runs, in parity bit for bit; several updates on a batch, corrections and masks do what their options say, in
-every layout, and go on after a resume."""
+every layout, and go on after a resume. ReMax compares with greedy answers under every schedule."""
+import json
 import math
 import pathlib
+import re
 import tempfile
 
 import run_folder as rf
@@ -202,8 +204,73 @@ def refused(root):
         checks.check(not pathlib.Path(f"{root}/refused").exists(), "nothing was written")
 
 
+def greedy_scores(folder):
+    return {(step, group): score for step, group, score in rf.rows(folder, "SELECT step, group_id, score FROM greedy")}
+
+
+def check_greedy(folder, name, samples):
+    """Each advantage is the score less that of the greedy answer, which is none of the samples."""
+    greedy, rows = greedy_scores(folder), rf.samples(folder, SCORES)
+    checks.check(len(rows) == samples and set(greedy) == {(row[0], row[1]) for row in rows}, f"{name}: a greedy answer for each group")
+    checks.check(all(abs(a - (score - greedy[step, group])) < 1e-9 for step, group, score, a, _, _ in rows), f"{name}: advantages")
+    for m in rf.metrics(folder):
+        scores = [score for (step, _), score in greedy.items() if step == m["step"]]
+        checks.check(abs(m["reward/greedy_mean"] - sum(scores) / len(scores)) < 1e-12, f"{name}: the mean of the greedy answers")
+        checks.check(m["staleness/lag_max"] <= 2, f"{name}: lag {m['staleness/lag_max']}")
+
+
+def greedy_of_start(folder):
+    """The first step's greedy answers, from another command."""
+    rows = dict(rf.rows(folder, "SELECT group_id, prompt_ids FROM samples WHERE step = 1"))
+    asked = "".join(json.dumps({"prompt_ids": list(memoryview(ids).cast("i"))}) + "\n" for ids in rows.values())
+    out = program.done(["generate", "--model", f"{folder}/init/hf", "--temperature", "0", "--max-new-tokens", "6"], stdin=asked).stdout
+    texts = [json.loads(line)["completions"][0]["text"] for line in out.splitlines()]
+    return {(1, group): float(bool(re.search("[0-4]", text))) for group, text in zip(rows, texts, strict=True)}
+
+
+def remax(root):
+    options = {"algo.name": "remax", "train.lr": 1e-2}
+    stale = {"schedule.kind": "stale", "schedule.staleness": 2}
+    split = ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1"]
+    for name, settings, flags in (("sync", {}, []), ("one", {"schedule.group_size": 1}, []), ("stale", stale, []),
+                                  ("split", {"parallel.placement": "split"}, split),
+                                  ("split-stale", {"parallel.placement": "split", **stale}, split),
+                                  ("dp2", {}, ["--ranks", "2", "--train-layout", "dp2"]),
+                                  ("pp2", {}, ["--ranks", "2", "--train-layout", "pp2"])):
+        folder = run(root, "remax-" + name, {**options, **settings}, flags, steps=6)
+        check_greedy(folder, name, 6 * 4 * settings.get("schedule.group_size", 4))
+    start = greedy_of_start(f"{root}/remax-sync")
+    told = {key: score for key, score in greedy_scores(f"{root}/remax-sync").items() if key[0] == 1}
+    checks.check(start == told and len(told) == 4, f"the first greedy answers score {told}, those of `tandem generate` {start}")
+    different = [name for name in ("dp2", "pp2") if greedy_scores(f"{root}/remax-{name}").items() & told.items() != told.items()]
+    checks.check(not different, f"other layouts have the same first greedy answers: {different}")
+
+    for name, settings in (("sync", {}), ("stale", stale)):
+        folder = run(root, f"remax-{name}-resumed", {**options, **settings}, steps=2)
+        program.quickstart(folder, {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, **options, **settings, "run.steps": 6},
+                           ["--no-eval", "--resume"])
+        checks.check(rf.metrics(folder) == rf.metrics(f"{root}/remax-{name}"), f"{name}: a resumed run is the same")
+        checks.check(greedy_scores(folder) == greedy_scores(f"{root}/remax-{name}"), f"{name}: and so are its greedy answers")
+    again = run(root, "remax-replay", options, ["--replay", f"{root}/remax-sync"], steps=6)
+    checks.check(rf.samples(again, SCORES) == rf.samples(f"{root}/remax-sync", SCORES), "a replay has the same advantages")
+    checks.check(greedy_scores(again) == greedy_scores(f"{root}/remax-sync"), "and the same greedy answers")
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/remax-of-grpo", "--no-eval",
+                     "--replay", f"{root}/grpo",
+                     *rf.sets({**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": 4, **options})], 2, "algo.advantage",
+                    "score of a greedy answer", "rolled out under remax")
+
+    filtered = run(root, "remax-filter", {**options, "algo.filter_groups": "true", "algo.max_filter_rounds": 50,
+                                          "rollout.max_new_tokens": 2}, steps=6)
+    check_greedy(filtered, "filter", 6 * 4 * 4)
+    checks.check(sum(m["data/groups_filtered"] for m in rf.metrics(filtered)) > 0, "some groups scored as their greedy answer")
+    greedy, spread = greedy_scores(filtered), {}
+    for step, group, score, *_ in rf.samples(filtered, SCORES):
+        spread[step, group] = spread.get((step, group), False) or score != greedy[step, group]
+    checks.check(all(spread.values()), "no group that is trained on scored as its greedy answer throughout")
+
+
 NAMES = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk", "gspo", "cispo", "sapo",
-         "gmpo", "ppo")
+         "gmpo", "remax", "ppo")
 with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     every_name_trains(root)
     whitened_advantages(root)
@@ -213,5 +280,6 @@ with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     dynamic_sampling(root)
     a_critic(root)
     kl_in_reward(root)
+    remax(root)
     refused(root)
 checks.exit()

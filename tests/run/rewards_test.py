@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewards in whole runs: the overlong punishment knows the longest response, and each group is scored once, whatever the layout."""
+"""Rewards in whole runs: advantages see shaped scores while metrics keep the raw ones, the overlong punishment knows the longest
+response, and each group is scored once, whatever the layout."""
 import math
 import pathlib
 import tempfile
@@ -32,6 +33,34 @@ def score(prompts, completions, answers):
         out.write("%d\\n" % len(completions))
     return [float(any(c in t for c in "01234")) for t in completions]
 """
+
+
+def shaping(root):
+    """Dr.GRPO's advantage is the shaped score less the group's mean of it."""
+    written = pathlib.Path(root, "many.py")
+    written.write_text("def score(prompts, completions, answers):\n    return [float(sum(map(ord, c)) % 11 - 5) for c in completions]\n")
+    many = {"reward.rule": "", "reward.python": f"{written}:score", "algo.name": "dr_grpo"}
+    plain = groups_of(run(root, "plain", many))
+    shaped = {"reward.scale": 0.5, "reward.clip_low": -1, "reward.clip_high": 1.25}
+    folder = run(root, "shaped", {**many, **shaped})
+    seen, bound = groups_of(folder), 0
+    for samples in seen.values():
+        of = [min(max(0.5 * score, -1), 1.25) for score, _, _ in samples]
+        bound += sum(value in (-1, 1.25) for value in of)
+        checks.check(all(abs(a - (v - sum(of) / len(of))) < 1e-9 for (_, a, _), v in zip(samples, of)), f"{samples}: shaped {of}")
+    checks.check(bound > 5, "some scores were outside the bounds")
+    raw = [[score for score, _, _ in samples] for (step, _), samples in sorted(seen.items()) if step == 1]
+    checks.check(raw == [[score for score, _, _ in samples] for (step, _), samples in sorted(plain.items()) if step == 1],
+                 "samples keep their scores")
+    for m in rf.metrics(folder):
+        scores = [s for (step, _), samples in seen.items() if step == m["step"] for s, _, _ in samples]
+        checks.check(abs(m["reward/mean"] - sum(scores) / len(scores)) < 1e-9, "reward/mean is that of the raw scores")
+
+    alike = {"algo.filter_groups": "true", "algo.max_filter_rounds": 50, "reward.clip_low": -0.5, "reward.clip_high": 0.5}
+    folder = run(root, "shaped-filter", {**many, **alike, "schedule.group_size": 2})
+    checks.check(all(len({min(max(s, -0.5), 0.5) for s, _, _ in samples}) > 1 for samples in groups_of(folder).values()),
+                 "a group whose shaped scores are alike is replaced")
+    checks.check(sum(m["data/groups_filtered"] for m in rf.metrics(folder)) > 0, "some were")
 
 
 def soft_overlong(tokens, limit, cache):
@@ -76,6 +105,7 @@ def scored_once(root):
 
 
 with tempfile.TemporaryDirectory(prefix="tandem_rewards_") as root:
+    shaping(root)
     overlong(root)
     scored_once(root)
 checks.exit()

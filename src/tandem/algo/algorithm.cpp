@@ -17,6 +17,7 @@ const Words<Advantage>& advantages() {
                                          {"rloo", Advantage::kRloo},
                                          {"reinforce_pp", Advantage::kReinforcePp},
                                          {"reinforce_pp_baseline", Advantage::kReinforcePpBaseline},
+                                         {"remax", Advantage::kRemax},
                                          {"opo", Advantage::kOpo},
                                          {"gpg", Advantage::kGpg},
                                          {"grpo_passk", Advantage::kGrpoPassK},
@@ -93,7 +94,7 @@ Words<Options> algorithms() {
     return o;
   };
   Words<Options> all = {{"grpo", grpo}, {"dapo", dapo}, {"dr_grpo", dr_grpo}};
-  for (const char* name : {"rloo", "reinforce_pp", "reinforce_pp_baseline", "opo", "gpg", "grpo_passk"})
+  for (const char* name : {"rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "opo", "gpg", "grpo_passk"})
     all.emplace_back(name, with_advantage(name));
   Options ppo = with_advantage("gae");  // Schulman et al. 2017; gamma and lambda 1, as verl and OpenRLHF have them for language
   ppo.name = "ppo";
@@ -111,8 +112,9 @@ Words<Options> algorithms() {
 void describe(OptionVisitor& field, Options& o) {
   field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(algorithm_names()));
   field("advantage", o.advantage,
-        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; gae "
-        "compares them with a critic's values; distillation asks a teacher, model.ref_model_load_path, in place of the scores.",
+        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; remax "
+        "compares with the greedy answer to the prompt, gae with a critic's values; distillation asks a teacher, model.ref_model_load_path, "
+        "in place of the scores.",
         one_of(names_of(advantages())));
   field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",

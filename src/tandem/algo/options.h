@@ -43,6 +43,13 @@ struct Options {
   double max_kl = 0;
   std::string aggregation = "seq-mean-token-mean";
   double scale_tokens = 1024;
+
+  /// Whether each prompt gets a greedy answer beside its samples.
+  bool compares_with_greedy() const { return advantage == "remax"; }
+  /// Whether a group of one sample tells it how good it is.
+  bool allows_single_samples() const {
+    return advantage == "remax" || advantage == "reinforce_pp" || advantage == "gae" || advantage == "distillation";
+  }
 };
 void describe(OptionVisitor& field, Options& o);
 

@@ -136,12 +136,11 @@ namespace {
 
 // What an algorithm asks of the other sections.
 void check_algorithm(const RunConfig& c, const std::string& where) {
-  // verl would take the raw score for the advantage, TRL refuses as we do. One estimator compares the whole batch.
-  const bool compares_group = c.algo.advantage != "reinforce_pp" && c.algo.advantage != "gae" && c.algo.advantage != "distillation";
-  if (c.schedule.queue.group_size < 2 && compares_group)
+  // verl would take the raw score for the advantage, TRL refuses as we do.
+  if (c.schedule.queue.group_size < 2 && !c.algo.allows_single_samples())
     throw UserError(where, "schedule.group_size is 1, and algo.advantage " + c.algo.advantage + " compares the responses of a group",
                     "at least 2");
-  if (c.algo.filter_groups && c.schedule.queue.group_size < 2)
+  if (c.algo.filter_groups && c.schedule.queue.group_size < 2 && !c.algo.compares_with_greedy())
     throw UserError(where, "algo.filter_groups is on and schedule.group_size is 1: the scores of a group of one are always alike",
                     "a group_size of at least 2, or filter_groups: false");
   if (c.algo.filter_groups && scores_in_stage(c))
@@ -198,6 +197,9 @@ void validate(const RunConfig& c, const std::string& where) {
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");
   check_algorithm(c, where);
+  if (!(c.reward.clip_low < c.reward.clip_high))
+    throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),
+                    "a lower bound below the upper one; -inf and inf are none");
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
     if (on && c.parallel.placement == "split")

@@ -97,6 +97,33 @@ void add_score(Fields& fields, const Sample& sample) {
   add_row<double>(fields, "part_values", values);
 }
 
+// In the row of a group's first sample: whether the greedy answer has a score, the score, and its text.
+void add_greedy(Fields& fields, const Group& group, bool first) {
+  std::vector<int32_t> scored;
+  std::vector<double> score;
+  std::string text;
+  if (first && group.greedy) scored = {group.greedy->scored}, score = {group.greedy->score}, text = group.greedy->text;
+  add_row<int32_t>(fields, "greedy", scored);
+  add_row<double>(fields, "greedy_score", score);
+  add_row<char>(fields, "greedy_text", text);
+}
+
+void read_greedy(const Fields& fields, std::vector<Group>& groups) {
+  ColumnReader<int32_t> scored(fields, "greedy");
+  ColumnReader<double> score(fields, "greedy_score");
+  ColumnReader<char> text(fields, "greedy_text");
+  for (Group& group : groups)
+    for (const Sample& sample : group.samples) {
+      const auto is_scored = scored.next();
+      const auto number = score.next();
+      std::string words = text.text();
+      if (is_scored.empty()) continue;
+      TANDEM_CHECK(&sample == group.samples.data() && number.size() == 1, "a greedy answer in a row of its own");
+      Sample& greedy = group.greedy.emplace();
+      greedy.scored = is_scored[0] != 0, greedy.score = number[0], greedy.text = std::move(words);
+    }
+}
+
 }  // namespace
 
 int64_t num_rows(const Fields& fields) {
@@ -111,14 +138,17 @@ int64_t num_rows(const Fields& fields) {
 }
 
 Fields fields_of(std::span<const Group> groups) {
-  bool scored = true;
-  for (const Group& group : groups)
+  bool scored = true, greedy = false;
+  for (const Group& group : groups) {
+    greedy = greedy || group.greedy;
     for (const Sample& sample : group.samples) scored = scored && sample.scored;
+  }
   Fields fields;
   for (const Group& group : groups)
     for (const Sample& sample : group.samples) {
       add_sample(fields, group, sample, &sample == group.samples.data());
       if (scored) add_score(fields, sample);
+      if (greedy) add_greedy(fields, group, &sample == group.samples.data());
     }
   return fields;
 }
@@ -157,6 +187,7 @@ std::vector<Group> groups_of(const Fields& fields) {
     s.finish = static_cast<FinishReason>(finish.value());
     s.text = text.text();
   }
+  if (fields.contains("greedy")) read_greedy(fields, groups);
   if (!fields.contains("score")) return groups;
   ColumnReader<double> score(fields, "score"), part_values(fields, "part_values");
   ColumnReader<char> part_names(fields, "part_names");

@@ -33,7 +33,7 @@ using Fields = std::map<std::string, Column>;
 int64_t num_rows(const Fields& fields);
 
 /// One row per sample of `groups`. A prompt's texts and ids stand in the row of its group's first sample alone. The columns
-/// of the reward are left out unless every sample is scored.
+/// of the reward are left out unless every sample is scored. Greedy answers are columns where a group has one: text, score if it has one.
 Fields fields_of(std::span<const Group> groups);
 /// The ids of the samples of `groups`, in the order of their rows.
 std::vector<SampleId> ids_of(std::span<const Group> groups);

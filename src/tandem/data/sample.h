@@ -7,6 +7,7 @@
 // Plain values: no tensors, no threads. Everything a sample carries is here or in its columns (columns.h).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,7 @@ struct Group {
   Prompt prompt;
   PolicyVersion version{};          ///< version of its first token
   std::vector<Sample> samples;
+  std::optional<Sample> greedy = {};  ///< the answer at temperature 0, where samples are compared with it; scored, never trained on
 };
 
 struct Batch {

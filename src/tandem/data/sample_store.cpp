@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/data/sample_store.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@ CREATE TABLE IF NOT EXISTS samples (
   response TEXT NOT NULL, prompt_ids BLOB NOT NULL, response_ids BLOB NOT NULL, logprobs BLOB NOT NULL, kept_mass BLOB NOT NULL,
   versions BLOB NOT NULL, routes BLOB NOT NULL, train_logprobs BLOB, PRIMARY KEY (step, group_id, sample_index));
 CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
+CREATE TABLE IF NOT EXISTS greedy (step INTEGER NOT NULL, group_id INTEGER NOT NULL, score REAL, PRIMARY KEY (step, group_id));
 CREATE TABLE IF NOT EXISTS evals (
   step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL);
 CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);
@@ -107,6 +109,20 @@ void drop_rows(sqlite3* database, const std::string& table, const char* comparis
   Statement(database, "DELETE FROM " + table + " WHERE step " + comparison + " ?").bind(value(step)).run();
 }
 
+// Scores of greedy answers by group. A file of an earlier Tandem has no such table.
+void read_greedy(sqlite3* database, StepId step, std::vector<StoredGroup>& groups) {
+  if (!Statement(database, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'greedy'").next()) return;
+  Statement rows(database, "SELECT group_id, score FROM greedy WHERE step = ?");
+  rows.bind(value(step));
+  while (rows.next()) {
+    const auto found = std::ranges::find(groups, GroupId{rows.integer(0)}, [](const StoredGroup& stored) { return stored.group.id; });
+    if (found == groups.end()) continue;  // of another page
+    Sample& greedy = found->group.greedy.emplace();
+    greedy.scored = true;
+    greedy.score = rows.real(1);
+  }
+}
+
 std::vector<StepSummary> summaries(sqlite3* database, const char* sql) {
   std::vector<StepSummary> out;
   for (Statement rows(database, sql); rows.next();)
@@ -147,10 +163,13 @@ SampleStore::SampleStore(const std::string& path)
 void SampleStore::append(const Batch& batch, std::span<const double> advantages, std::span<const std::vector<float>> train_logprobs) {
   Transaction transaction(database_.get());
   drop_rows(database_.get(), "samples", "=", batch.step);
+  drop_rows(database_.get(), "greedy", "=", batch.step);
   Statement insert(database_.get(), kInsertSample);
+  Statement insert_greedy(database_.get(), "INSERT INTO greedy (step, group_id, score) VALUES (?,?,?)");
   size_t row = 0;
   for (const Group& group : batch.groups) {
     const Prompt& prompt = group.prompt;
+    if (group.greedy) insert_greedy.bind(value(batch.step)).bind(value(group.id)).bind(group.greedy->score).run();
     for (size_t index = 0; index < group.samples.size(); ++index, ++row) {
       const Sample& sample = group.samples[index];
       TANDEM_CHECK(row < advantages.size(), "one advantage per sample: ", advantages.size(), " given");
@@ -191,6 +210,7 @@ void SampleStore::truncate_after(StepId step) {
   Transaction transaction(database_.get());
   drop_rows(database_.get(), "dropped", ">", step);
   drop_rows(database_.get(), "samples", ">", step);
+  drop_rows(database_.get(), "greedy", ">", step);
   drop_rows(database_.get(), "evals", ">", step);
   transaction.commit();
 }
@@ -239,6 +259,7 @@ std::vector<StoredGroup> SampleReader::groups(StepId step, int64_t first, int64_
     out.back().train_logprobs.push_back(row.numbers<float>(14));
     out.back().advantages.push_back(row.real(17));
   }
+  read_greedy(database_.get(), step, out);
   return out;
 }
 

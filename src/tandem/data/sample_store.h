@@ -38,7 +38,7 @@ class SampleStore {
   explicit SampleStore(const std::string& path);
 
   /// The samples of `batch.step`, replacing any rows of that step. `advantages` holds one number per sample, in the order
-  /// groups, then samples; `train_logprobs`, if not empty, one vector per sample in the same order.
+  /// groups, then samples. Of a greedy answer the score is kept. `train_logprobs`, if not empty, one vector per sample in the same order.
   void append(const Batch& batch, std::span<const double> advantages, std::span<const std::vector<float>> train_logprobs = {});
   /// The answers of one evaluation, replacing any of the same step.
   void append_evals(StepId step, std::span<const EvalAnswer> answers);

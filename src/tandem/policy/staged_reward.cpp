@@ -15,14 +15,13 @@ model::ModelConfig config_fitting(const std::string& dir, const model::Layout& l
 
 }  // namespace
 
-void set_scores(std::vector<data::Group>& groups, std::span<const double> scores) {
-  size_t next = 0;
-  for (data::Group& group : groups)
-    for (data::Sample& sample : group.samples) {
-      sample.score = scores[next++];
-      sample.parts = {{"model", sample.score}};
-      sample.scored = true;
-    }
+void set_scores(std::span<data::Sample* const> samples, std::span<const double> scores) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    data::Sample& sample = *samples[i];
+    sample.score = scores[i];
+    sample.parts = {{"model", sample.score}};
+    sample.scored = true;
+  }
 }
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)

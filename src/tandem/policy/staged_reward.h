@@ -12,8 +12,8 @@
 
 namespace tandem::policy {
 
-/// One score for each sample of `groups`, in order.
-void set_scores(std::vector<data::Group>& groups, std::span<const double> scores);
+/// One score for each of them.
+void set_scores(std::span<data::Sample* const> samples, std::span<const double> scores);
 
 /// Ownership  owns its weights on device and host; uses the groups of the place.
 /// Threads    one; score is collective over the ranks of the place that share sequences or experts.

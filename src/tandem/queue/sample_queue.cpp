@@ -15,14 +15,10 @@ Options checked(Options options) {
   return options;
 }
 
-bool all_alike(const data::Group& group) {
-  return std::ranges::all_of(group.samples, [&](const data::Sample& sample) { return sample.score == group.samples.front().score; });
-}
-
 }  // namespace
 
-SampleQueue::SampleQueue(const Options& options, Takes takes)
-    : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes) {}
+SampleQueue::SampleQueue(const Options& options, Takes takes, const data::Shaping& shaping)
+    : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes), shaping_(shaping) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
   std::vector<Outstanding> groups;
@@ -60,15 +56,16 @@ bool SampleQueue::put(data::Group group) {
     return true;
   }
   TANDEM_CHECK(!found->second.group, "group ", value(id), " is put twice");
-  if (takes_ == Takes::kScoredWithSpread && all_alike(group)) {
-    groups_.erase(found);
-    filtered_.push_back(id);
-    ++num_filtered_;
-    ++counters_.filtered;
-    return false;
-  }
+  if (takes_ == Takes::kScoredWithSpread && data::compares_alike(group, shaping_)) return leave_as_filtered(id), false;
   found->second.group = std::move(group);
   return true;
+}
+
+void SampleQueue::leave_as_filtered(GroupId id) {
+  groups_.erase(id);
+  filtered_.push_back(id);
+  ++num_filtered_;
+  ++counters_.filtered;
 }
 
 std::vector<Outstanding> SampleQueue::outstanding() const {

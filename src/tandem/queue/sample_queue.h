@@ -26,6 +26,7 @@
 
 #include "tandem/base/ids.h"
 #include "tandem/data/sample.h"
+#include "tandem/data/shaping.h"
 #include "tandem/queue/options.h"
 
 namespace tandem::queue {
@@ -48,7 +49,7 @@ enum class Takes { kUnscored, kScored, kScoredWithSpread };
 /// Read next  admission.h (the rule), docs/design/staleness.md (why the bound holds).
 class SampleQueue {
  public:
-  explicit SampleQueue(const Options& options, Takes takes = Takes::kScored);
+  explicit SampleQueue(const Options& options, Takes takes = Takes::kScored, const data::Shaping& shaping = {});
 
   /// How many groups may start now at `start`, the generator's version; by default the trainer's.
   int64_t num_may_start(std::optional<PolicyVersion> start = {}) const;
@@ -106,10 +107,12 @@ class SampleQueue {
   std::vector<Outstanding> outstanding() const;  // not those of the formed batch
   Choice choose() const;
   bool fits(const data::Group& group) const;
+  void leave_as_filtered(GroupId id);
 
   const Options options_;
   const StalenessRule rule_;
   const Takes takes_;
+  const data::Shaping shaping_;
   std::map<GroupId, Entry> groups_;
   std::optional<Formed> formed_;
   PolicyVersion version_{0};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tandem/base/options.h"
+#include "tandem/data/shaping.h"
 #include "tandem/reward/code_rule.h"
 #include "tandem/reward/function_rules.h"
 #include "tandem/reward/http_rule.h"
@@ -24,7 +25,34 @@ inline void describe(OptionVisitor& field, ModelOptions& o) {
   field("model_dtype", o.model_dtype, "model: what it computes in.", one_of({"float32", "bfloat16"}));
 }
 
-struct Options : BatchOptions, FunctionOptions, MathOptions, PythonOptions, HttpOptions, CodeOptions, ModelOptions {
+/// Of the whole reward, whatever rules it has.
+struct ShapingOptions {
+  double scale = data::Shaping().scale;
+  double clip_low = data::Shaping().low;
+  double clip_high = data::Shaping().high;
+
+  data::Shaping shaping() const { return {scale, clip_low, clip_high}; }
+};
+inline void describe(OptionVisitor& field, ShapingOptions& o) {
+  field("scale", o.scale, "Advantages see the score times this; metrics and samples.sqlite have the score itself.", above(0));
+  field("clip_low", o.clip_low, "Then the score counts as at least this.");
+  field("clip_high", o.clip_high, "And as at most this.");
+}
+
+/// Of single rules: what may stand in the brackets behind a rule's name.
+struct RuleOptions : BatchOptions, FunctionOptions, MathOptions, PythonOptions, HttpOptions, CodeOptions, ModelOptions {};
+inline void describe(OptionVisitor& field, RuleOptions& o) {
+  field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", at_least(1));
+  describe(field, static_cast<FunctionOptions&>(o));
+  describe(field, static_cast<MathOptions&>(o));
+  describe(field, static_cast<PythonOptions&>(o));
+  field("timeout_s", o.timeout_s, "python, math_verify, http: seconds for one batch, the answers of a group.", above(0));
+  describe(field, static_cast<HttpOptions&>(o));
+  describe(field, static_cast<CodeOptions&>(o));
+  describe(field, static_cast<ModelOptions&>(o));
+}
+
+struct Options : RuleOptions, ShapingOptions {
   std::string rule;
   std::vector<std::string> rules;
   std::vector<std::string> by_source;
@@ -44,14 +72,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("by_source", o.by_source,
         "A rule for each data set, by the name that data.source_column gives: [openai/gsm8k=gsm8k, lighteval/MATH=math]; other sets "
         "go by `rules` or `rule` if one is given, else they are an error.");
-  field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", at_least(1));
-  describe(field, static_cast<FunctionOptions&>(o));
-  describe(field, static_cast<MathOptions&>(o));
-  describe(field, static_cast<PythonOptions&>(o));
-  field("timeout_s", o.timeout_s, "python, math_verify, http: seconds for one batch, the answers of a group.", above(0));
-  describe(field, static_cast<HttpOptions&>(o));
-  describe(field, static_cast<CodeOptions&>(o));
-  describe(field, static_cast<ModelOptions&>(o));
+  describe(field, static_cast<ShapingOptions&>(o));
+  describe(field, static_cast<RuleOptions&>(o));
 }
 
 }  // namespace tandem::reward

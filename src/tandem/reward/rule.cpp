@@ -139,7 +139,7 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, co
   const Spec spec = parse_spec(text);
   Options options = base;
   OptionList list;
-  describe(list, options);
+  describe(list, static_cast<RuleOptions&>(options));
   for (const auto& [name, value] : spec.settings) {
     std::vector<std::string> names;
     for (const OptionEntry& entry : list.entries) names.push_back(entry.path);

@@ -18,16 +18,24 @@ Answer answer_of(const data::Group& group, const data::Sample& sample) {
   return answer;
 }
 
-void score_group(const Rule& rule, data::Group& group) {
+namespace {
+
+void score_samples(const Rule& rule, const data::Group& group, std::span<data::Sample> samples) {
   std::vector<Answer> answers;
-  for (const data::Sample& sample : group.samples) answers.push_back(answer_of(group, sample));
+  for (const data::Sample& sample : samples) answers.push_back(answer_of(group, sample));
   std::vector<Score> scores = rule.score_batch(answers);
   for (size_t i = 0; i < scores.size(); ++i) {
-    data::Sample& sample = group.samples[i];
-    sample.score = scores[i].score;
-    sample.parts = std::move(scores[i].parts);
-    sample.scored = true;
+    samples[i].score = scores[i].score;
+    samples[i].parts = std::move(scores[i].parts);
+    samples[i].scored = true;
   }
+}
+
+}  // namespace
+
+void score_group(const Rule& rule, data::Group& group) {
+  score_samples(rule, group, group.samples);
+  if (group.greedy) score_samples(rule, group, {&*group.greedy, 1});
 }
 
 Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
@@ -86,6 +94,7 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
   if (head.error) {
     const std::exception_ptr error = std::exchange(head.error, nullptr);
     for (data::Sample& sample : head.group.samples) sample.scored = false;
+    if (head.group.greedy) head.group.greedy->scored = false;
     const std::string where = "reward rule " + rule_.name() + ", group " + std::to_string(value(head.group.id));
     try {
       std::rethrow_exception(error);

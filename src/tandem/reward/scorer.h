@@ -60,7 +60,7 @@ class Scorer {
 
 /// What a rule is asked about a sample.
 Answer answer_of(const data::Group& group, const data::Sample& sample);
-/// Grades every sample of a group in place: score, parts, scored.
+/// Grades every sample of a group in place: score, parts, scored. A greedy answer is graded by itself: rules may compare a group's samples.
 void score_group(const Rule& rule, data::Group& group);
 
 }  // namespace tandem::reward

@@ -22,6 +22,15 @@ Request request_of(const GroupRequest& group, int64_t index) {
   return request;
 }
 
+// It draws nothing, so its random stream is nobody's. Routes are recorded where its group's are, for they may run in one row.
+Request greedy_request_of(const GroupRequest& group) {
+  Request request = request_of(group, 0);
+  request.sample = data::SampleId{-1};
+  request.sampling = group.sampling;
+  request.sampling.temperature = 0;
+  return request;
+}
+
 }  // namespace
 
 void GroupAssembly::admit(GroupRequest request) {
@@ -29,6 +38,7 @@ void GroupAssembly::admit(GroupRequest request) {
   TANDEM_CHECK(each.empty() || std::ssize(each) == request.num_samples, each.size(), " lengths for ", request.num_samples, " samples");
   Request longest = request_of(request, 0);
   if (!each.empty()) longest.sampling.max_new_tokens = *std::ranges::max_element(each);
+  if (request.with_greedy) longest.sampling.max_new_tokens = std::max(longest.sampling.max_new_tokens, request.sampling.max_new_tokens);
   engine_.check(longest);  // all of the group or nothing
   TANDEM_CHECK(!groups_.contains(request.group.id), "group ", value(request.group.id), " is under way");
   Open open;
@@ -36,6 +46,10 @@ void GroupAssembly::admit(GroupRequest request) {
     const SequenceId id = engine_.submit(request_of(request, i));
     open.samples.emplace(id, i);
     group_of_.emplace(id, request.group.id);
+  }
+  if (request.with_greedy) {
+    open.greedy = engine_.submit(greedy_request_of(request));
+    group_of_.emplace(*open.greedy, request.group.id);
   }
   open.group = std::move(request.group);
   open.group.samples.resize(static_cast<size_t>(request.num_samples));
@@ -48,10 +62,14 @@ std::vector<data::Group> GroupAssembly::finished() {
     const auto id = group_of_.extract(completion.sequence);
     TANDEM_CHECK(!id.empty(), "sequence ", value(completion.sequence), " belongs to no group");
     const auto open = groups_.find(id.mapped());
-    auto& [group, samples] = open->second;
-    const auto place = samples.extract(completion.sequence);
-    group.samples[place.mapped()] = std::move(completion.sample);
-    if (!samples.empty()) continue;
+    auto& [group, samples, greedy] = open->second;
+    if (greedy == completion.sequence) {
+      group.greedy = std::move(completion.sample);
+      greedy.reset();
+    } else {
+      group.samples[samples.extract(completion.sequence).mapped()] = std::move(completion.sample);
+    }
+    if (!samples.empty() || greedy) continue;
     group.version = data::PolicyVersion{group.samples.front().versions.front()};
     for (const data::Sample& sample : group.samples) group.version = std::min(group.version, data::PolicyVersion{sample.versions.front()});
     done.push_back(std::move(group));
@@ -63,10 +81,12 @@ std::vector<data::Group> GroupAssembly::finished() {
 void GroupAssembly::cancel(data::GroupId group) {
   const auto open = groups_.find(group);
   if (open == groups_.end()) return;
-  for (const auto& [id, place] : open->second.samples) {
+  const auto forget = [&](SequenceId id) {
     engine_.cancel(id);
     group_of_.erase(id);
-  }
+  };
+  for (const auto& [id, place] : open->second.samples) forget(id);
+  if (open->second.greedy) forget(*open->second.greedy);
   groups_.erase(open);
 }
 

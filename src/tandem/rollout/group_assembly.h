@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Groups above the engine: a prompt and its number of samples become as many sequences, and their completions a group again.
+// Groups above the engine: a prompt and its number of samples become as many sequences, and their completions a group again. A greedy
+// answer is one sequence more.
 
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +23,7 @@ struct GroupRequest {
   StopMatcherFactory make_stop_matcher;  ///< may be empty
   std::vector<int64_t> max_new_tokens;   ///< per sample; empty means sampling.max_new_tokens for all
   bool record_routes = false;            ///< fill data::Sample::routes
+  bool with_greedy = false;              ///< fill data::Group::greedy, under sampling.max_new_tokens
 };
 
 /// Ownership  uses the engine; while groups are under way nobody else takes its completions.
@@ -39,13 +42,14 @@ class GroupAssembly {
   void cancel(data::GroupId group);
   /// Groups waiting or running, oldest first.
   std::vector<data::GroupId> unfinished() const;
-  /// Those of them that have no token yet that stays at a switch of weights.
+  /// Those of them that have no token yet that stays at a switch of weights. A greedy answer does not count: it is not trained on.
   std::vector<data::GroupId> without_token() const;
 
  private:
   struct Open {
     data::Group group;
     std::map<SequenceId, size_t> samples;   // unfinished sequences, and the place of each sample
+    std::optional<SequenceId> greedy;       // unfinished
   };
 
   Engine& engine_;

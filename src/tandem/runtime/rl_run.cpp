@@ -180,8 +180,7 @@ void RlRun::restore_or_start() {
     parts_.recorder.set("eval/pass_at_k", state.before->pass_at_k);
   }
   ledger_.open();
-  enter(schedule_.stage(planner::StageKind::kSwitch));
-  switch_weights(roles(), data::PolicyVersion{state.version});
+  give_rollout_weights();
 }
 
 void RlRun::announce() const {
@@ -310,23 +309,30 @@ void RlRun::evaluate_before() {
   if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
 }
 
+// Of the version that there is: for rollout after a stage that needed its memory.
+void RlRun::give_rollout_weights() {
+  enter(schedule_.stage(planner::StageKind::kSwitch));
+  switch_weights(roles(), data::PolicyVersion{ledger_.state().version});
+}
+
 // The reward model comes for them, and then what generates again.
 void RlRun::score_in_stage(std::vector<data::Group>& answers) {
   const int dp = parts_.ranks.train_layout.dp, me = parts_.ranks.train_dp_rank();
   std::vector<size_t> mine;
   std::vector<reward::Answer> asked;
-  size_t row = 0;
+  std::vector<data::Sample*> samples;
   for (data::Group& group : answers) group.prompt = eval_prompts_->at_row(group.prompt.row);  // messages do not travel
-  for (const data::Group& group : answers)
-    for (const data::Sample& sample : group.samples)
-      if (const size_t i = row++; static_cast<int>(i) % dp == me) {
-        mine.push_back(i);
+  for (data::Group& group : answers)
+    for (data::Sample& sample : group.samples) {
+      if (static_cast<int>(samples.size()) % dp == me) {
+        mine.push_back(samples.size());
         asked.push_back(reward::answer_of(group, sample));
       }
+      samples.push_back(&sample);
+    }
   enter(scoring_stage());
-  policy::set_scores(answers, model_scores(roles(), row, mine, asked));
-  enter(schedule_.stage(planner::StageKind::kSwitch));
-  switch_weights(roles(), data::PolicyVersion{ledger_.state().version});
+  policy::set_scores(samples, model_scores(roles(), samples.size(), mine, asked));
+  give_rollout_weights();
 }
 
 std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {

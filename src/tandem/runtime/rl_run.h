@@ -56,6 +56,7 @@ class RlRun {
   void evaluate_before();
   std::optional<serve::EvalSummary> evaluate(data::StepId step);  // nullopt: asked to stop
   void score_in_stage(std::vector<data::Group>& answers);
+  void give_rollout_weights();
   void finish_step(const StepData& step);
   void conclude_step();
   void save();

@@ -29,13 +29,15 @@ rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std:
 }
 
 void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::vector<std::string>& stops) {
-  for (data::Sample& sample : group.samples) {
+  const auto fill = [&](data::Sample& sample) {
     std::vector<int32_t> ids = sample.ids;
     std::erase_if(ids, [&](int32_t id) { return id < 0 || id >= tokenizer.vocab_size(); });
     sample.text = tokenizer.decode(ids, true);
     text::StopMatcher matcher(stops);
     if (const auto found = matcher.feed(sample.text)) sample.text.resize(found->cut);
-  }
+  };
+  for (data::Sample& sample : group.samples) fill(sample);
+  if (group.greedy) fill(*group.greedy);
 }
 
 std::vector<int32_t> stop_ids(const std::vector<int32_t>& model_eos, const text::Tokenizer* tokenizer) {

@@ -13,7 +13,8 @@ namespace tandem::serve {
 /// A factory of matchers for `stops`; empty if there is no stop text. Errors: UserError if there is no tokenizer to read by.
 rollout::StopMatcherFactory stop_matchers(const text::Tokenizer* tokenizer, std::vector<std::string> stops);
 
-/// Fills each sample's text, without special tokens and cut before the first stop text. Ids above the tokenizer's are left out.
+/// Fills the text of each sample, and of a greedy answer, without special tokens and cut before the first stop text. Ids above the
+/// tokenizer's are left out.
 void fill_text(data::Group& group, const text::Tokenizer& tokenizer, const std::vector<std::string>& stops);
 
 /// The ids that end a response: the model's, and the tokenizer's end of text.

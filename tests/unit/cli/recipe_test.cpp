@@ -131,16 +131,30 @@ TEST(Recipe, SupervisedStepsBeginWithARateForAPretrainedModel) {
 
 TEST(Recipe, AGroupOfOneIsRefusedUnderEveryAlgorithmThatComparesAGroup) {
   EXPECT_EQ(refusal("--set algo.name=reinforce_pp --set schedule.group_size=1"), "") << "it compares the whole batch";
+  EXPECT_EQ(refusal("--set algo.name=remax --set schedule.group_size=1"), "") << "it compares with the greedy answer";
   EXPECT_EQ(refusal("--set algo.name=ppo --set schedule.group_size=1"), "") << "it compares with a critic's values";
   const std::string teacher = " --set model.ref_model_load_path=somewhere";
   EXPECT_EQ(refusal("--set algo.name=distillation --set schedule.group_size=1" + teacher), "") << "it compares nothing";
   for (const std::string& name : algo::algorithm_names()) {
-    if (name == "reinforce_pp" || name == "ppo" || name == "distillation") continue;
+    if (name == "reinforce_pp" || name == "remax" || name == "ppo" || name == "distillation") continue;
     const std::string message = refusal("--set algo.name=" + name + " --set schedule.group_size=1");
     EXPECT_TRUE(message.starts_with("options: schedule.group_size is 1, and algo.advantage ")) << name << ": " << message;
     EXPECT_NE(message.find("(at least 2)"), std::string::npos) << message;
     EXPECT_EQ(refusal("--set algo.name=" + name + " --set schedule.group_size=2"), "");
   }
+}
+
+TEST(Recipe, BoundsOfTheScoreAreNoneUnlessTheyAreGiven) {
+  const reward::Options plain = parsed("").reward;
+  EXPECT_EQ(plain.shaping().of(-1e300), -1e300);
+  const data::Shaping shaping = parsed("--set reward.scale=2 --set reward.clip_low=-1 --set reward.clip_high=inf").reward.shaping();
+  EXPECT_EQ(shaping.of(-0.75), -1);
+  EXPECT_EQ(shaping.of(40), 80);
+  const std::string crossed = refusal("--set reward.clip_low=2 --set reward.clip_high=1");
+  EXPECT_NE(crossed.find("reward.clip_low is 2, reward.clip_high 1"), std::string::npos) << crossed;
+  EXPECT_NE(refusal("--set reward.clip_low=nan").find("a lower bound below the upper one"), std::string::npos);
+  EXPECT_NE(refusal("--set reward.scale=0").find("above 0"), std::string::npos);
+  EXPECT_THROW(reward::make_rule("number(scale=2)"), UserError) << "it is the whole reward's";
 }
 
 TEST(Recipe, StalenessAloneMeansTheStaleSchedule) {

@@ -60,6 +60,22 @@ TEST(Columns, GroupsComeBackAsTheyWere) {
   EXPECT_TRUE(groups_of({}).empty());
 }
 
+TEST(Columns, AGreedyAnswerTravelsAsItsTextOrItsScore) {
+  std::vector<Group> groups = example(true);
+  EXPECT_FALSE(fields_of(groups).contains("greedy")) << "groups without one say nothing of it";
+  Sample& greedy = groups[1].greedy.emplace();
+  for (bool scored : {false, true}) {
+    greedy.scored = scored, greedy.score = scored ? -0.75 : 0, greedy.text = scored ? "" : "seven";
+    const std::vector<Group> back = groups_of(unpack(pack(fields_of(groups))));
+    EXPECT_FALSE(back.at(0).greedy);
+    ASSERT_TRUE(back.at(1).greedy);
+    EXPECT_EQ(back[1].greedy->scored, scored);
+    EXPECT_EQ(back[1].greedy->score, greedy.score);
+    EXPECT_EQ(back[1].greedy->text, greedy.text);
+    expect_equal(back, groups);
+  }
+}
+
 TEST(Columns, RowsAreConcatenatedWithoutPadding) {
   const Fields fields = fields_of(example(true));
   const Column& ids = fields.at("response_ids");

@@ -66,6 +66,26 @@ TEST(Scorer, ARuleThatThrowsIsNamedAndLosesNothing) {
   EXPECT_EQ(value(scorer.collect(Deadline::after_s(5))->id), 3);
 }
 
+TEST(Scorer, AGreedyAnswerIsGradedByItself) {
+  class Batches : public Rule {
+   public:
+    Score score(const Answer&) const override { return {}; }
+    std::vector<Score> score_batch(std::span<const Answer> answers) const override {
+      return std::vector<Score>(answers.size(), Score{static_cast<double>(answers.size()), {}, ""});
+    }
+    const std::string& name() const override { return name_; }
+
+   private:
+    std::string name_ = "batches";
+  };
+  data::Group group = group_of(1, {"a", "b", "c"});
+  group.greedy.emplace().text = "d";
+  score_group(Batches(), group);
+  EXPECT_EQ(group.samples[2].score, 3) << "a rule may compare the samples of a group";
+  EXPECT_EQ(group.greedy->score, 1);
+  EXPECT_TRUE(group.greedy->scored);
+}
+
 TEST(Scorer, WaitingEndsAtTheDeadlineAndTheEndJoins) {
   const FunctionRule sleepy("sleepy", [](const Answer&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -181,6 +181,44 @@ TEST(Engine, EachSampleMayHaveALengthOfItsOwn) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(group.samples[i].ids.size(), (std::vector<size_t>{1, 17, 30}[i]));
 }
 
+TEST(Engine, AGreedyAnswerStandsBesideTheSamplesAndChangesNoneOfThem) {
+  Case plain, with, greedy;
+  plain.groups.admit(request_of(0, 9, 3, 12));
+  GroupRequest r = request_of(0, 9, 3, 12);
+  r.with_greedy = true;
+  with.groups.admit(std::move(r));
+  r = request_of(0, 9, 1, 12);
+  r.sampling.temperature = 0;
+  greedy.groups.admit(std::move(r));
+  const auto samples = plain.finish(), beside = with.finish(), alone = greedy.finish();
+  EXPECT_FALSE(samples.at(0).greedy);
+  EXPECT_EQ(tokens_of(beside), tokens_of(samples));
+  ASSERT_TRUE(beside.at(0).greedy);
+  EXPECT_EQ(beside[0].greedy->ids, alone.at(0).samples.at(0).ids);
+  EXPECT_FALSE(alone[0].greedy);
+  with.expect_empty();
+}
+
+TEST(Engine, AGroupIsWholeOnceItsGreedyAnswerIsToo) {
+  Case c(small(2));
+  GroupRequest r = request_of(0, 6, 2, 40);
+  int64_t next = 3;
+  r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
+  r.with_greedy = true;
+  c.groups.admit(std::move(r));
+  r = request_of(1, 6, 2, 40);
+  r.with_greedy = true;
+  c.groups.admit(std::move(r));
+  c.engine.step();
+  EXPECT_EQ(c.groups.unfinished().size(), 2u);
+  c.groups.cancel(data::GroupId{1});
+  const auto groups = c.finish();
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].samples[1].ids.size(), 4u);
+  EXPECT_EQ(groups[0].greedy->ids.size(), 5u) << "it came last";
+  c.expect_empty();
+}
+
 TEST(Engine, ASwitchOfWeightsMarksTheTokensThatFollow) {
   Case c;
   for (int64_t g = 0; g < 2; ++g) c.groups.admit(request_of(g, 9, 2, 12));

@@ -36,6 +36,10 @@ Group made(int64_t id) {
       if (t > 1) s.routes.insert(s.routes.end(), {static_cast<int16_t>(t), static_cast<int16_t>(random.below(9))});
     }
   }
+  if (id % 2 == 0) {
+    data::Sample& greedy = group.greedy.emplace();
+    greedy.scored = id % 4 == 0, greedy.score = greedy.scored ? 0.5 : 0, greedy.text = greedy.scored ? "" : "to be scored";
+  }
   return group;
 }
 

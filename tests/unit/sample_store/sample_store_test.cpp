@@ -2,6 +2,7 @@
 #include "tandem/data/sample_store.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -98,6 +99,33 @@ TEST_F(SampleStoreTest, ABatchComesBackAsItWentIn) {
   EXPECT_EQ(page[0].trained_version, PolicyVersion{3});
   EXPECT_EQ(page[0].advantages, (std::vector<double>{2, -2}));
   EXPECT_EQ(page[0].train_logprobs[1], train[0]);
+}
+
+TEST_F(SampleStoreTest, TheScoreOfAGreedyAnswerIsKeptBesideItsGroup) {
+  Batch batch = batch_of(4);
+  Sample& greedy = batch.groups[1].greedy.emplace();
+  greedy.scored = true, greedy.score = 0.75;
+  {
+    SampleStore store(path_);
+    for (int i = 0; i < 2; ++i) store.append(batch, std::vector<double>(6, 0.0));  // a step that is done again
+    store.append(batch_of(5), std::vector<double>(6, 0.0));
+    store.truncate_after(StepId{4});
+  }
+  const Batch back = SampleReader(path_).batch(StepId{4});
+  EXPECT_FALSE(back.groups.at(0).greedy);
+  ASSERT_TRUE(back.groups.at(1).greedy);
+  EXPECT_TRUE(back.groups[1].greedy->scored);
+  EXPECT_EQ(back.groups[1].greedy->score, 0.75);
+  EXPECT_EQ(SampleReader(path_).groups(StepId{4}, 2, 1).size(), 1u) << "a page without that group";
+
+  // As an earlier Tandem wrote it.
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "DROP TABLE greedy", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  EXPECT_FALSE(SampleReader(path_).batch(StepId{4}).groups.at(1).greedy);
+  SampleStore(path_).append(batch, std::vector<double>(6, 0.0));  // a resume goes on in it
+  EXPECT_TRUE(SampleReader(path_).batch(StepId{4}).groups.at(1).greedy);
 }
 
 TEST_F(SampleStoreTest, ANaNScoreStaysNaN) {

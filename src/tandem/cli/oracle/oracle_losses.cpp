@@ -143,10 +143,7 @@ void advantages_case(const json& c, Report& report) {
   const json& config = c["config"];
   const std::string estimator = config["estimator"];
   algo::Algorithm algorithm;
-  if (estimator == "remax")
-    algorithm.advantage = algo::Advantage::kRemax;
-  else
-    algorithm.advantage = algo::advantage_of(estimator == "grpo" && !config.value("norm_by_std", true) ? "dr_grpo" : estimator);
+  algorithm.advantage = algo::advantage_of(estimator == "grpo" && !config.value("norm_by_std", true) ? "dr_grpo" : estimator);
   algorithm.std_eps = config.value("eps", algorithm.std_eps);
   algorithm.gamma = config.value("gamma", 1.0);
   if (config.value("f_norm", 1.0) != 1 || (estimator == "grpo_passk" && !config.value("norm_by_std", true)))

@@ -38,6 +38,11 @@ data::Group head_of(const data::Group& group) {
     data::Sample& kept = head.samples.emplace_back();
     kept.id = s.id, kept.finish = s.finish, kept.scored = s.scored, kept.score = s.score, kept.parts = s.parts;
   }
+  if (group.greedy) {  // a stage that scores it wants its text
+    data::Sample& kept = head.greedy.emplace();
+    kept.scored = group.greedy->scored, kept.score = group.greedy->score;
+    if (!kept.scored) kept.text = group.greedy->text;
+  }
   return head;
 }
 

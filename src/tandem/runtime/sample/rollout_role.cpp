@@ -23,7 +23,7 @@ queue::Takes takes(const RolloutParts& parts) {
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
-      queue_(parts.config.schedule.queue, takes(parts)),
+      queue_(parts.config.schedule.queue, takes(parts), parts.config.reward.shaping()),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
   if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
@@ -49,6 +49,7 @@ void RolloutRole::start(data::GroupId id) {
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
+  request.with_greedy = parts_.config.algo.compares_with_greedy();
   groups_->admit(std::move(request));
 }
 

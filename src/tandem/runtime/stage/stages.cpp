@@ -118,18 +118,30 @@ std::vector<train::Row> rows_of(const StepData& step) {
   return rows;
 }
 
+// What has no score yet, on the rank that owns its row; a greedy answer where its group's first sample is.
 void reward_scores(StepData& step, const Roles& roles) {
+  std::vector<data::Sample*> asked;  // of all ranks
+  std::vector<size_t> mine;          // places in `asked`
   std::vector<reward::Answer> answers;
   size_t row = 0;
-  for (const data::Group& head : step.batch.groups) {
-    data::Group group{head.id, roles.prompts.at_position(value(head.id)), head.version, {}};
-    for (data::Sample sample : head.samples) {
-      if (!std::ranges::binary_search(step.mine, row++)) continue;
-      sample.text = roles.bodies.text(sample.id);
-      answers.push_back(reward::answer_of(group, sample));
-    }
+  for (data::Group& head : step.batch.groups) {
+    const data::Group group{head.id, roles.prompts.at_position(value(head.id)), head.version, {}};
+    const auto ask = [&](data::Sample& sample, size_t owned_as) {
+      if (sample.scored) return;
+      asked.push_back(&sample);
+      if (!std::ranges::binary_search(step.mine, owned_as)) return;
+      mine.push_back(asked.size() - 1);
+      data::Sample whole = sample;
+      if (!head.greedy || &sample != &*head.greedy) whole.text = roles.bodies.text(sample.id);
+      answers.push_back(reward::answer_of(group, whole));
+    };
+    const size_t first = row;
+    for (data::Sample& sample : head.samples) ask(sample, row++);
+    if (head.greedy) ask(*head.greedy, first);
   }
-  policy::set_scores(step.batch.groups, model_scores(roles, row, step.mine, answers));
+  policy::set_scores(asked, model_scores(roles, asked.size(), mine, answers));
+  for (data::Group& head : step.batch.groups)
+    if (head.greedy) head.greedy->text.clear();
 }
 
 void reference_logprobs(StepData& step, const Roles& roles) {
@@ -153,18 +165,32 @@ void old_logprobs(StepData& step, const Roles& roles) {
 
 // What compare_responses reads of the samples of a batch, which every rank has.
 struct Scored {
-  std::vector<double> scores;
+  std::vector<double> scores, greedy_scores;
   std::vector<int64_t> groups, lengths, trainable;
 };
 
-// Errors: UserError for a score that is no finite number.
+// As advantages see it. Errors: UserError for a score that is no finite number.
+double shaped_score(const data::Sample& sample, data::GroupId group, const Roles& roles) {
+  if (!std::isfinite(sample.score))
+    throw UserError("reward", join_text("the score of a sample of group ", value(group), " is ", sample.score), "a finite number");
+  return roles.parts.config.reward.shaping().of(sample.score);
+}
+
+// Errors: UserError if there is none, as in samples of a run under another algorithm.
+double greedy_score(const data::Group& group, const Roles& roles) {
+  if (!group.greedy)
+    throw UserError("algo.advantage", join_text("is remax, and group ", value(group.id), " came without the score of a greedy answer"),
+                    "samples that were rolled out under remax");
+  return shaped_score(*group.greedy, group.id, roles);
+}
+
+// Errors: as shaped_score and greedy_score.
 Scored scored(const StepData& step, const Roles& roles) {
   Scored out;
   for (const data::Group& group : step.batch.groups)
     for (const data::Sample& sample : group.samples) {
-      if (!std::isfinite(sample.score))
-        throw UserError("reward", join_text("the score of a sample of group ", value(group.id), " is ", sample.score), "a finite number");
-      out.scores.push_back(sample.score);
+      out.scores.push_back(shaped_score(sample, group.id, roles));
+      if (roles.algorithm.advantage == algo::Advantage::kRemax) out.greedy_scores.push_back(greedy_score(group, roles));
       out.groups.push_back(value(group.id));
       out.lengths.push_back(roles.bodies.num_tokens(sample.id));
       out.trainable.push_back(is_trainable(sample, roles) ? out.lengths.back() : 0);
@@ -237,8 +263,9 @@ void advantages(StepData& step, const Roles& roles) {
   // Responses are compared by all that they are rewarded with.
   std::vector<double> totals = batch.scores;
   for (size_t i = 0; i < rewards.size(); ++i) totals[i] = std::accumulate(rewards[i].begin(), rewards[i].end(), totals[i]);
-  const std::vector<double> compared = algo::compare_responses({totals, batch.groups, batch.lengths, {}}, algorithm);
-  const bool by_token = algorithm.whitens() || algorithm.rewards_tokens();
+  const std::vector<double> compared = algo::compare_responses({totals, batch.groups, batch.lengths, batch.greedy_scores}, algorithm);
+  // Else what a response compares to is the advantage of each of its tokens.
+  const bool by_token = algorithm.whitens() || algorithm.rewards_tokens() || algorithm.advantage == algo::Advantage::kRemax;
   algo::Moments moments;
   if (algorithm.whitens())
     for (size_t i = 0; i < compared.size(); ++i)

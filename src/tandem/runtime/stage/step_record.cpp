@@ -7,25 +7,26 @@
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
+#include "tandem/data/shaping.h"
 
 namespace tandem::runtime {
 namespace {
 
-void record_rewards(monitor::Recorder& recorder, const data::Batch& batch) {
-  double sum = 0, squares = 0, n = 0;
+void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const data::Shaping& shaping) {
+  double sum = 0, squares = 0, n = 0, greedy = 0, num_greedy = 0;
   std::map<std::string, double> parts;
   int64_t flat = 0;
   for (const data::Group& group : batch.groups) {
-    bool all_equal = true;
     for (const data::Sample& s : group.samples) {
       sum += s.score, squares += s.score * s.score, n += 1;
-      all_equal &= s.score == group.samples.front().score;
       for (const auto& [name, score] : s.parts) parts[name] += score;
     }
-    flat += all_equal;
+    if (group.greedy) greedy += group.greedy->score, num_greedy += 1;
+    flat += data::compares_alike(group, shaping);
   }
   recorder.set("reward/mean", sum / n);
   recorder.set("reward/std", std::sqrt(std::max(0.0, squares / n - sum / n * (sum / n))));
+  if (num_greedy > 0) recorder.set("reward/greedy_mean", greedy / num_greedy);
   for (const auto& [name, total] : parts) recorder.set("reward/" + name, total / n);
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
@@ -90,7 +91,7 @@ void record_critic(monitor::Recorder& recorder, const train::StepReport& r) {
 
 void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
-  record_rewards(recorder, step.batch);
+  record_rewards(recorder, step.batch, roles.parts.config.reward.shaping());
   record_lengths(recorder, step.batch, roles.bodies);
   record_update(recorder, step.report, roles.algorithm);
   if (step.kl_reference) recorder.set("actor/kl_ref", *step.kl_reference);
