@@ -50,6 +50,63 @@ def scores(folder):
     return rf.samples(folder, "step, group_id, sample_index, response, score")
 
 
+def greedy_scores(folder):
+    return rf.rows(folder, "SELECT step, group_id, score FROM greedy ORDER BY step, group_id")
+
+
+def greedy_answers(root, judged):
+    """ReMax: the greedy answers are scored in the stage, too."""
+    remax = {"algo.name": "remax", "algo.kl_coef": 0, "eval.every_steps": 0, **judged}
+    run(f"{root}/remax-resident", remax, ["--no-eval"])
+    run(f"{root}/remax-full", {**remax, **FULL}, ["--no-eval"])
+    resident, full = greedy_scores(f"{root}/remax-resident"), greedy_scores(f"{root}/remax-full")
+    worst = max(abs(a[2] - b[2]) for a, b in zip(resident, full, strict=True) if a[0] == 1)
+    checks.check(worst <= 1e-5 and len({score for *_, score in full}) > 4, f"scores of the first greedy answers differ by {worst:.1e}")
+    of = {(step, group): score for step, group, score in full}
+    rows = rf.samples(f"{root}/remax-full", "step, group_id, score, advantage")
+    checks.check(all(abs(a - (s - of[step, group])) < 1e-9 for step, group, s, a in rows), "each sample is compared with one of them")
+
+
+def dynamic_sampling(root, judged):
+    """Rollout and reward run again until each group has spread. Beside generation the same groups would have been replaced."""
+    middle = sorted(s for *_, s in scores(f"{root}/full"))[len(scores(f"{root}/full")) // 2]
+    # Most scores are at a bound, so that pairs are alike as often as not.
+    pairs = {"algo.kl_coef": 0, "eval.every_steps": 0, "schedule.group_size": 2, "algo.filter_groups": "true", "algo.max_filter_rounds": 50,
+             "reward.clip_low": middle - 1e-3, "reward.clip_high": middle + 1e-3, "run.steps": 4, **judged}
+    resident = run(f"{root}/filter-resident", pairs, ["--no-eval"])
+    full = run(f"{root}/filter-full", {**pairs, **FULL}, ["--no-eval"])
+    groups = [rf.rows(f"{root}/filter-{name}", "SELECT DISTINCT group_id FROM samples WHERE step = 1 ORDER BY group_id")
+              for name in ("resident", "full")]
+    checks.check(groups[0] == groups[1] and len(groups[1]) == 4, f"the first step's groups: {groups}")
+    checks.check(resident[0]["data/groups_filtered"] == full[0]["data/groups_filtered"] > 0, "as many were replaced")
+    for lines, name in ((resident, "beside generation"), (full, "in the stage")):
+        checks.check(all(m["data/groups_without_signal"] == 0 for m in lines), f"{name}: each batch has only groups with spread")
+    dropped = rf.rows(f"{root}/filter-full", "SELECT count(*) FROM dropped")[0][0]
+    told = sum(m["data/groups_filtered"] for m in full)
+    checks.check(dropped == told, f"{dropped} groups left untrained, the metrics say {told}")
+    trained = rf.rows(f"{root}/filter-full", "SELECT group_id FROM samples UNION SELECT group_id FROM dropped")
+    checks.check(len(trained) == 4 * 4 + dropped, "none is trained and dropped")
+
+    # It ends for want of spread amid the first batch, and goes on from the groups that it has.
+    short = f"{root}/filter-short"
+    line = program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", short, "--no-eval",
+                            *rf.sets({**RUN, **pairs, **FULL, "algo.max_filter_rounds": 1})], 2, "algo.max_filter_rounds",
+                           "the run is saved")
+    rf.said(line)
+    checks.check(rf.committed_steps(short)[-1] < 4, "the run is saved")
+    program.done(["run", f"{short}/config.yaml", "--run-dir", short, "--resume", "--set", "algo.max_filter_rounds=50"])
+    checks.check(rf.metrics(short) == rf.metrics(f"{root}/filter-full"), "more rounds: it goes on as it would have")
+
+    stale = {"schedule.kind": "stale", "schedule.staleness": 1, "parallel.train_layout": "dp2", "parallel.rollout_layout": "dp2"}
+    for name, settings, ranks in (("stale", stale, 2), ("tp2", {"parallel.train_layout": "dp2", "parallel.rollout_layout": "tp2",
+                                                                "run.parity": "false"}, 2)):
+        lines = run(f"{root}/filter-{name}", {**pairs, **FULL, **settings}, ["--no-eval", "--ranks", str(ranks)])
+        checks.check(sum(m["data/groups_filtered"] for m in lines) > 0, f"{name}: groups are replaced")
+        checks.check(all(m["data/groups_without_signal"] == 0 for m in lines), f"{name}: each batch has only groups with spread")
+    shown = program.done(["config", f"{root}/filter-full/config.yaml", "--schedule"]).stdout
+    checks.check("rollout to reward again until each group of the batch has spread, at most 200 times in a step" in shown, shown)
+
+
 with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     run(f"{root}/start", {"run.steps": 1, "reward.rule": "regex", "reward.pattern": "1"}, ["--no-eval"])
     reward = reward_model_of(pathlib.Path(root, "start/init/hf"), pathlib.Path(root, "reward"))
@@ -68,6 +125,9 @@ with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     checks.check(all(abs(a["reward/mean"] - b["reward/mean"]) < 1e-3 for a, b in zip(full, resident)), "and so does the run")
     summary = [rf.summary(f"{root}/{name}")["eval_after"]["accuracy"] for name in ("resident", "full")]
     checks.check(summary[0] == summary[1], f"evaluation: {summary}")
+
+    greedy_answers(root, judged)
+    dynamic_sampling(root, judged)
 
     stopped = f"{root}/stopped"
     run(stopped, {**judged, **FULL, "run.steps": 2})

@@ -143,9 +143,6 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
   if (c.algo.filter_groups && c.schedule.queue.group_size < 2 && !c.algo.compares_with_greedy())
     throw UserError(where, "algo.filter_groups is on and schedule.group_size is 1: the scores of a group of one are always alike",
                     "a group_size of at least 2, or filter_groups: false");
-  if (c.algo.filter_groups && scores_in_stage(c))
-    throw UserError(where, "algo.filter_groups is on, and the reward model scores only once a batch is formed",
-                    "another parallel.placement, or filter_groups: false");
   if (c.algo.kl_in_reward && c.algo.kl_coef == 0)
     throw UserError(where, "algo.kl_in_reward is on and algo.kl_coef is 0", "a kl_coef, such as 0.001, or kl_in_reward: false");
   if (c.algo.kl_in_reward && c.algo.kl_weighted)

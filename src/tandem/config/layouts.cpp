@@ -72,6 +72,8 @@ int planned_ranks(const RunConfig& config) {
 
 planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool replay) {
   const algo::Algorithm algorithm = algorithm_of(c);
+  // Each round but the last replaces a group or more.
+  const int64_t most_rounds = c.algo.filter_groups ? c.algo.max_filter_rounds * c.schedule.queue.groups_per_step : 1;
   return planner::schedule_for({.placement = layouts.placement,
                                 .staleness = c.staleness(),
                                 .replay = replay,
@@ -80,7 +82,8 @@ planner::Schedule schedule_of(const RunConfig& c, const Layouts& layouts, bool r
                                 .old_logprob = old_logprobs_of(c, algorithm).recomputed,
                                 .reward_stage = scores_in_stage(c),
                                 .critic = algorithm.needs_critic(),
-                                .start_is_reference = start_is_reference(c)});
+                                .start_is_reference = start_is_reference(c),
+                                .most_rounds = most_rounds});
 }
 
 }  // namespace tandem::config

@@ -57,6 +57,17 @@ void Interpreter::end(StageRun run) {
   TANDEM_CHECK(running_[i] && run.step == ended_[i] + 1, stage(run).name, " of step ", run.step, " has not started");
   running_[i] = false;
   ended_[i] = run.step;
+  if (schedule_.repeat && run.stage == schedule_.repeat->last) num_repeated_ = 0;
+}
+
+void Interpreter::repeat(StageRun run) {
+  const std::optional<Repeat>& repeat = schedule_.repeat;
+  TANDEM_CHECK(repeat && run.stage == repeat->last, stage(run).name, " ends no repeat");
+  TANDEM_CHECK(num_repeated_ + 1 < repeat->most, stage(run).name, " of step ", run.step, " has run ", repeat->most, " times");
+  const int64_t repeated = num_repeated_ + 1;
+  end(run);
+  num_repeated_ = repeated;
+  for (int i = repeat->first; i <= repeat->last; ++i) ended_[static_cast<size_t>(i)] = run.step - 1;
 }
 
 bool Interpreter::done() const { return done_with(steps_.last); }
@@ -135,6 +146,10 @@ std::string timeline(const Schedule& schedule, int64_t steps) {
   for (const Stage& s : schedule.stages) name = std::max(name, s.name.size()), ranks = std::max(ranks, range_text(s.ranks).size());
   for (const Stage& s : schedule.stages)
     text += padded(s.name, name) + "  " + padded(range_text(s.ranks), ranks) + "  " + waits_of(schedule, s) + "\n";
+  if (const std::optional<Repeat>& repeat = schedule.repeat)
+    text += join_text(schedule.stages[static_cast<size_t>(repeat->first)].name, " to ",
+                      schedule.stages[static_cast<size_t>(repeat->last)].name,
+                      " again until each group of the batch has spread, at most ", repeat->most, " times in a step\n");
   return text;
 }
 

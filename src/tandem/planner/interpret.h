@@ -8,7 +8,7 @@
 //     for (StageRun run : machine.may_start()) {
 //       machine.start(run);
 //       ...                      // the work
-//       machine.end(run);
+//       machine.end(run);        // or machine.repeat(run)
 //     }
 //
 // Each rank runs its stages in one order, step by step and in the order of the list. So the order of stages on each communicator is a
@@ -48,6 +48,8 @@ class Interpreter {
   /// Notes that the stage runs, and that it has ended; the work is the caller's.
   void start(StageRun run);
   void end(StageRun run);
+  /// Instead of end(), for the last stage of the schedule's repeat: its stages are to run again in this step. The schedule says how often.
+  void repeat(StageRun run);
   /// Whether every stage of every step has ended.
   bool done() const;
   /// Whether all stages of the step have ended.
@@ -66,6 +68,7 @@ class Interpreter {
   const std::optional<int> rank_;
   std::vector<int64_t> ended_;   // by stage: the last step of which it ended
   std::vector<bool> running_;    // by stage
+  int64_t num_repeated_ = 0;     // in the step of the schedule's repeat that is under way
 };
 
 /// The first `steps` steps as ranks would go through them if each stage took as long as the others, and what each stage waits for.

@@ -48,6 +48,7 @@ class Builder {
     schedule_.name = needs_.replay ? "replay" : ahead_of_training ? "split stale" : needs_.staleness > 0 ? "stale" : "sync";
     const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
     const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
+    if (scores != batch && needs_.most_rounds > 1) schedule_.repeat = {batch, scores, needs_.most_rounds};
     std::vector<After> before_update, before_advantage;
     std::vector<Field> reads = {Field::kAdvantages}, advantage_reads = {Field::kScores};
     if (needs_.reference) before_update.push_back({add_reference(batch)}), reads.push_back(Field::kReferenceLogprobs);
@@ -133,6 +134,7 @@ class Builder {
 
 Schedule schedule_for(const ScheduleNeeds& needs) {
   TANDEM_CHECK(needs.staleness >= 0, "staleness ", needs.staleness);
+  TANDEM_CHECK(needs.most_rounds >= 1, needs.most_rounds, " rounds");
   Schedule schedule = Builder(needs).build();
   check(schedule);
   return schedule;

@@ -8,6 +8,7 @@
 // never asks whether training is done.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,12 +64,19 @@ struct Stage {
   std::vector<Field> reads, fills;
 };
 
+/// Stages `first` to `last` of a step run again until the batch is complete: `most` times in a step, or fewer.
+struct Repeat {
+  int first = 0, last = 0;
+  int64_t most = 1;
+};
+
 /// A rank runs its stages one after the other: step by step, each step in the order of the list.
 struct Schedule {
   std::string name;
   int64_t staleness = 0;         ///< updates a sample may lag; 0 generates each batch under the weights that train on it
   std::vector<Role> roles;
   std::vector<Stage> stages;
+  std::optional<Repeat> repeat = {};  ///< where groups without spread are replaced once a stage has scored them
 
   /// The first of this kind. Errors: InternalError if there is none.
   const Stage& stage(StageKind kind) const;
@@ -85,13 +93,15 @@ struct ScheduleNeeds {
   bool reward_stage = false;     ///< a reward model scores the batch, instead of each group beside generation
   bool critic = false;           ///< advantages come from a critic's values
   bool start_is_reference = false;  ///< adapters are trained, and the reference is the model under them
+  int64_t most_rounds = 1;       ///< with reward_stage: a batch is generated and scored so often at most, until its groups have spread
 };
 
 /// The schedule of a run, checked.
 Schedule schedule_for(const ScheduleNeeds& needs);
 
 /// Errors: UserError for a value that could not run to its end: a cycle, named; a stage that reads what no stage before it fills; rollout
-/// that may run further ahead than the staleness says; an edge between stages that share no rank.
+/// that may run further ahead than the staleness says; an edge between stages that share no rank; a repeat that would train twice, or that
+/// some of its ranks would not hear of.
 void check(const Schedule& schedule);
 
 /// The schedule as one line, for logs.

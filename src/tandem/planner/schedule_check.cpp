@@ -41,6 +41,7 @@ class Check {
     for (int i = 0; i < n_; ++i)
       for (Field field : stage(i).reads) check_field(i, field);
     check_roles();
+    if (schedule_.repeat) check_repeat(*schedule_.repeat);
   }
 
  private:
@@ -147,6 +148,19 @@ class Check {
         for (int j = 0; j < n_; ++j)
           if (stage(j).kind == StageKind::kSwitch && !steps_between(i, j))
             refuse(stage(i).name + " never comes after " + stage(j).name, "an edge to it from an earlier step");
+  }
+
+  // Its ranks go through it together: each of them hears whether it goes on.
+  void check_repeat(const Repeat& repeat) const {
+    if (repeat.first < 0 || repeat.first > repeat.last || repeat.last >= n_) refuse("repeats what are no stages", "stages of the list");
+    if (repeat.most < 1) refuse(join_text("repeats ", stage(repeat.last).name, ' ', repeat.most, " times"), "at least 1");
+    for (int i = repeat.first; i <= repeat.last; ++i) {
+      const Stage &s = stage(i), &last = stage(repeat.last);
+      if (s.kind == StageKind::kUpdate || s.kind == StageKind::kMeet || s.kind == StageKind::kSwitch)
+        refuse("repeats " + s.name + ", and a batch is trained once", "stages before the update");
+      if (s.ranks.first != last.ranks.first || s.ranks.count != last.ranks.count)
+        refuse(join_text("repeats ", s.name, " and ", last.name, ", which have other ranks"), "the same ranks");
+    }
   }
 
   const Schedule& schedule_;

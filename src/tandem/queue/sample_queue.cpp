@@ -94,7 +94,7 @@ data::Batch SampleQueue::take(StepId step) {
   TANDEM_CHECK(!choice.batch.empty(), "step ", value(step), " taken before its batch is ready");
   counters_.waited += held_back_;
   held_back_ = false;
-  num_filtered_ = 0;
+  if (takes_ != Takes::kUnscored) num_filtered_ = 0;
   data::Batch batch{step, version_, {}};
   for (GroupId id : choice.batch) {
     Entry& entry = groups_.at(id);
@@ -103,6 +103,26 @@ data::Batch SampleQueue::take(StepId step) {
   }
   formed_ = Formed{step, choice.batch};
   return batch;
+}
+
+std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> scored) {
+  TANDEM_CHECK(takes_ == Takes::kUnscored, "groups are filtered where they are put");
+  TANDEM_CHECK(formed_ && formed_->step == step, "filter of step ", value(step), ", which was not taken");
+  std::vector<GroupId> alike;
+  for (const data::Group& group : scored)
+    if (data::compares_alike(group, shaping_)) alike.push_back(group.id);
+  if (alike.empty()) {
+    num_filtered_ = 0;
+    return alike;
+  }
+  formed_.reset();
+  for (data::Group& group : scored) {
+    Entry& entry = groups_.at(group.id);
+    entry.taken = false;
+    entry.group = std::move(group);
+  }
+  for (const GroupId id : alike) leave_as_filtered(id);
+  return alike;
 }
 
 std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token) {

@@ -40,7 +40,8 @@ struct Counters {
   int64_t filtered = 0;   ///< groups whose scores were all alike, where those are filtered
 };
 
-/// What takes a group: dynamic sampling (Yu et al. 2025, DAPO) wants scores that differ, for others teach nothing.
+/// What a queue takes: groups with scores, or without where a stage scores the batch. Dynamic sampling (Yu et al. 2025, DAPO) wants
+/// scores that differ, for others teach nothing; where a stage scores, filter() looks at them.
 enum class Takes { kUnscored, kScored, kScoredWithSpread };
 
 /// Ownership  groups are moved in; a taken batch is a copy of groups that stay until commit().
@@ -60,8 +61,10 @@ class SampleQueue {
   /// The group is finished, with all its samples in order. One that was evicted is counted and ignored. Returns false if it is filtered:
   /// it is not outstanding any more, so another may start.
   bool put(data::Group group);
-  /// Groups filtered since the last batch was taken, or since a restore.
+  /// Groups filtered since the last batch was complete, or since a restore.
   int64_t num_filtered() const { return num_filtered_; }
+  /// Filtered groups that commit() has yet to return.
+  int64_t num_unsaid() const { return std::ssize(filtered_); }
   /// Whether start() was called with it.
   bool knows(GroupId id) const { return id <= newest_ && !waits_to_start_.contains(id); }
 
@@ -71,6 +74,9 @@ class SampleQueue {
   std::vector<GroupId> must_wait_for() const;
   /// The batch of `step`, ordered by group id, once. Requires batch_ready().
   data::Batch take(StepId step);
+  /// Takes::kUnscored: the groups of the taken batch, scored meanwhile. Returns those whose scores are all alike. If there are any they
+  /// leave, and the others wait again, with their scores: the step is to be taken anew.
+  std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
   /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the groups
   /// that left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
   std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token = {});

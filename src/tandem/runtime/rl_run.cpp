@@ -213,7 +213,14 @@ RunSummary RlRun::run() {
     const planner::StageRun next = machine.may_start().at(0);
     if (value(step.id) != next.step) step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
     machine.start(next);
-    if (!perform(machine.stage(next), step)) stop("");
+    const StageEnd how = perform(machine.stage(next), step);
+    if (how == StageEnd::kStopped) stop("");
+    if (how == StageEnd::kAgain) {
+      machine.repeat(next);
+      step = StepData{step.id, step.before, step.begin_s};
+      give_rollout_weights();
+      continue;
+    }
     machine.end(next);
     if (machine.done_with(next.step)) finish_step(step);
   }
@@ -226,16 +233,16 @@ RunSummary RlRun::run() {
   return summary;
 }
 
-bool RlRun::perform(const planner::Stage& stage, StepData& step) {
+StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
   const double begin = now_s();
   enter(stage);
   device::Arena& device = parts_.memory.device;
   (void)device.take_stage_peak_bytes();  // what left does not count
   device::name_thread(stage.name);
   if (stage.ranks.count == parts_.ranks.world.size()) skew_.starts(stage.name, now_s());
-  bool done = false;
+  StageEnd how = StageEnd::kDone;
   try {
-    done = run_stage(stage, step, roles());
+    how = run_stage(stage, step, roles());
   } catch (const NoSpread&) {  // on all ranks: what was done is kept
     if (!ledger_.is_saved()) save();
     throw;
@@ -244,7 +251,7 @@ bool RlRun::perform(const planner::Stage& stage, StepData& step) {
   recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
   recorder.span(stage.name, stage.name, begin, now_s());
   recorder.add("time/" + stage.name + "_s", now_s() - begin);
-  return done;
+  return how;
 }
 
 void RlRun::stop(const std::string& where) {

@@ -50,7 +50,7 @@ class RlRun {
   int64_t longest_context() const;  // prompt and response, of training and evaluation
   Roles roles();
   void enter(const planner::Stage& stage);
-  bool perform(const planner::Stage& stage, StepData& step);
+  StageEnd perform(const planner::Stage& stage, StepData& step);
   void restore_or_start();
   void announce() const;
   void evaluate_before();

@@ -184,6 +184,45 @@ TEST(Interpreter, RolloutGoesOnBesideTheUpdate) {
   EXPECT_FALSE(machine.done());
 }
 
+TEST(Interpreter, RolloutAndRewardRunAgainUntilTheBatchIsComplete) {
+  constexpr int64_t kMost = 3;
+  const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kFullyColocated, 2, 2),
+                                   .staleness = 0,
+                                   .reference = true,
+                                   .reward_stage = true,
+                                   .most_rounds = kMost});
+  ASSERT_TRUE(s.repeat);
+  Interpreter machine(s, {1, 2}, 1);
+  std::vector<std::string> order;
+  int64_t rounds = 0;
+  while (!machine.done()) {
+    const StageRun run = machine.may_start().at(0);
+    machine.start(run);
+    order.push_back(machine.stage(run).name);
+    if (machine.stage(run).kind != StageKind::kReward) {
+      EXPECT_THROW(machine.repeat(run), InternalError) << "only the last stage of the repeat may ask for it";
+      machine.end(run);
+    } else if (run.step == 1 && ++rounds < kMost) {
+      machine.repeat(run);
+    } else {
+      if (run.step == 1) {
+        EXPECT_THROW(machine.repeat(run), InternalError) << "the schedule says how often";
+      }
+      machine.end(run);
+    }
+  }
+  const std::vector<std::string> rest = {"reference", "advantage", "train", "meet", "switch"};
+  std::vector<std::string> wanted;
+  for (int64_t n : {kMost, int64_t{1}}) {
+    for (; n > 0; --n) wanted.insert(wanted.end(), {"rollout", "reward"});
+    wanted.insert(wanted.end(), rest.begin(), rest.end());
+  }
+  EXPECT_EQ(order, wanted);
+  EXPECT_NE(timeline(s, 1).find("rollout to reward again until each group of the batch has spread, at most 3 times in a step"),
+            std::string::npos)
+      << timeline(s, 1);
+}
+
 TEST(Interpreter, AnEventThatMayNotHappenIsRefused) {
   const Schedule s = schedule_for({.placement = placement_of(PlacementKind::kColocated, 1, 1)});
   Interpreter machine(s, {1, 1});

@@ -113,6 +113,34 @@ TEST(Schedule, RolloutMayNotRunFurtherAheadThanTheStalenessSays) {
   EXPECT_NE(fault_of(s).find("rollout may run 3 versions ahead, and the staleness is 2"), std::string::npos) << fault_of(s);
 }
 
+TEST(Schedule, ARepeatEndsBeforeTheUpdateAndAllItsRanksHearOfIt) {
+  const Schedule good = schedule_for({.placement = placement_of(PlacementKind::kFullyColocated, 2, 2),
+                                   .staleness = 1,
+                                   .reference = true,
+                                   .reward_stage = true,
+                                   .most_rounds = 4});
+  ASSERT_TRUE(good.repeat);
+  EXPECT_EQ(good.stages[static_cast<size_t>(good.repeat->last)].kind, StageKind::kReward);
+  Schedule s = good;
+  s.repeat->last = index_of(s, "train");
+  EXPECT_NE(fault_of(s).find("repeats train, and a batch is trained once"), std::string::npos) << fault_of(s);
+  s = good;
+  s.stages[static_cast<size_t>(s.repeat->first)].ranks.count = 1;
+  EXPECT_NE(fault_of(s).find("which have other ranks"), std::string::npos) << fault_of(s);
+  s = good;
+  s.repeat->most = 0;
+  EXPECT_NE(fault_of(s).find("repeats reward 0 times"), std::string::npos) << fault_of(s);
+  s = good;
+  s.repeat->first = s.repeat->last + 1;
+  EXPECT_NE(fault_of(s).find("repeats what are no stages"), std::string::npos) << fault_of(s);
+  for (const ScheduleNeeds& needs : test::all_needs()) {
+    ScheduleNeeds more = needs;
+    more.most_rounds = 9;
+    EXPECT_FALSE(schedule_for(needs).repeat);
+    EXPECT_EQ(schedule_for(more).repeat.has_value(), needs.reward_stage && !needs.replay);
+  }
+}
+
 TEST(Schedule, AtStalenessZeroNothingRunsAhead) {
   Schedule s = split_stale();
   s.staleness = 0;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "tandem/base/error.h"
@@ -198,6 +200,59 @@ TEST_F(Queue, ReplacesAGroupWhoseScoresAreAllAlikeAndSaysSo) {
   EXPECT_TRUE(unfiltered.put(flat(0)));
   EXPECT_TRUE(unfiltered.put(flat(1)));
   EXPECT_TRUE(unfiltered.batch_ready());
+}
+
+TEST_F(Queue, WhatTeachesNothingIsAskedOfShapedScoresAndOfTheGreedyAnswer) {
+  const auto kept = [&](std::vector<double> scores, std::optional<double> greedy, const data::Shaping& shaping) {
+    SampleQueue queue(options, Takes::kScoredWithSpread, shaping);
+    queue.start(GroupId{0}, PolicyVersion{0});
+    data::Group g = group(0, 0);
+    for (size_t i = 0; i < kSize; ++i) g.samples[i].score = scores[i];
+    if (greedy) g.greedy.emplace().score = *greedy;
+    return queue.put(std::move(g));
+  };
+  EXPECT_TRUE(kept({0.5, 0.75}, {}, {}));
+  EXPECT_FALSE(kept({0.5, 0.75}, {}, {.high = 0.5})) << "advantages see the same of both";
+  EXPECT_FALSE(kept({0.5, 0.75}, {}, {.scale = 10, .low = -5, .high = 5}));
+  EXPECT_TRUE(kept({0.5, 0.75}, {}, {.scale = 10, .low = -5, .high = 5.5}));
+  EXPECT_TRUE(kept({1, 1}, 0, {})) << "both are better than the greedy answer";
+  EXPECT_FALSE(kept({1, 1}, 1, {}));
+}
+
+TEST_F(Queue, FiltersABatchThatAStageScoredAndKeepsTheScoresOfTheOthers) {
+  const auto scored = [](data::Batch batch, std::set<int64_t> alike) {
+    for (data::Group& g : batch.groups)
+      for (data::Sample& s : g.samples)
+        if (!s.scored) s.scored = true, s.score = alike.contains(value(g.id)) ? 1 : static_cast<double>(value(s.id));
+    return batch.groups;
+  };
+  SampleQueue queue(options, Takes::kUnscored);
+  for (int64_t id : {0, 1, 2}) {
+    queue.start(GroupId{id}, PolicyVersion{0});
+    queue.put(group(id, 0, /*scored=*/false));
+  }
+  const data::Batch first = queue.take(StepId{1});
+  EXPECT_EQ(queue.filter(StepId{1}, scored(first, {1})), std::vector<GroupId>{GroupId{1}});
+  EXPECT_EQ(queue.num_filtered(), 1);
+  EXPECT_EQ(queue.finished(), (std::vector<GroupId>{GroupId{0}, GroupId{2}})) << "one with a score, one without";
+
+  SampleQueue again(options, Takes::kUnscored);  // a checkpoint between two rounds
+  EXPECT_TRUE(again.restore(queue.state()).empty());
+  EXPECT_EQ(again.counters().filtered, 1);
+  for (SampleQueue* each : {&queue, &again}) {
+    const data::Batch second = each->take(StepId{1});
+    EXPECT_TRUE(second.groups.at(0).samples[0].scored);
+    EXPECT_EQ(second.groups[0].samples[1].score, 1);
+    EXPECT_FALSE(second.groups.at(1).samples[0].scored);
+    EXPECT_TRUE(each->filter(StepId{1}, scored(second, {})).empty());
+    EXPECT_EQ(each->num_filtered(), 0) << "the batch is complete";
+    EXPECT_EQ(each->commit(StepId{1}, PolicyVersion{1}), std::vector<GroupId>{GroupId{1}}) << "no group leaves unsaid";
+    EXPECT_EQ(each->counters().trained, 2);
+    EXPECT_EQ(each->num_outstanding(), 0);
+  }
+  SampleQueue beside(options, Takes::kScoredWithSpread);
+  EXPECT_THROW(beside.filter(StepId{1}, {}), InternalError);
+  EXPECT_THROW(queue.filter(StepId{2}, {}), InternalError) << "nothing was taken";
 }
 
 TEST_F(Queue, RefusesMisuse) {

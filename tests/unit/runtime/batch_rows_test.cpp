@@ -170,6 +170,21 @@ TEST_P(BatchRowsTest, OfACheckpointAreWhatWasWritten) {
   });
 }
 
+TEST_P(BatchRowsTest, TakenBackAreDealtAnew) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    BatchRows rows(ranks, kGroup_size);
+    const std::vector<Group> heads = generate(ranks, rows);
+    const std::vector<int> owner = owners(ranks);
+    const int64_t moved = rows.deal(heads, owner, true);
+    rows.take_back(heads);
+    EXPECT_EQ(rows.deal(heads, owner, true), moved) << "they were only where they were born";
+    if (ranks.is_first()) {
+      EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    }
+  });
+}
+
 TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);

@@ -52,6 +52,22 @@ TokenVersions versions_of(const data::Sample& sample) {
   return {*oldest, *newest};
 }
 
+data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCache& cache,
+                      const std::unordered_map<data::SampleId, TokenVersions>& versions) {
+  std::vector<data::Group> heads;
+  for (const data::Group& group : groups) heads.push_back(head_of(group));
+  data::Fields fields = data::fields_of(heads);
+  std::vector<int64_t> bodies;
+  for (data::SampleId id : data::ids_of(heads)) {
+    const auto lengths = cache.lengths(id);
+    bodies.insert(bodies.end(), lengths.begin(), lengths.end());
+    bodies.insert(bodies.end(), {versions.at(id).oldest, versions.at(id).newest});
+  }
+  const auto width = static_cast<int64_t>(cache.num_fields() + kNumVersions);
+  fields[kBody] = {std::move(bodies), std::vector<int64_t>(static_cast<size_t>(data::num_rows(fields)), width)};
+  return fields;
+}
+
 std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
   std::vector<std::vector<int>> ranks(static_cast<size_t>(layout.dp));
   for (int r = 0; r < layout.world(); ++r) ranks[static_cast<size_t>(layout.dp_rank(r))].push_back(first + r);
@@ -119,22 +135,6 @@ void BatchRows::restore(data::Group& group) {
   group = head_of(group);
 }
 
-data::Fields BatchRows::heads_of(std::span<const data::Group> groups) const {
-  std::vector<data::Group> heads;
-  for (const data::Group& group : groups) heads.push_back(head_of(group));
-  data::Fields fields = data::fields_of(heads);
-  std::vector<int64_t> bodies;
-  for (data::SampleId id : data::ids_of(heads)) {
-    const auto lengths = cache_.lengths(id);
-    bodies.insert(bodies.end(), lengths.begin(), lengths.end());
-    const TokenVersions& versions = versions_.at(id);
-    bodies.insert(bodies.end(), {versions.oldest, versions.newest});
-  }
-  const auto width = static_cast<int64_t>(cache_.num_fields() + kNumVersions);
-  fields[kBody] = {std::move(bodies), std::vector<int64_t>(static_cast<size_t>(data::num_rows(fields)), width)};
-  return fields;
-}
-
 std::vector<data::Group> BatchRows::read_heads(data::Fields fields) {
   std::vector<data::Group> heads = data::groups_of(fields);
   const auto& bodies = std::get<std::vector<int64_t>>(fields.at(kBody).values);
@@ -156,7 +156,7 @@ std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<dat
     for (const data::Group& group : graded) all.push_back(head_of(group));
   } else {
     std::vector<std::byte> packed;
-    if (speaks && !graded.empty()) packed = data::pack(heads_of(graded));
+    if (speaks && !graded.empty()) packed = data::pack(heads_of(graded, cache_, versions_));
     for (const std::vector<std::byte>& part : comm::all_gather_bytes(peers, packed)) {
       if (part.empty()) continue;
       for (data::Group& head : read_heads(data::unpack(part))) all.push_back(std::move(head));
@@ -205,6 +205,19 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
     }
     return std::vector<int>(ranks.begin(), ranks.end());
   });
+}
+
+void BatchRows::take_back(std::span<const data::Group> heads) {
+  for (const data::Group& head : heads) {
+    const std::vector<int> here = holders(head.id);
+    if (std::ranges::find(here, ranks_.world.rank()) != here.end()) continue;
+    for (const data::Sample& s : head.samples) {
+      const auto known = cache_.lengths(s.id);
+      const std::vector<int64_t> lengths(known.begin(), known.end());
+      cache_.drop({&s.id, 1});
+      cache_.announce(s.id, lengths);
+    }
+  }
 }
 
 void BatchRows::gather(std::span<const data::GroupId> groups) {

@@ -6,7 +6,7 @@
 //
 //   keep       a group as the engine ends it: its body stays here
 //   exchange   graded groups, as heads, to the queues of all ranks
-//   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already
+//   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already; take_back undoes it
 //   collect    log-probabilities of a batch to rank 0
 //   gather     bodies to rank 0, for a checkpoint
 //   drop       trained or evicted
@@ -62,6 +62,8 @@ class BatchRows {
   /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
   /// them are on rank 0. Where they are scored, texts go, too. Returns the bytes that moved between all ranks. Collective.
   int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts);
+  /// Undoes deal, for a batch that is formed anew: rows are again only where they were born.
+  void take_back(std::span<const data::Group> heads);
   /// Bodies to rank 0, for a checkpoint. Collective.
   void gather(std::span<const data::GroupId> groups);
   /// Heads with their bodies, which are here.
@@ -86,7 +88,6 @@ class BatchRows {
   void put(const data::Group& group);
   /// World ranks that hold the body of a group.
   std::vector<int> holders(data::GroupId group) const;
-  data::Fields heads_of(std::span<const data::Group> groups) const;
   std::vector<data::Group> read_heads(data::Fields heads);
   // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);

@@ -21,6 +21,11 @@ std::optional<data::Batch> Replay::next_batch(data::StepId step, data::PolicyVer
   return batch;
 }
 
+bool Replay::accept(const data::Batch&) {
+  TANDEM_CHECK(false, "a replay scores nothing");
+  return true;
+}
+
 void Replay::run_ahead() { TANDEM_CHECK(false, "a replay generates nothing"); }
 
 }  // namespace tandem::runtime

@@ -17,6 +17,7 @@ class Replay final : public SampleSource {
   Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop);
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool accept(const data::Batch& scored) override;
   bool samples_are_own() const override { return false; }
   void run_ahead() override;
   void meet() override {}

@@ -19,6 +19,19 @@ queue::Takes takes(const RolloutParts& parts) {
   return parts.config.algo.filter_groups ? queue::Takes::kScoredWithSpread : queue::Takes::kScored;
 }
 
+bool filters_too_many(const queue::SampleQueue& queue, const algo::Options& o) {
+  return queue.num_filtered() >= o.max_filter_rounds * queue.groups_per_step();
+}
+
+// Errors: NoSpread.
+void check_filtered(const queue::SampleQueue& queue, const algo::Options& o) {
+  if (!filters_too_many(queue, o)) return;
+  throw NoSpread("algo.max_filter_rounds",
+                 join_text("for one batch of ", queue.groups_per_step(), " groups ", queue.num_filtered(),
+                           " were replaced, for their scores were all alike; the run is saved"),
+                 "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false; --resume goes on");
+}
+
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
@@ -100,10 +113,6 @@ std::vector<data::Group> RolloutRole::graded() {
   return groups;
 }
 
-bool RolloutRole::filters_too_many() const {
-  return queue_.num_filtered() >= parts_.config.algo.max_filter_rounds * queue_.groups_per_step();
-}
-
 void RolloutRole::run_round(comm::Group& peers) {
   generate();
   std::vector<data::Group> mine = graded();
@@ -125,11 +134,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   if (!again_.empty()) start_groups();
   while (!queue_.batch_ready()) {
     if (parts_.ranks.stop_agreed(parts_.stop)) return std::nullopt;
-    if (filters_too_many())
-      throw NoSpread("algo.max_filter_rounds",
-                     join_text("for one batch of ", queue_.groups_per_step(), " groups ", queue_.num_filtered(),
-                               " were replaced, for their scores were all alike; the run is saved"),
-                     "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false; --resume goes on");
+    check_filtered(queue_, parts_.config.algo);
     start_groups();
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
@@ -141,10 +146,19 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   return queue_.take(step);
 }
 
+bool RolloutRole::accept(const data::Batch& scored) {
+  const std::vector<data::GroupId> alike = queue_.filter(scored.step, scored.groups);
+  if (alike.empty()) return true;
+  parts_.bodies.take_back(scored.groups);
+  parts_.bodies.drop(bare_heads(alike, parts_.config.schedule.queue.group_size));
+  check_filtered(queue_, parts_.config.algo);
+  return false;
+}
+
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  while (queue_.num_finished() < queue_.groups_per_step() && !filters_too_many() && may_go_on(peers)) {
+  while (queue_.num_finished() < queue_.groups_per_step() && !filters_too_many(queue_, parts_.config.algo) && may_go_on(peers)) {
     if (comm::any_of(peers, parts_.stop && parts_.stop())) break;
     num_started_ahead_ += queue_.num_may_start();
     start_groups();
@@ -233,7 +247,7 @@ void RolloutRole::restore(SourceState state) {
     parts_.bodies.restore(group);
     return group;
   });
-  num_filtered_told_ = queue_.counters().filtered;
+  num_filtered_told_ = queue_.counters().filtered - queue_.num_unsaid();
 }
 
 }  // namespace tandem::runtime

@@ -48,6 +48,7 @@ class RolloutRole final : public SampleSource {
   explicit RolloutRole(const RolloutParts& parts);
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool accept(const data::Batch& scored) override;
   bool samples_are_own() const override { return true; }
   void run_ahead() override;
   void meet() override;
@@ -66,7 +67,6 @@ class RolloutRole final : public SampleSource {
   void start_next();
   void start(data::GroupId id);
   void follow(int64_t num_started, std::vector<data::Group> heads);
-  bool filters_too_many() const;
   void run_round(comm::Group& peers);
   void generate();
   std::vector<data::Group> graded();

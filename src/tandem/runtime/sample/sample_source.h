@@ -21,7 +21,7 @@ struct SourceState {
   std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
 };
 
-/// Too many groups were replaced for one batch; the source is as before next_batch, so that its state can be saved.
+/// Too many groups were replaced for one batch; the source has no batch under way, so that its state can be saved.
 class NoSpread : public UserError {
  public:
   using UserError::UserError;
@@ -35,6 +35,9 @@ class SampleSource {
 
   /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop. Errors: NoSpread, on all ranks.
   virtual std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) = 0;
+  /// Where a stage scores the batch and groups without spread are replaced: the batch of next_batch, scored. False if it lost groups;
+  /// then next_batch gives another, of which the others keep their scores. Errors: NoSpread, on all ranks.
+  virtual bool accept(const data::Batch& scored) = 0;
   /// Whether this run's weights drew the samples, so that their versions say which.
   virtual bool samples_are_own() const = 0;
   /// The stage planner::StageKind::kAhead, on the ranks that generate.

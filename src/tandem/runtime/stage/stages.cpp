@@ -373,11 +373,13 @@ void switch_weights(const Roles& roles, data::PolicyVersion version) {
   roles.source.switch_weights([&] { roles.actor.send_weights(); }, {parameters, version});
 }
 
-bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) {
+StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) {
   switch (stage.kind) {
     case planner::StageKind::kRollout:
-    case planner::StageKind::kReplay: return take_batch(step, roles);
-    case planner::StageKind::kReward: reward_scores(step, roles); break;
+    case planner::StageKind::kReplay: return take_batch(step, roles) ? StageEnd::kDone : StageEnd::kStopped;
+    case planner::StageKind::kReward:
+      reward_scores(step, roles);
+      return !roles.parts.config.algo.filter_groups || roles.source.accept(step.batch) ? StageEnd::kDone : StageEnd::kAgain;
     case planner::StageKind::kReference: reference_logprobs(step, roles); break;
     case planner::StageKind::kOldLogprob: old_logprobs(step, roles); break;
     case planner::StageKind::kValues: values(step, roles); break;
@@ -391,7 +393,7 @@ bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) 
       switch_weights(roles, step.after());
       break;
   }
-  return true;
+  return StageEnd::kDone;
 }
 
 }  // namespace tandem::runtime

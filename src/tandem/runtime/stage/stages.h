@@ -5,7 +5,8 @@
 //
 //   rollout    prompts -> groups -> scores -> queue      until a batch is ready; then its rows are dealt to the ranks that train
 //   replay     the batch of an earlier run               instead; dealt alike
-//   reward     scores of a reward model                  placement fully_colocated; else beside generation
+//   reward     scores of a reward model                  placement fully_colocated; else beside generation. Rollout and reward run again
+//                                                        while groups of the batch have no spread, under algo.filter_groups
 //   reference  log-probabilities under the reference     if the loss has a KL term
 //   old_logprob  log-probabilities before the update     if the recipe computes them anew
 //   values     what the critic expects from each token on  under algo.advantage gae
@@ -68,9 +69,12 @@ struct Roles {
   data::SampleStore* store;                   ///< on rank 0
 };
 
-/// What a stage reads and fills is planner/schedule.h:Stage. False if the run was asked to stop. Collective over the stage's ranks.
+/// How a stage ended. kAgain: the batch lost groups, and the schedule's repeat begins anew, with a fresh StepData.
+enum class StageEnd { kDone, kAgain, kStopped };
+
+/// What a stage reads and fills is planner/schedule.h:Stage. kStopped if the run was asked to stop. Collective over the stage's ranks.
 /// Errors: as run_rl.
-bool run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
+StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
 /// it, too, and an evaluation that a reward model scored. rollout/weight_switch.h has the order. Collective over the world.
