@@ -8,6 +8,8 @@
 #include <unordered_map>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/options.h"
 
 namespace tandem::algo {
 namespace {
@@ -71,25 +73,25 @@ double grpo_passk(const Response& r, const Algorithm& a) {
   return (r.score - sorted[1]) / (r.group.deviation() + a.std_eps);
 }
 
-using PerResponse = double (*)(const Response&, const Algorithm&);
-
-// Null for the estimators that look at one response alone.
-PerResponse per_response(Advantage estimator) {
-  switch (estimator) {
-    case Advantage::kGrpo: return grpo;
-    case Advantage::kDrGrpo: return dr_grpo;
-    case Advantage::kRloo: return rloo;
-    case Advantage::kOpo: return opo;
-    case Advantage::kGpg: return gpg;
-    case Advantage::kGrpoPassK: return grpo_passk;
-    case Advantage::kReinforcePpBaseline: return dr_grpo;  // and whitened. Hu et al. 2025
-    case Advantage::kReinforcePp:
-    case Advantage::kRemax:
-    case Advantage::kDistillation:
-    case Advantage::kGae: break;
-  }
-  return nullptr;
-}
+// An estimator, its word in recipes, and its function; null for those that look at one response alone.
+struct Estimator {
+  Advantage value;
+  const char* word;
+  double (*per_response)(const Response&, const Algorithm&);
+};
+constexpr Estimator kEstimators[] = {
+    {Advantage::kGrpo, "grpo", grpo},
+    {Advantage::kDrGrpo, "dr_grpo", dr_grpo},
+    {Advantage::kRloo, "rloo", rloo},
+    {Advantage::kReinforcePp, "reinforce_pp", nullptr},
+    {Advantage::kReinforcePpBaseline, "reinforce_pp_baseline", dr_grpo},  // and whitened. Hu et al. 2025
+    {Advantage::kRemax, "remax", nullptr},
+    {Advantage::kOpo, "opo", opo},
+    {Advantage::kGpg, "gpg", gpg},
+    {Advantage::kGrpoPassK, "grpo_passk", grpo_passk},
+    {Advantage::kGae, "gae", nullptr},
+    {Advantage::kDistillation, "distillation", nullptr},
+};
 
 bool is_trainable(std::span<const uint8_t> trainable_T, size_t t) { return trainable_T.empty() || trainable_T[t]; }
 
@@ -124,6 +126,18 @@ TokenAdvantages gae(const ResponseTokens& tokens, const Algorithm& a) {
 
 }  // namespace
 
+std::vector<std::string> advantage_names() {
+  std::vector<std::string> names;
+  for (const Estimator& e : kEstimators) names.emplace_back(e.word);
+  return names;
+}
+
+Advantage advantage_of(const std::string& word) {
+  for (const Estimator& e : kEstimators)
+    if (e.word == word) return e.value;
+  throw UserError("algo.advantage", "unknown word '" + word + "'", "did you mean '" + nearest_name(word, advantage_names()) + "'");
+}
+
 std::vector<double> compare_responses(const Responses& responses, const Algorithm& algorithm) {
   const size_t count = responses.scores.size();
   std::vector<double> out(count);
@@ -131,7 +145,7 @@ std::vector<double> compare_responses(const Responses& responses, const Algorith
     TANDEM_CHECK(responses.greedy_scores.size() == count, "ReMax needs the score of a greedy answer for each response");
     std::transform(responses.greedy_scores.begin(), responses.greedy_scores.end(), out.begin(), std::negate<>());
   }
-  const PerResponse estimate = per_response(algorithm.advantage);
+  const auto estimate = std::ranges::find(kEstimators, algorithm.advantage, &Estimator::value)->per_response;
   if (!estimate) return out;
 
   TANDEM_CHECK(responses.groups.size() == count, responses.groups.size(), " groups for ", count, " responses");

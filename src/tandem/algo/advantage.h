@@ -7,11 +7,16 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tandem/algo/algorithm.h"
 
 namespace tandem::algo {
+
+/// The words of algo.advantage, and which estimator one means; the oracles have the same. Errors: UserError with the nearest word.
+std::vector<std::string> advantage_names();
+Advantage advantage_of(const std::string& word);
 
 /// All responses of a batch; one entry each.
 struct Responses {

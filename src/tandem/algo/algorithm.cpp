@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "tandem/algo/advantage.h"
 #include "tandem/base/error.h"
 
 namespace tandem::algo {
@@ -11,20 +12,6 @@ namespace {
 template <class Value>
 using Words = std::vector<std::pair<std::string, Value>>;
 
-const Words<Advantage>& advantages() {
-  static const Words<Advantage> words = {{"grpo", Advantage::kGrpo},
-                                         {"dr_grpo", Advantage::kDrGrpo},
-                                         {"rloo", Advantage::kRloo},
-                                         {"reinforce_pp", Advantage::kReinforcePp},
-                                         {"reinforce_pp_baseline", Advantage::kReinforcePpBaseline},
-                                         {"remax", Advantage::kRemax},
-                                         {"opo", Advantage::kOpo},
-                                         {"gpg", Advantage::kGpg},
-                                         {"grpo_passk", Advantage::kGrpoPassK},
-                                         {"gae", Advantage::kGae},
-                                         {"distillation", Advantage::kDistillation}};
-  return words;
-}
 const Words<Surrogate>& surrogates() {
   static const Words<Surrogate> words = {{"clip", Surrogate::kClip},
                                          {"gspo", Surrogate::kGspo},
@@ -112,10 +99,10 @@ Words<Options> algorithms() {
 void describe(OptionVisitor& field, Options& o) {
   field("name", o.name, "Published algorithm whose settings are the defaults of this section.", one_of(algorithm_names()));
   field("advantage", o.advantage,
-        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; remax "
-        "compares with the greedy answer to the prompt, gae with a critic's values; distillation asks a teacher, model.ref_model_load_path, "
-        "in place of the scores.",
-        one_of(names_of(advantages())));
+        "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; "
+        "remax compares with the greedy answer to the prompt, gae with a critic's values; distillation asks a teacher, "
+        "model.ref_model_load_path, in place of the scores.",
+        one_of(advantage_names()));
   field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
         between(0, 1));
@@ -169,7 +156,6 @@ void describe(OptionVisitor& field, Options& o) {
 
 std::vector<std::string> algorithm_names() { return names_of(algorithms()); }
 Options named_algorithm(const std::string& name) { return value_of(algorithms(), name, "algo.name"); }
-Advantage advantage_of(const std::string& word) { return value_of(advantages(), word, "algo.advantage"); }
 Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), word, "algo.loss"); }
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }

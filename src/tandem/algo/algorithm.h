@@ -79,7 +79,6 @@ struct Algorithm {
 Algorithm algorithm_of(const Options& options, bool corrects = false);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
-Advantage advantage_of(const std::string& word);
 Surrogate surrogate_of(const std::string& word);
 KlEstimator kl_estimator_of(const std::string& word);
 Aggregation aggregation_of(const std::string& word);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "tandem/device/swappable.h"
 #include "tandem/planner/schedule.h"
 
 namespace tandem::policy {
@@ -30,6 +31,10 @@ class Residency {
   };
   bool empty() const { return parts_.empty(); }
   void add(Part part) { parts_.push_back(std::move(part)); }
+  /// Memory that leaves and comes back as a whole.
+  void add(planner::Resident what, device::Swappable& memory) {
+    add({what, [&] { return memory.is_away(); }, [&] { return memory.leave(); }, [&] { return memory.come_back(); }});
+  }
 
   /// What the stage does not need leaves, then what it needs comes. A stage that needs nothing changes nothing. Returns the bytes copied.
   int64_t enter(const planner::Stage& stage);

@@ -55,9 +55,7 @@ void TrainedRole::load(const std::string& dir) {
 void TrainedRole::register_with(Residency& residency, MayLeave what) {
   if (!trainer_) return;
   train::Trainer* trainer = trainer_.get();
-  if (device::Swappable* weights = model_->memory(); what.weights)
-    residency.add({setup_.weights, [=] { return weights->is_away(); }, [=] { return weights->leave(); },
-                   [=] { return weights->come_back(); }});
+  if (what.weights) residency.add(setup_.weights, *model_->memory());
   if (what.gradients)
     residency.add({setup_.gradients, [=] { return trainer->gradients_away(); },
                    [=] { return trainer->release_gradients(), int64_t{0}; }, [=] { return trainer->back_gradients(), int64_t{0}; }});

@@ -100,14 +100,14 @@ void RlRun::load_reference() {
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? ledger_.files().start_dir() : other);
   if (parts_.ranks.placement.kind == planner::PlacementKind::kFullyColocated || config_.memory.offload_reference)
-    may_leave(planner::Resident::kReference, *reference_->memory());
+    residency_.add(planner::Resident::kReference, *reference_->memory());
 }
 
 void RlRun::load_reward_model() {
   enter(scoring_stage());
   staged_reward_ =
       std::make_unique<policy::StagedReward>(config_.reward, parts_.ranks.train_place(), parts_.memory.device, parts_.memory.host);
-  may_leave(planner::Resident::kRewardModel, staged_reward_->memory());
+  residency_.add(planner::Resident::kRewardModel, staged_reward_->memory());
 }
 
 void RlRun::load_critic() {
@@ -136,10 +136,6 @@ void RlRun::make_source() {
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
     residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
-}
-
-void RlRun::may_leave(planner::Resident what, device::Swappable& memory) {
-  residency_.add({what, [&] { return memory.is_away(); }, [&] { return memory.leave(); }, [&] { return memory.come_back(); }});
 }
 
 int64_t RlRun::longest_context() const {

@@ -46,7 +46,6 @@ class RlRun {
   void load_reward_model();
   void load_critic();
   void make_source();
-  void may_leave(planner::Resident what, device::Swappable& memory);
   int64_t longest_context() const;  // prompt and response, of training and evaluation
   Roles roles();
   void enter(const planner::Stage& stage);
