@@ -91,6 +91,7 @@ def corrections(root):
     default = rf.all_metrics(run(root, "corrected-default", {"schedule.kind": "stale", "schedule.staleness": 2, "train.lr": 1e-2}, steps=8))
     checks.check(all("correction/weight_mean" in m for m in default), "stale samples are corrected by default")
     checks.check(all("time/old_logprob_s" not in m for m in default), "and that takes no pass")
+    checks.check(any(m["correction/rejected_fraction"] > 0 for m in default), "bad tokens of samples that are far off are left out")
     checks.check(any(m["correction/chi2"] > 0 for m in default), "older samples are of another policy, by default, too")
     checks.check(all(m["actor/ratio_max"] == 1 for m in default), "old is the current policy where a batch has one update")
     checks.check("correction/weight_mean" not in rf.all_metrics(f"{root}/grpo")[0], "fresh samples need no correction")

@@ -9,6 +9,9 @@
 namespace tandem::algo {
 namespace {
 
+// Truncated weights alone let bad tokens of old samples be pushed down without end: docs/algorithms.md has the curves.
+constexpr double kAutoOffPolicyDelta = 0.1;
+
 template <class Value>
 using Words = std::vector<std::pair<std::string, Value>>;
 
@@ -122,8 +125,8 @@ void describe(OptionVisitor& field, Options& o) {
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
   field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
   field("correction", o.correction,
-        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token where they may "
-        "not be the same (stale samples, another rollout.dtype, several updates), else none.",
+        "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token, with "
+        "off_policy_delta 0.1, where they may not be the same (stale samples, another rollout.dtype, several updates), else none.",
         one_of({"auto", "none", "token", "sequence", "sequence_mean"}));
   field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
         one_of(names_of(outsides())));
@@ -182,7 +185,8 @@ Algorithm algorithm_of(const Options& o, bool corrects) {
       throw UserError("algo.correction_lower", "it is above algo.correction_upper", "at most the upper bound");
   }
   algorithm.correction.rejections = rejections_of(o.rejection, o.rejection_bounds, "algo.rejection");
-  algorithm.off_policy_delta = o.off_policy_delta;
+  const bool masks = o.correction == "auto" && corrects && algorithm.surrogate != Surrogate::kGmpo;  // no token of gmpo can be left out
+  algorithm.off_policy_delta = masks && o.off_policy_delta == 0 ? kAutoOffPolicyDelta : o.off_policy_delta;
   algorithm.mask_truncated = o.mask_truncated;
   algorithm.updates = {o.mini_batches, o.epochs, o.max_kl};
   algorithm.aggregation = aggregation_of(o.aggregation);
