@@ -38,6 +38,7 @@ struct Extra {
   const char* recompute = "none";
   bool replay = false;     // made-up routes
   bool critic = false;     // value steps of a model with a score head
+  double entropy = 0;      // above 0: policy steps with made-up advantages and this bonus
 };
 
 // Experts for all tokens of a sequence but the last, in every sparse layer; each choice once.
@@ -98,10 +99,17 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       indices.push_back(i);
     }
     StepReport report;
-    const algo::Algorithm algorithm;
+    algo::Algorithm algorithm;
+    algorithm.entropy_coef = extra.entropy;
+    const std::vector<float> sampled(64, -2.0f);
+    for (size_t i = 0; i < mine.size() && extra.entropy > 0; ++i) {
+      mine[i].behavior = std::span(sampled).first(mine[i].response.size());
+      mine[i].advantages.assign(mine[i].response.size(), static_cast<float>(indices[i] % 3) - 0.8f);
+    }
     for (int step = 0; step < 4; ++step) {
-      report = extra.critic ? trainer.value_step(mine, algorithm, 0.2, 1e-3)
-                            : trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
+      report = extra.critic        ? trainer.value_step(mine, algorithm, 0.2, 1e-3)
+               : extra.entropy > 0 ? trainer.policy_step(mine, algorithm, 0.7, 1e-3)
+                                 : trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
       if (world.rank() == 0 && extra.critic) result.norms.push_back(report.loss), result.norms.push_back(report.value.explained_variance);
     }
@@ -177,6 +185,17 @@ TEST(TrainerLayout, PipelinesToo) {
     for (const char* layout : {"pp2", "pp4", "tp2,pp2", "dp2,pp2", "dp2,pp2,vpp2", "tp2,pp2,vpp2"})
       expect_same(train(model::parse_layout(layout, ""), config, 10, kDeep), want, join_text(config.family, ", ", layout));
   }
+}
+
+// Its gradient passes the head of each TP rank, whose parts of the vocabulary are not alike, and those of context-parallel ranks.
+TEST(TrainerLayout, TheEntropyBonusToo) {
+  model::ModelConfig config = deep(test::config_of("qwen2", 2));
+  config.vocab_size = 67;
+  const Extra small{.deviation = 0.15, .entropy = 1e-9}, extra{.deviation = 0.15, .entropy = 0.5};
+  const Result want = train({1, 1}, config, 10, extra);
+  EXPECT_GT(std::abs(want.norms[0] / train({1, 1}, config, 10, small).norms[0] - 1), 1e-2) << "the bonus is in the gradient";
+  for (const char* layout : {"dp2", "tp2", "tp4", "pp2", "cp2", "dp2,tp2", "cp2,tp2", "tp2,pp2"})
+    expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text("entropy, ", layout));
 }
 
 TEST(TrainerLayout, ContextParallelRanksToo) {

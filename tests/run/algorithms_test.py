@@ -40,6 +40,20 @@ def whitened_advantages(root):
         checks.check(abs(mean) < 1e-6 and (flat or abs(variance - 1) < 1e-5), f"mean {mean}, variance {variance}")
 
 
+def entropy_bonus(root):
+    """The first loss is less by the bonus, as the samples are the same; after some updates the policy has more entropy."""
+    settings = {"train.lr": 1e-2, "algo.name": "dapo", "algo.filter_groups": "false"}
+    plain = rf.metrics(run(root, "no-bonus", settings, steps=8))
+    bonus = rf.metrics(run(root, "bonus", {**settings, "algo.entropy_coef": 0.5}, steps=8))
+    first = plain[0]["actor/loss"] - 0.5 * plain[0]["actor/entropy"]
+    checks.check(abs(bonus[0]["actor/loss"] - first) < 1e-5, f"the first loss is {bonus[0]['actor/loss']}, expected {first}")
+    ends = [sum(m["actor/entropy"] for m in steps[-2:]) / 2 for steps in (plain, bonus)]
+    checks.check(ends[1] > ends[0], f"the bonus ends with an entropy of {ends[1]}, without it is {ends[0]}")
+    for other in (["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "tp2"], ["--ranks", "2", "--train-layout", "dp2"]):
+        ranks = rf.metrics(run(root, "bonus-" + other[3], {**settings, "algo.entropy_coef": 0.5}, other, steps=1))
+        checks.check(abs(ranks[0]["actor/loss"] - bonus[0]["actor/loss"]) < 1e-4, f"{other[3]}: loss {ranks[0]['actor/loss']}")
+
+
 def by_step(rows):
     out = {}
     for row in rows:
@@ -276,6 +290,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     every_name_trains(root)
     whitened_advantages(root)
     several_updates(root)
+    entropy_bonus(root)
     truncated_answers(root)
     corrections(root)
     dynamic_sampling(root)

@@ -124,6 +124,9 @@ void describe(OptionVisitor& field, Options& o) {
   field("kl_horizon", o.kl_horizon, "Adaptive KL: samples over which the weight may change by a fifth.", above(0));
   field("kl_estimator", o.kl_estimator, "Estimator of the KL term; + takes the gradient of k2.", one_of(names_of(kl_estimators())));
   field("kl_weighted", o.kl_weighted, "Multiplies the KL estimate by current / sampling policy, which makes up for older samples.");
+  field("entropy_coef", o.entropy_coef,
+        "The loss takes off so much of the entropy of the policy, averaged as the loss is: it keeps the policy from settling early.",
+        at_least(0));
   field("correction", o.correction,
         "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token, with "
         "off_policy_delta 0.1, where they may not be the same (stale samples, another rollout.dtype, several updates), else none.",
@@ -176,6 +179,7 @@ Algorithm algorithm_of(const Options& o, bool corrects) {
   algorithm.kl_in_reward = o.kl_in_reward;
   algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
   algorithm.kl_weighted = o.kl_weighted;
+  algorithm.entropy_coef = o.entropy_coef;
   algorithm.correction = {.level = value_of(weight_levels(), correction, "algo.correction"),
                           .outside = value_of(outsides(), o.correction_outside, "algo.correction_outside")};
   if (algorithm.correction.level != WeightLevel::kNone) {

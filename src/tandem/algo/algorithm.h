@@ -57,6 +57,7 @@ struct Algorithm {
   bool kl_in_reward = false;  ///< a token is rewarded with -kl_coef times the estimate of old; else that of current is in the loss
   KlEstimator kl_estimator = KlEstimator::kK3;
   Aggregation aggregation = Aggregation::kSequenceMeanTokenMean;
+  double entropy_coef = 0;  ///< of the entropy that the loss takes off
   bool kl_weighted = false;  ///< times current / behavior, which makes up for samples of another policy
   Correction correction;
   double off_policy_delta = 0;  ///< correction.h:on_policy_mask leaves tokens out above it; off at 0

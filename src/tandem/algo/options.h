@@ -27,6 +27,7 @@ struct Options {
   double kl_horizon = 10000;
   std::string kl_estimator = "k3";
   bool kl_weighted = false;
+  double entropy_coef = 0;
   std::string correction = "auto";
   std::string correction_outside = "truncate";
   double correction_lower = 0;

@@ -2,7 +2,6 @@
 #include "tandem/algo/policy_loss.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -101,14 +100,6 @@ KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T
   result.loss = algorithm.kl_coef * aggregate(kl_T, scope, algorithm);
   result.sum = kl_T.detach().sum(at::kDouble).item<double>();
   return result;
-}
-
-at::Tensor token_entropy(const at::Tensor& logits_TV) {
-  return at::logsumexp(logits_TV, -1) - (logits_TV.softmax(-1) * logits_TV).sum(-1);
-}
-
-at::Tensor label_logprobs(const at::Tensor& logits_TV, const at::Tensor& labels_T) {
-  return logits_TV.log_softmax(-1).gather(-1, labels_T.unsqueeze(-1)).squeeze(-1);
 }
 
 }  // namespace tandem::algo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The clipped policy gradient and the KL term, with the sums that become a step's metrics.
-// T = packed response tokens of one micro-batch, S = its sequences, V = vocabulary
+// T = packed response tokens of one micro-batch, S = its sequences
 
 #include <ATen/core/Tensor.h>
 
@@ -56,10 +56,5 @@ KlPenalty kl_penalty(const at::Tensor& logprobs_T, const at::Tensor& reference_T
 
 /// One estimate per token. k3's exponent is clamped to +-20 and its value to +-10.
 at::Tensor kl_estimate(const at::Tensor& logprobs_T, const at::Tensor& reference_T, KlEstimator estimator);
-
-/// Entropy of each row: logsumexp(z) - sum p z, in the precision of the logits.
-at::Tensor token_entropy(const at::Tensor& logits_TV);
-/// log_softmax(logits)[label] of each row.
-at::Tensor label_logprobs(const at::Tensor& logits_TV, const at::Tensor& labels_T);
 
 }  // namespace tandem::algo

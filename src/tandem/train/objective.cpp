@@ -132,8 +132,8 @@ algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const 
 }
 
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights) {
-  return [rows, &algorithm, weights](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
-    const at::Tensor current = logprobs_R.detach();
+  return [rows, &algorithm, weights](const MicroBatch& batch, const Said& said, StepTotals& totals) {
+    const at::Tensor &logprobs_R = said.of_tokens_R, current = logprobs_R.detach();
     const float* now = current.data_ptr<float>();
     algo::PolicyLossInput in = policy_input(batch, rows, now, totals.counts);
     in.logprobs_T = logprobs_R;
@@ -144,21 +144,23 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     totals.sums.kl_old += policy.sums.kl_old;
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
-    if (!algorithm.has_kl_loss()) return policy.loss;
+    const algo::LossScope scope{in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};
+    at::Tensor loss = policy.loss;
+    if (algorithm.entropy_coef != 0) loss = loss - algorithm.entropy_coef * algo::aggregate(said.entropy_R, scope, algorithm);
+    if (!algorithm.has_kl_loss()) return loss;
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
     const at::Tensor moved_R = (logprobs_R - in.behavior_T).masked_fill(in.trainable_T.logical_not(), 0);
     const algo::KlPenalty kl =
-        algo::kl_penalty(logprobs_R, reference, {in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences}, algorithm,
-                         algorithm.kl_weighted ? moved_R.exp() : at::Tensor());
+        algo::kl_penalty(logprobs_R, reference, scope, algorithm, algorithm.kl_weighted ? moved_R.exp() : at::Tensor());
     totals.sums.kl_ref += kl.sum;
-    return policy.loss + kl.loss;
+    return loss + kl.loss;
   };
 }
 
 Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip) {
-  return [rows, &algorithm, value_clip](const MicroBatch& batch, const at::Tensor& values_R, StepTotals& totals) {
+  return [rows, &algorithm, value_clip](const MicroBatch& batch, const Said& said, StepTotals& totals) {
     const auto column = [&](std::vector<float> Row::*values) {
       return per_token(batch, rows, [&](const Row& row, int64_t, float* out) {
         TANDEM_CHECK((row.*values).size() == row.response.size(), (row.*values).size(), " values for ", row.response.size(), " tokens");
@@ -169,15 +171,15 @@ Objective value_objective(std::span<const Row> rows, const algo::Algorithm& algo
     count_values(batch, old_R, returns_R, totals.sums);
     const algo::LossScope scope{batch.trainable_R, sequence_offsets(batch), std::max(totals.counts.tokens, 1.0),
                                 std::max(totals.counts.sequences, 1.0)};
-    const algo::ValueLoss loss = algo::value_loss({values_R, old_R, returns_R}, value_clip, scope, algorithm);
+    const algo::ValueLoss loss = algo::value_loss({said.of_tokens_R, old_R, returns_R}, value_clip, scope, algorithm);
     totals.sums.clipped += loss.clipped;
     return loss.loss;
   };
 }
 
 Objective supervised_objective() {
-  return [](const MicroBatch& batch, const at::Tensor& logprobs_R, StepTotals& totals) {
-    return -logprobs_R.masked_fill(batch.trainable_R.logical_not(), 0).sum() / std::max(totals.counts.tokens, 1.0);
+  return [](const MicroBatch& batch, const Said& said, StepTotals& totals) {
+    return -said.of_tokens_R.masked_fill(batch.trainable_R.logical_not(), 0).sum() / std::max(totals.counts.tokens, 1.0);
   };
 }
 

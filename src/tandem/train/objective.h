@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a step minimises: a function of one micro-batch's log-probabilities. The step sums it over micro-batches and ranks. And what
-// it counts and adds up on the way, by name: of one rank first, then of all.
+// What a step minimises: a function of one micro-batch's log-probabilities and entropies. The step sums it over micro-batches and
+// ranks. And what it counts and adds up on the way, by name: of one rank first, then of all.
 
 #include <ATen/core/Tensor.h>
 
@@ -62,16 +62,20 @@ struct StepTotals {
   double ratio_max = 0, weight_max = 0;
 };
 
-/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. `said_R` is what the model says of each
-/// response token: its log-probability, or a critic's value. It reads the counts of the whole step, and adds to the sums what the report
-/// tells.
-using Objective = std::function<at::Tensor(const MicroBatch& batch, const at::Tensor& said_R, StepTotals& totals)>;
+/// What a model says of the R response tokens: log-probabilities and the entropy of each distribution, or a critic's values alone.
+struct Said {
+  at::Tensor of_tokens_R, entropy_R;
+};
+
+/// The part of the step's loss that a micro-batch adds: a scalar that carries the gradient. It reads the counts of the whole step, and
+/// adds to the sums what the report tells.
+using Objective = std::function<at::Tensor(const MicroBatch& batch, const Said& said, StepTotals& totals)>;
 
 /// The weights of an update's correction over all ranks, from rows that bring old log-probabilities. Collective.
 algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, const algo::Correction& correction);
 
-/// The algorithm's policy loss, corrected for samples of another policy, and its penalty against the reference. `weights` is what a
-/// correction that normalizes divides by. Rows and algorithm must outlive it.
+/// The algorithm's policy loss, corrected for samples of another policy, its penalty against the reference, and its bonus for entropy.
+/// `weights` is what a correction that normalizes divides by. Rows and algorithm must outlive it.
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights = {});
 
 /// A critic's loss against the rows' returns: algo/value_loss.h, aggregated as the algorithm's policy loss. Rows and algorithm must outlive

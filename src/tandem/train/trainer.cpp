@@ -255,11 +255,11 @@ void Trainer::run_passes(Step& step, const Objective& objective, double temperat
   const TrainingPass pass{setup_.decoder, parameters_, recompute_of(options_),
                           [this](int64_t layer) { optimizer_.layer_ready(layer); }};
   const auto said = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    if (setup_.table.config.num_labels > 0) return values_of(setup_.decoder, parameters_, batch, hidden_RH);
+    if (setup_.table.config.num_labels > 0) return Said{values_of(setup_.decoder, parameters_, batch, hidden_RH), {}};
     const model::kernel::HeadOutput head = head_of(setup_.decoder, parameters_, batch, hidden_RH, temperature);
     split_rows(batch, head.logprobs_R.detach(), step.report.logprobs);
-    totals.sums.entropy += head.entropy_R.masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
-    return head.logprobs_R;
+    totals.sums.entropy += head.entropy_R.detach().masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
+    return Said{head.logprobs_R, head.entropy_R};
   };
   const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
     const at::Tensor share = objective(batch, said(batch, hidden_RH), totals);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <fstream>
@@ -25,27 +26,32 @@ void check_head(c10::ScalarType dtype, double temperature) {
   const Gemm gemm(dtype, false);
   const double bound = dtype == at::kFloat ? 2e-5 : 0.03;
   const at::Tensor hidden = random_tensor({R, H}, 1, dtype), weight = random_tensor({V, H}, 2, dtype, 0.4), targets = random_targets(R, V);
-  const at::Tensor d = random_tensor({R}, 3);
+  const at::Tensor d = random_tensor({R}, 3), e = random_tensor({R}, 4);
   const at::Tensor hd = hidden.to(at::kDouble).requires_grad_(true), wd = weight.to(at::kDouble).requires_grad_(true);
   const at::Tensor all = at::log_softmax(at::matmul(hd, wd.t()) / temperature, -1);
   const at::Tensor want = all.gather(1, targets.unsqueeze(1)).squeeze(1);
-  want.backward(d.to(at::kDouble));
   const at::Tensor entropy = -(all.exp() * all).sum(-1);
-
-  const at::Tensor leaf = hidden.clone().requires_grad_(true);
-  Parameter p;
-  p.value = weight;
-  p.grad = at::ones({V, H}, at::kFloat);
-  const HeadOutput out = head_logprobs(gemm, {leaf, targets, 0, temperature, nullptr}, p);
-  EXPECT_FALSE(out.entropy_R.requires_grad());
-  EXPECT_LE((out.logprobs_R.detach().to(at::kDouble) - want.detach()).abs().max().item<double>(), bound * 3);
-  EXPECT_LE((out.entropy_R.to(at::kDouble) - entropy.detach()).abs().max().item<double>(), bound * 3);
-  out.logprobs_R.backward(d);
   const auto worst = [](const at::Tensor& got, const at::Tensor& reference) {
     return (got.to(at::kDouble) - reference).abs().max().item<double>() / reference.abs().max().item<double>();
   };
-  EXPECT_LE(worst(leaf.grad(), hd.grad()), bound);
-  EXPECT_LE(worst(p.grad - 1, wd.grad()), bound);
+  for (const auto& [of_logprobs, of_entropy] : {std::pair(true, false), {false, true}, {true, true}}) {
+    SCOPED_TRACE(testing::Message() << "a loss of log-probabilities: " << of_logprobs << ", of the entropy: " << of_entropy);
+    const at::Tensor leaf = hidden.clone().requires_grad_(true);
+    Parameter p;
+    p.value = weight;
+    p.grad = at::ones({V, H}, at::kFloat);
+    const HeadOutput out = head_logprobs(gemm, {leaf, targets, 0, temperature, nullptr}, p);
+    EXPECT_LE((out.logprobs_R.detach().to(at::kDouble) - want.detach()).abs().max().item<double>(), bound * 3);
+    EXPECT_LE((out.entropy_R.detach().to(at::kDouble) - entropy.detach()).abs().max().item<double>(), bound * 3);
+    const auto loss = [&, logprobs = of_logprobs, entropies = of_entropy](const at::Tensor& l, const at::Tensor& h) {
+      const at::Tensor first = (l * d).sum(), second = (h * e).sum();
+      return !entropies ? first : logprobs ? first + second : second;
+    };
+    loss(out.logprobs_R, out.entropy_R).backward();
+    const auto grads = torch::autograd::grad({loss(want, entropy)}, {hd, wd}, {}, true);
+    EXPECT_LE(worst(leaf.grad(), grads[0]), bound);
+    EXPECT_LE(worst(p.grad - 1, grads[1]), bound);
+  }
 }
 
 TEST(Head, LogprobsEntropyAndGradientsAreThoseOfTheFormulaInFloat32) {
@@ -106,7 +112,7 @@ TEST(Head, ANearlyCertainTokenKeepsItsRelativePrecision) {
         EXPECT_NEAR(combine(whole, scale).of(30.0f) / want, 1.0, 2e-6) << table->isa;
         EXPECT_NEAR(combine(parts, scale).of(30.0f) / want, 1.0, 2e-6) << table->isa;
         float d[4];
-        table->f32.logit_grad(logits, 4, combine(whole, scale), 1.0f, 1, d);
+        table->f32.logit_grad(logits, 4, combine(whole, scale), {1.0f, 0.0f, 1}, d);
         EXPECT_NEAR(d[1] / (sum / (1 + sum)), 1.0, 2e-6) << table->isa;
       }
     }

@@ -238,14 +238,19 @@ void check_logits(const Rows& rows, int64_t n) {
   EXPECT_NEAR((1 + s.rest) / sum, 1.0, 1e-5);
   EXPECT_NEAR(s.weighted, weighted, 1e-5 * (1 + std::abs(weighted)));
   const double lse = top * inv + std::log(sum);
-  const LogSoftmax softmax{static_cast<float>(inv), s.max, static_cast<float>(std::log(sum)), 0};
-  for (int64_t target : {int64_t{0}, n - 1, int64_t{-1}, n}) {
-    Guarded<T> d(n);
-    table_of<T>(rows).logit_grad(logits.data(), n, softmax, 0.3f, target, d.data());
-    std::vector<double> want;
-    for (int64_t i = 0; i < n; ++i) want.push_back(0.3 * ((i == target) - std::exp(logits[static_cast<size_t>(i)] * inv - lse)));
-    expect_near(d.row(), want, "gradient of logits");
-  }
+  const double entropy = std::log(sum) - weighted / sum;
+  const LogSoftmax softmax{static_cast<float>(inv), s.max, static_cast<float>(std::log(sum)), static_cast<float>(entropy)};
+  for (int64_t target : {int64_t{0}, n - 1, int64_t{-1}, n})
+    for (float entropy_scale : {0.0f, -0.7f}) {
+      Guarded<T> d(n);
+      table_of<T>(rows).logit_grad(logits.data(), n, softmax, {0.3f, entropy_scale, target}, d.data());
+      std::vector<double> want;
+      for (int64_t i = 0; i < n; ++i) {
+        const double log_p = logits[static_cast<size_t>(i)] * inv - lse, p = std::exp(log_p);
+        want.push_back(0.3 * ((i == target) - p) - entropy_scale * p * (log_p + entropy));
+      }
+      expect_near(d.row(), want, "gradient of logits");
+    }
   EXPECT_EQ(rows.fp.argmax(logits.data(), n), std::max_element(logits.begin(), logits.end()) - logits.begin());
   EXPECT_NEAR(rows.fp.mass(logits.data(), n, static_cast<float>(inv), s.max) / sum, 1.0, 1e-6);
   double running = 0;

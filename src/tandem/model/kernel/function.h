@@ -83,8 +83,9 @@ struct HeadInput {
   comm::Group* tp = nullptr;
 };
 struct HeadOutput {
-  at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target], fp32; carries the gradient
-  at::Tensor entropy_R;      ///< of softmax(logits / T), fp32; no gradient
+/// Fp32; both carry the gradient.
+  at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target]
+  at::Tensor entropy_R;      ///< of softmax(logits / T)
 };
 /// Logits exist for one chunk of rows at a time, forward and backward.
 HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter& weight_VH);

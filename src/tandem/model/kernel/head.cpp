@@ -48,8 +48,11 @@ struct HeadStep final : torch::autograd::Node {
     softmax_R.clear();
   }
 
+  // One of them is undefined where the loss does not depend on it.
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
-    const at::Tensor d_logprobs = grads[0].contiguous(), targets = in.targets_R;
+    const auto contiguous = [](const at::Tensor& grad) { return grad.defined() ? grad.contiguous() : grad; };
+    const at::Tensor d_logprobs = contiguous(grads[0]), d_entropy = contiguous(grads[1]), targets = in.targets_R;
+    const auto of_row = [](const at::Tensor& grad, int64_t r) { return grad.defined() ? grad.data_ptr<float>()[r] : 0.0f; };
     const int64_t V = weight.value.size(0);
     at::Tensor d_hidden = at::empty_like(in.hidden_RH);
     for_chunks(*gemm, in.hidden_RH, weight.value, [&](const at::Tensor& logits, int64_t begin, int64_t n) {
@@ -57,12 +60,13 @@ struct HeadStep final : torch::autograd::Node {
       at::Tensor d_logits = is_float ? logits : at::empty({n, V}, in.hidden_RH.options());
       at::parallel_for(0, n, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
-          const int64_t r = begin + i, target = targets.data_ptr<int64_t>()[r] - in.first_row;
+          const int64_t r = begin + i;
           const LogSoftmax& softmax = softmax_R[static_cast<size_t>(r)];
-          const float scale = d_logprobs.data_ptr<float>()[r] * softmax.inv_temperature;
+          const LogitGrad grad{of_row(d_logprobs, r) * softmax.inv_temperature, of_row(d_entropy, r) * softmax.inv_temperature,
+                               targets.data_ptr<int64_t>()[r] - in.first_row};
           const float* row = logits.data_ptr<float>() + i * V;
-          if (is_float) rows().f32.logit_grad(row, V, softmax, scale, target, d_logits.data_ptr<float>() + i * V);
-          else rows().bf16.logit_grad(row, V, softmax, scale, target, static_cast<Half*>(d_logits.data_ptr()) + i * V);
+          if (is_float) rows().f32.logit_grad(row, V, softmax, grad, d_logits.data_ptr<float>() + i * V);
+          else rows().bf16.logit_grad(row, V, softmax, grad, static_cast<Half*>(d_logits.data_ptr()) + i * V);
         }
       });
       at::Tensor d_rows = d_hidden.narrow(0, begin, n);
@@ -188,6 +192,7 @@ HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter&
     step->weight = weight;
     step->softmax_R = std::move(softmax_R);
     torch::autograd::set_history(out.logprobs_R, step);
+    torch::autograd::set_history(out.entropy_R, step);
   }
   return out;
 }

@@ -37,6 +37,13 @@ struct LogSoftmax {
   float of(float logit) const { return (logit - max) * inv_temperature - log_sum; }
 };
 
+/// What of a row's log-probability and entropy goes into the gradient of its logits: factors of both, over T.
+struct LogitGrad {
+  float scale;          ///< of d log p(target)
+  float entropy_scale;  ///< of d entropy; at 0 it costs nothing
+  int64_t target;
+};
+
 struct AdamArgs {
   float* master;        ///< fp32 parameters
   Half* half;           ///< rounded copy, or null
@@ -82,8 +89,9 @@ struct RowTable {
   void (*to_float)(const T* in, int64_t n, float* out);
   void (*from_float)(const float* in, int64_t n, T* out);
   void (*add_columns)(const T* row, int64_t n, float* sums);   ///< sums += row
-  /// d_logits = scale * (onehot(target) - softmax); target outside [0, n) adds no one. d_logits may be logits.
-  void (*logit_grad)(const float* logits, int64_t n, const LogSoftmax& softmax, float scale, int64_t target, T* d_logits);
+  /// d_logits = scale * (onehot(target) - p) - entropy_scale * p * (log p + entropy), p = softmax; a target outside [0, n) adds no
+  /// one. d_logits may be logits.
+  void (*logit_grad)(const float* logits, int64_t n, const LogSoftmax& softmax, const LogitGrad& grad, T* d_logits);
 };
 
 /// Over fp32 logits of one row.
