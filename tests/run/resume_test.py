@@ -360,8 +360,8 @@ def check_repeat(h, recipe):
     if platform.machine() == "x86_64":  # whose libtorch has a BLAS for bfloat16
         folders = [run(logits, {"rollout.dtype": "bfloat16", "model.products": chosen[0],
                                 "rollout.products": f"onednn onednn onednn {logits}"})[0] for logits in ("half", "float")]
-        half, rounded = (rf.metrics(folder)[0]["actor/kl_rollout_train"] for folder in folders)
-        assert half != rounded, "logits of bfloat16 computed in another way have other bits"
+        half, copies = (rf.metrics(folder)[0]["actor/kl_rollout_train"] for folder in folders)
+        assert copies > 0 and abs(half / copies - 1) < 0.01, f"the library decides what is rounded: {half}, {copies}"
     bad = (({"model.products": "mkl"}, ["model.products", "'mkl'", "blas blas onednn float"]),
            ({"model.products": "blas blas blas half"}, ["model.products", "for float32"]),
            ({"rollout.dtype": "bfloat16", "rollout.products": "blas blas blas half"}, ["rollout.products", "for bfloat16"]),

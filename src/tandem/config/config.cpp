@@ -51,8 +51,9 @@ void describe(OptionVisitor& field, ModelOptions& o) {
   field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
         "Libraries of the matrix products: forward, input gradient, weight gradient, bfloat16 logits; such as `blas blas onednn float`, "
-        "as log.txt names them. With those of another run of the recipe, on as many ranks and threads of the same processors, a run is "
-        "that run again, bit for bit. Empty: each start measures which are fastest.");
+        "as log.txt names them. They decide speed and the order of sums, not what is rounded. With those of another run of the recipe, on "
+        "as many ranks and threads of the same processors, a run is that run again, bit for bit. Empty: each start measures which are "
+        "fastest.");
   field("init_hidden", o.init_hidden, "Random model: hidden size.", at_least(1));
   field("init_layers", o.init_layers, "Random model: layers.", at_least(1));
   field("init_heads", o.init_heads, "Random model: attention heads.", at_least(1));

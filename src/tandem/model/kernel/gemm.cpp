@@ -69,6 +69,18 @@ bool onednn_multiplies_float() {
   return does;
 }
 
+constexpr int64_t kCopyElements = 1 << 18;  // of a bfloat16 weight that are fp32 at a time
+constexpr int64_t kCopyRows = 1024;         // of bfloat16 activations
+
+void weight_grad_of_copies(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) {
+  for (int64_t begin = 0; begin < dy.size(0); begin += kCopyRows) {
+    const int64_t rows = std::min(kCopyRows, dy.size(0) - begin);
+    const at::Tensor d = dy.narrow(0, begin, rows).to(at::kFloat), some = x.narrow(0, begin, rows).to(at::kFloat);
+    if (onednn_multiplies_float()) at::native::mkldnn_matmul(d.t(), some, dw, 1.0f, 1.0f);
+    else multiply_float({true, false, d.size(1), some.size(1), rows, d.stride(0), some.stride(0), dw.stride(0), 1.0f, 1.0f}, d, some, dw);
+  }
+}
+
 }  // namespace
 
 void product(const Product& p, const float* a, const float* b, float* c) {
@@ -124,10 +136,11 @@ void Gemm::measure() {
   const double library = seconds_of([&] { weight_grad(dw, y, x); });
   choice_.weight_grad = Library::kBlas;
   if (seconds_of([&] { weight_grad(dw, y, x); }) > 1.2 * library) choice_.weight_grad = Library::kOneDnn;
-  at::Tensor a = at::zeros({256, 256}, at::kFloat), c = at::zeros({256, 256}, at::kFloat), ah = a.to(at::kBFloat16);
-  const Product p{false, true, 256, 256, 256, 256, 256, 256};
-  const double single = seconds_of([&] { multiply_float(p, a, a, c); });
-  choice_.half_blas = seconds_of([&] { product(p, half(ah), half(ah), c.data_ptr<float>()); }) < single;
+  const at::Tensor some = x.narrow(0, 0, 4 * kParityRows);  // as many as the head takes at a time
+  at::Tensor logits = at::zeros({some.size(0), N}, at::kFloat);
+  const double of_copies = seconds_of([&] { forward_float(logits, some, w); });
+  choice_.half_blas = true;
+  choice_.half_blas = seconds_of([&] { forward_float(logits, some, w); }) < of_copies;
 }
 
 std::string to_text(const GemmChoice& c) {
@@ -166,21 +179,23 @@ void Gemm::forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor&
   }
 }
 
-void Gemm::forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
+void Gemm::forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const { forward_by(choice_.forward, out, x, w); }
+
+void Gemm::forward_by(Library library, at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
   TANDEM_CHECK(x.size(1) == w.size(1) && out.size(0) == x.size(0) && out.size(1) == w.size(0), "linear shapes");
   const int64_t M = x.size(0);
   if (M == 0) return;
-  if (!parity_) return forward_chunk(out, x, w, choice_.forward);
+  if (!parity_) return forward_chunk(out, x, w, library);
   for (int64_t begin = 0; begin < M; begin += kParityRows) {
     const int64_t rows = std::min(kParityRows, M - begin);
     if (rows == kParityRows) {
       at::Tensor part = out.narrow(0, begin, rows);
-      forward_chunk(part, x.narrow(0, begin, rows), w, choice_.forward);
+      forward_chunk(part, x.narrow(0, begin, rows), w, library);
     } else {
       at::Tensor padded_x = at::zeros({kParityRows, x.size(1)}, x.options());
       at::Tensor padded_out = at::empty({kParityRows, out.size(1)}, out.options());
       padded_x.narrow(0, 0, rows).copy_(x.narrow(0, begin, rows));
-      forward_chunk(padded_out, padded_x, w, choice_.forward);
+      forward_chunk(padded_out, padded_x, w, library);
       out.narrow(0, begin, rows).copy_(padded_out.narrow(0, 0, rows));
     }
   }
@@ -189,13 +204,20 @@ void Gemm::forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) co
 void Gemm::forward_float(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
   if (x.size(0) == 0) return;
   if (dtype_ == at::kFloat) return forward(out, x, w);
-  if (!parity_ && half_product_available() && choice_.half_blas) {
-    product({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, half(x), half(w), out.data_ptr<float>());
-    return;
+  if (!choice_.half_blas) return forward_of_copies(out, x, w);
+  product({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, half(x), half(w), out.data_ptr<float>());
+}
+
+// A few rows of w at a time: their copy stays in a cache.
+void Gemm::forward_of_copies(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
+  const int64_t N = w.size(0), K = w.size(1), step = std::min(N, std::max<int64_t>(1, kCopyElements / K));
+  const at::Tensor x_float = x.to(at::kFloat), copy = at::empty({step, K}, x_float.options());
+  for (int64_t begin = 0; begin < N; begin += step) {
+    const int64_t rows = std::min(step, N - begin);
+    const at::Tensor w_float = copy.narrow(0, 0, rows).copy_(w.narrow(0, begin, rows));
+    at::Tensor part = out.narrow(1, begin, rows);
+    forward_by(Library::kBlas, part, x_float, w_float);
   }
-  at::Tensor rounded = at::empty({x.size(0), w.size(0)}, x.options());
-  forward(rounded, x, w);
-  out.copy_(rounded);
 }
 
 void Gemm::input_grad(at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w) const {
@@ -218,7 +240,7 @@ void Gemm::weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x
   } else if (dtype_ == at::kFloat) {
     at::native::mkldnn_matmul(dy.t(), x, dw, 1.0f, 1.0f);
   } else {
-    dw.add_(at::mm(dy.t(), x));
+    weight_grad_of_copies(dw, dy, x);
   }
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 // Matrix products. Which library runs each kind is measured at start, not guessed from the vendor's name; in parity mode
 // it is fixed, and products run in chunks of kParityRows rows, so that a row's bits do not depend on its company.
+// The library decides the order of a sum and its speed, never what is rounded: sums are fp32, and a result is rounded once, to the dtype
+// of where it goes. Activations and their gradients go to the compute dtype; logits and weight gradients stay fp32.
 //
 // M rows (tokens), K input features, N output features. Activations and weights share one dtype; gradients are fp32.
 
@@ -24,7 +26,7 @@ struct GemmChoice {
   Library forward = Library::kBlas;
   Library input_grad = Library::kBlas;
   Library weight_grad = Library::kBlas;
-  bool half_blas = false;  ///< the BLAS multiplies bfloat16 into fp32, faster than fp32 itself
+  bool half_blas = false;  ///< bfloat16 logits: the BLAS multiplies bfloat16 itself; else fp32 copies are multiplied
 };
 
 /// As options, logs and checkpoints have it, such as "onednn onednn blas half".
@@ -34,7 +36,8 @@ std::optional<GemmChoice> parse_choice(const std::string& text);
 
 /// Whether this machine can compute products in that dtype by that choice. In float32, logits are never half, and
 /// oneDNN serves only the processors that libtorch takes it for. In bfloat16, forward and
-/// input gradient come from oneDNN. Its weight gradient and half logits may come from a BLAS, if libtorch has one for bfloat16.
+/// input gradient come from oneDNN. Weight gradient and half logits may come from a BLAS, if libtorch has one for bfloat16: oneDNN
+/// would round its result, so it gets fp32 copies of both factors, or the BLAS does where it has no fp32 product.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.
@@ -62,6 +65,8 @@ class Gemm {
 
  private:
   void measure();
+  void forward_by(Library library, at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const;
+  void forward_of_copies(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const;
   void forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const;
 
   c10::ScalarType dtype_;
