@@ -162,7 +162,9 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing},
              (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
-      parameters_(lora_ ? lora_->adapted(grads()) : model::make_parameters(setup.table, setup.values, grads())),
+      parameters_(lora_ ? lora_->adapted(grads(), setup.decoder.gemm().parity())
+                         : model::make_parameters(setup.table, setup.values, grads())),
+
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .values = lora_ ? lora_->values() : setup.values,
                             .arena = setup.arena,

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "one_rank.h"
 #include "tandem/base/error.h"
 
@@ -107,6 +109,83 @@ TEST(Lora, FreshAdaptersChangeNoBitAndTheStartStaysAtHand) {
       EXPECT_EQ(same, name.find("q_proj.weight") == std::string::npos && name.find("down_proj") == std::string::npos) << name;
     }
   }
+}
+
+// sum(a b) / sum(b b): how much of the wanted move is in the one seen.
+double slope(const at::Tensor& seen, const at::Tensor& want) {
+  return (seen.to(at::kDouble) * want).sum().item<double>() / want.pow(2).sum().item<double>();
+}
+
+// What rounding to bfloat16, 8 bits, may do to the values: half a unit of the last place.
+at::Tensor half_units(const at::Tensor& values) { return at::exp2(values.abs().log2().floor() - 8); }
+
+// The error of a rounded value is spread over a unit of its last place evenly: its deviation is that unit / sqrt(12).
+double deviation_of_slope(double half_unit, double move, int64_t count) {
+  return std::sqrt(2.0) * 2 * half_unit / std::sqrt(12.0) / (move * std::sqrt(static_cast<double>(count)));
+}
+
+TEST(Lora, AChangeOfATenThousandthPassesABfloat16Product) {
+  const int64_t T = 1030, N = 1024, K = 512, rank = 4;
+  RandomStream random(5, 5);
+  const auto normal = [&](std::vector<int64_t> shape, double deviation) {
+    at::Tensor t = at::empty(shape, at::kFloat);
+    for (int64_t i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = static_cast<float>(deviation * random.normal());
+    return t;
+  };
+  const model::kernel::Gemm gemm = test::fixed_products(at::kBFloat16, false);
+  const at::Tensor x = normal({T, K}, 1).to(at::kBFloat16), w0 = normal({N, K}, 1).to(at::kBFloat16);
+  const at::Tensor a = normal({rank, K}, 1), b = normal({N, rank}, 1e-4 / 2 / std::sqrt(rank));
+  const auto of = [&](const at::Tensor& b_Nr) {
+    model::kernel::Parameter p{.value = w0, .grad = {}, .adapters = {{0, a, b_Nr, {}, {}, 2.0}}, .packed = {}, .base = w0};
+    return model::kernel::linear(gemm, x, p).to(at::kDouble);
+  };
+  const at::Tensor xd = x.to(at::kDouble), change = at::matmul(xd, 2 * at::matmul(b.to(at::kDouble), a.to(at::kDouble)).t());
+  const at::Tensor base = of(at::zeros({N, rank})), got = of(b), want = at::matmul(xd, w0.to(at::kDouble).t()) + change;
+  // Rounded once; both factors and what goes between them have 8 bits.
+  EXPECT_LE(((got - want).abs() / (half_units(want) * 1.01 + change.abs() * 3 / 256 + 1e-4)).max().item<double>(), 1.0);
+  const double move = change.pow(2).mean().sqrt().item<double>(), unit = half_units(want).pow(2).mean().sqrt().item<double>();
+  EXPECT_NEAR(move / want.pow(2).mean().sqrt().item<double>(), 1e-4, 2e-5);
+  EXPECT_NEAR(slope(got - base, change), 1.0, 5 * deviation_of_slope(unit, move, T * N) + 3.0 / 256);
+}
+
+// Merged, most of the change is gone: the weights of W0 are on the grid of bfloat16.
+TEST(Lora, ASmallChangeMovesLogProbabilitiesInBfloat16AsInFloat32) {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Row> rows;
+  RandomStream random(3, 1);
+  for (int64_t i = 0; i < 500; ++i) {
+    auto& ids = tokens.emplace_back();
+    for (int64_t t = 0; t < 60; ++t) ids.push_back(static_cast<int32_t>(random.below(64)));
+  }
+  for (const auto& ids : tokens) rows.push_back({.prompt = std::span(ids).first(1), .response = std::span(ids).subspan(1)});
+  LoraCase half(test::tiny_config(), at::kBFloat16, false, {4, 8}), single(test::tiny_config(), at::kFloat, false, {4, 8});
+  single.model.values.copy_(half.model.values);
+  single.trainer.start();
+  const auto scores_by = [&](LoraCase& c, const model::ModelParameters& parameters) {
+    std::vector<double> all;
+    for (const auto& row : score(c.model.decoder, parameters, rows, 1.0, 4096)) all.insert(all.end(), row.begin(), row.end());
+    return at::tensor(all, at::kDouble);
+  };
+  const auto logprobs = [&](LoraCase& c) {
+    c.trainer.share_values();  // merges
+    return scores_by(c, c.trainer.parameters());
+  };
+  const at::Tensor half_before = logprobs(half), before = logprobs(single);
+  for (const model::ParameterEntry& e : half.trainer.lora()->table().entries) {
+    if (!e.parameter.name.ends_with("lora_B.weight")) continue;
+    at::Tensor b = half.trainer.lora()->table().view(half.trainer.lora()->values(), e);
+    for (int64_t i = 0; i < b.numel(); ++i) b.view(-1)[i] = 3e-4 * random.normal();  // of W0 it makes 4e-4
+  }
+  single.trainer.lora()->values().copy_(half.trainer.lora()->values());
+  const at::Tensor want = logprobs(single) - before, got = logprobs(half) - half_before;
+  const auto rms = [](const at::Tensor& t) { return t.pow(2).mean().sqrt().item<double>(); };
+  // Two passes in bfloat16 are each away from fp32 by what rounding does to one.
+  const double deviation = std::sqrt(2.0) * rms(half_before - before) / (rms(want) * std::sqrt(static_cast<double>(want.numel())));
+  EXPECT_LE(5 * deviation, 0.3) << "enough tokens to tell";
+  EXPECT_NEAR(slope(got, want), 1.0, 5 * deviation);
+  const double merged = slope(scores_by(half, half.model.parameters) - half_before, want);
+  EXPECT_LT(merged, 1 - 5 * deviation) << "what a merged matrix shows of the change";
+  std::printf("of a change of 4e-4 bfloat16 shows %.2f, merged %.2f; five deviations are %.2f\n", slope(got, want), merged, 5 * deviation);
 }
 
 TEST(Lora, ARestoredTrainerHasTheSameWeights) {

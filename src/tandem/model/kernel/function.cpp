@@ -291,10 +291,35 @@ at::Tensor rms_norm(const at::Tensor& x, const Parameter& weight, double eps) {
   return add_rms_norm(x, {}, weight, eps).second;
 }
 
+namespace {
+
+// The sum is rounded once: a small change of a product that was rounded before would be lost again.
+void forward_by_adapters(const Gemm& gemm, at::Tensor& y, const at::Tensor& x, const Parameter& w) {
+  constexpr int64_t kRows = 16 * kParityRows;  // of fp32 at a time
+  std::vector<std::pair<at::Tensor, at::Tensor>> factors;
+  for (const Adapter& a : w.adapters) factors.emplace_back(a.a_rK.to(x.scalar_type()), a.b_Nr.to(x.scalar_type()));
+  for (int64_t begin = 0; begin < x.size(0); begin += kRows) {
+    const at::Tensor some = x.narrow(0, begin, std::min(kRows, x.size(0) - begin));
+    at::Tensor sum = at::empty({some.size(0), y.size(1)}, at::kFloat);
+    gemm.forward_float(sum, some, w.base);
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const auto& [a, b] = factors[i];
+      at::Tensor low = at::empty({some.size(0), a.size(0)}, x.options()), part = at::empty({some.size(0), b.size(0)}, at::kFloat);
+      gemm.forward(low, some, a);
+      gemm.forward_float(part, low, b);
+      sum.narrow(1, w.adapters[i].first_row, b.size(0)).add_(part, w.adapters[i].scale);
+    }
+    y.narrow(0, begin, some.size(0)).copy_(sum);
+  }
+}
+
+}  // namespace
+
 at::Tensor linear(const Gemm& gemm, const at::Tensor& x, const Parameter& weight, const Again& x_again) {
   if (weight.packed.serves(x.size(0)) && !recording({x})) return packed_product(x, weight.packed);
   at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
-  gemm.forward(y, x.detach(), weight.value);
+  if (weight.base.defined()) forward_by_adapters(gemm, y, x.detach(), weight);
+  else gemm.forward(y, x.detach(), weight.value);
   if (recording({x})) {
     auto step = make_step<LinearStep>({x});
     step->gemm = &gemm;

@@ -18,8 +18,8 @@
 
 namespace tandem::model::kernel {
 
-/// Rows [first_row, first_row + N) of a matrix are W0 + scale b a, with a and b in fp32. The matrix itself holds the sum; its
-/// gradient goes into those of a and b (fp32).
+/// Rows [first_row, first_row + N) of a matrix are W0 + scale b a, with a and b in fp32. The matrix itself holds the sum, as its dtype
+/// rounds it; its gradient goes into those of a and b (fp32).
 struct Adapter {
   int64_t first_row;
   at::Tensor a_rK, b_Nr, a_grad, b_grad;
@@ -33,6 +33,7 @@ struct Parameter {
   at::Tensor grad;
   std::vector<Adapter> adapters;
   PackedWeight packed;
+  at::Tensor base;  ///< W0, where forward passes go through the adapters, as the sum's rounding would lose them; else undefined
 };
 
 /// Adds dy^T x, the gradient of the rows of w from `first_row` on, to w's gradient and those of its adapters.
@@ -47,7 +48,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_TH, const at:
 /// Computes a tensor again in the backward pass, the same bits, so that it need not be kept. Empty: it is kept.
 using Again = std::function<at::Tensor()>;
 
-/// x w^T; x_again gives x.
+/// x w^T; x_again gives x. With a base: x W0^T + scale (x a^T) b^T for each adapter, added in fp32 and rounded once.
 at::Tensor linear(const Gemm& gemm, const at::Tensor& x_TK, const Parameter& weight_NK, const Again& x_again = {});
 
 /// The second output of add_rms_norm from the first. No gradient.
@@ -82,8 +83,8 @@ struct HeadInput {
   double temperature = 1.0;
   comm::Group* tp = nullptr;
 };
-struct HeadOutput {
 /// Fp32; both carry the gradient.
+struct HeadOutput {
   at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target]
   at::Tensor entropy_R;      ///< of softmax(logits / T)
 };
