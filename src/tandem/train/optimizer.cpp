@@ -63,19 +63,21 @@ GradientBuckets Optimizer::gradient_buckets() {
   return work;
 }
 
+// Neighbours of one kind go together.
 void Optimizer::find_stretches() {
   for (size_t i = 0; i < slices_.size(); ++i) {
     const Slice& s = slices_[i];
-    int64_t from = s.begin;
-    const auto add = [&](int64_t to) {
-      if (to > from) stretches_.push_back({from, to - from, s.at + from - s.begin, summed_[i].data_ptr<float>() + (from - s.begin)});
-    };
+    bool joins = false;
     for (const model::ParameterEntry& e : setup_.state.table.entries) {
-      if (e.parameter.trained || e.offset + e.num_elements <= from || e.offset >= s.begin + s.size) continue;
-      add(e.offset);
-      from = std::min(e.offset + e.num_elements, s.begin + s.size);
+      const int64_t begin = std::max(e.offset, s.begin), end = std::min(e.offset + e.num_elements, s.begin + s.size);
+      if (begin >= end) continue;
+      const bool matrix = e.parameter.shape.size() > 1;
+      joins = joins && e.parameter.trained && stretches_.back().matrix == matrix;
+      if (joins) stretches_.back().size = end - stretches_.back().begin;
+      else if (e.parameter.trained)
+        stretches_.push_back({begin, end - begin, s.at + begin - s.begin, summed_[i].data_ptr<float>() + (begin - s.begin), matrix});
+      joins = e.parameter.trained;
     }
-    add(s.begin + s.size);
   }
 }
 
@@ -116,10 +118,12 @@ double Optimizer::step(const Options& o, double lr) {
   a.beta1 = static_cast<float>(o.beta1);
   a.beta2 = static_cast<float>(o.beta2);
   a.eps = static_cast<float>(o.eps);
-  a.weight_decay = static_cast<float>(o.weight_decay);
   a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
   a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
-  for (const Stretch& stretch : stretches_) state_.update(stretch, a);
+  for (const Stretch& stretch : stretches_) {
+    a.weight_decay = stretch.matrix || o.decay_norms ? static_cast<float>(o.weight_decay) : 0.0f;
+    state_.update(stretch, a);
+  }
   share_values();
   return norm;
 }

@@ -31,11 +31,12 @@ struct StateSetup {
   std::string owner_prefix = "";            ///< before the names of what is held in the arenas
 };
 
-/// A range of a slice without what is not trained.
+/// A range of a slice: trained, and of one kind.
 struct Stretch {
   int64_t begin, size;  ///< in the flat buffers
   int64_t at;           ///< in the state
   const float* grad;    ///< summed
+  bool matrix;          ///< of parameters with two dimensions; norms and biases have one
 };
 
 /// Part of a parameter whose state this rank has.

@@ -17,6 +17,7 @@ struct Options {
   double eps = 1e-8;
   double weight_decay = 0.0;
   double clip_grad_norm = 1.0;
+  bool decay_norms = false;
   int64_t micro_batch_tokens = 8192;
   int64_t logprob_micro_batch_tokens = 16384;
   int64_t reference_micro_batch_tokens = 16384;
@@ -36,7 +37,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("beta1", o.beta1, "AdamW's decay of the first moment.", between(0.0, 0.99999));
   field("beta2", o.beta2, "AdamW's decay of the second moment.", between(0.0, 0.9999999));
   field("eps", o.eps, "AdamW's epsilon.", above(0.0));
-  field("weight_decay", o.weight_decay, "AdamW's decoupled weight decay, on all parameters.", at_least(0.0));
+  field("weight_decay", o.weight_decay, "AdamW's decoupled weight decay.", at_least(0.0));
+  field("decay_norms", o.decay_norms, "Weight decay pulls on norms and biases, too, as torch's AdamW does unless it is told otherwise.");
   field("clip_grad_norm", o.clip_grad_norm, "Largest global gradient norm; 0 is no bound.", at_least(0.0));
   field("micro_batch_tokens", o.micro_batch_tokens, "Packed tokens of one forward and backward pass, per rank.", at_least(1));
   field("logprob_micro_batch_tokens", o.logprob_micro_batch_tokens, "Packed tokens of one pass of the actor's old-logprob stage.",

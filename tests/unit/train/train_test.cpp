@@ -244,6 +244,27 @@ TEST(Optimizer, ClippingScalesTheWholeGradient) {
   EXPECT_GT(whole.norm().item<double>() / 0.1, 1e-2);
 }
 
+// As Loshchilov & Hutter's algorithm 2 for one update: what decays ends lower by lr * weight_decay of what it was.
+TEST(Optimizer, WeightDecaySparesNormsAndBiasesUnlessItIsTold) {
+  const Rows batch(6);
+  Case plain(options_of(8192));
+  const at::Tensor start = plain.model.values.clone();
+  plain.trainer.supervised_step(batch.rows, 1e-2);
+  for (bool norms : {false, true}) {
+    Options options = options_of(8192);
+    options.weight_decay = 0.5;
+    options.decay_norms = norms;
+    Case decayed(options);
+    decayed.trainer.supervised_step(batch.rows, 1e-2);
+    for (const model::ParameterEntry& e : plain.model.table.entries) {
+      const auto of = [&](const at::Tensor& flat) { return plain.model.table.view(flat, e); };
+      const double decay = e.parameter.shape.size() > 1 || norms ? 1e-2 * 0.5 : 0;
+      const at::Tensor want = of(plain.model.values) - decay * of(start);
+      EXPECT_LE((of(decayed.model.values) - want).abs().max().item<double>(), decay > 0 ? 1e-6 : 0.0) << e.parameter.name;
+    }
+  }
+}
+
 TEST(Optimizer, ARestoredStateGoesOnAsIfNothingHadHappened) {
   const Rows batch(6);
   Case one(options_of(8192), at::kFloat, true), two(options_of(8192), at::kFloat, true);

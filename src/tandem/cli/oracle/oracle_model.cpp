@@ -176,6 +176,7 @@ void check_training(Folder& f, bool recompute) {
   options.beta1 = run.at("betas").at(0).get<double>();
   options.beta2 = run.at("betas").at(1).get<double>();
   options.weight_decay = run.at("weight_decay").get<double>();
+  options.decay_norms = true;  // torch's AdamW over every parameter
   options.clip_grad_norm = run.at("clip_grad_norm").get<double>();
   options.recompute = recompute;
   options.micro_batch_tokens = recompute ? 1 : 8192;  // the second pass also splits the batch
