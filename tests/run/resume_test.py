@@ -245,6 +245,23 @@ def check_other_recipe(h, whole, recipe):
     said("resume refuses another seed, data or group size, a foreign folder and one in use; it tells a changed learning rate")
 
 
+def check_extended(h):
+    """More steps on resume leave the learning rate on its course; with train.lr_steps the course is that of the longer run."""
+    def run(name, steps, *flags, **changed):
+        options = {"train__lr_schedule": "cosine", "train__min_lr_ratio": 0.2, "run__steps": 4, **changed}
+        h.program.done(h.arguments(rf.tiny_recipe(h.scratch / f"{name}.yaml", **options), name, ["--steps", str(steps), *flags]))
+        return [line["actor/lr"] for line in rf.metrics(h.scratch / name)]
+
+    first, longer = run("course", 4), run("course", 8, "--resume")
+    assert first[0] > first[1] > first[2] > first[3] and abs(first[3] - 2e-4) < 1e-12, first
+    assert longer == first + first[3:] * 4, longer
+    whole = run("course_8", 8)
+    run("course_long", 4, train__lr_steps=8)
+    assert run("course_long", 8, "--resume", train__lr_steps=8) == whole, whole
+    assert run("course_long", 10, "--resume") == whole + whole[7:] * 2, "the course is kept where the option is gone"
+    said(f"a run of 4 steps goes on to 8 with the learning rates {longer}")
+
+
 def check_stop_in_evaluation(h, name, extra):
     """Evaluations that take most of the time: signals fall into them. Nothing is lost, no step is done again."""
     recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=40, eval__temperature=1.0, eval__max_new_tokens=60,
@@ -398,6 +415,7 @@ def main():
                 check_stopped_early(h, whole, recipe)
             if wanted("early"):
                 check_products(h, recipe)
+                check_extended(h)
                 check_repeat(h, recipe)
             if wanted("damaged"):
                 check_damaged(h, whole, recipe)

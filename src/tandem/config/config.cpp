@@ -72,8 +72,8 @@ void describe(OptionVisitor& field, CriticOptions& o) {
   field("value_micro_batch_tokens", o.value_micro_batch_tokens, "Packed tokens of one pass of the stage `values`.", at_least(1));
   field("offload", o.offload,
         "The critic is on the device for its stages alone, as placement fully_colocated always has it; the KV cache then leaves, too.");
-  Without actor_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});
-  describe(actor_stages, o.train);
+  Without of_actor(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens", "lr_steps"});  // one course for both
+  describe(of_actor, o.train);
 }
 
 void describe(OptionVisitor& field, ScheduleOptions& o) {

@@ -144,8 +144,9 @@ int64_t RlRun::longest_context() const {
 }
 
 Roles RlRun::roles() {
-  return {parts_,   algorithm_, actor_,  reference_.get(), critic_.get(), staged_reward_.get(),
-          *source_, bodies_,    prompts_, ledger_.samples()};
+  return {parts_,   algorithm_, actor_,   reference_.get(),     critic_.get(),           staged_reward_.get(),
+          *source_, bodies_,    prompts_, ledger_.samples(), ledger_.state().lr_steps};
+
 }
 
 void RlRun::enter(const planner::Stage& stage) {
@@ -170,6 +171,7 @@ void RlRun::restore_or_start() {
     if (parts_.ranks.is_first())
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
   }
+  state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) {  // stopped before the step whose metrics report it
     parts_.recorder.set("eval/accuracy", state.before->accuracy);
     parts_.recorder.set("eval/score_mean", state.before->mean_score);

@@ -45,7 +45,7 @@ void SupervisedRun::step() {
   }
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
-  record(actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, o.steps)), begin);
+  record(actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, ledger_.state().lr_steps)), begin);
 }
 
 void SupervisedRun::record(const train::StepReport& report, double begin_s) {
@@ -92,6 +92,8 @@ RunSummary SupervisedRun::run() {
   RunState& state = ledger_.state();
   ledger_.start_clock();
   if (request_.resume) ledger_.resume(trained_, {actor_.trained().lora() != nullptr, {}});
+  state.lr_steps = train::lr_steps_of(config.supervised.train, state.lr_steps, config.supervised.steps);
+
   ledger_.open();
   bool reached = state.step > 0 && reached_accuracy();
   while (state.step < config.supervised.steps && !reached) {

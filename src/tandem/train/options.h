@@ -11,13 +11,14 @@ struct Options {
   double lr = 1e-6;
   std::string lr_schedule = "constant";
   int64_t warmup_steps = 0;
+  int64_t lr_steps = 0;
   double min_lr_ratio = 0.1;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.0;
-  double clip_grad_norm = 1.0;
   bool decay_norms = false;
+  double clip_grad_norm = 1.0;
   int64_t micro_batch_tokens = 8192;
   int64_t logprob_micro_batch_tokens = 16384;
   int64_t reference_micro_batch_tokens = 16384;
@@ -33,6 +34,9 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("lr", o.lr, "Learning rate at its highest.", at_least(0.0));
   field("lr_schedule", o.lr_schedule, "Course after the warm-up.", one_of({"constant", "linear", "cosine"}));
   field("warmup_steps", o.warmup_steps, "Steps in which the learning rate rises linearly.", at_least(0));
+  field("lr_steps", o.lr_steps,
+        "Step at which linear and cosine end; 0: the steps that the run had when it first started, so that more steps on resume do not "
+        "raise the learning rate again.", at_least(0));
   field("min_lr_ratio", o.min_lr_ratio, "Where linear and cosine end, as a share of lr.", between(0.0, 1.0));
   field("beta1", o.beta1, "AdamW's decay of the first moment.", between(0.0, 0.99999));
   field("beta2", o.beta2, "AdamW's decay of the second moment.", between(0.0, 0.9999999));
@@ -60,7 +64,9 @@ inline void describe(OptionVisitor& field, Options& o) {
         at_least(0.0));
 }
 
-/// Learning rate of `step` (from 1) of a run of `total_steps`.
-double learning_rate(const Options& options, int64_t step, int64_t total_steps);
+/// Where the course of the learning rate ends: as the option says, else as the run `began` (0: it begins now), else with its steps.
+int64_t lr_steps_of(const Options& options, int64_t began, int64_t run_steps);
+/// Learning rate of `step` (from 1), of a course of `lr_steps`.
+double learning_rate(const Options& options, int64_t step, int64_t lr_steps);
 
 }  // namespace tandem::train

@@ -107,10 +107,15 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   return out;
 }
 
-double learning_rate(const Options& o, int64_t step, int64_t total_steps) {
+int64_t lr_steps_of(const Options& o, int64_t began, int64_t run_steps) {
+  if (o.lr_steps > 0) return o.lr_steps;
+  return began > 0 ? began : run_steps;
+}
+
+double learning_rate(const Options& o, int64_t step, int64_t lr_steps) {
   if (step <= o.warmup_steps) return o.lr * static_cast<double>(step) / static_cast<double>(o.warmup_steps);
   if (o.lr_schedule == "constant") return o.lr;
-  const double span = static_cast<double>(std::max<int64_t>(1, total_steps - o.warmup_steps));
+  const double span = static_cast<double>(std::max<int64_t>(1, lr_steps - o.warmup_steps));
   const double done = std::min(1.0, static_cast<double>(step - o.warmup_steps) / span);
   const double left = o.lr_schedule == "linear" ? 1.0 - done : 0.5 * (1.0 + std::cos(std::numbers::pi * done));
   return o.lr * (o.min_lr_ratio + (1.0 - o.min_lr_ratio) * left);

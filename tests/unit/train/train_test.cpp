@@ -300,6 +300,15 @@ TEST(LearningRate, RisesThenFollowsItsSchedule) {
   EXPECT_LT(learning_rate(o, 1, 24), 2.0);
 }
 
+TEST(LearningRate, KeepsTheCourseThatTheRunBeganWith) {
+  Options o;
+  EXPECT_EQ(lr_steps_of(o, 0, 20), 20) << "a run that begins";
+  EXPECT_EQ(lr_steps_of(o, 20, 50), 20) << "one that goes on for more steps";
+  o.lr_steps = 40;
+  EXPECT_EQ(lr_steps_of(o, 0, 20), 40);
+  EXPECT_EQ(lr_steps_of(o, 20, 50), 40) << "the option says another";
+}
+
 // What a row must find in its pass, whoever shares it.
 void check_row(const MicroBatch& m, size_t i, const Row& row) {
   const int64_t prompt = std::ssize(row.prompt), n = std::ssize(row.response), from = m.response_offsets[i];

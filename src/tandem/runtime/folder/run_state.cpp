@@ -35,7 +35,7 @@ double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<c
 
 json to_json(const RunState& s, const StartModel& start) {
   json out = {{"format", kState_format}, {"step", s.step}, {"version", s.version}, {"next_group", s.next_group},
-              {"tokens", s.tokens}, {"seconds", s.seconds},
+              {"tokens", s.tokens}, {"seconds", s.seconds}, {"lr_steps", s.lr_steps},
               {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
@@ -52,6 +52,7 @@ RunState from_json(const json& j) {
   s.next_group = j.at("next_group");
   s.tokens = j.at("tokens");
   s.seconds = j.at("seconds");
+  s.lr_steps = j.value("lr_steps", int64_t{0});
   s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
   if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
   if (j.contains("unconcluded"))

@@ -31,6 +31,7 @@ struct RunState {
   int64_t tokens = 0;
   double seconds = 0;
   std::optional<double> kl_coef;     ///< where it adapts: the weight of the KL term in the next step
+  int64_t lr_steps = 0;              ///< train/options.h:lr_steps_of; 0 before the first start, and in checkpoints of older versions
   std::optional<serve::EvalSummary> before; ///< once it was measured
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;

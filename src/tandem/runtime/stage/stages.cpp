@@ -304,7 +304,7 @@ MiniBatch mini_batch_of(const StepData& step, int64_t number, bool first) {
 
 void update_critic(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
-  const double lr = train::learning_rate(config.critic.train, value(step.id), config.run.steps);
+  const double lr = train::learning_rate(config.critic.train, value(step.id), roles.lr_steps);
   const algo::Updates& updates = roles.algorithm.updates;
   std::vector<train::StepReport> reports;
   for (int64_t number = 0; number < updates.epochs * updates.mini_batches; ++number) {
@@ -317,7 +317,7 @@ void update_critic(StepData& step, const Roles& roles) {
 
 void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
-  const double lr = train::learning_rate(config.train, value(step.id), config.run.steps);
+  const double lr = train::learning_rate(config.train, value(step.id), roles.lr_steps);
   const algo::Updates& updates = roles.algorithm.updates;
   std::vector<train::StepReport> reports;
   std::vector<std::vector<float>> logprobs(step.mine.size());

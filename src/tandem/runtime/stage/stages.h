@@ -67,6 +67,7 @@ struct Roles {
   BatchRows& bodies;                          ///< tokens and what goes with them, on the ranks that have them
   const serve::PromptStream& prompts;
   data::SampleStore* store;                   ///< on rank 0
+  int64_t lr_steps;                           ///< RunState::lr_steps
 };
 
 /// How a stage ended. kAgain: the batch lost groups, and the schedule's repeat begins anew, with a fresh StepData.
