@@ -76,7 +76,8 @@ struct Algorithm {
   }
 };
 
-/// `corrects`: what the word auto of `correction` means, token weights and a mask of off-policy sequences, or nothing. Errors: UserError for an unknown word.
+/// `corrects`: what the word auto of `correction` means, token weights and a mask of off-policy sequences, or nothing. Errors: UserError
+/// for an unknown word.
 Algorithm algorithm_of(const Options& options, bool corrects = false);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
