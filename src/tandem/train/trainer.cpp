@@ -169,7 +169,6 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
              (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
       parameters_(lora_ ? lora_->adapted(grads(), setup.decoder.gemm().parity())
                          : model::make_parameters(setup.table, setup.values, grads())),
-
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .values = lora_ ? lora_->values() : setup.values,
                             .arena = setup.arena,
