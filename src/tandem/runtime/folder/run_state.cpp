@@ -140,6 +140,9 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resum
   try {
     saved_under = model::parse_layout(j.at("train_layout"), file);
     for (const policy::TrainedRole* role : roles) {
+      if (!role->folder().empty() && !j.contains(role->folder()))
+        throw UserError(file, "has no " + role->name() + ": the run was begun without one",
+                        "the algorithm it was begun with, or another --run-dir");
       const json& of_role = role->folder().empty() ? j : j.at(role->folder());
       optimizer_steps.push_back(of_role.at("optimizer_steps"));
     }
