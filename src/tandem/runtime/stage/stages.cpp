@@ -155,9 +155,9 @@ void reference_logprobs(StepData& step, const Roles& roles) {
 }
 
 void old_logprobs(StepData& step, const Roles& roles) {
-  const model::ModelOnRank& model = roles.actor.trained().model();
+  const policy::TrainedRole& actor = roles.actor.trained();
   const config::RunConfig& config = roles.parts.config;
-  auto scored = train::score(model.decoder(), roles.actor.trained().trainer().parameters(), rows_of(step), config.rollout.sampling.temperature,
+  auto scored = train::score(actor.model().decoder(), actor.trainer().parameters(), rows_of(step), config.rollout.sampling.temperature,
                              config.train.logprob_micro_batch_tokens);
   for (size_t i = 0; i < step.mine.size(); ++i)
     if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(scored[i]);
