@@ -39,6 +39,7 @@ struct Extra {
   bool replay = false;     // made-up routes
   bool critic = false;     // value steps of a model with a score head
   double entropy = 0;      // above 0: policy steps with made-up advantages and this bonus
+  c10::ScalarType dtype = at::kFloat;
 };
 
 // Experts for all tokens of a sequence but the last, in every sparse layer; each choice once.
@@ -72,10 +73,10 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
     device::Arena arena("device");
-    const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+    const model::kernel::Gemm gemm = test::fixed_products(extra.dtype, false);
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
-    at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
+    at::Tensor values = arena.allocate("weights", {table.num_elements}, extra.dtype);
     model::initialize_parameters(table, values, 9, extra.deviation);
     Options options;
     options.micro_batch_tokens = 64;
@@ -121,7 +122,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
       at::Tensor part = whole;
       for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      const at::Tensor held = table.view(values, e);
+      const at::Tensor held = table.view(values, e).to(at::kFloat);
       EXPECT_TRUE(part.isnan().any().item<bool>() || at::equal(part, held)) << e.parameter.name << ": ranks hold different copies";
       part.copy_(held);
     }
@@ -297,6 +298,20 @@ TEST(TrainerLayout, AdaptersToo) {
     for (const model::Layout& layout : {model::Layout{1, 2}, {1, 4}, {2, 1}, {2, 2}})
       expect_same(train(layout, config, 10, {3}), want,
                   join_text("adapters, ", config.family, ", ", model::to_string(layout), ", kv heads ", config.num_kv_heads));
+  }
+}
+
+// Where passes go through the adapters. Ranks round their parts of a sum in bfloat16, 1/256, before they add them up.
+TEST(TrainerLayout, AdaptersInBfloat16ToWhatRoundingDoes) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("deepseek_v3"))}) {
+    const Extra extra{.lora_rank = 3, .deviation = 0.15, .replay = config.moe.num_experts > 0, .dtype = at::kBFloat16};
+    const Result want = train({1, 1}, config, 10, extra);
+    EXPECT_GT(std::abs(want.norms.back() / want.norms.front() - 1), 0.1) << "the adapters move";
+    for (const char* layout : {"dp2", "tp2", "tp4", "pp2", "cp2", "tp2,pp2"}) {
+      const Result got = train(model::parse_layout(layout, ""), config, 10, extra);
+      for (size_t i = 0; i < want.norms.size(); ++i)
+        EXPECT_NEAR(got.norms[i] / want.norms[i], 1.0, 5.0 / 256) << config.family << ", " << layout << ", step " << i;
+    }
   }
 }
 
