@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `tandem bench` reports: the commit, the device and the conditions that the benchmark read, no others; and what it refuses."""
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -12,6 +13,7 @@ import run_folder as rf
 
 sys.path.insert(0, str(rf.ROOT / "bench"))
 import compare  # noqa: E402
+import learning  # noqa: E402
 from run_folder import said
 
 MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
@@ -150,12 +152,55 @@ def check_compare():
     said("compare.py: the rows, and how two reports become a ratio")
 
 
+def check_learning():
+    """Curves, by hand: their place counts replaced groups, their mean is the area, and what is not reached is no number."""
+    lines = [{"step": 1, "eval/accuracy": 0.1}, {"step": 2, "eval/accuracy": 0.3, "data/groups_filtered": 8},
+             {"step": 3, "data/groups_filtered": 4}, {"step": 4, "eval/accuracy": 0.6, "data/groups_filtered": 2}]
+    curve = learning.curve_of(lines, groups_per_step=4, steps=6)  # batches after each step: 1, 4, 6, 7.5
+    assert curve[:2] == [[0.0, 0.1], [4.0, 0.3]] and curve[2][0] == 6, curve
+    assert abs(curve[2][1] - (0.3 + 0.3 * 2 / 3.5)) < 1e-12, curve
+    assert abs(learning.steps_to(curve, 0.2) - 2) < 1e-12 and learning.steps_to(curve, 0.1) == 0
+    assert math.isinf(learning.steps_to(curve, 0.5))
+    assert abs(learning.mean_of([[0.0, 0.1], [4.0, 0.3], [6.0, 0.5]]) - (4 * 0.2 + 2 * 0.4) / 6) < 1e-12
+    of_seeds = {seed: [[0.0, 0.1], [10.0, last]] for seed, last in enumerate((0.6, 0.3, 1.1))}
+    assert learning.table({"a": of_seeds}, 0.35, 10)[2:] == [
+        "| a | 5 (2 to > 10) | 38.3 ± 20.2 | 66.7 ± 40.4 | 3 |"]
+    assert learning.tenths({"a": {0: [[0.0, 0.0], [10.0, 1.0]]}}, 10)[1].split() == ["a", *(f"{10 * i:.1f}" for i in range(11))]
+    said("learning.py: from metrics to a curve, a table and tenths")
+
+
+def check_learning_runs(program, scratch):
+    """Variants start from one model; a second call makes no run again but those of other settings; a refused variant is told."""
+    recipe = rf.tiny_recipe(scratch / "tiny.yaml", supervised__steps=2, eval__every_steps=2, run__steps=4)
+    command = [sys.executable, rf.ROOT / "bench/learning.py", recipe, "--variants", "algorithms", "--only", "grpo", "rloo", "--seeds", 2,
+               "--target", 0.5, "--out", scratch / "learning", "--program", program.tandem]
+    command = [str(word) for word in command]
+
+    def made(*more):
+        out = subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout
+        assert [line.split(" |")[0] for line in out.splitlines() if line.startswith("| ")] == ["| variant", "| grpo", "| rloo"], out
+        runs = sorted(scratch.glob("learning/*/seed*/summary.json"))
+        assert len(runs) == 4, out
+        return [run.stat().st_mtime_ns for run in runs], json.loads((scratch / "learning/curves.json").read_text())["curves"]
+    first, curves = made()
+    assert all([x for x, _ in curve] == [0, 2, 4] for seeds in curves.values() for curve in seeds.values()), curves
+    norms = {rf.metrics(run.parent)[0]["actor/grad_norm"] for run in scratch.glob("learning/*/seed*/summary.json")}
+    assert len(norms) == 4, "no two runs are the same"
+    assert made()[0] == first, "what is there is kept"
+    assert not set(made("--set", "train.lr=2e-3")[0]) & set(first), "other settings are other runs"
+    refused = subprocess.run([*command, "--set", "algo.clip_low=2"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 1 and "algo.clip_low" in refused.stderr, refused
+    said("learning.py: it goes on where it was, and runs anew what other settings ask for")
+
+
 def main():
     program = rf.built_program()
     with tempfile.TemporaryDirectory(prefix="tandem_bench_") as scratch:
         lengths = pathlib.Path(scratch, "lengths.json")
         lengths.write_text("[3, 12, 7, 4]")
         check_compare()
+        check_learning()
+        check_learning_runs(program, pathlib.Path(scratch))
         check_commit(pathlib.Path(scratch))
         check_generate(program, lengths)
         check_train_step(program, lengths)
