@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 TENTHS = 10
 
 STALE = {"schedule.kind": "stale", "schedule.staleness": 4}
-TOKEN = {**STALE, "schedule.old_logprobs": "recompute", "algo.correction": "token"}
+TOKEN = {**STALE, "algo.correction": "token"}
 VARIANTS = {
     "algorithms": {
         "grpo": {},
@@ -39,7 +39,7 @@ VARIANTS = {
         "reinforce_pp, KL": {"algo.name": "reinforce_pp", "algo.kl_coef": 0.1, "algo.kl_estimator": "k2"},
         "gspo": {"algo.name": "gspo"},
         "cispo": {"algo.name": "cispo"},
-        "ppo": {"algo.name": "ppo"},
+        "ppo, KL": {"algo.name": "ppo", "critic.lr": "1e-3", "algo.kl_coef": 0.1, "algo.kl_estimator": "k2"},
         "dapo": {"algo.name": "dapo"},
         "grpo, 2 mini-batches": {"algo.mini_batches": 2},
         "grpo, 2 epochs": {"algo.epochs": 2},
@@ -48,12 +48,11 @@ VARIANTS = {
     },
     "stale": {
         "sync": {},
-        "stale, auto": STALE,
+        "stale, token and mask": STALE,  # the default
+        "stale, clip alone": {**STALE, "algo.correction": "none"},
         "stale, token": TOKEN,
-        "stale, token and mask": {**TOKEN, "algo.off_policy_delta": 0.1},
         "stale, token up to 10": {**TOKEN, "algo.correction_upper": 10},
-        "stale, sequence up to 10": {**TOKEN, "algo.correction": "sequence", "algo.correction_upper": 10},
-        "stale, uncorrected": {**TOKEN, "algo.correction_lower": 1, "algo.correction_upper": 1},  # as if the samples were fresh
+        "stale, as if fresh": {**TOKEN, "algo.correction_lower": 1, "algo.correction_upper": 1},
     },
 }
 
