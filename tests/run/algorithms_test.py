@@ -192,6 +192,10 @@ def kl_in_reward(root):
     weights = [m["actor/kl_coef"] for m in steps]
     checks.check(abs(weights[1] / weights[0] - 0.8) < 1e-6, f"a KL of 0 takes a fifth of the weight: {weights}")
     checks.check(weights[3] > weights[2], "a KL above the target raises it")
+    fixed = {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": 6, "algo.advantage": "grpo"}
+    program.quickstart(f"{root}/kl-reward", fixed, ["--no-eval", "--resume"])
+    last = rf.metrics(f"{root}/kl-reward")[-1]
+    checks.check("actor/kl_ref" not in last and "actor/kl_coef" not in last, "a resume without KL has none")
     teacher = run(root, "teacher", {"supervised.steps": 300, "supervised.batch_size": 64, "supervised.lr": 1e-2,
                                     "supervised.stop_at_accuracy": 0}, steps=1)
     taught = {"algo.name": "distillation", "model.ref_model_load_path": f"{teacher}/warm_start/hf", "train.lr": 1e-2,

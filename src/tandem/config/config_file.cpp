@@ -148,12 +148,17 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
   if (c.algo.kl_in_reward && c.algo.kl_weighted)
     throw UserError(where, "algo.kl_weighted multiplies the KL term of the loss, and algo.kl_in_reward leaves none there",
                     "one of both");
-  if (c.algo.kl_target > 0 && c.algo.kl_coef == 0)
+  if (c.algo.kl_target > 0 && c.algo.kl_coef == 0 && c.algo.advantage != "distillation")
     throw UserError(where, "algo.kl_target moves algo.kl_coef, and 0 stays 0", "a kl_coef to begin with, such as 0.001");
+  const int64_t samples = c.schedule.queue.groups_per_step * c.schedule.queue.group_size;
+  if (c.algo.kl_target > 0 && c.algo.kl_horizon < static_cast<double>(samples))
+    throw UserError(where, join_text("algo.kl_horizon is ", c.algo.kl_horizon, ", and a step has ", samples, " samples"),
+                    "at least as many: the weight would change by more than a fifth in a step");
   if (c.algo.advantage == "distillation" && c.model.ref_model_load_path.empty())
     throw UserError(where, "algo.advantage is distillation, and there is no teacher", "model.ref_model_load_path: the teacher's directory");
-  if (c.algo.advantage == "distillation" && c.algo.kl_coef > 0)
-    throw UserError(where, "algo.advantage is distillation, whose teacher is the reference: algo.kl_coef counts it twice", "kl_coef 0");
+  if (c.algo.advantage == "distillation" && (c.algo.kl_coef > 0 || c.algo.kl_target > 0))
+    throw UserError(where, "algo.advantage is distillation, whose teacher is the reference: algo.kl_coef counts it twice",
+                    "kl_coef and kl_target 0");
   if (c.algo.advantage == "distillation" && c.algo.filter_groups)
     throw UserError(where, "algo.filter_groups looks at scores, and distillation does not learn from them", "filter_groups: false");
   if (!c.critic.path.empty() && c.algo.advantage != "gae")

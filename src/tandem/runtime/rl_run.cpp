@@ -37,9 +37,23 @@ std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::Re
 
 // The weight of the KL term in the next step. Ranks that do not train use none.
 double adapted_kl(const algo::Options& options, double coef, const StepData& step) {
+  if (!step.kl_reference && step.report.skipped) return coef;  // nothing was measured
   algo::AdaptiveKl control{coef, options.kl_target, options.kl_horizon};
   control.update(step.kl_reference.value_or(step.report.kl_ref), static_cast<double>(step.rows.size()));
   return control.coef;
+}
+
+// A reference of its own, such as a teacher, may have another shape than the actor.
+model::ModelConfig reference_config(const config::RunConfig& config, const model::Layout& layout, const model::ModelConfig& actor) {
+  const std::string& path = config.model.ref_model_load_path;
+  if (path.empty()) return actor;
+  const model::ModelConfig reference = model::read_config(path);
+  if (reference.vocab_size != actor.vocab_size)
+    throw UserError("model.ref_model_load_path",
+                    join_text(path, " has ", reference.vocab_size, " tokens, and the actor ", actor.vocab_size),
+                    "a model with the actor's tokenizer");
+  model::check_layout(layout, reference, model::Use::kTraining, "model.ref_model_load_path " + path + " under parallel.train_layout");
+  return reference;
 }
 
 // Null where a stage or another rank scores.
@@ -95,7 +109,7 @@ void RlRun::load_reference() {
   enter(schedule_.stage(planner::StageKind::kReference));
   policy::Memory& memory = parts_.memory;
   reference_ = std::make_unique<model::ModelOnRank>(
-      actor_.config(), parts_.ranks.train_place(), parts_.compute.train(),
+      reference_config(config_, parts_.ranks.train_layout, actor_.config()), parts_.ranks.train_place(), parts_.compute.train(),
       device::Home{memory.device, "reference_weights", &memory.host, device::Keep::kOriginal});
   const std::string& other = config_.model.ref_model_load_path;
   reference_->load(other.empty() ? ledger_.files().start_dir() : other);
@@ -166,6 +180,7 @@ void RlRun::restore_or_start() {
       enter(schedule_.stage(&role == critic_.get() ? planner::StageKind::kUpdateCritic : planner::StageKind::kUpdate));
     };
     const bool found = ledger_.resume(trained_, {needs_start, bring});
+    if (config_.algo.kl_target == 0) state.kl_coef.reset();  // what the recipe says now counts
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {})});
     if (parts_.ranks.is_first())

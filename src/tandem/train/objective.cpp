@@ -149,6 +149,7 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     if (algorithm.entropy_coef != 0) loss = loss - algorithm.entropy_coef * algo::aggregate(said.entropy_R, scope, algorithm);
     if (!algorithm.has_kl_loss()) return loss;
     const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
+      TANDEM_CHECK(row.reference.size() == row.response.size(), row.reference.size(), " reference values for ", row.response.size());
       std::copy(row.reference.begin(), row.reference.end(), out);
     });
     const at::Tensor moved_R = (logprobs_R - in.behavior_T).masked_fill(in.trainable_T.logical_not(), 0);
