@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+import struct
 import tempfile
 
 import run_folder as rf
@@ -120,6 +121,35 @@ def corrections(root):
     checks.check(any(0 < m["correction/rejected_fraction"] <= 1 for m in rejected), "tokens are left out")
 
 
+def proximal_weights(folder, most):
+    """By step, what correction/weight_mean is if old is log-linear in versions: computed from what samples.sqlite has."""
+    weights = {}
+    columns = "step, versions, trained_version, logprobs, train_logprobs"
+    for step, versions, trained, sampled, now in rf.rows(folder, f"SELECT {columns} FROM samples"):
+        count = len(sampled) // 4
+        values = zip(struct.unpack(f"{count}q", versions), struct.unpack(f"{count}f", sampled), struct.unpack(f"{count}f", now))
+        for version, a, b in values:
+            behind = trained + 1 - version
+            weights.setdefault(step, []).append(min(most, math.exp((behind - 1) / behind * (b - a))))
+    return {step: sum(all_of) / len(all_of) for step, all_of in weights.items()}
+
+
+def loglinear_proximal(root):
+    """Old is between the sampler and the current policy, by versions; in layouts that move rows, too."""
+    settings = {"schedule.kind": "stale", "schedule.staleness": 2, "train.lr": 1e-2, "schedule.old_logprobs": "loglinear",
+                "run.parity": "false"}
+    split = ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1"]
+    for name, flags in (("one", []), ("dp2", ["--ranks", "2", "--train-layout", "dp2"]), ("split", split)):
+        placement = {"parallel.placement": "split"} if name == "split" else {}
+        folder = run(root, "loglinear-" + name, {**settings, **placement}, flags, steps=6)
+        steps, wanted = rf.all_metrics(folder), proximal_weights(folder, 2.0)
+        far = max(abs(m["correction/weight_mean"] - wanted[m["step"]]) for m in steps)
+        checks.check(far < 1e-4, f"{name}: the mean weight is {far} from that of samples.sqlite")
+        checks.check(any(abs(weight - 1) > 1e-3 for weight in wanted.values()), f"{name}: older samples have weights {wanted}")
+        checks.check(any(m["actor/ratio_max"] > 1.001 for m in steps), f"{name}: the current policy is ahead of old")
+        checks.check(all("time/old_logprob_s" not in m for m in steps), f"{name}: it takes no pass")
+
+
 def dynamic_sampling(root):
     """Batches have only groups with spread, whatever the schedule; counts add up; a resume goes on as if nothing had happened."""
     flat = {"algo.filter_groups": "true", "algo.max_filter_rounds": 50, "rollout.max_new_tokens": 2}
@@ -184,6 +214,14 @@ def a_critic(root):
     checks.check(rf.metrics(loaded)[0]["critic/values_mean"] > 0, "a critic starts from another's weights")
 
 
+def idle_critic(root):
+    """Options of a critic that is not there are named, and only those."""
+    said = [pathlib.Path(run(root, name, settings, steps=1), "log.txt").read_text()
+            for name, settings in (("idle", {"critic.lr": 1e-3}), ("no-idle", {}))]
+    checks.check(re.findall(r"critic\.\w+ has nothing to do", said[0]) == ["critic.lr has nothing to do"], "critic.lr is named")
+    checks.check("critic." not in said[1], "nothing is said of defaults")
+
+
 def kl_in_reward(root):
     """The penalty as a reward of each token, with a weight that adapts; a teacher in place of scores."""
     there = {"algo.name": "reinforce_pp", "algo.kl_coef": 0.1, "algo.kl_in_reward": "true", "train.lr": 1e-2}
@@ -211,6 +249,10 @@ def refused(root):
             ({"schedule.staleness": 1, "schedule.kind": "stale", "schedule.old_logprobs": "recompute", "algo.correction": "none"},
              ("old_logprobs", "algo.correction")),
             ({"algo.correction": "token", "schedule.old_logprobs": "rollout"}, ("nothing is to be corrected", "recompute")),
+            ({"schedule.old_logprobs": "loglinear", "schedule.kind": "stale", "schedule.staleness": 1, "algo.correction": "none"},
+             ("old_logprobs is loglinear", "algo.correction")),
+            ({"schedule.old_logprobs": "loglinear", "algo.correction": "token", "algo.correction_normalize": "true"},
+             ("loglinear has none", "recompute")),
             ({"algo.rejection": "token_k9", "algo.rejection_bounds": "1"}, ("algo.rejection", "token_k9", "token, seq_sum")),
             ({"algo.mini_batches": 99}, ("mini_batches is 99", "groups_per_step")),
             ({"algo.filter_groups": "true", "schedule.group_size": 1}, ("group_size is 1",)),
@@ -299,8 +341,10 @@ with tempfile.TemporaryDirectory(prefix="tandem_algorithms_") as root:
     entropy_bonus(root)
     truncated_answers(root)
     corrections(root)
+    loglinear_proximal(root)
     dynamic_sampling(root)
     a_critic(root)
+    idle_critic(root)
     kl_in_reward(root)
     remax(root)
     refused(root)

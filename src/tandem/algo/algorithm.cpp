@@ -142,7 +142,8 @@ void describe(OptionVisitor& field, Options& o) {
         "or _k3; several between commas.");
   field("rejection_bounds", o.rejection_bounds, "A bound for each rule, between commas; k1 may have two ratios, as in 0.5_2.0.");
   field("off_policy_delta", o.off_policy_delta,
-        "Leaves out tokens with a negative advantage where a response's mean log ratio of sampling to current policy is above it; 0: off.",
+        "Leaves out tokens with a negative advantage where a response's mean log ratio of sampling to current policy is above it. 0: off; "
+        "where correction auto corrects, 0 stands for 0.1.",
         at_least(0));
   field("mask_truncated", o.mask_truncated, "Responses cut at the length limit are compared with the others, but not trained on.");
   field("filter_groups", o.filter_groups,

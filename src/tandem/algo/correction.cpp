@@ -85,9 +85,7 @@ void normalize(Corrected& part, const WeightSum& batch) {
   if (batch.sum > 0) part.weights_T = part.weights_T / (batch.sum / batch.count);
 }
 
-at::Tensor loglinear_proximal(const at::Tensor& behavior_T, const at::Tensor& current_T, const at::Tensor& version_T,
-                              int64_t current_version) {
-  const at::Tensor behind_T = (current_version - version_T).to(behavior_T.scalar_type());
+at::Tensor loglinear_proximal(const at::Tensor& behavior_T, const at::Tensor& current_T, const at::Tensor& behind_T) {
   const at::Tensor share_T = ((behind_T - 1) / behind_T.clamp_min(1)).clamp_min(0);  // of the way to the current policy
   return behavior_T + share_T * (current_T - behavior_T);
 }

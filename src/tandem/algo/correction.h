@@ -43,10 +43,10 @@ Corrected correct(const at::Tensor& old_T, const at::Tensor& behavior_T, const a
 /// Divides by the mean over the whole batch.
 void normalize(Corrected& part, const WeightSum& batch);
 
-/// log-probability under a policy between the one that sampled and the current one, linear in versions: that of current - 1.
-/// AReaL's approximation of the proximal policy (Fu et al. 2025); no pass over the batch is needed.
-at::Tensor loglinear_proximal(const at::Tensor& behavior_T, const at::Tensor& current_T, const at::Tensor& version_T,
-                              int64_t current_version);
+/// log-probability under a policy between the one that sampled and the current one, linear in versions: that of current - 1. `behind_T`
+/// says how many versions the current one is ahead. AReaL's approximation of the proximal policy (Fu et al. 2025); no pass over the
+/// batch is needed.
+at::Tensor loglinear_proximal(const at::Tensor& behavior_T, const at::Tensor& current_T, const at::Tensor& behind_T);
 
 /// Off-policy sequence masking (DeepSeek-V3.2): false on the tokens with a negative advantage of a sequence whose mean of
 /// old - current is above `delta`.

@@ -13,6 +13,7 @@ algo::Algorithm algorithm_of(const RunConfig& c) {
 OldLogprobs old_logprobs_of(const RunConfig& c, const algo::Algorithm& algorithm) {
   const std::string& word = c.schedule.old_logprobs;
   if (word == "rollout") return {.of_stale_rollout = true, .of_rollout = true};
+  if (word == "loglinear") return {.loglinear = true};
   if (word == "recompute") return {.recomputed = true};
   // With several updates on a batch, only the first one's forward pass sees the policy before all of them.
   const bool recomputed = algorithm.updates.several() || algorithm.correction.normalize;

@@ -17,6 +17,7 @@ struct OldLogprobs {
   bool recomputed = false;          ///< by a stage of its own, for rows that do not take the rollout's
   bool of_stale_rollout = false;    ///< the rollout's, for samples of older weights
   bool of_rollout = false;          ///< the rollout's, for all
+  bool loglinear = false;           ///< between the rollout's and the current ones, by versions
 };
 OldLogprobs old_logprobs_of(const RunConfig& config, const algo::Algorithm& algorithm);
 

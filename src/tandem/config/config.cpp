@@ -82,8 +82,9 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
   field("old_logprobs", o.old_logprobs,
         "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
         "rollout's own values for older ones; one more pass where a batch has several updates. recompute: one more pass. "
-        "rollout: always the rollout's values.",
-        one_of({"auto", "recompute", "rollout"}));
+        "rollout: always the rollout's values. loglinear: no extra pass; between the rollout's values and the current ones, as far as a "
+        "policy one version before these would be.",
+        one_of({"auto", "recompute", "rollout", "loglinear"}));
   field("routing_replay", o.routing_replay,
         "Mixture of experts: train each token through the experts that the rollout chose for it. Samples keep their routes.");
 }
@@ -142,7 +143,8 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
 void describe(OptionVisitor& field, SupervisedOptions& o) {
   field("steps", o.steps, "Supervised steps on the training problems and their answers before RL; 0 is none.", at_least(0));
   field("batch_size", o.batch_size, "Problems per supervised step.", at_least(1));
-  field("stop_at_accuracy", o.stop_at_accuracy, "End early once greedy answers reach this accuracy; 0 runs all steps.", between(0.0, 1.0));
+  field("stop_at_accuracy", o.stop_at_accuracy,
+        "End early once answers, drawn as eval draws them, reach this accuracy; 0 runs all steps.", between(0.0, 1.0));
   field("accuracy_every_steps", o.accuracy_every_steps, "Steps between two such checks.", at_least(1));
   field("accuracy_problems", o.accuracy_problems, "Training problems, not seen yet, that a check answers.", at_least(1));
   Without rl_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});

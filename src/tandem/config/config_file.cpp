@@ -171,20 +171,25 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
     throw UserError(where, "algo.max_kl ends further epochs on a batch, and there are none", "algo.epochs above 1, or max_kl 0");
   const algo::Algorithm algorithm = algorithm_of(c);
   const OldLogprobs old = old_logprobs_of(c, algorithm);
-  if (c.algo.max_kl > 0 && c.staleness() > 0 && old.of_stale_rollout)
-    throw UserError(where, "algo.max_kl looks at the KL from old log-probabilities, and those of older samples are the rollout's own",
+  if (c.algo.max_kl > 0 && (old.loglinear || (c.staleness() > 0 && old.of_stale_rollout)))
+    throw UserError(where, "algo.max_kl looks at the KL from old log-probabilities, and older samples have those of other weights",
                     "schedule.old_logprobs: recompute, or max_kl 0");
   if (c.algo.loss == "gmpo" && (c.algo.correction_outside == "zero" || !c.algo.rejection.empty() || c.algo.off_policy_delta > 0))
     throw UserError(where, "algo.loss is gmpo, whose loss is a response's: no token of it can be left out",
                     "correction_outside: truncate, no rejection and off_policy_delta 0");
-  if (c.staleness() > 0 && c.schedule.old_logprobs == "recompute" && algorithm.correction.level == algo::WeightLevel::kNone)
+  const bool of_stale_anew = c.staleness() > 0 && (old.loglinear || c.schedule.old_logprobs == "recompute");
+  if (of_stale_anew && algorithm.correction.level == algo::WeightLevel::kNone)
     throw UserError(where,
-                    "schedule.old_logprobs is recompute: samples of older weights would be trained as if they were of the current ones",
+                    "schedule.old_logprobs is " + c.schedule.old_logprobs +
+                        ": samples of older weights would be trained as if they were of the current ones",
                     "algo.correction: token, or old_logprobs: auto");
   if (algorithm.correction.active() && old.of_rollout)
     throw UserError(where,
                     "algo.correction or algo.rejection is on, and old log-probabilities are the rollout's own: nothing is to be corrected",
                     "schedule.old_logprobs: auto or recompute");
+  if (c.algo.correction_normalize && old.loglinear)
+    throw UserError(where, "algo.correction_normalize wants an update's weights before it, and schedule.old_logprobs loglinear has none",
+                    "old_logprobs: auto or recompute, or correction_normalize: false");
   if (c.algo.correction_normalize && algorithm.correction.level == algo::WeightLevel::kNone)
     throw UserError(where, "algo.correction_normalize is on, and there are no weights: algo.correction is " + c.algo.correction,
                     "algo.correction: token, or correction_normalize: false");
@@ -208,6 +213,17 @@ void validate(const RunConfig& c, const std::string& where) {
       throw UserError(where, join_text("memory.offload_train_", name, " is on, and a split placement never generates where it trains"),
                       "false, or another parallel.placement");
   algo::check_words(c.algo);
+}
+
+std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
+  RunConfig copy = config, defaults;
+  const OptionList mine = list_options(copy), usual = list_options(defaults);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < mine.entries.size(); ++i) {
+    const OptionEntry &a = mine.entries[i], &b = usual.entries[i];
+    if (a.path.starts_with(section + ".") && option_text(a.ref.value) != option_text(b.ref.value)) names.push_back(a.path);
+  }
+  return names;
 }
 
 std::string to_yaml(const RunConfig& config) {

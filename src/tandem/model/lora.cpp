@@ -130,11 +130,11 @@ void Lora::merge() {
     }
 }
 
-ModelParameters Lora::adapted(const at::Tensor& grads, bool parity) const {
+ModelParameters Lora::adapted(const at::Tensor& grads, bool merged) const {
   ModelParameters model = frozen_;
   model.adapted = true;
   for (const Kept& kept : kept_) {
-    if (!parity && kept.base.scalar_type() == at::kBFloat16) model.slot_of(kept.chosen.front().parameter).base = kept.base;
+    if (!merged && kept.base.scalar_type() == at::kBFloat16) model.slot_of(kept.chosen.front().parameter).base = kept.base;
     for (const Chosen& c : kept.chosen) {
       const int64_t a = c.a_entry, b = c.a_entry + 1;
       model.slot_of(c.parameter).adapters.push_back(

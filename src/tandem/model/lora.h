@@ -4,8 +4,8 @@
 // Low-Rank Adaptation of Large Language Models", 2021).
 //
 // The flat values of the model always hold W, in the compute dtype: rollout, the switch and the export see an ordinary model. W0 is kept
-// beside, for the chosen matrices alone. Training runs W, too, where that loses nothing: in float32, and in parity mode, which wants the
-// bits of the rollout. In bfloat16 W0 + B A rounds a small change away, so training computes W0 x + (alpha / rank) B (A x).
+// beside, for the chosen matrices alone. In float32 training runs W, too. In bfloat16 W0 + B A rounds a small change away, so training
+// computes W0 x + (alpha / rank) B (A x).
 
 #include <string>
 #include <vector>
@@ -44,9 +44,9 @@ class Lora {
   /// Of lora_parameters().
   const ParameterTable& table() const { return table_; }
   const at::Tensor& values() const { return values_; }  ///< A and B, flat
-  /// The model as it is trained: frozen values, adapters with gradients in `grads` (fp32, flat, of table()). Outside parity mode forward
-  /// passes in bfloat16 go through the adapters.
-  ModelParameters adapted(const at::Tensor& grads, bool parity) const;
+  /// The model as it is trained: frozen values, adapters with gradients in `grads` (fp32, flat, of table()). Forward passes in bfloat16 go
+  /// through the adapters, or run W where `merged` asks for it.
+  ModelParameters adapted(const at::Tensor& grads, bool merged) const;
   /// The model without adapters. It shares all but the chosen matrices.
   ModelParameters base() const;
 

@@ -24,6 +24,13 @@ bool lie_alike(const model::ParameterTable& a, const model::ParameterTable& b) {
          std::ranges::equal(a.entries, b.entries, [](const auto& x, const auto& y) { return x.offset == y.offset && x.box == y.box; });
 }
 
+// Whether what generates is not what trains, in other memory.
+bool needs_rollout_weights(const RunParts& parts) {
+  const Ranks& ranks = parts.ranks;
+  const bool converts = parts.compute.train().dtype() != parts.compute.rollout().dtype();
+  return converts || ranks.placement.is_split() || ranks.train_layout != ranks.rollout_layout;
+}
+
 }  // namespace
 
 Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const train::Options& options)
@@ -34,12 +41,16 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
                        .config = fitting(parts.ranks, config),
                        .options = options,
                        .lora = parts.config.model.lora,
+                       .merges_adapters = parts.config.run.parity && needs_rollout_weights(parts),
                        .weights = planner::Resident::kTrainWeights,
                        .gradients = planner::Resident::kGradients,
                        .optimizer = planner::Resident::kOptimizer}) {
-  const Ranks& ranks = parts.ranks;
-  const bool converts = parts.compute.train().dtype() != parts.compute.rollout().dtype();
-  if (converts || ranks.placement.is_split() || ranks.train_layout != ranks.rollout_layout) make_rollout_weights();
+  if (needs_rollout_weights(parts)) make_rollout_weights();
+}
+
+const model::ModelParameters& Actor::rollout_parameters() const {
+  if (rollout_) return rollout_->parameters();
+  return parts_.config.run.parity ? trained_.trainer().parameters() : trained_.model().parameters();
 }
 
 void Actor::make_rollout_weights() {

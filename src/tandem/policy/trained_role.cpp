@@ -30,6 +30,7 @@ TrainedRole::TrainedRole(const RunParts& parts, const RoleSetup& setup) : parts_
                                                                              .arena = memory.device,
                                                                              .lora = lora,
                                                                              .seed = static_cast<uint64_t>(parts.config.run.seed),
+                                                                             .merges_adapters = setup_.merges_adapters,
                                                                              .host = &memory.host,
                                                                              .home = model_->memory(),
                                                                              .recorder = &parts.recorder,

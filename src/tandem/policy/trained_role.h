@@ -25,6 +25,7 @@ struct RoleSetup {
   model::ModelConfig config;
   train::Options options;
   model::LoraOptions lora;           ///< rank 0: the whole model is trained
+  bool merges_adapters = false;      ///< as TrainerSetup
   planner::Resident weights, gradients, optimizer;  ///< as stages name them
 };
 

@@ -139,7 +139,7 @@ void RlRun::make_source() {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
-  const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_model().decoder() : nullptr;
+  const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
   auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                             tokenizer_, prompts_, rule, bodies_,
@@ -203,11 +203,13 @@ void RlRun::announce() const {
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
   const config::MemoryOptions& m = config_.memory;
-  const auto is_idle = [](const char* option, const char* why) { log::info("memory.", option, " has nothing to do: ", why); };
-  if (m.offload_train_param && actor_.aliased()) is_idle("offload_train_param", "rollout generates with the weights that train");
+  const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };
+  if (m.offload_train_param && actor_.aliased()) is_idle("memory.offload_train_param", "rollout generates with the weights that train");
   if (m.offload_train_optimizer && config_.train.swap_optimizer)
-    is_idle("offload_train_optimizer", "with train.swap_optimizer it is on the host already");
-  if (m.offload_reference && !reference_) is_idle("offload_reference", "this run has no weights of a reference model");
+    is_idle("memory.offload_train_optimizer", "with train.swap_optimizer it is on the host already");
+  if (m.offload_reference && !reference_) is_idle("memory.offload_reference", "this run has no weights of a reference model");
+  if (!critic_)
+    for (const std::string& option : config::changed_options(config_, "critic")) is_idle(option, "this algorithm has no critic");
 }
 
 RunSummary RlRun::run() {
@@ -359,11 +361,13 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
   const policy::Ranks& ranks = parts_.ranks;
   rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
-  const model::ModelOnRank* model = ranks.rolls_out() ? &actor_.rollout_model() : nullptr;
-  Evaluation evaluation{model, ranks.rollout_layout, ranks.rollout_rank()};
-  if (model)
+  Evaluation evaluation{.layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
+  if (ranks.rolls_out()) {
+    evaluation.decoder = &actor_.rollout_decoder();
+    evaluation.parameters = &actor_.rollout_parameters();
     for (int64_t row = ranks.rollout_layout.dp_rank(evaluation.rank); row < eval_prompts_->size(); row += ranks.rollout_layout.dp)
       evaluation.prompts.push_back(eval_prompts_->at_row(row));
+  }
   evaluation.n = config_.eval.n;
   // A seed of its own, so that evaluation never draws the numbers of training.
   evaluation.seed = static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull;
@@ -378,7 +382,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   std::optional<std::vector<data::Group>> answers = answers_of_all(parts_, tokenizer_, std::move(evaluation));
   if (!answers) return std::nullopt;
   if (idle) idle->forget_cache();
-  if (makes_room) engine->switch_weights(model->parameters(), data::PolicyVersion{ledger_.state().version});
+  if (makes_room) engine->switch_weights(actor_.rollout_parameters(), data::PolicyVersion{ledger_.state().version});
   if (config::scores_in_stage(config_)) score_in_stage(*answers);
   serve::EvalSummary summary = serve::summarize(*answers, config_.eval.right_at);
   parts_.recorder.set("eval/accuracy", summary.accuracy);

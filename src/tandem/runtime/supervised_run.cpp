@@ -74,7 +74,8 @@ bool SupervisedRun::reached_accuracy() {
   const int64_t step = ledger_.state().step;
   if (o.stop_at_accuracy == 0 || step % o.accuracy_every_steps != 0) return false;
   const policy::Ranks& ranks = parts_.ranks;
-  Evaluation evaluation{&actor_.trained().model(), ranks.train_layout, ranks.train_rank()};
+  const model::ModelOnRank& model = actor_.trained().model();
+  Evaluation evaluation{&model.decoder(), &model.parameters(), ranks.train_layout, ranks.train_rank()};
   for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
     evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
   evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer

@@ -19,6 +19,8 @@ struct Row {
   std::span<const int32_t> response;
   std::span<const float> behavior;   ///< rollout log-probabilities; empty in supervised training
   std::vector<float> old;            ///< of the policy before the update; empty: the current one, detached
+  std::vector<float> behind;         ///< by how many versions each token's policy is behind the weights that this step makes; then old is
+                                     ///< algo/correction.h:loglinear_proximal
   bool fresh = false;                ///< sampled by the very weights that are trained now
   std::vector<float> reference;      ///< of the reference model; empty if the algorithm needs none
   std::span<const int16_t> routes;   ///< data::Sample::routes, to send tokens to the experts the rollout chose; empty: the router chooses

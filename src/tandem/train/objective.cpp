@@ -40,12 +40,20 @@ at::Tensor sequence_offsets(const MicroBatch& batch) {
   return offsets_S;
 }
 
+// Of a row that says how far behind its tokens are. `now` as below.
+at::Tensor proximal_of(const Row& row, const float* now) {
+  const int64_t T = std::ssize(row.response);
+  const auto tensor = [T](const float* values_T) { return at::from_blob(const_cast<float*>(values_T), {T}, at::kFloat); };
+  return algo::loglinear_proximal(tensor(row.behavior.data()), tensor(now), tensor(row.behind.data()));
+}
+
 // `now`: the current log-probabilities, which stand in for those of a row that brings no old ones.
 algo::PolicyLossInput policy_input(const MicroBatch& batch, std::span<const Row> rows, const float* now, const StepCounts& counts) {
   const int64_t R = batch.response_offsets.back();
   algo::PolicyLossInput in;
   in.old_T = per_token(batch, rows, [&](const Row& row, int64_t at, float* out) {
-    const float* from = row.old.empty() ? now + at : row.old.data();
+    const at::Tensor proximal_T = row.behind.empty() ? at::Tensor() : proximal_of(row, now + at);
+    const float* from = proximal_T.defined() ? proximal_T.data_ptr<float>() : row.old.empty() ? now + at : row.old.data();
     std::copy(from, from + row.response.size(), out);
   });
   in.behavior_T = per_token(batch, rows, [](const Row& row, int64_t, float* out) {

@@ -63,14 +63,13 @@ void tell(const StepTotals& totals, StepReport& report) {
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   if (updates.size() == 1) return updates.front();
   StepReport out;
-  double tokens = 0;
-  for (const StepReport& u : updates) tokens += u.trained_tokens;
   // A field's mean over all trained tokens.
-  const auto mean = [&](auto field) {
-    double sum = 0;
-    for (const StepReport& u : updates) sum += field(u) * u.trained_tokens;
+  const auto mean_of = [](std::span<const StepReport> some, auto field) {
+    double sum = 0, tokens = 0;
+    for (const StepReport& u : some) sum += field(u) * u.trained_tokens, tokens += u.trained_tokens;
     return sum / std::max(tokens, 1.0);
   };
+  const auto mean = [&](auto field) { return mean_of(updates, field); };
   const auto most = [&](auto field) {
     double largest = 0;
     for (const StepReport& u : updates) largest = std::max(largest, field(u));
@@ -84,7 +83,8 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   out.kl_rollout_train = updates.front().kl_rollout_train;  // only the first one's samples are of the weights it starts from
   out.clip_fraction = mean([](const StepReport& u) { return u.clip_fraction; });
   out.ratio_max = most([](const StepReport& u) { return u.ratio_max; });
-  out.kl_old = updates.back().kl_old;
+  const auto of_epoch = std::min(updates.size(), static_cast<size_t>(mini_batches));
+  out.kl_old = mean_of(updates.last(of_epoch), [](const StepReport& u) { return u.kl_old; });
   out.correction = {mean([](const StepReport& u) { return u.correction.weight_mean; }),
                     most([](const StepReport& u) { return u.correction.weight_max; }),
                     mean([](const StepReport& u) { return u.correction.clipped_fraction; }),
@@ -95,7 +95,7 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
                mean([](const StepReport& u) { return u.value.explained_variance; })};
   out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
   out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
-  for (const StepReport& u : updates.first(std::min(updates.size(), static_cast<size_t>(mini_batches)))) {
+  for (const StepReport& u : updates.first(of_epoch)) {
     out.trained_tokens += u.trained_tokens;
     out.sequence_tokens += u.sequence_tokens;
   }
@@ -167,7 +167,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing},
              (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
-      parameters_(lora_ ? lora_->adapted(grads(), setup.decoder.gemm().parity())
+      parameters_(lora_ ? lora_->adapted(grads(), setup.merges_adapters)
                          : model::make_parameters(setup.table, setup.values, grads())),
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .values = lora_ ? lora_->values() : setup.values,

@@ -87,6 +87,7 @@ struct TrainerSetup {
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
+  bool merges_adapters = false;     ///< forward passes run W (model/lora.h), as a rollout does that has no adapters
   device::Arena* host = nullptr;    ///< for Options::swap_optimizer, and for an optimizer that leaves the device
   const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
@@ -94,8 +95,8 @@ struct TrainerSetup {
   std::string section = "train";    ///< of its options, as errors name it
 };
 
-/// The updates on one batch as one: means over trained tokens, the largest of largest values, tokens of one epoch, which had
-/// `mini_batches` updates. It has no log-probabilities.
+/// The updates on one batch as one: means over trained tokens (kl_old: of the last epoch), the largest of largest values, tokens of one
+/// epoch, which had `mini_batches` updates. It has no log-probabilities.
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.

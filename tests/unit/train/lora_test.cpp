@@ -149,7 +149,9 @@ TEST(Lora, AChangeOfATenThousandthPassesABfloat16Product) {
 }
 
 // Merged, most of the change is gone: the weights of W0 are on the grid of bfloat16.
-TEST(Lora, ASmallChangeMovesLogProbabilitiesInBfloat16AsInFloat32) {
+class LoraSmallChange : public ::testing::TestWithParam<bool> {};  // parity mode
+
+TEST_P(LoraSmallChange, MovesLogProbabilitiesInBfloat16AsInFloat32) {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<Row> rows;
   RandomStream random(3, 1);
@@ -158,7 +160,7 @@ TEST(Lora, ASmallChangeMovesLogProbabilitiesInBfloat16AsInFloat32) {
     for (int64_t t = 0; t < 60; ++t) ids.push_back(static_cast<int32_t>(random.below(64)));
   }
   for (const auto& ids : tokens) rows.push_back({.prompt = std::span(ids).first(1), .response = std::span(ids).subspan(1)});
-  LoraCase half(test::tiny_config(), at::kBFloat16, false, {4, 8}), single(test::tiny_config(), at::kFloat, false, {4, 8});
+  LoraCase half(test::tiny_config(), at::kBFloat16, GetParam(), {4, 8}), single(test::tiny_config(), at::kFloat, false, {4, 8});
   single.model.values.copy_(half.model.values);
   single.trainer.start();
   const auto scores_by = [&](LoraCase& c, const model::ModelParameters& parameters) {
@@ -187,6 +189,8 @@ TEST(Lora, ASmallChangeMovesLogProbabilitiesInBfloat16AsInFloat32) {
   EXPECT_LT(merged, 1 - 5 * deviation) << "what a merged matrix shows of the change";
   std::printf("of a change of 4e-4 bfloat16 shows %.2f, merged %.2f; five deviations are %.2f\n", slope(got, want), merged, 5 * deviation);
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, LoraSmallChange, ::testing::Bool());
 
 TEST(Lora, ARestoredTrainerHasTheSameWeights) {
   const LoraRows batch;

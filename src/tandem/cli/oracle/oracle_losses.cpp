@@ -436,9 +436,8 @@ void cispo_literal(const json& c, Comparison& comparison) {
 
 void proximal_literal(const json& c, Comparison& comparison) {
   const json& in = c["inputs"];
-  const at::Tensor version_T = at::arange(1, at::kLong) + in["version_behave"].get<int64_t>();
-  const at::Tensor seen_T =
-      algo::loglinear_proximal(tensor(in["behave_logprob"]), tensor(in["current_logprob"]), version_T, in["version_current"]);
+  const at::Tensor behind_T = tensor(in["version_current"]) - tensor(in["version_behave"]);
+  const at::Tensor seen_T = algo::loglinear_proximal(tensor(in["behave_logprob"]), tensor(in["current_logprob"]), behind_T);
   comparison.equal("proximal_logprob", numbers(seen_T), {c["expected"]["proximal_logprob"]});
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 // What moves together: a prompt goes wherever one of its samples goes, a record to rank 0 alone.
 enum Part : int32_t { kPrompt, kTraining, kRecord, kNumParts };
-enum FieldOfRow : size_t { kPromptIds, kResponse, kLogprobs, kRoutes };
+enum FieldOfRow : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions };
 
 // Names and types are those of data::fields_of, whose other columns are heads.
 std::vector<queue::CacheField> body_fields() {
@@ -184,7 +184,7 @@ int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<
   return bytes;
 }
 
-int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts) {
+int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records) {
   if (everywhere_ || ranks_.world.size() == 1) return 0;
   std::vector<size_t> first_row, group_of_row;  // by group; by row
   for (size_t g = 0; g < heads.size(); ++g) {
@@ -199,7 +199,7 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
     // A prompt stands in the row of its group's first sample and is wanted by the owners of all.
     const bool shared = part == kPrompt && row == first_row[group];
     const size_t end = shared ? first_row[group + 1] : row + 1;
-    for (size_t i = row; i < end && (part != kRecord || with_texts); ++i) {
+    for (size_t i = row; i < end && (part != kRecord || with_records); ++i) {
       const std::vector<int>& training = train_[static_cast<size_t>(owners[i])];
       ranks.insert(training.begin(), training.end());
     }
@@ -297,7 +297,9 @@ std::string BatchRows::text(data::SampleId sample) const {
 }
 
 BatchRows::Body BatchRows::body(data::SampleId sample) const {
-  return {cache_.read<int32_t>(sample, kResponse), cache_.read<float>(sample, kLogprobs), cache_.read<int16_t>(sample, kRoutes)};
+  Body body = {cache_.read<int32_t>(sample, kResponse), cache_.read<float>(sample, kLogprobs), cache_.read<int16_t>(sample, kRoutes), {}};
+  if (cache_.holds({sample, kRecord})) body.versions = cache_.read<int64_t>(sample, kVersions);
+  return body;
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {

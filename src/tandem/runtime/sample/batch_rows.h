@@ -46,6 +46,7 @@ class BatchRows {
     std::span<const int32_t> response;
     std::span<const float> logprobs;
     std::span<const int16_t> routes;
+    std::span<const int64_t> versions;  ///< empty where its record is not
   };
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
@@ -60,8 +61,8 @@ class BatchRows {
   std::vector<data::Group> exchange(comm::Group& peers, std::vector<data::Group> graded, bool speaks);
 
   /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
-  /// them are on rank 0. Where they are scored, texts go, too. Returns the bytes that moved between all ranks. Collective.
-  int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_texts);
+  /// them are on rank 0. Records (texts, versions) go along where asked for. Returns the bytes that moved between all ranks. Collective.
+  int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records);
   /// Undoes deal, for a batch that is formed anew: rows are again only where they were born.
   void take_back(std::span<const data::Group> heads);
   /// Bodies to rank 0, for a checkpoint. Collective.

@@ -9,7 +9,7 @@ namespace {
 
 std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const text::Tokenizer& tokenizer, Evaluation e) {
   const config::RunConfig& config = parts.config;
-  const serve::AnswerRequest request{e.model->decoder(), e.model->parameters(), parts.memory.device, &tokenizer, config.rollout.engine,
+  const serve::AnswerRequest request{*e.decoder, *e.parameters, parts.memory.device, &tokenizer, config.rollout.engine,
                                      config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
                                      std::move(e.stop), e.idle_engine};
   const serve::Grading grading{e.rule, config.reward.workers, config.schedule.queue.take_timeout_s};
@@ -19,11 +19,11 @@ std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const te
 }  // namespace
 
 std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& parts, const text::Tokenizer& tokenizer, Evaluation e) {
-  const bool speaks = e.model && e.layout.speaks(e.rank);
+  const bool speaks = e.decoder && e.layout.speaks(e.rank);
   std::vector<data::Group> mine;
   bool stopped = false;
   try {
-    if (e.model) mine = answers_of_rank(parts, tokenizer, std::move(e));
+    if (e.decoder) mine = answers_of_rank(parts, tokenizer, std::move(e));
   } catch (const Interrupted&) {
     stopped = true;
   }

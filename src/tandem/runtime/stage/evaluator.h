@@ -12,7 +12,8 @@ namespace tandem::runtime {
 
 /// Who answers, and what.
 struct Evaluation {
-  const model::ModelOnRank* model;       ///< null: this rank answers nothing
+  const model::Decoder* decoder = nullptr;  ///< null: this rank answers nothing
+  const model::ModelParameters* parameters = nullptr;
   const model::Layout& layout;           ///< of the ranks that answer
   int rank;                              ///< this one's in it
   std::vector<data::Prompt> prompts;     ///< of this rank's data-parallel index: every dp-th problem

@@ -76,7 +76,9 @@ void deal_rows(StepData& step, const Roles& roles) {
       step.mini_batch.push_back(static_cast<int64_t>(part));
     }
   }
-  const int64_t moved = roles.bodies.deal(step.batch.groups, step.owners, config::scores_in_stage(roles.parts.config));
+  const config::RunConfig& config = roles.parts.config;
+  const bool with_records = config::scores_in_stage(config) || config::old_logprobs_of(config, roles.algorithm).loglinear;
+  const int64_t moved = roles.bodies.deal(step.batch.groups, step.owners, with_records);
   roles.parts.recorder.set("throughput/moved_bytes", static_cast<double>(moved));
 }
 
@@ -99,6 +101,8 @@ void make_rows(StepData& step, const Roles& roles) {
       if (config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
       row.fresh = roles.source.samples_are_own() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
+      if (old.loglinear)
+        for (const int64_t version : body.versions) row.behind.push_back(static_cast<float>(value(step.after()) - version));
       if (!is_trainable(sample, roles)) row.trainable.assign(row.response.size(), 0);
     }
 }
@@ -246,6 +250,34 @@ std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles
   return all;
 }
 
+// What a response compares to is the advantage of each of its tokens, unless these differ.
+bool differs_by_token(const algo::Algorithm& algorithm) {
+  return algorithm.whitens() || algorithm.rewards_tokens() || algorithm.advantage == algo::Advantage::kRemax;
+}
+
+// By sample, where `compared` has what its response compares to; of others' rows only where these differ by token.
+std::vector<algo::TokenAdvantages> token_advantages(const StepData& step, const Roles& roles, const Scored& batch,
+                                                    const std::vector<std::vector<float>>& rewards, std::span<const double> compared) {
+  std::vector<algo::TokenAdvantages> out(compared.size());
+  for (size_t i = 0; i < compared.size(); ++i) {
+    if (!differs_by_token(roles.algorithm) && !std::ranges::binary_search(step.mine, i)) continue;
+    std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i])), values_T;
+    if (!rewards.empty()) rewards_T.assign(rewards[i].begin(), rewards[i].end());
+    if (!rewards_T.empty()) rewards_T.back() += batch.scores[i];
+    if (!step.values.empty()) values_T.assign(step.values[i].begin(), step.values[i].end());
+    out[i] = algo::token_advantages({rewards_T, {}, values_T}, compared[i], roles.algorithm);
+  }
+  return out;
+}
+
+// Over the trainable tokens of the batch.
+void whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch) {
+  algo::Moments moments;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (batch.trainable[i] > 0) moments.add(tokens[i].advantages_T, {});
+  for (algo::TokenAdvantages& one : tokens) algo::whiten(one.advantages_T, {}, moments);
+}
+
 // The same on every rank, tokens of other ranks' rows included.
 void advantages(StepData& step, const Roles& roles) {
   const algo::Algorithm& algorithm = roles.algorithm;
@@ -253,34 +285,20 @@ void advantages(StepData& step, const Roles& roles) {
   if (algorithm.advantage == algo::Advantage::kDistillation) std::ranges::fill(batch.scores, 0.0);
   std::vector<std::vector<float>> rewards;
   if (algorithm.rewards_tokens()) rewards = token_rewards(step, roles);
-  const auto tokens_of = [&](size_t i, double compared) {
-    std::vector<double> rewards_T(static_cast<size_t>(batch.lengths[i])), values_T;
-    if (!rewards.empty()) rewards_T.assign(rewards[i].begin(), rewards[i].end());
-    if (!rewards_T.empty()) rewards_T.back() += batch.scores[i];
-    if (!step.values.empty()) values_T.assign(step.values[i].begin(), step.values[i].end());
-    return algo::token_advantages({rewards_T, {}, values_T}, compared, algorithm);
-  };
   // Responses are compared by all that they are rewarded with.
   std::vector<double> totals = batch.scores;
   for (size_t i = 0; i < rewards.size(); ++i) totals[i] = std::accumulate(rewards[i].begin(), rewards[i].end(), totals[i]);
-  const std::vector<double> compared = algo::compare_responses({totals, batch.groups, batch.lengths, batch.greedy_scores}, algorithm);
-  // Else what a response compares to is the advantage of each of its tokens.
-  const bool by_token = algorithm.whitens() || algorithm.rewards_tokens() || algorithm.advantage == algo::Advantage::kRemax;
-  algo::Moments moments;
-  if (algorithm.whitens())
-    for (size_t i = 0; i < compared.size(); ++i)
-      if (batch.trainable[i] > 0) moments.add(tokens_of(i, compared[i]).advantages_T, {});
-  step.advantages = compared;
-  for (size_t i = 0; i < compared.size(); ++i) {
-    const bool mine = std::ranges::binary_search(step.mine, i);
-    if (!mine && !by_token) continue;
-    algo::TokenAdvantages tokens = tokens_of(i, compared[i]);
-    std::vector<double>& values_T = tokens.advantages_T;
-    if (algorithm.whitens()) algo::whiten(values_T, {}, moments);
-    if (by_token) step.advantages[i] = std::accumulate(values_T.begin(), values_T.end(), 0.0) / static_cast<double>(values_T.size());
-    if (!mine) continue;
-    step.rows[i].advantages.assign(values_T.begin(), values_T.end());
-    step.rows[i].returns.assign(tokens.returns_T.begin(), tokens.returns_T.end());
+  step.advantages = algo::compare_responses({totals, batch.groups, batch.lengths, batch.greedy_scores}, algorithm);
+  std::vector<algo::TokenAdvantages> tokens = token_advantages(step, roles, batch, rewards, step.advantages);
+  if (algorithm.whitens()) whiten(tokens, batch);
+  if (differs_by_token(algorithm))
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::vector<double>& of_tokens = tokens[i].advantages_T;
+      step.advantages[i] = std::accumulate(of_tokens.begin(), of_tokens.end(), 0.0) / static_cast<double>(of_tokens.size());
+    }
+  for (const size_t i : step.mine) {
+    step.rows[i].advantages.assign(tokens[i].advantages_T.begin(), tokens[i].advantages_T.end());
+    step.rows[i].returns.assign(tokens[i].returns_T.begin(), tokens[i].returns_T.end());
   }
 }
 
@@ -323,15 +341,14 @@ void update(StepData& step, const Roles& roles) {
   std::vector<std::vector<float>> logprobs(step.mine.size());
   const int64_t most = updates.epochs * updates.mini_batches;
   train::Trainer& trainer = roles.actor.trained().trainer();
-  for (bool near = true; near && std::ssize(reports) < most;) {
-    const auto number = std::ssize(reports);
+  for (int64_t number = 0; number < most; ++number) {
+    const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
+    if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     train::StepReport& report =
         reports.emplace_back(trainer.policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
-    // Every row is trained on once, whatever the KL.
-    near = updates.max_kl == 0 || number + 1 < updates.mini_batches || report.kl_old <= updates.max_kl;
   }
   step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
   step.report = train::joined(reports, updates.mini_batches);
@@ -369,7 +386,7 @@ std::vector<double> model_scores(const Roles& roles, size_t num_samples, const s
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {
-  const model::ModelParameters* parameters = roles.parts.ranks.rolls_out() ? &roles.actor.rollout_model().parameters() : nullptr;
+  const model::ModelParameters* parameters = roles.parts.ranks.rolls_out() ? &roles.actor.rollout_parameters() : nullptr;
   roles.source.switch_weights([&] { roles.actor.send_weights(); }, {parameters, version});
 }
 
