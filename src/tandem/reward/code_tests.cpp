@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/strings.h"
+#include "tandem/reward/graders.h"
 
 namespace tandem::reward {
 
@@ -102,14 +102,13 @@ void add_case(const json& one, std::vector<CodeTest>& tests) {
 
 bool has_point(const std::string& text) { return text.find_first_of(".eE") != std::string::npos; }
 
-bool near(double a, double b) { return std::fabs(a - b) <= 1e-6 * std::max(1.0, std::fabs(b)); }
+bool near(double a, double b) { return std::isfinite(a) && std::isfinite(b) && std::fabs(a - b) <= 1e-6 * std::max(1.0, std::fabs(b)); }
 
 bool same_word(const std::string& given, const std::string& expected) {
   if (given == expected) return true;
   if (!has_point(given) && !has_point(expected)) return false;
-  char *given_end = nullptr, *expected_end = nullptr;
-  const double a = std::strtod(given.c_str(), &given_end), b = std::strtod(expected.c_str(), &expected_end);
-  return !given.empty() && !expected.empty() && *given_end == '\0' && *expected_end == '\0' && near(a, b);
+  const auto a = decimal_value(given), b = decimal_value(expected);
+  return a && b && near(*a, *b);
 }
 
 std::vector<std::string> lines_without_ends(std::string_view text) {

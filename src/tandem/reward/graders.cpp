@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -68,7 +69,8 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
 }
 
 std::optional<std::string> last_number(std::string_view text) {
-  static const Regex kNumber(R"((?<![\d.])-?(?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule",
+  // Digits of 0x10 and of 1_000 are no numerals of their own.
+  static const Regex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d)(?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule",
                              kTrusted);
   std::string found;
   for (Regex::Scan scan(kNumber, text); scan.next();) {
@@ -94,6 +96,16 @@ bool same_number(std::string_view a, std::string_view b) {
   return x && y && same_value(*x, *y);
 }
 
+std::optional<double> decimal_value(std::string_view text) {
+  const bool is_negative = text.starts_with('-');
+  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_numeral = !text.empty() && (text[0] == '.' || (text[0] >= '0' && text[0] <= '9'));  // from_chars takes the word inf, too
+  if (!is_numeral || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return is_negative ? -value : value;
+}
+
 namespace {
 
 std::string substitute(const Regex& pattern, const std::string& text, std::string_view before, std::string_view after, size_t group) {
@@ -110,10 +122,8 @@ std::string substitute(const Regex& pattern, const std::string& text, std::strin
 bool is_all_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
 std::string integer_text(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !std::isfinite(value) || std::fabs(value) > 9e18) return text;
-  return std::to_string(static_cast<int64_t>(value));
+  const auto value = decimal_value(text);
+  return value && std::fabs(*value) <= 9e18 ? std::to_string(static_cast<int64_t>(*value)) : text;
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
 std::optional<std::string> last_number(std::string_view text);
 /// Two numerals of equal value ("18" and "18.0"); false if one is no number.
 bool same_number(std::string_view a, std::string_view b);
+/// The value of a text that is one decimal numeral and nothing else: an optional sign, digits with at most one point, an optional
+/// exponent. nullopt for inf, nan, hexadecimal, underscores, blanks, and for what leaves the range of a double.
+std::optional<double> decimal_value(std::string_view text);
 
 /// The DAPO rule (Yu et al., 2025).
 struct DapoStyle {

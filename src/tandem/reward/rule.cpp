@@ -6,6 +6,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/reward/composed_rule.h"
+#include "tandem/reward/graders.h"
 
 namespace tandem::reward {
 namespace {
@@ -178,11 +179,10 @@ std::unique_ptr<Rule> weighted_sum(const Options& options, const ModelRuleMaker&
     const size_t bracket = item.rfind(')'), equals = item.find('=', bracket == std::string::npos ? 0 : bracket);
     double weight = 1.0;
     if (equals != std::string::npos) {
-      char* end = nullptr;
       const std::string number = trimmed(item.substr(equals + 1));
-      weight = std::strtod(number.c_str(), &end);
-      if (number.empty() || *end != '\0')
-        throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
+      const auto value = decimal_value(number);
+      if (!value) throw UserError("reward.rules", "`" + item + "` has weight `" + number + "`", "expected a number, such as number=1.0");
+      weight = *value;
     }
     parts.push_back({make_rule(trimmed(item.substr(0, equals)), options, model), weight});
   }

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 
@@ -316,6 +317,29 @@ TEST(CodeTests, OutputIsComparedLineByLine) {
   EXPECT_TRUE(same_output("0.30000000001 a", "0.3 a"));
   EXPECT_FALSE(same_output("3", "4"));
   EXPECT_FALSE(same_output("30000001", "30000000")) << "whole numbers are exact";
+}
+
+TEST(CodeTests, NothingButADecimalNumeralIsComparedAsANumber) {
+  for (const std::string infinite : {"inf", "-inf", "Infinity", "1e999", "-1.0e999"}) {
+    EXPECT_FALSE(same_output("1", infinite)) << infinite;
+    EXPECT_FALSE(same_output("-7.5", infinite)) << infinite;
+    EXPECT_FALSE(same_output(infinite, "7.5")) << infinite;
+    EXPECT_TRUE(same_output(infinite, infinite)) << "the same word is the same output";
+  }
+  EXPECT_FALSE(same_output("-inf", "inf"));
+  for (const std::string other : {"0x10", "0x1p4", "1_6.0", "16.0f", "nan", "nan(16)", "+-16.0", "16.0.0", "1e", "", "\uFF11\uFF16.0", "0b10000"})
+    EXPECT_FALSE(same_output(other, "16.0")) << other;
+  for (const std::string same : {"16.0", "16.", "+16.0", "1.6e1", "16", "016.0", "160.0e-1"}) EXPECT_TRUE(same_output(same, "16.0")) << same;
+  EXPECT_TRUE(same_output("-.5", "-0.50"));
+}
+
+TEST(CodeTests, AnInfiniteExpectationOfACallIsMetByNoNumber) {
+  EXPECT_FALSE(same_result(nlohmann::json(3), nlohmann::json(INFINITY)));
+  EXPECT_FALSE(same_result(nlohmann::json(3.5), nlohmann::json(-INFINITY)));
+  EXPECT_FALSE(same_result(nlohmann::json(NAN), nlohmann::json(3.5)));
+  EXPECT_FALSE(same_result(nlohmann::json::array({1.5}), nlohmann::json::array({INFINITY})));
+  EXPECT_FALSE(same_result(nlohmann::json("0x10"), nlohmann::json(16.0)));
+  EXPECT_TRUE(same_result(nlohmann::json(0.1 + 0.2), nlohmann::json(0.3)));
 }
 
 }  // namespace

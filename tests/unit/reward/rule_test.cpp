@@ -57,6 +57,30 @@ TEST(Rule, SimpleRulesGradeAsNamed) {
   EXPECT_EQ(grade("hendrycks", "so \\boxed{10\\%}", "10"), 1);
 }
 
+// What float() of Python or strtod read, and mathematics does not.
+TEST(Rules, ANumeralOfAProgramIsNoNumberOfAnAnswer) {
+  EXPECT_EQ(grade("number", "it is 0x10", "10"), 0) << "the digits of a hexadecimal numeral";
+  EXPECT_EQ(grade("number", "it is 0x10", "16"), 0);
+  EXPECT_EQ(grade("number", "it is 0b11", "11"), 0);
+  EXPECT_EQ(grade("number", "it is -0x10", "-10"), 0);
+  EXPECT_EQ(grade("number", "it is 1_000", "0"), 0) << "the end of 1_000";
+  EXPECT_EQ(grade("number", "it is 1_000", "1"), 0);
+  EXPECT_EQ(grade("number", "2x10", "10"), 1) << "a product";
+  EXPECT_EQ(grade("number", "f_0 is 10", "10"), 1);
+  EXPECT_EQ(grade("number", "nan", "0"), 0);
+  EXPECT_EQ(grade("dapo_slime", "Answer: 16", "0x10"), -1) << "the right answer is a text, then";
+  EXPECT_EQ(grade("dapo_slime", "Answer: 16", "16.0"), 1);
+  EXPECT_EQ(grade("dapo_slime", "Answer: 5", "inf"), -1);
+}
+
+TEST(Rules, AWeightIsADecimalNumeral) {
+  for (const std::string weight : {"inf", "nan", "0x10", "1_0", "1e999"}) {
+    Options options;
+    options.rules = {"number=" + weight};
+    EXPECT_THROW(make_reward(options), UserError) << weight;
+  }
+}
+
 TEST(Rule, AnAnswerOfFullLengthIsTheLongestThatIsAskedForUnlessTheRecipeSaysMore) {
   const auto overlong = [](Options options, int64_t tokens) {
     options.rule = "overlong";
