@@ -2,7 +2,6 @@
 #include "tandem/reward/code_rule.h"
 
 #include <atomic>
-#include <random>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
@@ -17,15 +16,10 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
+constexpr const char* kByReference = "passed by_reference";  // what judge.py says
 
 SandboxLimits limits_of(const CodeOptions& o) {
   return {o.code_timeout_s, o.code_memory_mib * kMib, o.code_output_kib << 10, o.code_file_mib * kMib};
-}
-
-// A word that a program cannot know before it has run to its end.
-std::string fresh_token() {
-  std::random_device random;
-  return std::to_string(random()) + std::to_string(random()) + std::to_string(random());
 }
 
 class CodeRule : public Rule {
@@ -40,33 +34,37 @@ class CodeRule : public Rule {
     const std::vector<CodeTest> tests = code_tests(answer.gold);
     const std::optional<std::string> source = code_block(answer.response);
     const int64_t abandoned = num_abandoned_;
-    size_t num_passed = 0;
+    size_t num_passed = 0, num_by_reference = 0;
     for (const CodeTest& test : tests) {
       if (!source) break;
       if (num_abandoned_ != abandoned) throw UserError(name_, "the answer was given up", "the run is ending");
-      bool stopped = false;
-      if (passes(*source, test, stopped)) ++num_passed;
-      else if (stopped || !share_) break;  // a program at its limits once is at them again
+      const Outcome outcome = outcome_of(*source, test);
+      if (outcome.passed) ++num_passed;
+      if (outcome.by_reference) ++num_by_reference;
+      if (!outcome.passed && (outcome.stopped || !share_)) break;  // a program at its limits once is at them again
     }
     const double share = static_cast<double>(num_passed) / static_cast<double>(tests.size());
     const double score = share_ ? share : num_passed == tests.size() ? 1.0 : 0.0;
-    return {score, {{name_, score}, {name_ + "/passed", share}}, source.value_or("")};
+    const double by_reference = static_cast<double>(num_by_reference) / static_cast<double>(tests.size());
+    return {score, {{name_, score}, {name_ + "/passed", share}, {name_ + "/by_reference", by_reference}}, source.value_or("")};
   }
 
  private:
-  bool passes(const std::string& source, const CodeTest& test, bool& stopped) const {
-    Program program{source, test.input, ""};
-    const std::string token = fresh_token();
-    if (!test.asserts.empty()) program.question = json{{"tests", test.asserts}, {"token", token}}.dump();
+  struct Outcome {
+    bool passed = false;
+    bool stopped = false;       // at a limit
+    bool by_reference = false;  // passed by objects of the program, which only it can ask
+  };
+
+  Outcome outcome_of(const std::string& source, const CodeTest& test) const {
+    Program program{source, test.input, "", test.asserts};
     if (!test.function.empty()) program.question = json{{"call", test.function}, {"args", test.arguments}}.dump();
     const ProgramRun run = sandbox_.run(program);
-    stopped = run.why.ends_with("limit");
-    if (!run.finished) return false;
-    if (program.question.empty()) return same_output(run.output, test.expected.get<std::string>());
+    if (!run.finished) return {false, run.why.ends_with("limit")};
+    if (!test.asserts.empty()) return {run.answer == "passed" || run.answer == kByReference, false, run.answer == kByReference};
+    if (test.function.empty()) return {same_output(run.output, test.expected.get<std::string>())};
     const json answer = parse_or_discard<json>(run.answer);
-    if (!answer.is_object()) return false;
-    if (test.function.empty()) return answer.value("token", json()) == token;
-    return answer.contains("value") && same_result(answer["value"], test.expected);
+    return {answer.is_object() && answer.contains("value") && same_result(answer["value"], test.expected)};
   }
 
   Sandbox sandbox_;

@@ -70,8 +70,9 @@ std::optional<std::string> gsm8k_answer(std::string_view response, bool flexible
 
 std::optional<std::string> last_number(std::string_view text) {
   // Digits of 0x10 and of 1_000 are no numerals of their own.
-  static const Regex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d)(?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)", "number rule",
-                             kTrusted);
+  static const Regex kNumber(R"((?<![\d.])(?<!\b0[xXoObB])(?<!\d_)-?(?!0[xXoObB][\da-fA-F])(?!\d++_\d))"
+                             R"((?:(?:\d{1,3}(?:,\d{3})++(?!,?\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,4})?)",
+                             "number rule", kTrusted);
   std::string found;
   for (Regex::Scan scan(kNumber, text); scan.next();) {
     found = scan.text();

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
+#include "../../temporary_folder.h"
 #include "python_file.h"
 #include "tandem/base/error.h"
+#include "tandem/reward/backend/private_folder.h"
 #include "tandem/reward/backend/sandbox.h"
 #include "tandem/reward/code_tests.h"
 #include "tandem/reward/rule.h"
@@ -22,7 +29,7 @@ constexpr int64_t kMib = int64_t{1} << 20;
 
 ProgramRun run(const std::string& source, FileGuard guard = FileGuard::kAuto, double wall_s = 5) {
   const Sandbox sandbox("python3", {wall_s, 256 * kMib, kMib, 4 * kMib}, guard);
-  return sandbox.run({source, "12 30\n", ""});
+  return sandbox.run({source, "12 30\n", "", ""});
 }
 
 const std::vector<FileGuard>& guards() {
@@ -166,15 +173,98 @@ TEST(Sandbox, UnderLandlockTheProgramHasAFolderOfItsOwnAndReadsNoOthers) {
   EXPECT_FALSE(fs::exists(folder)) << "the folder goes with the program";
 }
 
+ProgramRun run_in(const std::string& source, FileQuota quota) {
+  const Sandbox sandbox("python3", {5, 256 * kMib, kMib, 4 * kMib}, FileGuard::kLandlock, quota);
+  return sandbox.run({source, "", "", ""});
+}
+
+// Those this machine has: in a container without CAP_SYS_ADMIN files can only be counted.
+const std::vector<FileQuota>& quotas() {
+  static const std::vector<FileQuota> all = Sandbox("python3", {}).has_quota()
+                                                ? std::vector<FileQuota>{FileQuota::kMounted, FileQuota::kCounted}
+                                                : std::vector<FileQuota>{FileQuota::kCounted};
+  return all;
+}
+
 TEST(Sandbox, FilesAreLimited) {
   if (guards().front() != FileGuard::kLandlock) GTEST_SKIP() << "without Landlock no file is written at all";
   const ProgramRun one = run("f = open('big', 'wb')\nwhile True:\n    f.write(bytes(2**20))\n");
   EXPECT_FALSE(one.finished);
   EXPECT_NE(one.why, "time limit");
-  const ProgramRun many = run("i = 0\nwhile True:\n    open(str(i), 'wb').write(bytes(2**20)); i += 1\n");
-  EXPECT_EQ(many.why, "file limit");
-  const ProgramRun empty = run("i = 0\nwhile True:\n    open(str(i), 'wb').close(); i += 1\n");
-  EXPECT_EQ(empty.why, "file limit");
+  for (FileQuota quota : quotas()) {
+    const std::string why = quota == FileQuota::kMounted ? "exit code 1" : "file limit";  // it is told, or ended
+    EXPECT_EQ(run_in("i = 0\nwhile True:\n    open(str(i), 'wb').write(bytes(2**20)); i += 1\n", quota).why, why);
+    EXPECT_EQ(run_in("i = 0\nwhile True:\n    open(str(i), 'wb').close(); i += 1\n", quota).why, why);
+  }
+}
+
+// Each writes 1 MiB after the other as long as it is let, in some place where nobody looks, and says how many.
+constexpr const char* kHidden[] = {
+    "    f = open('x', 'wb', 0); os.remove('x')\n    kept.append(f); f.write(bytes(2**20))\n",
+    "    f = open('x', 'wb', 0); f.write(bytes(2**20)); os.rename('x', 'y'); kept.append(f)\n",
+    "    os.mkdir('d' * 250); os.chdir('d' * 250); open('x', 'wb', 0).write(bytes(2**20))\n",
+    "    f = open('x', 'w+b', 0); f.write(bytes(2**20)); kept.append(mmap.mmap(f.fileno(), 2**20)); os.remove('x')\n",
+    "    f = open('x' * 10 + str(len(kept)), 'wb', 0); kept.append(f.fileno()); os.posix_fallocate(f.fileno(), 0, 2**20)\n",
+    "    f = open(str(len(kept)), 'wb', 0); kept.append(f)\n    if libc.fallocate(f.fileno(), 1, 0, ctypes.c_long(2**20)): raise OSError\n",
+    "    os.mkdir('.' + str(n)); open('.' + str(n) + '/x', 'wb', 0).write(bytes(2**20)); os.chdir('.' + str(n))\n"};
+
+TEST(Sandbox, FilesThatNobodySeesAreLimitedToo) {
+  if (guards().front() != FileGuard::kLandlock) GTEST_SKIP() << "without Landlock no file is written at all";
+  for (FileQuota quota : quotas())
+    for (const std::string body : kHidden) {
+      const ProgramRun r = run_in("import ctypes, mmap, os, time\nlibc = ctypes.CDLL(None)\nkept, n = [], 0\ntry:\n  while n < 24:\n"
+                                  "    time.sleep(0.03)\n" + body + "    n += 1\nexcept OSError:\n  pass\nprint(n, flush=True)\n", quota);
+      if (r.why == "file limit") continue;  // the parent saw it and ended the program
+      EXPECT_TRUE(r.finished) << r.why << r.errors;
+      EXPECT_LE(std::atoi(r.output.c_str()), 4) << "MiB of 4 were written by\n" << body;
+    }
+}
+
+TEST(Sandbox, DeepFoldersGoWithTheProgram) {
+  if (guards().front() != FileGuard::kLandlock) GTEST_SKIP() << "without Landlock no folder is made at all";
+  const test::TemporaryFolder scratch("sandbox");
+  const char* before = getenv("TMPDIR");
+  const std::string kept = before ? before : "";
+  setenv("TMPDIR", scratch.path().c_str(), 1);
+  rlimit before_limit{};
+  getrlimit(RLIMIT_NOFILE, &before_limit);
+  rlimit few{200, before_limit.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  for (FileQuota quota : quotas()) {
+    run_in("import os\nfor i in range(3000):\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)\n", quota);
+    EXPECT_TRUE(fs::is_empty(scratch.path()));
+  }
+  setrlimit(RLIMIT_NOFILE, &before_limit);
+  before ? setenv("TMPDIR", kept.c_str(), 1) : unsetenv("TMPDIR");
+}
+
+// A chain of folders, much deeper than a path can be, with a file and a link on each floor.
+void dig(const std::string& top, int depth) {
+  Fd at(open(top.c_str(), O_RDONLY | O_DIRECTORY));
+  for (int i = 0; i < depth; ++i) {
+    for (const char* name : {"deep", "also"}) ASSERT_EQ(mkdirat(at.get(), name, 0700), 0);
+    ASSERT_EQ(symlinkat("/", at.get(), "root"), 0);
+    close(openat(at.get(), "file", O_CREAT | O_WRONLY, 0600));
+    at = Fd(openat(at.get(), "deep", O_RDONLY | O_DIRECTORY));
+  }
+}
+
+TEST(PrivateFolder, ATreeOfAnyDepthIsRemovedWithFewDescriptors) {
+  const test::TemporaryFolder scratch("sandbox");
+  const std::string top = scratch / "top";
+  fs::create_directory(top);
+  dig(top, 2000);
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const int lowest_free = open("/dev/null", O_RDONLY);
+  close(lowest_free);
+  rlimit few{static_cast<rlim_t>(lowest_free + 3), before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const bool removed = remove_tree(top);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(removed);
+  EXPECT_FALSE(fs::exists(top));
+  EXPECT_TRUE(fs::exists("/")) << "links are not followed";
 }
 
 TEST(Sandbox, ThereIsNoNetwork) {
@@ -327,9 +417,11 @@ TEST(CodeTests, NothingButADecimalNumeralIsComparedAsANumber) {
     EXPECT_TRUE(same_output(infinite, infinite)) << "the same word is the same output";
   }
   EXPECT_FALSE(same_output("-inf", "inf"));
-  for (const std::string other : {"0x10", "0x1p4", "1_6.0", "16.0f", "nan", "nan(16)", "+-16.0", "16.0.0", "1e", "", "\uFF11\uFF16.0", "0b10000"})
+  for (const std::string other : {"0x10", "0x1p4", "1_6.0", "16.0f", "nan", "nan(16)", "+-16.0", "16.0.0", "1e", "", "\uFF11\uFF16.0",
+      "0b10000"})
     EXPECT_FALSE(same_output(other, "16.0")) << other;
-  for (const std::string same : {"16.0", "16.", "+16.0", "1.6e1", "16", "016.0", "160.0e-1"}) EXPECT_TRUE(same_output(same, "16.0")) << same;
+  for (const std::string same : {"16.0", "16.", "+16.0", "1.6e1", "16", "016.0", "160.0e-1"}) EXPECT_TRUE(same_output(same, "16.0"))
+      << same;
   EXPECT_TRUE(same_output("-.5", "-0.50"));
 }
 

@@ -5,10 +5,12 @@
 
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -58,6 +60,20 @@ int drop_capabilities() {
   return static_cast<int>(syscall(SYS_capset, &header, none));
 }
 
+// A tmpfs of its own on its folder, which nobody else sees and which goes with the last process that does; or that of another child.
+const char* enter_mounts(const Confinement& c, const char* folder) {
+  if (c.mounts >= 0 && setns(c.mounts, CLONE_NEWNS) != 0) return "setns";
+  if (c.quota.empty() || c.mounts >= 0) return nullptr;
+  if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "mounts of its own";
+  if (mount("tandem-code", folder, "tmpfs", MS_NOSUID | MS_NODEV, c.quota.c_str()) != 0) return "tmpfs";
+  landlock_path_beneath_attr rule{};
+  rule.allowed_access = c.folder_access;
+  rule.parent_fd = open(folder, O_PATH | O_CLOEXEC);
+  const auto failed = syscall(SYS_landlock_add_rule, c.landlock, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+  close(rule.parent_fd);
+  return failed ? "Landlock on its tmpfs" : nullptr;
+}
+
 // Returns the step that failed, or null. The filter comes last: it allows less than these calls need.
 const char* confine(Confinement& c) {
   if (limit(RLIMIT_CPU, c.cpu_s, c.cpu_s + 1) || limit(RLIMIT_AS, c.memory_bytes, c.memory_bytes) ||
@@ -92,6 +108,8 @@ const char* prepare(Child& child) {
     sigaction(signal, &plain, nullptr);  // refused for SIGKILL and SIGSTOP, which have no other
   }
   if (setsid() < 0) return "setsid";
+  if (child.confinement)
+    if (const char* step = enter_mounts(*child.confinement, child.folder)) return step;
   if (child.folder && chdir(child.folder) != 0) return "chdir";
   if (child.confinement)
     if (const char* step = confine(*child.confinement)) return step;
@@ -194,6 +212,10 @@ Process& Process::operator=(Process&& other) noexcept {
     pid_ = std::exchange(other.pid_, -1);
   }
   return *this;
+}
+
+Fd Process::mounts() const {
+  return Fd(pid_ > 0 ? open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC) : -1);
 }
 
 void Process::stop() const noexcept {

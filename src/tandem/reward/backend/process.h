@@ -23,6 +23,8 @@ class Fd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void close() noexcept;
+  /// Whoever takes it closes it.
+  int release() noexcept { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
@@ -38,6 +40,9 @@ struct Confinement {
   int64_t file_bytes = 0;
   int64_t open_files = 0;
   int landlock = -1;                 ///< a rule set of Landlock; -1: none
+  std::string quota;                 ///< options of a tmpfs on Launch::folder, in mounts of the child's own; "": the folder as it is
+  uint64_t folder_access = 0;        ///< what Landlock grants on that tmpfs
+  int mounts = -1;                   ///< mounts to enter, of a child that has its own; -1: those of this process
   std::vector<sock_filter> filter;   ///< of seccomp
   std::vector<size_t> pid_slots;     ///< instructions of the filter that compare with the child's own process id
 };
@@ -64,6 +69,9 @@ class Process {
   ~Process() { end(); }
 
   explicit operator bool() const { return pid_ > 0; }
+  pid_t id() const { return pid_; }
+  /// The mounts that it sees, for Confinement::mounts. None if it has ended.
+  Fd mounts() const;
   /// Kills the process and its group; it still has to be reaped.
   void stop() const noexcept;
   /// Kills what still runs, reaps it, and returns its wait status; 0 if there is none.

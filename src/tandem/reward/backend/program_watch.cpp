@@ -8,17 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
+
+#include "tandem/reward/backend/private_folder.h"
 
 namespace tandem::reward {
-
-namespace fs = std::filesystem;
 
 namespace {
 
 constexpr int kTickMs = 20;               // how often the folder is looked at
 constexpr size_t kErrorBytes = 4096;      // of standard error that are kept
-constexpr int64_t kMaxFiles = 1000;
 
 }  // namespace
 
@@ -45,17 +43,10 @@ void ProgramWatch::stop(const char* why) {
   if (run_.why.empty()) run_.why = why;
 }
 
-bool ProgramWatch::files_too_large() const {
-  std::error_code error;
-  int64_t bytes = 0, num_files = 0;
-  const fs::recursive_directory_iterator end;
-  for (fs::recursive_directory_iterator entry(folder_, error); !error && entry != end; entry.increment(error)) {
-    if (++num_files > kMaxFiles) return true;
-    std::error_code no_size;  // a folder, or gone already
-    const auto size = entry->is_regular_file(no_size) ? entry->file_size(no_size) : 0;
-    if (!no_size) bytes += static_cast<int64_t>(size);
-  }
-  return bytes > limits_.file_bytes;
+bool ProgramWatch::files_too_large(const Process& process) const {
+  if (folder_.empty()) return false;
+  const int64_t named = folder_bytes(folder_);
+  return named > limits_.file_bytes || unnamed_bytes(process.id()) > limits_.file_bytes - named;
 }
 
 // Takes what there is without waiting; closes the descriptor at its end.
@@ -95,27 +86,42 @@ void ProgramWatch::converse(const std::string& question) {
   if (end != std::string::npos) run_.answer = channel_text_.substr(ready + 1, end - ready - 1);
 }
 
-// False once there is nothing left to read or a limit is passed.
-bool ProgramWatch::step(const std::string& question) {
+bool ProgramWatch::within_limits(const Process& process) {
   if (deadline_.passed()) stop("time limit");
-  if (files_too_large()) stop("file limit");
-  if (!run_.why.empty() || (!ends_.output && !ends_.errors)) return false;
+  if (files_too_large(process)) stop("file limit");
+  return run_.why.empty();
+}
+
+// Takes what the program prints within one tick; what the channel has to say is returned.
+short ProgramWatch::wait() {
   pollfd fds[] = {{ends_.output.get(), POLLIN, 0}, {ends_.errors.get(), POLLIN, 0}, {ends_.channel.get(), POLLIN, 0}};
   poll(fds, 3, kTickMs);
   if (fds[0].revents) take(ends_.output, run_.output, static_cast<size_t>(limits_.output_bytes));
   if (fds[1].revents) take(ends_.errors, run_.errors, kErrorBytes);
-  if (fds[2].revents) converse(question);
-  return run_.why.empty();
+  return fds[2].revents;
 }
 
 ProgramRun ProgramWatch::follow(Process process, const std::string& question) {
-  while (step(question)) {
-  }
+  while (within_limits(process) && (ends_.output || ends_.errors))
+    if (wait()) converse(question);
   // A program may close its output and live on: it has what is left of the wall time.
   const double left_s = std::chrono::duration<double>(deadline_.time() - Clock::now()).count();
   const int status = run_.why.empty() ? process.wait_or_end(left_s) : process.end();
   if (ends_.channel && run_.why.empty()) converse(question);
   if (run_.why.empty() && status != 0) run_.why = deadline_.passed() ? "time limit" : status_text(status);
+  run_.finished = run_.why.empty();
+  return std::move(run_);
+}
+
+ProgramRun ProgramWatch::await_verdict(Process process) {
+  while (run_.answer.empty() && within_limits(process) && ends_.channel)
+    if (wait()) {
+      take(ends_.channel, channel_text_, static_cast<size_t>(limits_.output_bytes));
+      run_.answer = channel_text_.substr(0, channel_text_.find('\n') + 1);
+    }
+  process.end();
+  if (run_.why.empty() && run_.answer.empty()) run_.why = "no verdict";
+  if (!run_.answer.empty()) run_.answer.pop_back();
   run_.finished = run_.why.empty();
   return std::move(run_);
 }

@@ -16,16 +16,20 @@ class ProgramWatch {
   struct Ends {
     Fd output, errors, channel;
   };
+  /// `folder` is counted against limits.file_bytes; "" if that is held otherwise.
   ProgramWatch(Ends ends, const SandboxLimits& limits, const std::string& folder);
 
   /// Until the program ends or must be ended.
   ProgramRun follow(Process process, const std::string& question);
+  /// Until a judge, who alone has the channel's other end, has said a line or gone, or the program must be ended.
+  ProgramRun await_verdict(Process process);
 
  private:
-  bool step(const std::string& question);
+  bool within_limits(const Process& process);
+  short wait();
   void take(Fd& fd, std::string& into, size_t keep);
   void converse(const std::string& question);
-  bool files_too_large() const;
+  bool files_too_large(const Process& process) const;
   void stop(const char* why);
 
   Ends ends_;

@@ -15,6 +15,7 @@
 
 #include "tandem/base/asset.h"
 #include "tandem/base/error.h"
+#include "tandem/reward/backend/private_folder.h"
 #include "tandem/reward/backend/program_watch.h"
 #include "tandem/reward/backend/scripts.h"
 #include "tandem/reward/backend/syscall_filter.h"
@@ -60,23 +61,14 @@ void permit(const Fd& rules, const std::string& path, uint64_t access) {
     throw PeerError("sandbox: Landlock takes no rule for " + path + ": " + std::strerror(errno));
 }
 
-/// A folder of one program, removed with all it holds.
-class PrivateFolder {
- public:
-  PrivateFolder() : path_((fs::temp_directory_path() / "tandem-code-XXXXXX").string()) {
-    if (!mkdtemp(path_.data())) throw PeerError("sandbox: no folder " + path_ + ": " + std::strerror(errno));
-  }
-  ~PrivateFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  PrivateFolder(const PrivateFolder&) = delete;
-  PrivateFolder& operator=(const PrivateFolder&) = delete;
-  const std::string& path() const { return path_; }
+// Runs the compiled half in descriptor 5.
+constexpr const char* kLoader = "import marshal, os\nwith os.fdopen(5, 'rb') as file: code = file.read()\nexec(marshal.loads(code))";
 
- private:
-  std::string path_;
-};
+std::string bytes_of_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t at = 0; at + 1 < hex.size(); at += 2) bytes += static_cast<char>(std::stoi(hex.substr(at, 2), nullptr, 16));
+  return bytes;
+}
 
 std::vector<std::string> environment(const std::string& folder) {
   return {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + folder, "TMPDIR=" + folder,    "LANG=C.UTF-8",
@@ -101,7 +93,7 @@ tried("a signal to its parent", lambda: os.kill(os.getppid(), 0))
 
 }  // namespace
 
-Sandbox::Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard) : limits_(limits) {
+Sandbox::Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard, FileQuota quota) : limits_(limits) {
   landlock_ = guard == FileGuard::kReadOnly ? 0 : landlock_version();
   if (guard == FileGuard::kLandlock && !has_private_folder())
     throw UserError("sandbox", "this kernel has no Landlock of version 3", "expected Linux 6.2 or newer");
@@ -112,29 +104,56 @@ Sandbox::Sandbox(const std::string& python, const SandboxLimits& limits, FileGua
   confinement_.open_files = 64;
   add_syscall_filter(confinement_, has_private_folder());
   find_python(python);
+  if (has_private_folder() && quota != FileQuota::kCounted) add_quota(quota);
   prove_walls();
 }
 
-// Asks the interpreter, which is trusted, where it lives.
+// Asks the interpreter, which is trusted, where it lives, and to compile our half: to do so for each program takes longer than most run.
 void Sandbox::find_python(const std::string& python) {
   auto [reader, writer] = pipe_pair();
   const std::string ask =
-      "import json, sys; "
-      "print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix] + sys.path))";
-  Process process({{python, "-I", "-c", ask}, {}, true, {-1, writer.get(), 2}, "", nullptr});
+      "import json, marshal, sys\n"
+      "code = [marshal.dumps(compile(source, 'tandem', 'exec')).hex() for source in sys.argv[1:]]\n"
+      "print(json.dumps(code + [sys.executable, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix] + sys.path))";
+  const std::string wire(script("wire.py"));
+  const std::string ours = wire + std::string(script("sandbox.py")), judges = wire + std::string(script("judge.py"));
+  Process process({{python, "-I", "-c", ask, ours, judges}, {}, true, {-1, writer.get(), 2}, "", nullptr});
   writer.close();
   const std::string said = read_all(reader, kProbeS);
   const int status = process.wait_or_end(kProbeS);
-  const auto paths = nlohmann::json::parse(said, nullptr, false);
+  auto paths = nlohmann::json::parse(said, nullptr, false);
   if (status != 0 || !paths.is_array())
     throw UserError("reward.python_executable", "`" + python + "` does not run Python: " + status_text(status),
                     "expected Python 3.8 or newer");
+  program_code_ = bytes_of_hex(paths[0]);
+  judge_code_ = bytes_of_hex(paths[1]);
+  paths.erase(paths.begin(), paths.begin() + 2);
   python_ = paths[0];
   readable_ = {"/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/openssl.cnf", "/sys/devices/system/cpu"};
   for (const std::string path : paths) {
     const std::string real = fs::weakly_canonical(path.empty() ? "." : path).string();
     if (!path.empty() && real != "/") readable_.push_back(path == python_ ? path : real);
   }
+}
+
+// A sized tmpfs for each program, where this process may mount one: it is tried out.
+void Sandbox::add_quota(FileQuota wanted) {
+  const PrivateFolder folder;
+  const Fd rules = rules_for(folder.path());
+  Confinement tried = confinement_;
+  tried.quota = "mode=700,nr_inodes=" + std::to_string(kMaxFiles) + ",size=" + std::to_string(limits_.file_bytes);
+  tried.folder_access = kFolderOfItsOwn;
+  tried.landlock = rules.get();
+  Launch launch = launch_of(tried, folder.path(), "");
+  launch.fds = {-1, -1, -1, -1, -1, -1};  // an empty program
+  try {
+    Process(launch).wait_or_end(kProbeS);
+  } catch (const UserError&) {
+    if (wanted == FileQuota::kMounted) throw;
+    return;
+  }
+  confinement_.quota = tried.quota;
+  confinement_.folder_access = kFolderOfItsOwn;
 }
 
 Fd Sandbox::rules_for(const std::string& folder) const {
@@ -151,25 +170,48 @@ Fd Sandbox::rules_for(const std::string& folder) const {
 
 ProgramRun Sandbox::run(const Program& program) const { return run(program, limits_); }
 
+// Without site-packages, which wire.py sets up once a program asks for one of them.
+Launch Sandbox::launch_of(const Confinement& confinement, const std::string& folder, const std::string& mode) const {
+  Launch launch;
+  launch.argv = {python_, "-I", "-S", "-B", "-c", kLoader, mode};
+  launch.env = environment(folder);
+  launch.folder = folder;
+  launch.confinement = &confinement;
+  return launch;
+}
+
+// Its verdict can be read from `verdict`.
+Process Sandbox::judge(Launch launch, const std::string& tests, Fd channel, Fd& verdict) const {
+  auto [reader, writer] = pipe_pair();
+  const Fd source = bytes_to_read(tests), code = bytes_to_read(judge_code_);
+  launch.fds = {-1, -1, -1, source.get(), channel.get(), code.get(), writer.get()};
+  verdict = std::move(reader);
+  return Process(launch);
+}
+
 ProgramRun Sandbox::run(const Program& program, const SandboxLimits& limits) const {
   const PrivateFolder folder;
   const Fd rules = has_private_folder() ? rules_for(folder.path()) : Fd();
   Confinement confinement = confinement_;
   confinement.landlock = rules.get();
-  const Fd input = bytes_to_read(program.input), source = bytes_to_read(program.source);
+  const Fd input = bytes_to_read(program.input), source = bytes_to_read(program.source), code = bytes_to_read(program_code_);
   auto [output_reader, output_writer] = pipe_pair();
   auto [errors_reader, errors_writer] = pipe_pair();
   auto [ours, theirs] = socket_pair();
-  Launch launch;
-  launch.argv = {python_, "-I", "-B", "-c", std::string(script("sandbox.py")), program.question.empty() ? "run" : "ask"};
-  launch.env = environment(folder.path());
-  launch.fds = {input.get(), output_writer.get(), errors_writer.get(), source.get(), theirs.get()};
-  launch.folder = folder.path();
-  launch.confinement = &confinement;
-  Process process(launch);
+  const bool judged = !program.tests.empty();
+  Launch launch = launch_of(confinement, folder.path(), judged ? "serve" : program.question.empty() ? "run" : "ask");
+  launch.fds = {input.get(), output_writer.get(), errors_writer.get(), source.get(), theirs.get(), code.get()};
+  Process process(launch), judging;
   for (Fd* fd : {&output_writer, &errors_writer, &theirs}) fd->close();
-  ProgramWatch watch({std::move(output_reader), std::move(errors_reader), std::move(ours)}, limits, folder.path());
-  return watch.follow(std::move(process), program.question);
+  if (judged) {
+    const Fd mounts = has_quota() ? process.mounts() : Fd();
+    confinement.mounts = mounts.get();
+    launch = launch_of(confinement, folder.path(), std::to_string(limits.output_bytes));
+    judging = judge(std::move(launch), program.tests, std::move(ours), ours);
+  }
+  const std::string counted = has_private_folder() && !has_quota() ? folder.path() : "";
+  ProgramWatch watch({std::move(output_reader), std::move(errors_reader), std::move(ours)}, limits, counted);
+  return judged ? watch.await_verdict(std::move(process)) : watch.follow(std::move(process), program.question);
 }
 
 void Sandbox::prove_walls() const {

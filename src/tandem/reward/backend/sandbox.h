@@ -8,7 +8,8 @@
 //   seccomp            no process, no socket, no foreign signal; syscall_filter.h has the list
 //   Landlock           it reads Python's folders and its own; it writes its own alone. A kernel without Landlock (older than
 //                      6.2): the filter lets it open files for reading alone, then it has no private folder to write to
-//   its parent         wall time, bytes of output, bytes and number of files
+//   a sized tmpfs      bytes and number of files, where this process may mount (CAP_SYS_ADMIN); elsewhere its parent counts them
+//   its parent         wall time, bytes of output
 // docs/design/sandbox.md says why so, and what is left.
 
 #include <cstdint>
@@ -26,19 +27,21 @@ struct SandboxLimits {
 };
 
 enum class FileGuard { kAuto, kLandlock, kReadOnly };
+enum class FileQuota { kAuto, kMounted, kCounted };
 
 struct Program {
   std::string source;
   std::string input;        ///< on its standard input
   std::string question;     ///< JSON that sandbox.py answers once the source has run; "" for none
+  std::string tests;        ///< Python that judge.py runs in a process of its own, against the source's functions; "" for none
 };
 
 struct ProgramRun {
-  bool finished = false;    ///< ended by itself, within the limits, with exit code 0
+  bool finished = false;    ///< ended by itself, within the limits, with exit code 0; with tests: they were judged within the limits
   std::string why;          ///< what ended it otherwise: "time limit", "output limit", "exit code 1", ...
   std::string output;       ///< standard output
   std::string errors;       ///< the start of standard error
-  std::string answer;       ///< the line that answers the question; "" if none came
+  std::string answer;       ///< the line that answers the question, or the judge's verdict; "" if none came
 };
 
 /// Threads    run() from any number of threads. The thread that calls it must not end meanwhile.
@@ -48,20 +51,25 @@ struct ProgramRun {
 ///            of descriptors or memory.
 class Sandbox {
  public:
-  Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard = FileGuard::kAuto);
+  Sandbox(const std::string& python, const SandboxLimits& limits, FileGuard guard = FileGuard::kAuto, FileQuota quota = FileQuota::kAuto);
 
   ProgramRun run(const Program& program) const;
   bool has_private_folder() const { return landlock_ >= 3; }
+  bool has_quota() const { return !confinement_.quota.empty(); }
 
  private:
   ProgramRun run(const Program& program, const SandboxLimits& limits) const;
   void find_python(const std::string& python);
+  void add_quota(FileQuota wanted);
   void prove_walls() const;
   Fd rules_for(const std::string& folder) const;
+  Launch launch_of(const Confinement& confinement, const std::string& folder, const std::string& mode) const;
+  Process judge(Launch launch, const std::string& tests, Fd channel, Fd& verdict) const;
 
   SandboxLimits limits_;
   int landlock_ = 0;                       // version of its interface; 0: none
   std::string python_;                     // full path
+  std::string program_code_, judge_code_;  // sandbox.py and judge.py, compiled by it
   std::vector<std::string> readable_;      // folders and files
   Confinement confinement_;                // without the rule set, which each program has for itself
 };

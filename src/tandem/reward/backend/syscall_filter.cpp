@@ -32,7 +32,7 @@ constexpr int kAllowed[] = {
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev, SYS_close, SYS_close_range,
     SYS_lseek, SYS_fstat, SYS_newfstatat, SYS_statx, SYS_fstatfs, SYS_statfs, SYS_faccessat, SYS_faccessat2, SYS_readlinkat,
     SYS_getdents64, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_dup, SYS_dup3, SYS_pipe2, SYS_flock, SYS_fadvise64, SYS_fsync,
-    SYS_fdatasync, SYS_ftruncate, SYS_fallocate, SYS_sendfile, SYS_copy_file_range, SYS_splice, SYS_tee, SYS_umask,
+    SYS_fdatasync, SYS_ftruncate, SYS_sendfile, SYS_copy_file_range, SYS_splice, SYS_tee, SYS_umask,
     SYS_mmap, SYS_munmap, SYS_mprotect, SYS_mremap, SYS_madvise, SYS_brk, SYS_msync, SYS_mincore, SYS_mlock, SYS_munlock,
     SYS_execve, SYS_exit, SYS_exit_group, SYS_wait4, SYS_waitid, SYS_set_tid_address, SYS_set_robust_list, SYS_get_robust_list,
     SYS_futex, SYS_rseq, SYS_membarrier, SYS_sched_yield, SYS_sched_getaffinity, SYS_sched_getparam, SYS_sched_getscheduler,
@@ -158,6 +158,7 @@ void add_syscall_filter(Confinement& confinement, bool may_write_files) {
   filter.refuse(SYS_openat2, ENOSYS);
   filter.allow_self(SYS_kill);
   filter.allow_self(SYS_tgkill);
+  filter.allow_values(SYS_fallocate, 1, {0});  // otherwise blocks behind the end, which no limit on its size holds
   filter.allow_values(SYS_prlimit64, 0, {0});
   filter.allow_values(SYS_prctl, 0, {PR_SET_NAME, PR_GET_NAME});
   filter.allow_values(SYS_socketpair, 0, {AF_UNIX});

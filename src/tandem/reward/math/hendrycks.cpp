@@ -66,7 +66,7 @@ std::string without_spaces(const std::string& text) {
 }
 
 // 1,234 -> 1234 but (1,234) stays a pair.
-std::string without_thousands(const std::string& text) {
+std::string without_separators(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     auto digit = [&](size_t k) { return k < text.size() && std::isdigit(static_cast<unsigned char>(text[k])); };
@@ -92,7 +92,7 @@ std::string symbolic_normal(std::string text) {
   text = replaced(replaced(text, "tfrac", "frac"), "dfrac", "frac");
   text = trimmed(text);
   if (text.size() > 1 && text.front() == '{' && text.back() == '}') text = text.substr(1, text.size() - 2);
-  text = without_thousands(without_spaces(text));
+  text = without_separators(without_spaces(text));
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
