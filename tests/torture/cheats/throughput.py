@@ -19,15 +19,22 @@ FORMS = {"three asserts": 0, "three asserts in one text": 1, "check(candidate)":
 
 
 def seconds(tandem, task, count, scratch):
-    """Of grading `count` honest answers, less the start of the program."""
+    """(wall time, processor time) of grading one honest answer: that of `count` and one, less that of one."""
     def took(lines):
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), os.times()
         done = subprocess.run([tandem, "grade", "--rule", "code"], input=lines, capture_output=True, encoding="utf-8",
                               env=dict(os.environ, TMPDIR=str(scratch)), check=True)
         assert all(json.loads(line)["score"] == 1 for line in done.stdout.splitlines()), done.stdout
-        return time.perf_counter() - begin
+        after = os.times()
+        return time.perf_counter() - begin, sum(after[2:4]) - sum(before[2:4])
     line = json.dumps({"response": f"```python\n{task.honest()}\n```", "gold": json.dumps(task.gold)}) + "\n"
-    return (took(line * (count + 1)) - took(line)) / count
+    return [(many - one) / count for many, one in zip(took(line * (count + 1)), took(line))]
+
+
+def compared(took, which):
+    """Head over base, of rounds of [(wall, processor) of head, the same of base]."""
+    ratios = sorted(base[which] / head[which] for head, base in took)
+    return {"median": round(statistics.median(ratios), 3), "min": round(ratios[0], 3), "max": round(ratios[-1], 3)}
 
 
 def main():
@@ -42,12 +49,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem_cheats_") as scratch:
         for form, index in FORMS.items():
             took = [[seconds(build, tasks[index], options.count, scratch) for build in builds] for _ in range(options.rounds)]
-            medians = [statistics.median(column) for column in zip(*took)]
-            row = {"form": form, "per_s": [round(1 / value, 2) for value in medians]}
+            row = {"form": form, "per_s": [round(1 / statistics.median(wall for wall, _ in column), 2) for column in zip(*took)],
+                   "processor_ms": [round(1000 * statistics.median(cpu for _, cpu in column), 1) for column in zip(*took)]}
             if options.base:
-                ratios = sorted(base / head for head, base in took)
-                row["head_over_base"] = {"median": round(statistics.median(ratios), 3), "min": round(ratios[0], 3),
-                    "max": round(ratios[-1], 3)}
+                row.update(head_over_base=compared(took, 0), by_processor=compared(took, 1))
             print(json.dumps(row), flush=True)
 
 

@@ -61,6 +61,8 @@ TEST(CodeJudge, AssertsOnPlainDataHoldAsInOneProcess) {
                                    "said, sys.stdout = sys.stdout.getvalue(), out\nassert said == 'hi 1\\n'"},
       {"def f(x): print(x, end='')", "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n    f(5)\n"
                                      "assert out.getvalue() == '5'"},
+      {"def f(n): return list(range(n))", "assert len(f(300000)) == 300000\nassert f(0) == []"},
+      {"def f(n): return [f(n - 1)] if n else []", "def deep(n): return [deep(n - 1)] if n else []\nassert f(250) == deep(250) != f(249)"},
       {"LIMIT = 7\ndef f(x): return x < LIMIT", "assert f(LIMIT - 1) and not f(LIMIT)"},
       {"class Solution:\n    def twice(self, x): return 2 * x\ntwice = Solution().twice", "assert twice(2) == 4"}};
   for (const Case& c : cases) {
@@ -87,6 +89,7 @@ TEST(CodeJudge, ObjectsOfTheProgramAreAskedWhereTheyAreAndTheScoreSaysSo) {
       {"def f(l):\n    l.remove(0)\n    return len(l)", "x = [0, 5, 0]\nk = f(x)\nassert k == 2\nassert x[:k] == [5, 0]"},
       {"def f(t): return t.val + (f(t.left) if t.left else 0)",
        "class T:\n    def __init__(s, val, left=None): s.val, s.left = val, left\nassert f(T(1, T(2))) == 3"},
+      {"def f(t): return t.v", "class T:\n    v = 3\nif __name__ == '__main__':\n    assert False\nassert f(T()) == 3"},
       {"import contextlib\n@contextlib.contextmanager\ndef f(): yield 5", "with f() as x:\n    assert x == 5"}};
   for (const Case& c : cases) {
     const Score score = judged(c.program, c.tests);

@@ -300,7 +300,7 @@ def own_module(name, desc, dotted):
     """The module that a name of the program stands for, which the judge loads for itself."""
     if name in dotted and (name in GUESTS or name in getattr(sys, "stdlib_module_names", sys.builtin_module_names)):
         return GUESTS.get(name, name)
-    return desc[1] if desc[0] == "module" and type(desc[1]) is str else None
+    return desc[1] if desc[0] == "module" and type(desc[1]) is str and desc[1] != "__main__" else None
 
 
 def bound(program, name, desc, dotted):
@@ -308,8 +308,11 @@ def bound(program, name, desc, dotted):
     home = own_module(name, desc, dotted)
     if home is not None:
         return module(home)
-    if desc[0] == "import" and type(desc[1]) is str and desc[1].split(":")[0] in HELPERS:
-        return getattr(module(desc[1].split(":")[0]), desc[1].split(":")[1])
+    if desc[0] == "import":
+        where, _, what = desc[1].partition(":")
+        if where not in HELPERS or what.startswith("_"):
+            raise Unjudged("it named what is no helper")
+        return getattr(module(where), what)
     if desc[0] == "exception":
         program.exceptions[name] = type(name, (builtin_exception(desc[1]),), {})
         return program.exceptions[name]
@@ -323,7 +326,7 @@ def names_for(program, tree):
     """The names of the program that the tests use. A builtin name means the builtin, unless it is all that is tested: a program must
     not bring its own `abs`."""
     dotted = {node.value.id for node in walk(tree) if isinstance(node, _ast.Attribute) and isinstance(node.value, _ast.Name)}
-    wanted = sorted(names_in(tree))
+    wanted = sorted(name for name in names_in(tree) if not name.startswith("__"))
     capture = any("stdout" in (getattr(node, "attr", "") or getattr(node, "id", "")) for node in walk(tree))
     found = program.ask(("names", wanted, capture))
     if type(found) is not dict or not all(name in wanted and type(desc) is tuple and len(desc) == 2 for name, desc in found.items()):

@@ -61,6 +61,9 @@ void permit(const Fd& rules, const std::string& path, uint64_t access) {
     throw PeerError("sandbox: Landlock takes no rule for " + path + ": " + std::strerror(errno));
 }
 
+// A value may take so many times the bytes of the message that it came in.
+constexpr int64_t kMemoryPerMessage = 16;
+
 // Runs the compiled half in descriptor 5.
 constexpr const char* kLoader = "import marshal, os\nwith os.fdopen(5, 'rb') as file: code = file.read()\nexec(marshal.loads(code))";
 
@@ -206,7 +209,7 @@ ProgramRun Sandbox::run(const Program& program, const SandboxLimits& limits) con
   if (judged) {
     const Fd mounts = has_quota() ? process.mounts() : Fd();
     confinement.mounts = mounts.get();
-    launch = launch_of(confinement, folder.path(), std::to_string(limits.output_bytes));
+    launch = launch_of(confinement, folder.path(), std::to_string(limits.memory_bytes / kMemoryPerMessage));
     judging = judge(std::move(launch), program.tests, std::move(ours), ours);
   }
   const std::string counted = has_private_folder() && !has_quota() ? folder.path() : "";

@@ -10,7 +10,7 @@
 import os
 import sys
 
-DEPTH = 500
+DEPTH = 300
 EMPTY = {"l": list, "t": tuple, "e": set, "z": frozenset}
 # Modules of pure helpers: what a program imports from them, the judge imports for itself.
 HELPERS = ("math", "cmath", "collections", "typing", "itertools", "operator", "string", "re", "datetime", "decimal", "fractions",
@@ -89,7 +89,7 @@ def module(name):
 
 def array(dtype, shape, raw):
     numpy = module("numpy")
-    if dtype[1:2] not in "biufc":
+    if dtype[1:2] not in tuple("biufc"):
         raise ValueError("an array of " + dtype)
     return numpy.frombuffer(raw, dtype=dtype).reshape(shape).copy()
 
