@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/base/log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <mutex>
 
 #include "tandem/base/error.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::log {
 namespace {
@@ -22,11 +27,17 @@ State& state() {
   return s;
 }
 
+// Null, with errno, for what cannot be written to at once: a pipe would wait for a reader.
+std::FILE* open_to_append(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  return fd < 0 ? nullptr : ::fdopen(fd, "a");
+}
+
 }  // namespace
 
 void also_to_file(const std::string& path) {
   std::lock_guard lock(state().mutex);
-  std::FILE* file = std::fopen(path.c_str(), "a");
+  std::FILE* file = open_to_append(path);
   if (!file) throw UserError(path, std::string("cannot open the log: ") + std::strerror(errno), "choose a writable --run-dir");
   if (state().file) std::fclose(state().file);
   state().file = file;
@@ -43,7 +54,8 @@ void quiet(bool on) {
   state().quiet = on;
 }
 
-void write(const char* level, const std::string& text) noexcept {
+void write(const char* level, const std::string& given) noexcept {
+  const std::string text = terminal_text(given);  // of the file, too: it is read in a terminal
   std::lock_guard lock(state().mutex);
   const bool is_info = std::strcmp(level, "info") == 0;
   if (!(is_info && state().quiet)) {

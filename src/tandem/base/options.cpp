@@ -225,9 +225,12 @@ const char* option_type(const OptionValue& value) {
 }
 
 std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names) {
+  constexpr size_t kCompared = 200;  // of each name: files of others may hold names of any length
+  wanted = wanted.substr(0, kCompared);
   std::string best;
   size_t best_distance = SIZE_MAX;
-  for (const auto& name : names) {
+  for (const auto& whole : names) {
+    const std::string_view name = std::string_view(whole).substr(0, kCompared);
     std::vector<size_t> row(name.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
     for (size_t i = 1; i <= wanted.size(); ++i) {
@@ -238,7 +241,7 @@ std::string nearest_name(std::string_view wanted, const std::vector<std::string>
         row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
       }
     }
-    if (row.back() < best_distance) best_distance = row.back(), best = name;
+    if (row.back() < best_distance) best_distance = row.back(), best = whole;
   }
   return best;
 }

@@ -2,10 +2,45 @@
 #include "tandem/base/strings.h"
 
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 
 namespace tandem {
+namespace {
+
+constexpr uint32_t kNone = 0xFFFD;
+
+struct Character {
+  size_t length;
+  uint32_t point;  ///< kNone where the bytes are no UTF-8
+};
+
+// The first character of bytes that are there.
+Character first_character(std::string_view bytes) {
+  const auto lead = static_cast<uint8_t>(bytes[0]);
+  if (lead < 0x80) return {1, lead};
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || bytes.size() < length) return {1, kNone};
+  uint32_t point = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    const auto byte = static_cast<uint8_t>(bytes[i]);
+    if ((byte & 0xC0) != 0x80) return {1, kNone};
+    point = point << 6 | (byte & 0x3Fu);
+  }
+  const bool shortest = point >= (length == 2 ? 0x80u : length == 3 ? 0x800u : 0x10000u);
+  const bool surrogate = point >= 0xD800 && point < 0xE000;
+  return shortest && !surrogate && point <= 0x10FFFF ? Character{length, point} : Character{1, kNone};
+}
+
+bool is_obeyed(uint32_t c) {
+  if (c == '\n' || c == '\t') return false;
+  const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0);
+  const bool turns = c == 0x200E || c == 0x200F || (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+  return control || turns || c == 0x2028 || c == 0x2029;
+}
+
+}  // namespace
 
 std::string trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n\f\v";
@@ -52,6 +87,23 @@ std::string bytes_text(int64_t bytes) {
       return text;
     }
   return std::to_string(bytes) + " B";
+}
+
+std::string terminal_text(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (is_obeyed(c.point) || (c.point == kNone && c.length == 1)) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c.point));
+      out += escape;
+    } else {
+      out += text.substr(0, c.length);
+    }
+    text.remove_prefix(c.length);
+  }
+  return out;
 }
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Small work on texts: cutting, replacing, sizes as people write them.
+// Small work on texts: cutting, replacing, sizes as people write them, what a terminal may have.
 
 #include <cstdint>
 #include <optional>
@@ -19,5 +19,10 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 std::optional<int64_t> parse_bytes(std::string_view text);
 /// Such as 1.234 GB, 5.6 MB, 7.8 KB, 9 B; they count in thousands.
 std::string bytes_text(int64_t bytes);
+
+/// A text of others as a terminal may have it, which obeys some characters instead of showing them. Line breaks and tabs stay. Other
+/// control characters, and marks that turn the direction of writing, are written as JSON would: \u001b, \u202e. Bytes that are no
+/// UTF-8 become \ufffd. Of a JSON document, the result is the same document.
+std::string terminal_text(std::string_view text);
 
 }  // namespace tandem

@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/durable_file.h"
@@ -137,10 +136,9 @@ void CheckpointWriter::prune(int64_t committed) {
 }
 
 std::string manifest_fault(const std::string& checkpoint) {
-  std::ifstream in(checkpoint + "/" + kManifest, std::ios::binary);
-  if (!in) return "it has no manifest";
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const json manifest = json::parse(text, nullptr, false);
+  const std::string path = checkpoint + "/" + kManifest;
+  if (!fs::is_regular_file(path)) return "it has no manifest";
+  const json manifest = parse_or_discard<json>(read_file(path, kMostJsonFileBytes));
   if (manifest.is_object()) check_format(manifest.value("format", json()), checkpoint + "/" + kManifest, kManifest_format);
   if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object()) return "its manifest is damaged";
   for (const auto& [name, expected] : manifest["files"].items()) {

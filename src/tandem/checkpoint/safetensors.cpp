@@ -4,9 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,12 +12,13 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
+#include "tandem/base/json_file.h"
 
 namespace tandem::checkpoint {
 
@@ -54,22 +53,43 @@ constexpr DtypeName kDtypes[] = {{"BOOL", c10::kBool},
   throw UserError(path, what, remedy);
 }
 
-// A JSON object with two equal keys would lose one of two tensors; the parser itself does not mind.
+// Finds a key that stands twice in one object: of two equal names, the parser keeps one and says nothing. It reads alone and makes no
+// document, since a parser that calls back looks through all that it has after each object.
+class RepeatedKey {
+ public:
+  const std::string& found() const { return found_; }
+
+  bool start_object(size_t) { return keys_.emplace_back(), true; }
+  bool end_object() { return keys_.pop_back(), true; }
+  bool key(std::string& name) {
+    if (!keys_.back().insert(name).second) found_ = name;
+    return true;
+  }
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(int64_t) { return true; }
+  bool number_unsigned(uint64_t) { return true; }
+  bool number_float(double, const std::string&) { return true; }
+  bool string(std::string&) { return true; }
+  bool binary(std::vector<uint8_t>&) { return true; }
+  bool start_array(size_t) { return true; }
+  bool end_array() { return true; }
+  bool parse_error(size_t, const std::string&, const json::exception&) { return false; }  // the parser itself says it better
+
+ private:
+  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
+  std::string found_;
+};
+
 json parse_header(std::string_view text, const std::string& path) {
   if (text.empty() || text[0] != '{') malformed(path, "the header is not a JSON object", "expected it to begin with `{`");
   if (nests_too_deep(text)) malformed(path, "the header nests too deep", "expected {\"name\": {...}, ...}");
-  std::vector<std::set<std::string>> keys;
-  std::string repeated;
-  auto watch = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get_ref<const std::string&>()).second)
-      repeated = value.get<std::string>();
-    return true;
-  };
   try {
-    json header = json::parse(text.begin(), text.end(), watch);
-    if (!repeated.empty()) malformed(path, "the name `" + repeated + "` stands twice in the header", "expected distinct names");
+    json header = json::parse(text.begin(), text.end());
+    RepeatedKey repeated;
+    json::sax_parse(text.begin(), text.end(), &repeated);
+    if (!repeated.found().empty())
+      malformed(path, "the name `" + repeated.found() + "` stands twice in the header", "expected distinct names");
     if (!header.is_object()) malformed(path, "the header is not a JSON object", "expected {\"name\": {...}, ...}");
     return header;
   } catch (const json::exception& e) {
@@ -194,17 +214,14 @@ struct SafetensorsFile::Mapping {
 };
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>()) {
-  mapping_->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  if (mapping_->fd < 0 || ::fstat(mapping_->fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    const int error = mapping_->fd < 0 ? errno : EISDIR;
-    throw UserError(path, std::string("cannot be read: ") + std::strerror(error), "expected a safetensors file");
-  }
-  if (info.st_size > 0) {
-    void* address = ::mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, mapping_->fd, 0);
+  RegularFile file(path, "expected a safetensors file");
+  const auto size = static_cast<size_t>(file.size_bytes());
+  mapping_->fd = file.release();
+  if (size > 0) {
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, mapping_->fd, 0);
     if (address == MAP_FAILED) throw PeerError(path + ": mmap failed: " + std::strerror(errno));
     mapping_->bytes = static_cast<const std::byte*>(address);
-    mapping_->size = static_cast<size_t>(info.st_size);
+    mapping_->size = size;
   }
   parse();
 }

@@ -3,11 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -64,10 +62,8 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<st
 
 InputFile::InputFile(const std::string& path) : path_(path) {
   if (path_.empty()) return;
-  errno = 0;
+  require_regular_file(path_, "expected a file of JSON lines; what comes through a pipe goes to standard input");
   file_.open(path_);
-  if (!file_ || std::filesystem::is_directory(path_))
-    throw UserError(path_, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR), "expected a file of JSON lines");
 }
 
 }  // namespace tandem::cli

@@ -6,6 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::cli {
 
@@ -29,7 +30,7 @@ void each_object(std::istream& in, const std::string& name, const UseObject& use
 }
 
 void write_line(std::ostream& out, const nlohmann::ordered_json& object) {
-  out << object.dump(-1, ' ', false, Object::error_handler_t::replace) << "\n" << std::flush;
+  out << terminal_text(object.dump(-1, ' ', false, Object::error_handler_t::replace)) << "\n" << std::flush;
   if (!out) throw PeerError("stdout: cannot be written");
 }
 

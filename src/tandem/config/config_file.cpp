@@ -5,17 +5,19 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/config/config.h"
 
 namespace tandem::config {
 namespace {
+
+constexpr int64_t kMostRecipeBytes = int64_t{1} << 24;
 
 OptionList list_options(RunConfig& config) {
   OptionList list;
@@ -96,9 +98,10 @@ void apply_yaml(const YAML::Node& node, const std::string& prefix, const OptionL
 }
 
 YAML::Node read_yaml(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) throw UserError(path, "no such recipe", "a YAML file; configs/ has some");
+  if (!std::filesystem::exists(path)) throw UserError(path, "no such recipe", "a YAML file; configs/ has some");
+  const std::string text = RegularFile(path, "a YAML file; configs/ has some").read_whole(kMostRecipeBytes);
   try {
-    YAML::Node node = YAML::LoadFile(path);
+    YAML::Node node = YAML::Load(text);
     if (!node.IsMap() && !node.IsNull()) throw UserError(path, "is not a mapping", "sections such as `train:`");
     return node;
   } catch (const YAML::Exception& e) {

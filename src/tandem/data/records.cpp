@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts from JSON Lines files, JSON arrays and Parquet files.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -14,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/strings.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
@@ -23,6 +20,8 @@ namespace tandem::data {
 using json = nlohmann::ordered_json;  // templates print messages as they are
 
 namespace {
+
+constexpr int64_t kMostDataBytes = int64_t{1} << 40;  // the rows are kept, so the machine's memory is the bound
 
 void refuse_deep(const std::string& text, const std::string& where) {
   if (nests_too_deep(text))
@@ -281,16 +280,13 @@ std::unique_ptr<PromptSource> checked(std::unique_ptr<RecordSource> source, cons
 }  // namespace
 
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path))
-    throw UserError(path, std::string("cannot be read: ") + std::strerror(errno ? errno : EISDIR),
-                    "expected a .jsonl, .json or .parquet file of prompts");
+  const RegularFile file(path, "expected a .jsonl, .json or .parquet file of prompts");
   auto source = std::make_unique<RecordSource>(path, options);
   if (path.ends_with(".parquet")) {
     source->read_columns(max_rows);
     return checked(std::move(source), path);
   }
-  const std::string bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const std::string bytes = file.read_whole(kMostDataBytes);
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && bytes[first] == '[')
     source->read_array(bytes, max_rows);

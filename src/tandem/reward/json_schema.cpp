@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
 #include "tandem/base/options.h"
+#include "tandem/base/json_file.h"
 #include "tandem/text/regex.h"
 
 namespace tandem::reward {
@@ -18,6 +19,8 @@ namespace tandem::reward {
 using nlohmann::json;
 
 namespace {
+
+constexpr int64_t kMostSchemaBytes = int64_t{1} << 24;
 
 constexpr const char* kWhere = "reward.schema";
 
@@ -118,11 +121,12 @@ struct JsonSchema::Node {
 JsonSchema::JsonSchema(const std::string& source) {
   std::string text = source;
   if (source.find('{') == std::string::npos) {
-    std::ifstream in(source, std::ios::binary);
-    if (!in) throw UserError(kWhere, "there is no file " + source, "expected a file with a JSON Schema, or the schema itself");
-    text.assign(std::istreambuf_iterator<char>(in), {});
+    if (!std::filesystem::exists(source))
+      throw UserError(kWhere, "there is no file " + source, "expected a file with a JSON Schema, or the schema itself");
+    text = RegularFile(source, "expected a file with a JSON Schema, or the schema itself").read_whole(kMostSchemaBytes);
   }
   try {
+    if (nests_too_deep(text)) throw UserError(kWhere, "nests too deep", "expected at most " + std::to_string(kMaxJsonDepth) + " levels");
     root_ = std::make_unique<Node>(json::parse(text));
   } catch (const json::exception& e) {
     throw UserError(kWhere, std::string("is no schema: ") + e.what(), "expected an object such as {\"type\": \"object\"}");

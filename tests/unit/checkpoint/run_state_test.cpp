@@ -2,6 +2,7 @@
 #include "tandem/checkpoint/run_state.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -78,6 +79,19 @@ void write_format(const std::string& checkpoint, const nlohmann::json& number) {
   if (number.is_null()) manifest.erase("format");
   else manifest["format"] = number;
   write_file(path, manifest.dump());
+}
+
+TEST(RunState, AManifestThatIsNoFileOrNestsWithoutEndIsAFault) {
+  const TemporaryFolder folder("odd_manifest");
+  const std::string manifest = folder / "manifest.json";
+  ::mkfifo(manifest.c_str(), 0600);
+  EXPECT_EQ(manifest_fault(folder.path()), "it has no manifest");
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink("/dev/zero", manifest);
+  EXPECT_EQ(manifest_fault(folder.path()), "it has no manifest");
+  std::filesystem::remove(manifest);
+  std::ofstream(manifest) << R"({"files":)" << std::string(1'000'000, '[') << std::string(1'000'000, ']') << "}";
+  EXPECT_EQ(manifest_fault(folder.path()), "its manifest is damaged");
 }
 
 TEST(RunState, AManifestWithoutANumberIsOfAnOlderProgramAndWhole) {

@@ -8,8 +8,11 @@
 #include <fstream>
 #include <random>
 
+#include "../../error_text.h"
+#include "../../odd_files.h"
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
@@ -66,6 +69,36 @@ TEST(Safetensors, EveryTruncationIsRefused) {
 TEST(Safetensors, AHeaderThatNestsWithoutEndIsRefused) {
   const std::string brackets = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THROW(file_with_header(R"({"a":{"dtype":)" + brackets + R"(,"shape":[],"data_offsets":[0,0]}})"), UserError);
+}
+
+// Twice the tensors take twice the time. 40,000 took 55 s when each looked through all before it; the bound leaves a slow, busy or
+// sanitized machine room.
+TEST(Safetensors, AHeaderOfManyTensorsIsReadInLinearTime) {
+  constexpr int kTensors = 80'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    if (i > 0) header += ',';
+    header += "\"model.layers." + std::to_string(i) + R"(.weight":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]})";
+  }
+  const Deadline deadline = Deadline::after_s(20);
+  EXPECT_EQ(file_with_header(header + "}").tensors().size(), size_t{kTensors});
+  EXPECT_FALSE(deadline.passed());
+}
+
+TEST(Safetensors, ANameMayStandOnceInAnyObjectOfTheHeader) {
+  const std::string entry = R"({"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+  const auto error = [](const std::string& header) { return test::error_of([&] { file_with_header(header); }); };
+  EXPECT_NE(error(R"({"a":)" + entry + R"(,"b":)" + entry + R"(,"a":)" + entry + "}").find("`a` stands twice"), std::string::npos);
+  EXPECT_NE(error(R"({"\u0061":)" + entry + R"(,"a":)" + entry + "}").find("`a` stands twice"), std::string::npos) << "written otherwise";
+  EXPECT_NE(error(R"({"a":{"dtype":"F32","shape":[0],"shape":[0],"data_offsets":[0,0]}})").find("`shape` stands twice"), std::string::npos);
+  EXPECT_NE(error(R"({"__metadata__":{"x":"1","x":"2"}})").find("`x` stands twice"), std::string::npos);
+  EXPECT_EQ(error(R"({"a":)" + entry + R"(,"b":)" + entry + R"(,"__metadata__":{"a":"1","b":"1"}})"), "");
+}
+
+TEST(Safetensors, APipeOrADeviceIsRefusedAtOnce) {
+  const TemporaryFolder folder("odd");
+  EXPECT_EQ(test::opens_odd_files(folder / "model.safetensors", [&] { SafetensorsFile(folder / "model.safetensors"); }),
+            std::vector<std::string>());
 }
 
 TEST(Safetensors, ATensorOfNoBytesMayNotHaveSizesThatNoStrideHolds) {

@@ -8,10 +8,21 @@
 #include <sstream>
 
 #include "tandem/base/error.h"
+#include "tandem/cli/json_lines.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::cli {
 namespace {
+
+// A model may say anything, and what it says is read in a terminal.
+TEST(JsonLines, HoldNoBytesThatATerminalObeysAndStayTheSameDocument) {
+  const nlohmann::ordered_json said = {{"text", "\x1b[2J\u009b31m \x7f \u202e fine: \u00e9\n\t"}, {"\u009d0;title", 1}};
+  std::ostringstream out;
+  write_line(out, said);
+  const std::string line = out.str();
+  EXPECT_EQ(line, R"({"text":"\u001b[2J\u009b31m \u007f \u202e fine: )" "\u00e9" R"(\n\t","\u009d0;title":1})" "\n");
+  EXPECT_EQ(nlohmann::ordered_json::parse(line), said);
+}
 
 TEST(CommandText, TokenizeAndDetokenizeAreInverse) {
   const std::string folder = (std::filesystem::temp_directory_path() / ("tandem_cli_" + std::to_string(::getpid()))).string();

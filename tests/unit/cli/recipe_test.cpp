@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "../../odd_files.h"
 #include "tandem/base/error.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/reward/rule.h"
@@ -37,6 +38,11 @@ std::vector<std::string> recipes() {
   for (const auto& entry : fs::directory_iterator(fs::path(TANDEM_SOURCE_DIR) / "configs"))
     if (entry.path().extension() == ".yaml") files.push_back(entry.path().string());
   return files;
+}
+
+TEST(Recipe, APipeOrADeviceIsRefusedAtOnce) {
+  const test::TemporaryFolder folder("odd_recipe");
+  EXPECT_EQ(test::opens_odd_files(folder / "recipe.yaml", [&] { parsed(folder / "recipe.yaml"); }), std::vector<std::string>());
 }
 
 TEST(Recipe, EveryFileInConfigsLoadsAndNamesARuleThatExists) {

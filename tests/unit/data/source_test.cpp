@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 
+#include "../../odd_files.h"
 #include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 
@@ -68,6 +69,12 @@ TEST(Records, ErrorsNameFileAndLine) {
   EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("h.jsonl:1: the answer holds no `####`"), std::string::npos);
   options.prompt_template = "no place";
   EXPECT_NE(error_of(file_with("h.jsonl", good), options).find("{prompt}"), std::string::npos);
+}
+
+TEST(Records, APipeOrADeviceIsRefusedAtOnce) {
+  const test::TemporaryFolder folder("odd_records");
+  for (const char* name : {"rows.jsonl", "rows.parquet"})
+    EXPECT_EQ(test::opens_odd_files(folder / name, [&] { open_records(folder / name, {}, 0); }), std::vector<std::string>());
 }
 
 TEST(Records, LinesThatNestWithoutEndAreRefused) {

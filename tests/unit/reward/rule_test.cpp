@@ -150,6 +150,9 @@ TEST(Rule, JsonMayHaveToKeepASchema) {
   EXPECT_NE(error_of("json(schema={\"typ\": \"object\"})").find("the nearest is `type`"), std::string::npos);
   EXPECT_NE(error_of("json(schema={\"type\": \"list\"})").find("no type `list`"), std::string::npos);
   EXPECT_NE(error_of("json(schema=nowhere.json)").find("no file nowhere.json"), std::string::npos);
+  EXPECT_NE(error_of("json(schema=/dev/zero)").find("it is a device"), std::string::npos);
+  const std::string deep = std::string(20000, '[') + std::string(20000, ']');
+  EXPECT_NE(error_of("json(schema='{\"enum\": " + deep + "}')").find("nests too deep"), std::string::npos);
   EXPECT_NE(error_of("json(schema={)").find("is no schema"), std::string::npos);
 }
 

@@ -3,9 +3,8 @@
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/base/json_file.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
@@ -31,8 +31,9 @@ struct InputBounds {
   int64_t context = 0;
 
   explicit InputBounds(const std::string& model) {
-    std::ifstream in(model + "/config.json");
-    const Object config = parse_or_discard<Object>(std::string(std::istreambuf_iterator<char>(in), {}));
+    const std::string path = model + "/config.json";
+    if (!std::filesystem::is_regular_file(path)) return;
+    const Object config = parse_or_discard<Object>(read_file(path, kMostJsonFileBytes));
     if (!config.is_object()) return;
     vocab_size = number(config, "vocab_size");
     context = number(config, "max_position_embeddings");

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "tandem/base/error.h"
+#include "tandem/base/strings.h"
 #include "tandem/cli/oracle/suites.h"
 #include "tandem/device/process.h"
 
@@ -27,13 +28,13 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const UserError& e) {
-    std::fprintf(stderr, "tandem-oracle: error: %s\n", e.what());
+    std::fprintf(stderr, "tandem-oracle: error: %s\n", terminal_text(e.what()).c_str());
     return 2;
   } catch (const PeerError& e) {
-    std::fprintf(stderr, "tandem-oracle: error: %s\n", e.what());
+    std::fprintf(stderr, "tandem-oracle: error: %s\n", terminal_text(e.what()).c_str());
     return 3;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "tandem-oracle: internal error: %s\n", e.what());
+    std::fprintf(stderr, "tandem-oracle: internal error: %s\n", terminal_text(e.what()).c_str());
     return 1;
   }
 }

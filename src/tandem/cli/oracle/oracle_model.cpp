@@ -6,12 +6,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
@@ -37,7 +37,7 @@ struct Folder {
   Report& report;
 
   Folder(const std::string& path, Report& to)
-      : dir(path), golden(json::parse(std::ifstream(path + "/golden.json"))), values(path + "/golden.safetensors"),
+      : dir(path), golden(read_json_object(path + "/golden.json")), values(path + "/golden.safetensors"),
         model(model::read_config(path, model::ModelUse::kEither), {}, gemm, {arena, "weights"}), report(to) {
     model.load(path);
   }

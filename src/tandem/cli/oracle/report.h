@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tandem/base/strings.h"
+
 namespace tandem::cli {
 
 class Report {
@@ -19,7 +21,7 @@ class Report {
   void pass() { ++num_passed_; }
   void fail(const std::string& case_name, const std::string& why) {
     ++num_failed_;
-    out_ << "FAIL " << case_name << ": " << why << "\n";
+    out_ << terminal_text("FAIL " + case_name + ": " + why) << "\n";
   }
   /// Skipped cases are counted by reason and named by summary().
   void skip(const std::string& case_name, const std::string& why) { skipped_[why].push_back(case_name); }

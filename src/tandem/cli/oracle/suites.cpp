@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "tandem/base/error.h"
 #include "tandem/base/options.h"
+#include "tandem/base/json_file.h"
 #include "tandem/cli/oracle/oracle_losses.h"
 #include "tandem/cli/oracle/oracle_model.h"
 
@@ -41,9 +40,7 @@ std::string short_text(const json& value) {
 }
 
 std::string read_whole(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in || fs::is_directory(file)) throw UserError(file, "cannot be read", "expected a file of expected values");
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  return RegularFile(file, "expected a file of expected values").read_whole();
 }
 
 bool is_model_folder(const fs::path& path) { return fs::is_regular_file(path / "golden.safetensors"); }

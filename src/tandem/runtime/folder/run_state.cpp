@@ -156,7 +156,7 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resum
   } catch (const json::exception& e) {
     throw UserError(file, std::string("is not as this version writes it: ") + e.what(), "the version of Tandem that wrote it");
   }
-  const std::string queue = read_file(dir + "/queue.bin");
+  const std::string queue = read_file(dir + "/queue.bin", INT64_MAX);  // as large as the groups that are finished
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
   for (size_t i = 0; i < roles.size(); ++i) {
