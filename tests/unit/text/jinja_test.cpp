@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "../../small_memory.h"
 #include "tandem/base/error.h"
 #include "tandem/text/jinja/template.h"
 
@@ -117,6 +118,57 @@ TEST(Jinja, AHostileTemplateIsStopped) {
   Limits small;
   small.output_bytes = 1000;
   EXPECT_TRUE(says(error_of("{% for i in range(1001) %}x{% endfor %}", Json::object(), small), "the text is longer than 1000 bytes"));
+}
+
+// Each stays below the bound on work, and would take gigabytes: what is too large is not built, and what is kept is counted.
+TEST(Jinja, ATemplateThatWouldFillTheMemoryIsStoppedBeforeItDoes) {
+  std::string kept, nested;
+  for (int i = 0; i < 40; ++i) {
+    kept += "{% set a" + std::to_string(i) + " = 'x' * 60000000 %}";
+    nested += "{% set b %}{{ 'x' * 60000000 }}";
+  }
+  const std::vector<std::string> sources = {
+      "{{ ('a' * 1000000) | replace('', 'b' * 4000) }}",
+      "{{ ('a' * 1000000) | replace('a', 'b' * 4000) }}",
+      "{{ ('a' * 1000000).replace('a', 'b' * 4000) }}",
+      "{{ ('x' * 60000) | list | join('b' * 70000) }}",
+      "{{ ('b' * 70000).join(('x' * 60000) | list) }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(27) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+      "{% set ns = namespace(l='x') %}{% for i in range(31) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+      "{% set ns = namespace(l='x') %}{% for i in range(31) %}{% set ns.l = ns.l ~ ns.l %}{% endfor %}",
+      "{{ ([1] * 100000000) | length }}",
+      "{{ [1, 2] | batch(100000000, 0) | length }}",
+      "{{ ('x' * 30000000) | list | length }}",
+      "{% for c in 'x' * 30000000 %}{% endfor %}",
+      "{{ ('a,' * 30000000).split(',') | length }}",
+      "{{ ('a ' * 30000000).split() | length }}",
+      "{{ ('\n' * 60000000) | indent | length }}",
+      "{{ ('\n' * 60000000).splitlines() | length }}",
+      "{{ '" + repeated("%s", 60) + "' % ('x' * 60000000,) * 1 }}" + kept,
+      "{% set t = 'x' * 60000000 %}{{ '" + repeated("%s", 50) + "' | format(" + repeated("t, ", 49) + "t) }}",
+      "{{ range(60000000) | length }}",
+      nested + repeated("{% endset %}", 40),
+      "{% macro m(n) %}{{ 'x' * 60000000 }}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+  };
+  for (const std::string& source : sources)
+    EXPECT_EQ(test::within_memory(int64_t{1600} << 20, 100, [&] { rendered(source); }), "refused") << source.substr(0, 100);
+}
+
+TEST(Jinja, LongMessagesAreStillRendered) {
+  const Json conversation = {{"messages", {{{"role", "user"}, {"content", std::string(20'000'000, 'x') + "\u00e9!"}}}}};
+  const std::string source =
+      "{% for m in messages %}{{ m.role + ': ' + m.content[3:] | trim | replace('!', '.') }}{{ m.content[-2:] }}{% endfor %}";
+  const std::string text = rendered(source, conversation);
+  EXPECT_EQ(text, "user: " + std::string(19'999'997, 'x') + "\u00e9.\u00e9!");
+}
+
+TEST(Jinja, SlicesOfTextsCountCharacters) {
+  const Json variables = {{"t", "a\u00e9\u4e16\U0001d6fcz"}};
+  EXPECT_EQ(rendered("{{ t[1:3] }} {{ t[:2] }} {{ t[3:] }} {{ t[-2:] }} {{ t[:-4] }} [{{ t[3:1] }}] [{{ t[9:] }}] {{ t[2] }} {{ t[-1] }}",
+                     variables),
+            "\u00e9\u4e16 a\u00e9 \U0001d6fcz \U0001d6fcz a [] [] \u4e16 z");
+  EXPECT_EQ(rendered("{{ t[::-1] }} {{ t[::2] }} {{ '%.2s' % t }} [{{ ''[0:1] }}]", variables),
+            "z\U0001d6fc\u4e16\u00e9a a\u4e16z a\u00e9 []");
 }
 
 TEST(Jinja, AValueThatHoldsItselfIsNoLeak) {

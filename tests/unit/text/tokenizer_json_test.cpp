@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "../../small_memory.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/base/json_file.h"
@@ -87,6 +88,44 @@ TEST(TokenizerJson, EveryCharacterComesBackNormalised) {
     std::string text;
     append_utf8(text, c);
     ASSERT_EQ(tokenizer.decode(tokenizer.encode(text), true), nfc(text)) << "U+" << std::hex << static_cast<uint32_t>(c);
+  }
+}
+
+json with_steps(const char* part, const char* list, const json& step, int count) {
+  json file = read_json_object(kFolder + "llama.json");
+  file[part] = {{"type", "Sequence"}, {list, json::array()}};
+  for (int i = 0; i < count; ++i) file[part][list].push_back(step);
+  return file;
+}
+
+// What a file of some kilobytes would make of memory and time.
+TEST(TokenizerJson, StepsThatGrowWithoutEndAreRefusedBeforeTheyDo) {
+  const json doubles = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const json by_pattern = {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "aa"}};
+  const json prepends = {{"type", "Prepend"}, {"prepend", std::string(100'000, 'b')}};
+  const json files[] = {with_steps("normalizer", "normalizers", doubles, 60), with_steps("normalizer", "normalizers", by_pattern, 60),
+                        with_steps("normalizer", "normalizers", prepends, 90), with_steps("normalizer", "normalizers", prepends, 20'000),
+                        with_steps("decoder", "decoders", doubles, 60),
+                        with_steps("pre_tokenizer", "pretokenizers", {{"type", "Digits"}}, 100'000)};
+  for (const json& file : files)
+    EXPECT_EQ(test::within_memory(int64_t{1} << 30, 60, [&] {
+                Tokenizer(tokenizer_json_spec(file, json::object(), "x"), "x").encode("a banana 12", Special::kPlain);
+              }), "refused") << file.dump().substr(0, 300);
+}
+
+TEST(TokenizerJson, RepetitionsOfRepetitionsAreRefusedInTime) {
+  std::string classes, nothing = "a";
+  for (int i = 0; i < 1'000'000; ++i) classes += "\\w";
+  for (int i = 0; i < 8; ++i) nothing = "(" + nothing + "|(){1000}){1000}";
+  for (const std::string& pattern : {std::string("((((()){1000}){1000}){1000}){1000}a"), std::string("((a?b?c?){1000}d?){4}"),
+                                     std::string("((((a|b)?){900}){1,3}c?){1,6}"), nothing, classes, std::string(3'000'000, 'a')}) {
+    for (const char* kind : {"Regex", "String"}) {
+      json file = read_json_object(kFolder + "llama.json");
+      file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{kind, pattern}}}, {"behavior", "Isolated"}};
+      if (kind == std::string("String") && pattern.size() < 1000) continue;  // that is a plain text
+      EXPECT_EQ(test::within_memory(int64_t{1} << 30, 60, [&] { Tokenizer(tokenizer_json_spec(file, json::object(), "x"), "x"); }),
+                "refused") << kind << " " << pattern.substr(0, 60);
+    }
   }
 }
 

@@ -77,9 +77,9 @@ Value Renderer::dict(const Expression& one) {
 }
 
 Value Renderer::concat(const Expression& one) {
-  std::string text;
+  TextBuilder text(workspace_);
   for (const ExpressionPtr& part : one.parts) text += to_text(workspace_, evaluate(*part));
-  return workspace_.text(std::move(text));
+  return workspace_.text(text.take());
 }
 
 // a < b < c is a < b and b < c.

@@ -64,10 +64,7 @@ class Renderer::Loop : public Object {
     ArgumentReader in("loop()", arguments);
     const Value over = in.next("iterable");
     in.finish();
-    std::string text;
-    const Redirected redirected(renderer_.out_, text);
-    renderer_.for_statement(statement_, over, depth_ + 1);
-    return renderer_.workspace_.text(std::move(text));
+    return renderer_.workspace_.text(renderer_.captured([&] { renderer_.for_statement(statement_, over, depth_ + 1); }));
   }
 
  private:
@@ -106,16 +103,21 @@ std::string Renderer::run(const Block& body, const nlohmann::ordered_json& varia
 
 void Renderer::print(const std::string& text) {
   workspace_.spend(static_cast<int64_t>(text.size()));
-  if (static_cast<int64_t>(out_->size() + text.size()) > limits_.output_bytes)
+  if ((printed_bytes_ += static_cast<int64_t>(text.size())) > limits_.output_bytes)
     throw RenderError("the text is longer than " + std::to_string(limits_.output_bytes) + " bytes");
   *out_ += text;
 }
 
-std::string Renderer::captured(const Block& body) {
+std::string Renderer::captured(const std::function<void()>& action) {
   std::string text;
   const Redirected redirected(out_, text);
-  block(body);
+  action();
+  printed_bytes_ -= static_cast<int64_t>(text.size());  // it is a value from here on
   return text;
+}
+
+std::string Renderer::captured(const Block& body) {
+  return captured([&] { block(body); });
 }
 
 std::shared_ptr<Frame> Renderer::frame_below() const {

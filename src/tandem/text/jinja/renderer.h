@@ -2,6 +2,7 @@
 #pragma once
 // Walks the tree of a template once.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +47,7 @@ class Renderer {
   void capture_statement(const Statement& one);
   void with_statement(const Statement& one);
   std::string captured(const Block& body);
+  std::string captured(const std::function<void()>& action);
   void print(const std::string& text);
   void assign(const Target& target, const Value& value);
   std::shared_ptr<Frame> frame_below() const;
@@ -73,6 +75,7 @@ class Renderer {
   std::shared_ptr<Frame> frame_;
   std::string* out_ = nullptr;
   int depth_ = 0, line_ = 1;
+  int64_t printed_bytes_ = 0;  // of all texts that are being printed to
   // What may hold itself: emptied at the end.
   std::vector<std::shared_ptr<Frame>> captured_frames_;
   std::shared_ptr<std::vector<std::shared_ptr<Namespace>>> namespaces_;

@@ -45,14 +45,17 @@ bool is_line_end(char32_t c) {
 
 }  // namespace
 
-std::vector<std::string_view> characters_of(std::string_view text) {
-  std::vector<std::string_view> out;
-  while (!text.empty()) {
-    const size_t length = length_of(text);
-    out.push_back(text.substr(0, length));
-    text.remove_prefix(length);
+size_t Characters::Iterator::first_length(std::string_view text) { return text.empty() ? 0 : length_of(text); }
+
+std::string_view characters_between(std::string_view text, int64_t begin, int64_t end) {
+  int64_t at = 0;
+  const char* from = text.data() + text.size();
+  for (const std::string_view character : characters_of(text)) {
+    if (at == begin) from = character.data();
+    if (at == end) return from < character.data() ? std::string_view(from, static_cast<size_t>(character.data() - from)) : "";
+    ++at;
   }
-  return out;
+  return {from, static_cast<size_t>(text.data() + text.size() - from)};
 }
 
 int64_t num_characters(std::string_view text) {
@@ -127,6 +130,13 @@ std::string title(std::string_view text) {
     within = is_alphabetic(c);
   }
   return out;
+}
+
+int64_t most_lines(std::string_view text) {
+  return 1 + std::count_if(text.begin(), text.end(), [](char c) {
+           const auto byte = static_cast<uint8_t>(c);  // a line end, or the last byte of one
+           return (byte >= 0x0A && byte <= 0x1E) || byte == 0x85 || byte == 0xA8 || byte == 0xA9;
+         });
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {

@@ -2,15 +2,59 @@
 #pragma once
 // Characters of well-formed UTF-8, by the rules of Python's str. Pure functions, linear in the text.
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tandem::text::jinja {
 
-/// Each a part of `text`.
-std::vector<std::string_view> characters_of(std::string_view text);
+/// The characters of a text one after the other, each a part of it; found while walking, since a list of them would be many times as
+/// large as the text.
+class Characters {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = std::string_view;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const std::string_view*;
+    using reference = std::string_view;
+
+    Iterator() = default;
+    explicit Iterator(std::string_view rest) : rest_(rest), length_(first_length(rest)) {}
+    std::string_view operator*() const { return rest_.substr(0, length_); }
+    Iterator& operator++() {
+      rest_.remove_prefix(length_);
+      length_ = first_length(rest_);
+      return *this;
+    }
+    Iterator operator++(int) {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator& other) const { return rest_.size() == other.rest_.size(); }
+
+   private:
+    static size_t first_length(std::string_view text);
+    std::string_view rest_;
+    size_t length_ = 0;
+  };
+
+  explicit Characters(std::string_view text) : text_(text) {}
+  Iterator begin() const { return Iterator(text_); }
+  Iterator end() const { return Iterator(); }
+  bool empty() const { return text_.empty(); }
+
+ private:
+  std::string_view text_;
+};
+inline Characters characters_of(std::string_view text) { return Characters(text); }
+/// The text from character `begin` to before character `end`, in its order, as far as there are so many.
+std::string_view characters_between(std::string_view text, int64_t begin, int64_t end);
 int64_t num_characters(std::string_view text);
 
 /// White space as str.isspace() knows it.
@@ -37,5 +81,7 @@ std::string title(std::string_view text);
 
 /// At \n, \r, \r\n and Unicode's other line ends, without them.
 std::vector<std::string_view> lines_of(std::string_view text);
+/// As many as lines_of() finds, or more.
+int64_t most_lines(std::string_view text);
 
 }  // namespace tandem::text::jinja

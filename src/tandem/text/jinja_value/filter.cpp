@@ -202,16 +202,17 @@ Value indent_filter(Workspace& workspace, const Value& value, const Arguments& a
     throw RenderError("indent wants a text, or a number of blanks up to 1000");
   const std::string margin = width.is_text() ? width.text() : std::string(static_cast<size_t>(width.integer()), ' ');
   const std::string text = to_text(workspace, value) + "\n";  // so that a last empty line counts
-  std::string out;
+  Workspace::afford(most_lines(text), 16);
+  TextBuilder out(workspace);
   bool is_first = true;
   for (const std::string_view line : lines_of(text)) {
-    workspace.spend(static_cast<int64_t>(margin.size()) + 16);
+    workspace.spend(16);
     if (!is_first) out += '\n';
     if (is_first ? first : blank || !line.empty()) out += margin;
     out += line;
     is_first = false;
   }
-  return workspace.text(std::move(out));
+  return workspace.text(out.take());
 }
 
 Value format_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {

@@ -61,16 +61,15 @@ Value join_filter(Workspace& workspace, const Value& value, const Arguments& arg
   const Value between = in.next("d", ""), attribute = in.next("attribute", None{});
   in.finish();
   const std::string separator = to_text(workspace, between);
-  std::string out;
+  TextBuilder out(workspace);
   bool first = true;
   const ListPtr all = items_of(workspace, value);
   for (const Value& one : all->items) {
-    workspace.spend(static_cast<int64_t>(separator.size()));
     if (!first) out += separator;
     out += to_text(workspace, attribute.is_none() ? one : attribute_at(workspace, one, attribute));
     first = false;
   }
-  return workspace.text(std::move(out));
+  return workspace.text(out.take());
 }
 
 Value reverse_filter(Workspace& workspace, const Value& value, const Arguments& arguments) {
@@ -230,6 +229,7 @@ Value batch_filter(Workspace& workspace, const Value& value, const Arguments& ar
   }
   if (!row.empty()) {
     workspace.spend(32 * std::min(count.integer(), int64_t{1} << 40));
+    if (!fill.is_none()) Workspace::afford(count.integer(), kValueBytes);
     while (!fill.is_none() && static_cast<int64_t>(row.size()) < count.integer()) row.push_back(fill);
     rows.push_back(workspace.list(std::move(row)));
   }

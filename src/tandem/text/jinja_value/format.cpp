@@ -47,11 +47,11 @@ std::string quoted(const std::string& text) {
 
 class Repr {
  public:
-  explicit Repr(Workspace& workspace) : workspace_(workspace) {}
+  explicit Repr(Workspace& workspace) : workspace_(workspace), out_(workspace) {}
 
   std::string of(const Value& value) {
     write(value);
-    return std::move(out_);
+    return out_.take();
   }
 
  private:
@@ -87,16 +87,16 @@ class Repr {
   }
 
   Workspace& workspace_;
-  std::string out_;
+  TextBuilder out_;
 };
 
 class JsonWriter {
  public:
-  JsonWriter(Workspace& workspace, const JsonStyle& style) : workspace_(workspace), style_(style) {}
+  JsonWriter(Workspace& workspace, const JsonStyle& style) : workspace_(workspace), style_(style), out_(workspace) {}
 
   std::string of(const Value& value) {
     write(value, 0);
-    return std::move(out_);
+    return out_.take();
   }
 
  private:
@@ -127,9 +127,12 @@ class JsonWriter {
   }
 
   void string(const std::string& text) {
-    workspace_.spend(static_cast<int64_t>(text.size()));
     out_ += '"';
     for (size_t i = 0; i < text.size();) {
+      size_t plain = i;
+      while (plain < text.size() && is_plain(static_cast<uint8_t>(text[plain]))) ++plain;
+      out_ += std::string_view(text).substr(i, plain - i);
+      if ((i = plain) == text.size()) break;
       const auto byte = static_cast<uint8_t>(text[i]);
       if (byte < 0x80) {
         ascii(byte);
@@ -141,11 +144,13 @@ class JsonWriter {
       if (style_.ascii)
         escape(code_point(std::string_view(text).substr(i, end - i)));
       else
-        out_.append(text, i, end - i);
+        out_ += std::string_view(text).substr(i, end - i);
       i = end;
     }
     out_ += '"';
   }
+
+  static bool is_plain(uint8_t c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
 
   void ascii(uint8_t c) {
     if (const char escape = short_escape(c))
@@ -211,14 +216,13 @@ class JsonWriter {
   }
   void line(int level) {
     if (style_.indent < 0) return;
-    workspace_.spend(static_cast<int64_t>(style_.indent) * level + 1);
     out_ += '\n';
     out_.append(static_cast<size_t>(style_.indent) * static_cast<size_t>(level), ' ');
   }
 
   Workspace& workspace_;
   const JsonStyle& style_;
-  std::string out_;
+  TextBuilder out_;
 };
 
 // One conversion of a format: %[flags][width][.precision]letter.
@@ -265,9 +269,7 @@ std::string convert(Workspace& workspace, const Conversion& one, const Value& va
     case 'r': {
       std::string text = one.letter == 's' ? to_text(workspace, value) : Repr(workspace).of(value);
       if (one.precision >= 0) {
-        const auto characters = characters_of(text);
-        if (static_cast<size_t>(one.precision) < characters.size())
-          text.resize(static_cast<size_t>(characters[static_cast<size_t>(one.precision)].data() - text.data()));
+        text.resize(characters_between(text, 0, one.precision).size());
       }
       const std::string blanks(static_cast<size_t>(std::max<int64_t>(0, one.width - num_characters(text))), ' ');
       return one.flags.find('-') == std::string::npos ? blanks + text : text + blanks;
@@ -331,7 +333,7 @@ std::string to_text(Workspace& workspace, const Value& value) {
 std::string to_json(Workspace& workspace, const Value& value, const JsonStyle& style) { return JsonWriter(workspace, style).of(value); }
 
 std::string format_percent(Workspace& workspace, const std::string& format, const std::vector<Value>& values) {
-  std::string out;
+  TextBuilder out(workspace);
   size_t used = 0;
   for (size_t at = 0; at < format.size();) {
     if (format[at] != '%') {
@@ -347,8 +349,7 @@ std::string format_percent(Workspace& workspace, const std::string& format, cons
     out += convert(workspace, one, values[used++]);
   }
   if (used < values.size()) throw RenderError("the format has fewer places than there are values");
-  workspace.spend(static_cast<int64_t>(out.size()));
-  return out;
+  return out.take();
 }
 
 }  // namespace tandem::text::jinja

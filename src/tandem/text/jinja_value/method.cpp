@@ -109,17 +109,16 @@ Value count_method(Workspace& workspace, const std::string& text, ArgumentReader
 
 Value join_method(Workspace& workspace, const std::string& text, ArgumentReader& in) {
   const ListPtr items = items_of(workspace, in.next("iterable"));
-  std::string out;
+  TextBuilder out(workspace);
   for (size_t i = 0; i < items->items.size(); ++i) {
-    const std::string& one = text_of(items->items[i], "join");
-    workspace.spend(static_cast<int64_t>(text.size() + one.size()));
     if (i > 0) out += text;
-    out += one;
+    out += text_of(items->items[i], "join");
   }
-  return workspace.text(std::move(out));
+  return workspace.text(out.take());
 }
 
 Value splitlines_method(Workspace& workspace, const std::string& text, ArgumentReader&) {
+  Workspace::afford(most_lines(text), kValueBytes);
   std::vector<Value> lines;
   for (const std::string_view line : lines_of(text)) lines.push_back(workspace.text(std::string(line)));
   return workspace.list(std::move(lines));
@@ -359,12 +358,12 @@ Value split(Workspace& workspace, const std::string& text, const Value& separato
   if (separator.is_none()) {
     for (rest = strip(rest, Side::kLeft); !rest.empty(); rest = strip(rest, Side::kLeft)) {
       if (static_cast<int64_t>(parts.size()) == limit) {
-        parts.emplace_back(std::string(strip(rest, Side::kRight)));
+        parts.push_back(workspace.text(std::string(strip(rest, Side::kRight))));
         break;
       }
       size_t end = 0;
       for (Utf8Step step; end < rest.size() && !is_space((step = utf8_step(rest.substr(end))).code_point);) end += step.length;
-      parts.emplace_back(std::string(rest.substr(0, end)));
+      parts.push_back(workspace.text(std::string(rest.substr(0, end))));
       rest.remove_prefix(end);
     }
     return workspace.list(std::move(parts));
@@ -381,24 +380,25 @@ Value split(Workspace& workspace, const std::string& text, const Value& separato
 }
 
 std::string replace(Workspace& workspace, const std::string& text, const std::string& what, const std::string& with, int64_t limit) {
-  std::string out;
+  TextBuilder out(workspace);
   int64_t done = 0;
   if (what.empty()) {  // between all characters, and at both ends
     for (const std::string_view c : characters_of(text)) {
       if (done++ < limit || limit < 0) out += with;
       out += c;
-      workspace.spend(static_cast<int64_t>(with.size()) + 4);
+      workspace.spend(4);
     }
-    return done < limit || limit < 0 ? out + with : out;
+    if (done < limit || limit < 0) out += with;
+    return out.take();
   }
   workspace.spend_search(text, what);
   size_t from = 0;
   for (size_t at; (limit < 0 || done < limit) && (at = text.find(what, from)) != std::string::npos; ++done) {
-    out.append(text, from, at - from) += with;
+    (out += std::string_view(text).substr(from, at - from)) += with;
     from = at + what.size();
-    workspace.spend(static_cast<int64_t>(with.size()) + 4);
+    workspace.spend(4);
   }
-  return out.append(text, from);
+  return (out += std::string_view(text).substr(from)).take();
 }
 
 }  // namespace tandem::text::jinja

@@ -65,6 +65,7 @@ Value repeated(Workspace& workspace, const Value& value, int64_t times) {
   times = std::max<int64_t>(times, 0);
   if (value.is_text()) {
     spend_product(workspace, times, static_cast<int64_t>(value.text().size()));
+    Workspace::afford(times, static_cast<int64_t>(value.text().size()));
     std::string out;
     for (int64_t i = 0; !value.text().empty() && i < times; ++i) out += value.text();
     return workspace.text(std::move(out));
@@ -72,6 +73,7 @@ Value repeated(Workspace& workspace, const Value& value, int64_t times) {
   std::vector<Value> items;
   const auto& once = value.list().items;
   spend_product(workspace, times, 32 * static_cast<int64_t>(once.size()));
+  Workspace::afford(times, kValueBytes * static_cast<int64_t>(once.size()));
   for (int64_t i = 0; !once.empty() && i < times; ++i) items.insert(items.end(), once.begin(), once.end());
   return workspace.list(std::move(items), value.list().is_tuple);
 }
@@ -88,10 +90,12 @@ Value binary(Workspace& workspace, const std::string& sign, const Value& left, c
     return integers(sign, left.integer(), right.integer());
   }
   if (sign == "+" && left.is_text() && right.is_text()) {
-    workspace.spend(static_cast<int64_t>(left.text().size()));
-    return workspace.text(left.text() + right.text());
+    TextBuilder sum(workspace);
+    (sum += left.text()) += right.text();
+    return workspace.text(sum.take());
   }
   if (sign == "+" && left.is_list() && right.is_list() && left.list().is_tuple == right.list().is_tuple) {
+    Workspace::afford(static_cast<int64_t>(left.list().items.size() + right.list().items.size()), kValueBytes);
     std::vector<Value> items = left.list().items;
     items.insert(items.end(), right.list().items.begin(), right.list().items.end());
     return workspace.list(std::move(items), left.list().is_tuple);
@@ -202,7 +206,7 @@ Value item(Workspace& workspace, const Value& value, const Value& key) {
     const int64_t size = length(value), at = key.integer() < 0 ? key.integer() + size : key.integer();
     if (at < 0 || at >= size) return missing("element " + std::to_string(key.integer()));
     if (value.is_list()) return value.list().items[static_cast<size_t>(at)];
-    return workspace.text(std::string(characters_of(value.text())[static_cast<size_t>(at)]));
+    return workspace.text(std::string(characters_between(value.text(), at, at + 1)));
   }
   if (key.is_text()) {
     const Value found = value.is_object() ? value.object().attribute(key.text()) : method(workspace, value.defined(), key.text());
@@ -215,8 +219,7 @@ Value item(Workspace& workspace, const Value& value, const Value& key) {
 Value slice(Workspace& workspace, const Value& value, const SliceBounds& bounds) {
   if (!is_sequence(value))
     throw RenderError(std::string("a value of type '") + type_name(value.defined()) + "' has no parts to slice");
-  const ListPtr all = items_of(workspace, value);
-  const auto size = static_cast<int64_t>(all->items.size());
+  const int64_t size = length(value);
   const int64_t step = bounds.step.value_or(1);
   if (step == 0) throw RenderError("the step of a slice is 0");
   const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
@@ -225,6 +228,9 @@ Value slice(Workspace& workspace, const Value& value, const SliceBounds& bounds)
     return std::clamp(*bound < 0 ? *bound + size : *bound, low, high);
   };
   const int64_t begin = place(bounds.begin, step > 0 ? low : high), end = place(bounds.end, step > 0 ? high : low);
+  if (value.is_text()) workspace.spend(2 * static_cast<int64_t>(value.text().size()));
+  if (value.is_text() && step == 1) return workspace.text(std::string(characters_between(value.text(), begin, end)));
+  const ListPtr all = items_of(workspace, value);
   std::vector<Value> items;
   for (int64_t at = begin; step > 0 ? at < end : at > end;) {
     items.push_back(all->items[static_cast<size_t>(at)]);

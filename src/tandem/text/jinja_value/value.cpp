@@ -10,7 +10,6 @@ namespace tandem::text::jinja {
 namespace {
 
 constexpr int kMaxNesting = 200;
-constexpr int64_t kMaxWeight = int64_t{1} << 28;
 
 // 1, 1.0 and true are one key, as in Python.
 std::string key_text(const Value& key) {
@@ -26,7 +25,7 @@ void grow(Extent& whole, const Value& part) {
   whole.levels = std::max(whole.levels, inner.levels + 1);
   whole.weight += inner.weight;
   if (whole.levels > kMaxNesting) throw RenderError("a value is nested deeper than " + std::to_string(kMaxNesting) + " levels");
-  if (whole.weight > kMaxWeight) throw RenderError("a value is larger than " + std::to_string(kMaxWeight >> 20) + " MiB");
+  Workspace::afford(1, whole.weight);
 }
 
 }  // namespace
@@ -61,14 +60,26 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 void Workspace::fail() { throw RenderError("the template runs for too long"); }
+void Workspace::too_large() { throw RenderError("a value is larger than " + std::to_string(kMostValueBytes >> 20) + " MiB"); }
+
+void Workspace::hold(int64_t bytes) {
+  if (*held_bytes_ + bytes > kMostHeldBytes)
+    throw RenderError("the template holds more than " + std::to_string(kMostHeldBytes >> 20) + " MiB");
+  *held_bytes_ += bytes;
+}
 
 Value Workspace::list(std::vector<Value> items, bool is_tuple) {
   spend(64 + 32 * static_cast<int64_t>(items.size()));
-  auto list = std::make_shared<List>();
+  auto list = std::make_unique<List>();
   for (const Value& item : items) grow(list->extent, item);
   list->items = std::move(items);
   list->is_tuple = is_tuple;
-  return ListPtr(std::move(list));
+  const int64_t bytes = 64 + kValueBytes * static_cast<int64_t>(list->items.size());
+  hold(bytes);
+  return ListPtr(list.release(), [held = held_bytes_, bytes](const List* gone) {
+    delete gone;
+    *held -= bytes;
+  });
 }
 
 Value Workspace::dict(Dict dict) {
@@ -77,14 +88,24 @@ Value Workspace::dict(Dict dict) {
     grow(dict.extent, key);
     grow(dict.extent, value);
   }
-  return std::make_shared<const Dict>(std::move(dict));
+  const int64_t bytes = 64 + 8 * kValueBytes * static_cast<int64_t>(dict.entries().size());
+  hold(bytes);
+  return DictPtr(new Dict(std::move(dict)), [held = held_bytes_, bytes](const Dict* gone) {
+    delete gone;
+    *held -= bytes;
+  });
 }
 
 Value Workspace::text(std::string text) {
   const auto size = static_cast<int64_t>(text.size());
-  if (size > kMaxWeight) throw RenderError("a text is larger than " + std::to_string(kMaxWeight >> 20) + " MiB");
+  afford(1, size);
   spend(32 + size);
-  return text;
+  const int64_t bytes = 2 * kValueBytes + size;
+  hold(bytes);
+  return std::shared_ptr<const std::string>(new std::string(std::move(text)), [held = held_bytes_, bytes](const std::string* gone) {
+    delete gone;
+    *held -= bytes;
+  });
 }
 
 Value Workspace::from_json(const nlohmann::ordered_json& json) { return from_json(json, 0); }
@@ -115,7 +136,7 @@ Extent extent_of(const Value& value) {
   if (value.is_list()) return value.list().extent;
   if (value.is_dict()) return value.dict().extent;
   if (value.is_object()) return value.object().extent;
-  return {0, value.is_text() ? 2 + static_cast<int64_t>(value.text().size()) : 1};
+  return {0, kValueBytes + (value.is_text() ? static_cast<int64_t>(value.text().size()) : 0)};
 }
 
 Extent extent_around(const Value& value) {
@@ -188,6 +209,7 @@ ListPtr items_of(Workspace& workspace, const Value& value) {
     for (const auto& [key, unused] : value.dict().entries()) items.push_back(key);
   } else if (value.is_text()) {
     workspace.spend(64 * static_cast<int64_t>(value.text().size()));
+    Workspace::afford(num_characters(value.text()), kValueBytes);
     for (const std::string_view character : characters_of(value.text())) items.emplace_back(std::string(character));
   } else if (!value.is_undefined()) {
     throw RenderError(std::string("a value of type '") + type_name(value) + "' cannot be iterated over");

@@ -50,6 +50,7 @@ class Value {
   Value(int64_t v) : held_(v) {}
   Value(double v) : held_(v) {}
   Value(std::string v) : held_(std::make_shared<const std::string>(std::move(v))) {}
+  Value(std::shared_ptr<const std::string> v) : held_(std::move(v)) {}
   Value(const char* v) : Value(std::string(v)) {}
   Value(ListPtr v) : held_(std::move(v)) {}
   Value(DictPtr v) : held_(std::move(v)) {}
@@ -84,10 +85,15 @@ class Value {
   std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>, ListPtr, DictPtr, ObjectPtr> held_;
 };
 
-/// How far a value reaches: `levels` of nesting, `weight` about the bytes of its text. Both are bounded when it is made.
+constexpr int64_t kValueBytes = 32;                   ///< about what a value takes beside its text
+constexpr int64_t kMostValueBytes = int64_t{1} << 26;  ///< of one value with all it holds, and of its text
+constexpr int64_t kMostHeldBytes = int64_t{1} << 29;   ///< of all values of a rendering that live at one time
+
+/// How far a value reaches: `levels` of nesting, `weight` about the bytes of it and of all it holds, written out. Both are bounded
+/// when it is made.
 struct Extent {
   int levels = 0;
-  int64_t weight = 1;
+  int64_t weight = kValueBytes;
 };
 
 struct List {
@@ -111,15 +117,19 @@ class Dict {
   std::unordered_map<std::string, size_t> index_;  // by a text of the key, in which 1, 1.0 and true agree
 };
 
-/// Counts what a rendering costs, so that no template runs without end. One unit is about a byte touched.
+/// Counts what a rendering costs, so that no template runs without end or fills the memory. One unit of work is about a byte touched.
 class Workspace {
  public:
-  explicit Workspace(int64_t work) : left_(work) {}
+  explicit Workspace(int64_t work) : left_(work), held_bytes_(std::make_shared<int64_t>(0)) {}
   /// Errors: RenderError when there is no more.
   void spend(int64_t work) {
     if ((left_ -= work) < 0) fail();
   }
-  /// Errors: RenderError for one that is too large or nested too deep; as spend.
+  /// Asked before something is built. Errors: RenderError if `times` parts of `bytes` are more than a value may have.
+  static void afford(int64_t times, int64_t bytes) {
+    if (bytes > 0 && times > kMostValueBytes / bytes) too_large();
+  }
+  /// Errors: RenderError for one that is too large or nested too deep, or where too much is held already; as spend.
   Value list(std::vector<Value> items, bool is_tuple = false);
   Value dict(Dict dict);
   Value text(std::string text);
@@ -131,8 +141,34 @@ class Workspace {
 
  private:
   [[noreturn]] static void fail();
+  [[noreturn]] static void too_large();
+  void hold(int64_t bytes);
   Value from_json(const nlohmann::ordered_json& json, int levels);
   int64_t left_;
+  std::shared_ptr<int64_t> held_bytes_;  // a value may outlive the workspace
+};
+
+/// A text that is put together. Errors, before it grows: RenderError where it is larger than a value may be; as Workspace::spend.
+class TextBuilder {
+ public:
+  explicit TextBuilder(Workspace& workspace) : workspace_(workspace) {}
+  TextBuilder& operator+=(std::string_view part) {
+    workspace_.spend(static_cast<int64_t>(part.size()));
+    Workspace::afford(1, static_cast<int64_t>(text_.size() + part.size()));
+    text_ += part;
+    return *this;
+  }
+  TextBuilder& operator+=(char c) { return *this += std::string_view(&c, 1); }
+  void append(size_t count, char c) {
+    Workspace::afford(1, static_cast<int64_t>(text_.size() + count));
+    workspace_.spend(static_cast<int64_t>(count));
+    text_.append(count, c);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  Workspace& workspace_;
+  std::string text_;
 };
 
 Extent extent_of(const Value& value);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/text/bpe.h"
 #include "tandem/text/unicode.h"
@@ -20,6 +21,18 @@ bool is_byte_name(const std::string& name, char& byte) {
   return true;
 }
 
+// Before it is built: a chain that doubles each time would else fill the memory. What files of tokenizers replace grows threefold.
+std::string replaced_within(const std::string& text, const std::string& from, const std::string& to, size_t most) {
+  size_t size = text.size();
+  for (size_t at = text.find(from); !from.empty() && at != std::string::npos; at = text.find(from, at + from.size())) {
+    size += to.size() - from.size();
+    if (to.size() > from.size() && size > most)
+      throw UserError("tokenizer.json: decoder", "its Replace makes a token larger than " + std::to_string(most) + " bytes",
+                      "expected a text for a token that is about as long as its name");
+  }
+  return replaced(text, from, to);
+}
+
 }  // namespace
 
 TokenPart part_of(const std::string& name, const DecodeSpec& spec) {
@@ -29,7 +42,8 @@ TokenPart part_of(const std::string& name, const DecodeSpec& spec) {
     return part;
   }
   part.text = name;
-  for (const auto& [from, to] : spec.replaces) part.text = replaced(part.text, from, to);
+  const size_t most = 16 * name.size() + 64;
+  for (const auto& [from, to] : spec.replaces) part.text = replaced_within(part.text, from, to, most);
   char byte;
   if (spec.byte_fallback && is_byte_name(part.text, byte)) part = {std::string(1, byte), true};
   return part;

@@ -25,6 +25,7 @@ struct TokenPart {
   std::string text;
   bool is_byte = false;
 };
+/// Errors: UserError where `replaces` would make a token many times as long as its name.
 TokenPart part_of(const std::string& name, const DecodeSpec& spec);
 
 /// Puts together what tokens add, as it comes.

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/text/pipeline/normalizer.h"
 
+#include <algorithm>
+
+#include "tandem/base/error.h"
 #include "tandem/text/unicode.h"
 
 namespace tandem::text {
 namespace {
 
-std::string replaced(std::string_view text, const SplitAutomaton& automaton, std::string_view content) {
+void check_room(size_t bytes, size_t most) {
+  if (bytes > most)
+    throw UserError("tokenizer.json: normalizer", "makes a text larger than " + std::to_string(most) + " bytes, " +
+                    std::to_string(kMostGrowth) + " times what it was", "expected steps that let a text be about as long as it is");
+}
+
+std::string replaced(std::string_view text, const SplitAutomaton& automaton, std::string_view content, size_t most) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   for (size_t at = 0; at < text.size();) {
     const size_t end = automaton.match_at(text, at);
     if (end != SplitAutomaton::kNoMatch) {
+      check_room(out.size() + content.size(), most);
       out += content;
       at = end;
     } else {
@@ -26,6 +36,9 @@ std::string replaced(std::string_view text, const SplitAutomaton& automaton, std
 }  // namespace
 
 SplitAutomaton compile(const TextPattern& pattern) {
+  constexpr size_t kMostLiteral_bytes = 10'000;
+  if (!pattern.regex && pattern.text.size() > kMostLiteral_bytes)
+    throw UserError(pattern.where, "is longer than " + std::to_string(kMostLiteral_bytes) + " bytes", "expected a shorter text");
   return {pattern.regex ? parse_pattern(pattern.text, pattern.where) : literal_pattern(pattern.text), pattern.where};
 }
 
@@ -35,12 +48,15 @@ Normalizer::Normalizer(std::vector<NormalizeStep> steps) : steps_(std::move(step
 }
 
 std::string_view Normalizer::apply(std::string_view text, std::string& store) const {
+  const size_t most = std::max(kMostGrowth * text.size(), kLeastRoom_bytes);
   for (size_t i = 0; i < steps_.size() && !text.empty(); ++i) {
     const NormalizeStep& step = steps_[i];
+    if (step.kind == NormalizeStep::Kind::kPrepend) check_room(step.content.size() + text.size(), most);
     if (step.kind == NormalizeStep::Kind::kNfc && is_nfc(text)) continue;
     std::string next = step.kind == NormalizeStep::Kind::kNfc       ? nfc(text)
                        : step.kind == NormalizeStep::Kind::kPrepend ? step.content + std::string(text)
-                                                                    : replaced(text, *automata_[i], step.content);
+                                                                    : replaced(text, *automata_[i], step.content, most);
+    check_room(next.size(), most);
     store = std::move(next);
     text = store;
   }

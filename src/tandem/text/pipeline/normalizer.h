@@ -30,12 +30,17 @@ struct NormalizeStep {
   std::string content;
 };
 
+/// How large a text may become by all steps: so many times its bytes, or kLeastRoom_bytes. Steps that each double it would else fill
+/// the memory.
+constexpr size_t kMostGrowth = 64, kLeastRoom_bytes = size_t{1} << 20;
+
 /// Threads  const members from any thread.
 /// Errors   UserError for a pattern that cannot be used.
 class Normalizer {
  public:
   explicit Normalizer(std::vector<NormalizeStep> steps);
-  /// The steps in order. The result is `text` itself where nothing changes, or lies in `store`.
+  /// The steps in order. The result is `text` itself where nothing changes, or lies in `store`. Errors: UserError, before it is built,
+  /// for a result beyond kMostGrowth.
   std::string_view apply(std::string_view text, std::string& store) const;
 
  private:

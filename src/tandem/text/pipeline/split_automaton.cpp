@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "tandem/base/error.h"
 #include "tandem/text/unicode.h"
@@ -11,6 +12,7 @@ namespace tandem::text {
 namespace {
 
 constexpr size_t kMostSteps = 20'000, kMostSets = 300, kMostStates = 4'000, kMostClasses = 200;
+constexpr size_t kMostThreads = 4'000'000;  // of all states together
 constexpr size_t kMostWork = 20'000'000;  // steps followed while the table is made
 
 [[noreturn]] void too_large(const std::string& where) {
@@ -56,8 +58,13 @@ class AutomatonBuilder {
     return static_cast<int>(sets_.size()) - 1;
   }
 
+  void count_work() {
+    if (++work_ > kMostWork) too_large(where_);
+  }
+
   // The first step of `node` followed by the step `next`.
   int compile(const PatternNode& node, int next) {
+    count_work();  // a repetition of a repetition of nothing makes no steps, and yet goes on and on
     switch (node.kind) {
       case PatternNode::Kind::kChars:
         return add({Step::Kind::kChars, set_id(node.set), false, next});
@@ -132,6 +139,7 @@ class AutomatonBuilder {
 
   void make_states() {
     visited_.assign(steps_.size(), 0);
+    listed_.assign(steps_.size(), 0);
     states_[{}] = 0;
     states_[{start_}] = 1;
     std::vector<std::vector<int>> order = {{}, {start_}};
@@ -141,6 +149,7 @@ class AutomatonBuilder {
         const auto [next, matched] = step(threads, c);
         const auto [found, fresh] = states_.emplace(next, static_cast<uint16_t>(states_.size()));
         if (fresh) order.push_back(next);
+        if (fresh && (num_threads_ += next.size()) > kMostThreads) too_large(where_);
         if (states_.size() > kMostStates) too_large(where_);
         to_.table_.push_back(static_cast<uint16_t>(found->second * 2 + (matched ? 1 : 0)));
       }
@@ -158,7 +167,7 @@ class AutomatonBuilder {
       stack.pop_back();
       if (visited_[static_cast<size_t>(id)] == round_) continue;
       visited_[static_cast<size_t>(id)] = round_;
-      if (++work_ > kMostWork) too_large(where_);
+      count_work();
       const Step& step = steps_[static_cast<size_t>(id)];
       if (step.kind == Step::Kind::kMatch) return {next, true};
       if (step.kind == Step::Kind::kSplit) {
@@ -170,7 +179,7 @@ class AutomatonBuilder {
       if (!fits) continue;
       if (step.kind == Step::Kind::kLook)
         stack.push_back(step.next);
-      else if (std::find(next.begin(), next.end(), step.next) == next.end())
+      else if (std::exchange(listed_[static_cast<size_t>(step.next)], round_) != round_)
         next.push_back(step.next);
     }
     return {next, false};
@@ -183,7 +192,8 @@ class AutomatonBuilder {
   std::vector<CharSet> sets_;
   std::vector<std::vector<bool>> members_;  // [class][set]
   std::map<std::vector<int>, uint16_t> states_;
-  std::vector<uint32_t> visited_;  // the last round in which a step was followed
+  std::vector<uint32_t> visited_, listed_;  // the last round in which a step was followed; in which it was found to come next
+  size_t num_threads_ = 0;
   uint32_t round_ = 0;
   size_t work_ = 0;
 };

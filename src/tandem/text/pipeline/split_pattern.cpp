@@ -14,7 +14,7 @@ namespace {
 
 using NodeKind = PatternNode::Kind;
 
-constexpr int kMostRepeats = 1000, kDeepestGroup = 50;
+constexpr int kMostRepeats = 1000, kDeepestGroup = 50, kMostAtoms = 10'000;  // each may be hundreds of ranges
 
 PatternNode chars(CharSet set) {
   PatternNode node;
@@ -49,7 +49,8 @@ class Parser {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError(where_, "the pattern `" + std::string(pattern_) + "` has " + what + " before offset " + std::to_string(at_),
+    const std::string shown = std::string(pattern_.substr(0, 200)) + (pattern_.size() > 200 ? "..." : "");
+    throw UserError(where_, "the pattern `" + shown + "` has " + what + " before offset " + std::to_string(at_),
                     "known are literals, classes, \\s \\d \\w \\p{L}, groups, (?i:..), |, * + ? {m,n}, (?!\\S), $ and \\z");
   }
 
@@ -118,6 +119,7 @@ class Parser {
   }
 
   PatternNode atom() {
+    if (++num_atoms_ > kMostAtoms) refuse("more than " + std::to_string(kMostAtoms) + " characters and classes");
     if (take("(")) return group();
     if (take("[")) return chars(bracket());
     if (take(".")) return chars(CharSet('\n').complement());
@@ -255,7 +257,7 @@ class Parser {
   std::string_view pattern_;
   const std::string& where_;
   size_t at_ = 0;
-  int depth_ = 0;
+  int depth_ = 0, num_atoms_ = 0;
   bool ignore_case_ = false;
 };
 

@@ -7,7 +7,7 @@ namespace tandem::text {
 namespace {
 
 constexpr const char* kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr size_t kDeepest = 20;
+constexpr size_t kDeepest = 20, kMostSteps = 100;  // of a list of steps, those of its Sequences included; known files have some five
 
 // A Sequence in Sequences, laid flat.
 std::vector<JsonPart> flat(const JsonPart& part, const std::string& list, size_t depth = 0) {
@@ -19,6 +19,7 @@ std::vector<JsonPart> flat(const JsonPart& part, const std::string& list, size_t
     if (inner.is_none()) inner.unsupported("expected an object with `type`");
     const std::vector<JsonPart> more = flat(inner, list, depth + 1);
     parts.insert(parts.end(), more.begin(), more.end());
+    if (parts.size() > kMostSteps) part.refuse("has more than " + std::to_string(kMostSteps) + " steps", "expected fewer");
   }
   return parts;
 }
