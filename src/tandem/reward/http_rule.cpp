@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/http_rule.h"
 
-#include <httplib.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -13,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
+#include "tandem/reward/backend/http_post.h"
 #include "tandem/reward/batch.h"
 #include "tandem/reward/rule.h"
 
@@ -22,6 +20,7 @@ using nlohmann::json;
 
 namespace {
 
+constexpr const char* kName = "http";
 constexpr double kFirstPauseS = 0.5, kLongestPauseS = 30;  // between attempts, doubled each time
 
 struct Address {
@@ -47,16 +46,22 @@ json plain_form(const json& one) {
   return json::array({one.at("score").get<double>(), parts, one.value("extracted", "")});
 }
 
-json scores_in(const json& reply, const std::string& where) {
+// The beginning of what is no list of scores, whatever it is.
+std::string shown(const json& reply) { return reply.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80); }
+
+json scores_in(const json& reply, size_t count, const std::string& where) {
   const json* list = &reply;
   if (reply.is_object() && reply.contains("scores")) list = &reply["scores"];
   else if (reply.is_object() && reply.contains("rewards")) list = &reply["rewards"];
   json scores = json::array();
   try {
-    if (!list->is_array()) throw UserError(where, "answered " + reply.dump().substr(0, 80), "expected {\"scores\": [...]}");
+    if (!list->is_array()) throw UserError(where, "answered " + shown(reply), "expected {\"scores\": [...]}");
+    if (list->size() != count)  // before each of them is taken
+      throw UserError(where, "answered with " + std::to_string(list->size()) + " scores for " + std::to_string(count) + " answers",
+                      "expected a score for each answer");
     for (const json& one : *list) scores.push_back(plain_form(one));
   } catch (const json::exception&) {
-    throw UserError(where, "answered " + reply.dump().substr(0, 80), "expected numbers, or objects with a `score`");
+    throw UserError(where, "answered " + shown(reply), "expected numbers, or objects with a `score`");
   }
   return scores;
 }
@@ -64,7 +69,8 @@ json scores_in(const json& reply, const std::string& where) {
 class HttpRule : public Rule {
  public:
   HttpRule(const HttpOptions& o, double timeout_s)
-      : address_(address_of(o.url)), url_(o.url), timeout_s_(timeout_s), retries_(o.http_retries) {}
+      : address_(address_of(o.url)), url_(o.url), timeout_s_(timeout_s), retries_(o.http_retries),
+        poster_(address_.server, "reward.url " + o.url) {}
 
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return false; }  // what it needs is its own affair
@@ -72,15 +78,14 @@ class HttpRule : public Rule {
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {
     if (answers.empty()) return {};
-    const json reply = parse_or_discard<json>(post(batch_json(answers).dump()));
-    if (reply.is_discarded()) throw UserError("reward.url " + url_, "did not answer with JSON", "expected {\"scores\": [...]}");
-    return scores_of(scores_in(reply, "reward.url " + url_), answers.size(), name_);
+    return scores_of_reply(post(batch_json(answers).dump()), answers.size(), "reward.url " + url_);
   }
 
   void abandon() const noexcept override {
     std::lock_guard lock(mutex_);
     ++num_abandoned_;
     woken_.notify_all();
+    poster_.give_up();
   }
 
  private:
@@ -95,6 +100,7 @@ class HttpRule : public Rule {
       if (reply) return *reply;
       lock.lock();
       const std::string where = "reward.url " + url_;
+      if (num_abandoned_ != abandoned) throw UserError(where, "the batch was given up", "the run is ending");
       if (attempt == retries_) throw PeerError(where + ": " + problem + ", " + std::to_string(attempt + 1) + " times");
       log::warning(where, ": ", problem, "; asked again in ", pause_s, " s");
       if (woken_.wait_for(lock, std::chrono::duration<double>(pause_s), [&] { return num_abandoned_ != abandoned; }))
@@ -105,20 +111,11 @@ class HttpRule : public Rule {
 
   // The body of a right reply; nullopt, with the problem, where another attempt may help.
   std::optional<std::string> try_once(const std::string& body, std::string& problem) const {
-    httplib::Client client(address_.server);  // one per attempt: a client serves one thread
-    const auto seconds = static_cast<time_t>(std::ceil(timeout_s_));
-    client.set_connection_timeout(seconds);
-    client.set_read_timeout(seconds);
-    client.set_write_timeout(seconds);
-    const httplib::Result result = client.Post(address_.path, body, "application/json");
-    if (!result) {
-      problem = "no answer (" + httplib::to_string(result.error()) + ")";
-      return std::nullopt;
-    }
-    if (result->status == 200) return result->body;
-    problem = "status " + std::to_string(result->status);
-    if (result->status < 500 && result->status != 408 && result->status != 429)
-      throw UserError("reward.url " + url_, problem + ": " + result->body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");
+    HttpReply reply = poster_.post(address_.path, body, timeout_s_);
+    if (reply.status == 200) return std::move(reply.body);
+    problem = reply.status == 0 ? "no answer (" + reply.problem + ")" : "status " + std::to_string(reply.status);
+    if (reply.status != 0 && reply.status < 500 && reply.status != 408 && reply.status != 429)
+      throw UserError("reward.url " + url_, problem + ": " + reply.body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");
     return std::nullopt;
   }
 
@@ -126,13 +123,20 @@ class HttpRule : public Rule {
   std::string url_;
   double timeout_s_;
   int64_t retries_;
-  std::string name_ = "http";
+  std::string name_ = kName;
+  mutable HttpPoster poster_;
   mutable std::mutex mutex_;
   mutable std::condition_variable woken_;
   mutable int64_t num_abandoned_ = 0;
 };
 
 }  // namespace
+
+std::vector<Score> scores_of_reply(std::string_view body, size_t count, const std::string& where) {
+  const json reply = parse_or_discard<json>(body);
+  if (reply.is_discarded()) throw UserError(where, "did not answer with JSON", "expected {\"scores\": [...]}");
+  return scores_of(scores_in(reply, count, where), count, kName);
+}
 
 void describe(OptionVisitor& field, HttpOptions& o) {
   field("url", o.url, "http: where batches are posted to; docs/rewards.md has their form.");

@@ -46,7 +46,8 @@ inline void describe(OptionVisitor& field, RuleOptions& o) {
   describe(field, static_cast<FunctionOptions&>(o));
   describe(field, static_cast<MathOptions&>(o));
   describe(field, static_cast<PythonOptions&>(o));
-  field("timeout_s", o.timeout_s, "python, math_verify, http: seconds for one batch, the answers of a group.", above(0));
+  field("timeout_s", o.timeout_s,
+        "python, math_verify, http: seconds for one batch, the answers of a group, from the first byte to the last.", above(0));
   describe(field, static_cast<HttpOptions&>(o));
   describe(field, static_cast<CodeOptions&>(o));
   describe(field, static_cast<ModelOptions&>(o));

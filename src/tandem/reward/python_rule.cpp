@@ -66,6 +66,7 @@ WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, 
   options.num_workers = batch.workers;
   options.timeout_s = batch.timeout_s;
   options.retries = o.python_retries;
+  options.memory_bytes = o.python_memory_mib << 20;
   return options;
 }
 
@@ -77,6 +78,8 @@ void describe(OptionVisitor& field, PythonOptions& o) {
         "python, math_verify, code: the Python that runs them; empty: python3 on PATH (math_verify: the one scripts/setup made).");
   field("python_retries", o.python_retries, "python, math_verify: how often a batch whose worker died or hung is tried again.",
         at_least(0));
+  field("python_memory_mib", o.python_memory_mib,
+        "python, math_verify: MiB of data that a worker process, and each that it starts, may have; 0: no limit.", at_least(0));
 }
 void describe(OptionVisitor& field, MathOptions& o) {
   field("fallback", o.fallback, "math: who is asked where the built-in comparison cannot read an answer.", one_of({"none", "math_verify"}));

@@ -22,6 +22,7 @@ struct PythonOptions {
   std::string python;             ///< a function of the user, FILE.py:NAME
   std::string python_executable;  ///< what runs it, math_verify and the programs of `code`
   int64_t python_retries = 1;
+  int64_t python_memory_mib = 8192;
 };
 void describe(OptionVisitor& field, PythonOptions& o);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/reward/scorer.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,8 @@ Answer answer_of(const data::Group& group, const data::Sample& sample) {
 }
 
 namespace {
+
+constexpr double kMomentS = 0.1;  // between looks at whether to stop
 
 void score_samples(const Rule& rule, const data::Group& group, std::span<data::Sample> samples) {
   std::vector<Answer> answers;
@@ -43,14 +46,18 @@ Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
 }
 
 Scorer::~Scorer() {
-  bool grading = false;
-  {
-    std::lock_guard lock(mutex_);
-    closing_ = true;
-    for (const Job& job : jobs_) grading = grading || (job.started && !job.done);
-  }
+  const auto grading = [&] { return std::any_of(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.started && !job.done; }); };
+  std::unique_lock lock(mutex_);
+  closing_ = true;
   submitted_.notify_all();
-  if (grading) rule_.abandon();
+  // More than once: a thread that has taken its group may call the rule only after the rule was told.
+  while (grading()) {
+    lock.unlock();
+    rule_.abandon();
+    lock.lock();
+    finished_.wait_for(lock, std::chrono::milliseconds(100), [&] { return !grading(); });
+  }
+  lock.unlock();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -117,13 +124,17 @@ std::optional<data::Group> Scorer::collect(const Deadline& deadline) {
   return take_head(lock);
 }
 
-std::vector<data::Group> Scorer::collect_all(double patience_s) {
+std::vector<data::Group> Scorer::collect_all(double patience_s, const StopRequested& stop) {
   std::vector<data::Group> groups;
+  Deadline deadline = Deadline::after_s(patience_s);
   while (num_pending() > 0) {
-    std::optional<data::Group> group = collect(Deadline::after_s(patience_s));
+    if (stop && stop()) throw Interrupted("stopped while grading");
+    std::optional<data::Group> group = collect(Deadline::after_s(std::min(kMomentS, patience_s)));
+    if (!group && !deadline.passed()) continue;
     if (!group)
       throw PeerError("reward rule " + rule_.name() + ": a group waits for its grade for over " + std::to_string(patience_s) + " s");
     groups.push_back(std::move(*group));
+    deadline = Deadline::after_s(patience_s);
   }
   return groups;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 #include "tandem/data/sample.h"
 #include "tandem/reward/rule.h"
 
@@ -34,8 +35,8 @@ class Scorer {
   void submit(data::Group&& group);
   /// The next group if it is graded by then; nullopt if it is not, or none is out.
   std::optional<data::Group> collect(const Deadline& deadline);
-  /// All groups that are out. Errors: as collect; PeerError if one takes longer than `patience_s`.
-  std::vector<data::Group> collect_all(double patience_s);
+  /// All groups that are out. Errors: as collect; PeerError if one takes longer than `patience_s`; Interrupted once `stop` says so.
+  std::vector<data::Group> collect_all(double patience_s, const StopRequested& stop = {});
   /// Groups submitted and not yet collected.
   size_t num_pending() const;
 

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "../../error_text.h"
+#include "../../raw_server.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/rule.h"
+#include "tandem/reward/scorer.h"
 
 namespace tandem::reward {
 namespace {
@@ -76,6 +81,104 @@ TEST(HttpRule, ABusyServerIsAskedAgain) {
   });
   EXPECT_EQ(server.rule(2)->score({"", ""}).score, 1);
   EXPECT_EQ(calls, 3);
+}
+
+std::unique_ptr<Rule> rule_of(const test::RawServer& server, double timeout_s, int64_t retries = 0) {
+  Options options;
+  options.url = "http://127.0.0.1:" + std::to_string(server.port()) + "/score";
+  options.http_retries = retries;
+  options.timeout_s = timeout_s;
+  return make_reward(options);
+}
+
+int64_t peak_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
+const std::string kOk = "HTTP/1.1 200 OK\r\n";
+
+// Each of these says something often enough that no single read takes long.
+TEST(HttpRule, TheTimeForABatchIsThatOfTheWholeReply) {
+  const std::pair<const char*, std::function<void(const test::RawServer::Peer&)>> servers[] = {
+      {"nothing at all", [](const auto& peer) { peer.pause(60'000); }},
+      {"a status line byte by byte", [](const auto& peer) { while (peer.say("H") && peer.pause(100)) {} }},
+      {"headers without end", [](const auto& peer) { peer.say(kOk); while (peer.say("X: y\r\n") && peer.pause(100)) {} }},
+      {"a body byte by byte", [](const auto& peer) {
+         peer.say(kOk + "Content-Length: 1000000\r\n\r\n");
+         while (peer.say(" ") && peer.pause(100)) {}
+       }},
+      {"chunks without end", [](const auto& peer) {
+         peer.say(kOk + "Transfer-Encoding: chunked\r\n\r\n");
+         while (peer.say("1\r\n \r\n") && peer.pause(100)) {}
+       }},
+      {"a body without a length", [](const auto& peer) { peer.say(kOk + "\r\n"); while (peer.say(" ") && peer.pause(100)) {} }}};
+  for (const auto& [what, answer] : servers) {
+    const test::RawServer server(answer);
+    const auto rule = rule_of(server, 1);
+    const double begin = now_s();
+    const std::string error = test::error_of<PeerError>([&] { rule->score({"", ""}); });
+    EXPECT_NE(error.find("no answer (not whole within 1"), std::string::npos) << what << ": " << error;
+    EXPECT_LT(now_s() - begin, 4) << what;
+  }
+}
+
+TEST(HttpRule, AReplyWithoutEndIsRefusedInLittleMemory) {
+  const std::string much(1 << 20, 'x');
+  const std::pair<const char*, std::function<void(const test::RawServer::Peer&)>> servers[] = {
+      {"a body of eight gigabytes", [&](const auto& peer) {
+         peer.say(kOk + "Content-Length: 8000000000\r\n\r\n");
+         while (peer.say(much)) {}
+       }},
+      {"a body without a length", [&](const auto& peer) { peer.say(kOk + "\r\n"); while (peer.say(much)) {} }},
+      {"chunks", [&](const auto& peer) {
+         peer.say(kOk + "Transfer-Encoding: chunked\r\n\r\n");
+         while (peer.say("100000\r\n" + much + "\r\n")) {}
+       }},
+      {"headers", [&](const auto& peer) { peer.say(kOk); while (peer.say("X: " + std::string(1000, 'y') + "\r\n")) {} }},
+      {"a refusal", [&](const auto& peer) { peer.say("HTTP/1.1 404 Not Found\r\n\r\n"); while (peer.say(much)) {} }}};
+  for (const auto& [what, answer] : servers) {
+    const test::RawServer server(answer);
+    const auto rule = rule_of(server, 30, 3);
+    const int64_t before = peak_bytes();
+    const double begin = now_s();
+    const std::string error = test::error_of([&] { rule->score({"", ""}); });
+    EXPECT_NE(error.find("answered with more than"), std::string::npos) << what << ": " << error;
+    EXPECT_LT(now_s() - begin, 20) << what;
+    EXPECT_LT(peak_bytes() - before, int64_t{200} << 20) << what;
+    EXPECT_EQ(server.num_asked(), 1) << "another attempt would end alike";
+  }
+}
+
+TEST(HttpRule, AServerThatClosesOrResetsIsAskedAgain) {
+  const test::RawServer server([](const auto& peer) { peer.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[1]"); });
+  EXPECT_NE(test::error_of<PeerError>([&] { rule_of(server, 5, 1)->score({std::string(3'000'000, 'x'), ""}); }).find("2 times"),
+            std::string::npos);
+  EXPECT_EQ(server.num_asked(), 2);
+}
+
+// As when a signal ends the run: nobody waits for the server.
+TEST(HttpRule, ABatchIsGivenUpAtOnceWhateverTheServerDoes) {
+  const std::function<void(const test::RawServer::Peer&)> answers[] = {
+      [](const auto& peer) { peer.pause(60'000); },
+      [](const auto& peer) { peer.say(kOk + "Content-Length: 1000\r\n\r\n"); while (peer.say(" ") && peer.pause(50)) {} }};
+  for (const auto& answer : answers) {
+    const test::RawServer server(answer);
+    const auto rule = rule_of(server, 60, 3);
+    double asked = 0;
+    {
+      Scorer scorer(*rule);
+      data::Group group;
+      group.samples.resize(1);
+      scorer.submit(std::move(group));
+      while (server.num_asked() == 0) std::this_thread::yield();
+      EXPECT_THROW(scorer.collect_all(60, [&] { return true; }), Interrupted);
+      asked = now_s();
+    }
+    EXPECT_LT(now_s() - asked, 2);
+    EXPECT_EQ(server.num_asked(), 1);
+  }
 }
 
 TEST(HttpRule, WhatIsWrongIsSaid) {

@@ -281,6 +281,120 @@ def score(completions):
   EXPECT_TRUE(ends_soon(worker));
 }
 
+// Starts processes that detach themselves in the ways there are, and writes down their numbers.
+constexpr const char* kLeavesProcesses = R"(
+import os, signal, subprocess, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+def note():
+    with open(os.path.join(here, "left"), "a") as out:
+        out.write(f"{os.getpid()}\n")
+def daemon(depth):
+    for s in range(1, 32):
+        if s not in (9, 17, 19):
+            signal.signal(s, signal.SIG_IGN)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    if depth:
+        if os.fork() == 0:
+            daemon(depth - 1)
+    note()
+    while True:
+        time.sleep(1)
+if os.fork() == 0:
+    daemon(3)
+subprocess.Popen(["sh", "-c", f"echo $$ >> {here}/left; exec sleep 1000"], start_new_session=True, close_fds=True)
+while not os.path.exists(os.path.join(here, "left")) or len(open(os.path.join(here, "left")).readlines()) < 5:
+    time.sleep(0.01)
+with open(os.path.join(here, "pid"), "w") as out:
+    out.write(f"{os.getpid()}\n")
+def score(completions):
+    if completions[0] == "hang":
+        time.sleep(1000)
+    if completions[0] == "end":
+        os._exit(3)
+    if completions[0] == "kill":
+        os.kill(os.getpid(), 9)
+    return [1]
+)";
+
+std::vector<pid_t> left_in(const PythonFile& file) {
+  std::vector<pid_t> left;
+  std::ifstream in(file.folder() / "left");
+  for (pid_t pid = 0; in >> pid;) left.push_back(pid);
+  return left;
+}
+
+TEST(PythonRule, NoProcessThatAFunctionStartedOutlivesItsWorker) {
+  for (const char* how : {"well", "hang", "end", "kill"}) {
+    const PythonFile file(kLeavesProcesses);
+    Options options;
+    options.timeout_s = 1;
+    options.python_retries = 0;
+    std::vector<pid_t> left;
+    {
+      const auto rule = rule_of(file, options);
+      left = left_in(file);
+      ASSERT_EQ(left.size(), 5u);
+      for (const pid_t pid : left) EXPECT_TRUE(alive(pid)) << "while the worker lives, so may they";
+      const std::string error = error_of([&] { rule->score({how, ""}); });
+      EXPECT_EQ(error.empty(), how == std::string("well")) << error;
+      const std::string said = how == std::string("end") ? "exit code 3" : how == std::string("kill") ? "signal 9" : "";
+      EXPECT_NE(error.find(said), std::string::npos) << error;
+    }
+    for (const pid_t pid : left) EXPECT_FALSE(alive(pid)) << how;
+  }
+}
+
+TEST(PythonRule, NoProcessThatAFunctionStartedOutlivesARunThatIsKilled) {
+  for (const char* how : {"well", "hang"}) {
+    const PythonFile file(kLeavesProcesses);
+    const pid_t run = fork();
+    if (run == 0) {
+      const auto rule = rule_of(file);
+      rule->score({how, ""});
+      for (;;) pause();
+    }
+    const pid_t worker = pid_in(file.folder() / "pid");
+    ASSERT_GT(worker, 0);
+    const std::vector<pid_t> left = left_in(file);
+    ASSERT_EQ(left.size(), 5u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    kill(run, SIGKILL);
+    waitpid(run, nullptr, 0);
+    EXPECT_TRUE(ends_soon(worker));
+    for (const pid_t pid : left) EXPECT_TRUE(ends_soon(pid)) << how;
+  }
+}
+
+TEST(PythonRule, AFunctionHasTheMemoryItIsGivenAndNoMore) {
+  const PythonFile file(R"(
+import os
+def score(completions):
+    if completions[0] == "child":
+        if os.fork() == 0:
+            try:
+                bytearray(1 << 30)
+            except MemoryError:
+                os._exit(7)
+            os._exit(0)
+        return [os.waitstatus_to_exitcode(os.wait()[1])]
+    return [len(bytearray(int(completions[0]) << 20)) >> 20]
+)");
+  Options options;
+  options.python_memory_mib = 256;
+  const auto rule = rule_of(file, options);
+  EXPECT_EQ(rule->score({"100", ""}).score, 100);
+  const std::string error = error_of([&] { rule->score({"1000", ""}); });
+  EXPECT_NE(error.find("MemoryError"), std::string::npos) << error;
+  EXPECT_NE(error.find("rewards.py:12 in score"), std::string::npos) << error;
+  EXPECT_NE(error.find("reward.python_memory_mib"), std::string::npos) << error;
+  EXPECT_EQ(rule->score({"100", ""}).score, 100) << "the worker goes on";
+  EXPECT_EQ(rule->score({"child", ""}).score, 7) << "what it starts has no more";
+  options.python_memory_mib = 0;
+  EXPECT_EQ(rule_of(file, options)->score({"1000", ""}).score, 1000);
+}
+
 TEST(PythonRule, RulesMayBeCombined) {
   const PythonFile file("def score(completions):\n    return [len(c) for c in completions]\n");
   Options options;

@@ -29,6 +29,7 @@ namespace tandem::reward {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;  // execvpe keeps the whole PATH entry and argv there
+constexpr double kKeeperPatienceS = 6;     // for a keeper of orphans to end them; it takes some 5 at most
 constexpr int kFirstFreeFd = 64;           // descriptors are moved above the child's own before they are put in place
 
 [[noreturn]] void throw_system(const std::string& what) {
@@ -43,6 +44,7 @@ struct Child {
   Confinement* confinement = nullptr;
   sigset_t mask{};
   pid_t parent = 0;
+  bool keeps_orphans = false;
   int error = 0;             // the child writes, the parent reads: they share memory
   const char* step = "";
 };
@@ -113,7 +115,8 @@ const char* prepare(Child& child) {
   if (child.folder && chdir(child.folder) != 0) return "chdir";
   if (child.confinement)
     if (const char* step = confine(*child.confinement)) return step;
-  if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) return "PR_SET_PDEATHSIG";
+  if (child.keeps_orphans && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0) return "PR_SET_CHILD_SUBREAPER";
+  if (prctl(PR_SET_PDEATHSIG, child.keeps_orphans ? SIGTERM : SIGKILL, 0, 0, 0) != 0) return "PR_SET_PDEATHSIG";
   if (syscall(SYS_getppid) != child.parent) return "start: the parent has ended";
   if (const char* step = place_descriptors(child)) return step;
   sigprocmask(SIG_SETMASK, &child.mask, nullptr);
@@ -199,6 +202,7 @@ Process::Process(const Launch& launch) {
   for (const Fd& fd : fds) child.fds.push_back(fd.get());
   if (launch.confinement) child.confinement = &(confinement = *launch.confinement);
   child.parent = getpid();
+  child.keeps_orphans = keeps_orphans_ = launch.keeps_orphans;
   pid_ = start(child);
   if (child.error == 0) return;
   end();
@@ -210,6 +214,7 @@ Process& Process::operator=(Process&& other) noexcept {
   if (this != &other) {
     end();
     pid_ = std::exchange(other.pid_, -1);
+    keeps_orphans_ = other.keeps_orphans_;
   }
   return *this;
 }
@@ -218,15 +223,24 @@ Fd Process::mounts() const {
   return Fd(pid_ > 0 ? open(("/proc/" + std::to_string(pid_) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC) : -1);
 }
 
-void Process::stop() const noexcept {
-  if (pid_ <= 0) return;
+void Process::kill_group() const noexcept {
   kill(-pid_, SIGKILL);
   kill(pid_, SIGKILL);
 }
 
+void Process::stop() const noexcept {
+  if (pid_ <= 0) return;
+  if (keeps_orphans_) kill(pid_, SIGTERM);
+  else kill_group();
+}
+
 int Process::end() noexcept {
   if (pid_ <= 0) return 0;
-  stop();  // its group, too; a process that has ended keeps its number, and its status, until it is reaped
+  if (keeps_orphans_) {
+    stop();
+    ends_within(kKeeperPatienceS);
+  }
+  kill_group();  // a process that has ended keeps its number, and its status, until it is reaped
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -234,14 +248,19 @@ int Process::end() noexcept {
   return status;
 }
 
-int Process::wait_or_end(double seconds) noexcept {
-  if (pid_ <= 0) return 0;
+bool Process::ends_within(double seconds) const noexcept {
   siginfo_t info{};
   for (const Deadline deadline = Deadline::after_s(seconds); !deadline.passed();) {
     info.si_pid = 0;
-    if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) break;
+    if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  return false;
+}
+
+int Process::wait_or_end(double seconds) noexcept {
+  if (pid_ <= 0) return 0;
+  ends_within(seconds);
   return end();
 }
 

@@ -54,6 +54,9 @@ struct Launch {
   std::vector<int> fds;              ///< descriptor i of the child; -1 is /dev/null; all others are closed
   std::string folder;                ///< where it starts; "" keeps the present one
   const Confinement* confinement = nullptr;
+  /// The child keeps what its own children leave behind: the kernel makes it their parent. It is ended by SIGTERM, after which it has
+  /// a moment to end them first; without, by SIGKILL.
+  bool keeps_orphans = false;
 };
 
 /// Ownership  the child; ended and reaped by the destructor, with what else is in its process group.
@@ -64,7 +67,7 @@ class Process {
   Process() = default;
   /// Errors: UserError naming argv[0] if it cannot be started.
   explicit Process(const Launch& launch);
-  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, -1)), keeps_orphans_(other.keeps_orphans_) {}
   Process& operator=(Process&& other) noexcept;
   ~Process() { end(); }
 
@@ -72,7 +75,7 @@ class Process {
   pid_t id() const { return pid_; }
   /// The mounts that it sees, for Confinement::mounts. None if it has ended.
   Fd mounts() const;
-  /// Kills the process and its group; it still has to be reaped.
+  /// Kills the process and its group, or tells a keeper of orphans to end; it still has to be reaped.
   void stop() const noexcept;
   /// Kills what still runs, reaps it, and returns its wait status; 0 if there is none.
   int end() noexcept;
@@ -80,7 +83,10 @@ class Process {
   int wait_or_end(double seconds) noexcept;
 
  private:
+  void kill_group() const noexcept;
+  bool ends_within(double seconds) const noexcept;
   pid_t pid_ = -1;
+  bool keeps_orphans_ = false;
 };
 
 /// "exit code 1", "signal 9 (Killed)".

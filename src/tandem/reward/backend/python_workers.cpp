@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kEndPatienceS = 0.5;          // for a worker to end by itself, its exit handlers included
 constexpr size_t kLogBytesPerBatch = 64 << 10; // of what a function prints
-constexpr size_t kMaxReplyBytes = size_t{1} << 30;
+constexpr size_t kMaxReplyBytes = size_t{1} << 26;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -117,10 +117,11 @@ void PythonWorker::send_all(const std::string& bytes, const Deadline& deadline) 
 }
 
 std::string PythonWorker::receive(size_t size, const Deadline& deadline) {
-  std::string bytes(size, '\0');
-  for (size_t at = 0; at < size;) {
-    const ssize_t got = recv(channel_.get(), bytes.data() + at, size - at, 0);
-    if (got > 0) at += static_cast<size_t>(got);
+  std::string bytes;  // grows as they come: the size is what a process of others says
+  while (bytes.size() < size) {
+    char part[1 << 16];
+    const ssize_t got = recv(channel_.get(), part, std::min(sizeof part, size - bytes.size()), 0);
+    if (got > 0) bytes.append(part, static_cast<size_t>(got));
     else if (got == 0 || !would_block()) lose("");
     else if (!wait(false, deadline)) lose("it gave no answer in time");
   }
@@ -203,6 +204,7 @@ void PythonWorkers::start(PythonWorker& worker) {
   launch.env = {"PYTHONHASHSEED=0"};
   launch.inherit_env = true;
   launch.fds = {-1, log_writer.get(), log_writer.get(), theirs.get()};
+  launch.keeps_orphans = true;
   try {
     worker.adopt(start_process(launch), std::move(ours), std::move(log_reader));
   } catch (const UserError& e) {
@@ -211,7 +213,8 @@ void PythonWorkers::start(PythonWorker& worker) {
   theirs.close();
   log_writer.close();
   const json wanted = {
-      {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function}};
+      {"name", function_.name}, {"file", function_.file}, {"source", function_.source}, {"function", function_.function},
+      {"memory_bytes", options_.memory_bytes}};
   const json reply = worker.exchange(wanted, options_.start_timeout_s);
   if (!reply.contains("ready")) worker.end();
   checked(reply);

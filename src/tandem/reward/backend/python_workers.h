@@ -33,6 +33,7 @@ struct WorkerOptions {
   double timeout_s = 60;        ///< for one batch
   double start_timeout_s = 300; ///< for imports
   int64_t retries = 1;          ///< of a batch whose worker died or hung
+  int64_t memory_bytes = 0;     ///< of data that a process may have, shared memory apart; 0: no limit
 };
 
 /// One process. Threads: one at a time, except stop().
@@ -69,7 +70,8 @@ class PythonWorker {
   size_t logged_bytes_ = 0;
 };
 
-/// Ownership  its processes, and the thread that starts them: they end with it, and with this process however that ends.
+/// Ownership  its processes, all that these start, and the thread that starts them: they end with it, and with this process however
+///            that ends.
 /// Threads    call() from any number of threads; as many batches run at once as there are workers.
 /// Blocking   call() waits for a free worker, then at most (1 + retries) * (start_timeout_s + timeout_s).
 /// Errors     UserError with the place in the user's file; the traceback goes to the log first. A worker that dies or hangs is

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # A persistent worker: loads one function, then scores batches until its channel, descriptor 3, closes.
 # A message is its length in 8 bytes (little endian) and JSON. reward/backend/python_workers.h has the other side.
+#
+# Two processes: the worker, and above it its keeper, which is started first and loads nothing. The kernel makes the keeper the parent of
+# what the worker's processes leave behind, however they detach themselves. So it can end all of them, and does, before it ends itself.
 import asyncio
 import importlib.util
 import inspect
@@ -9,9 +12,12 @@ import math
 import numbers
 import os
 import random
+import resource
+import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 import types
 
@@ -136,10 +142,89 @@ def failure(error):
     last = traceback.format_exception_only(type(error), error)
     place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
-    return {"error": " ".join(last[-1].split()) + place, "traceback": "".join(lines)}
+    hint = " (reward.python_memory_mib is what a worker may have)" if isinstance(error, MemoryError) else ""
+    return {"error": " ".join(last[-1].split()) + place + hint, "traceback": "".join(lines)}
+
+
+KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+KEEPER_PATIENCE_S = 5  # for processes that no signal ends
+
+
+def reaped():
+    """The status of each process below that has ended since."""
+    statuses = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return statuses, False
+        if pid == 0:
+            return statuses, True
+        statuses[pid] = status
+
+
+def children():
+    own = os.getpid()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # it has ended
+        if parent == own:
+            yield int(entry)
+
+
+def end_children():
+    """As each ends, the kernel gives us what stood below it; so none is left once we have none."""
+    deadline = time.monotonic() + KEEPER_PATIENCE_S
+    while reaped()[1] and time.monotonic() < deadline:
+        for pid in children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.002)
+
+
+def keep(worker):
+    """Until the worker ends, or SIGTERM says to end it. Then ends the rest, and itself as the worker did."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2, 3):
+        os.dup2(null, fd)
+    status = None
+    while status is None:
+        if signal.sigwait(KEEPER_SIGNALS) == signal.SIGTERM:
+            os.kill(worker, signal.SIGKILL)
+        status = reaped()[0].get(worker)
+    end_children()
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+def start_worker():
+    """Returns in the worker alone."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEEPER_SIGNALS)
+    worker = os.fork()
+    if worker:
+        keep(worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEEPER_SIGNALS)
+
+
+def bound_memory(most):
+    """Of data: what is only reserved, as libraries for devices do by the terabyte, is free."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if most and (hard == resource.RLIM_INFINITY or most < hard):
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def main():
+    start_worker()
     channel = socket.socket(fileno=3)
     channel.set_inheritable(False)
     function = None
@@ -147,6 +232,7 @@ def main():
         message = receive(channel)
         try:
             if function is None:
+                bound_memory(message["memory_bytes"])
                 function = load(message)
                 reply = {"ready": True}
             else:
