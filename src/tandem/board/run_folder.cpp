@@ -5,11 +5,12 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
+#include "tandem/base/json_file.h"
 #include "tandem/data/sample_store.h"
 
 namespace tandem::board {
@@ -22,11 +23,53 @@ constexpr double kIdleAfter_s = 120;
 
 std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
+constexpr int64_t kPart_bytes = int64_t{1} << 16;  // read at a time
+
+// "" for what is no file, or too large to be one of ours.
 std::string file_text(const std::string& path) {
-  std::ostringstream text;
-  if (std::ifstream file(path, std::ios::binary); file) text << file.rdbuf();
-  return text.str();
+  if (!fs::is_regular_file(path)) return "";
+  try {
+    return read_file(path, RunFolder::kMaxFile_bytes);
+  } catch (const UserError&) {
+    return "";
+  }
 }
+
+bool is_metrics(const std::string& line) { return !line.empty() && !nests_too_deep(line) && json::accept(line); }
+
+// Walks over the lines of a part of a file. Of a line that is too long, nothing is kept.
+class LineReader {
+ public:
+  LineReader(const RegularFile& file, int64_t begin, int64_t end) : file_(file), at_(begin), end_(end), part_(kPart_bytes) {}
+  /// False where no newline is left.
+  bool next() {
+    line_.clear();
+    for (bool too_long = false;;) {
+      if (used_ == filled_ && !fill()) return false;
+      const char *from = part_.data() + used_, *end = part_.data() + filled_, *newline = std::find(from, end, '\n');
+      too_long = too_long || std::ssize(line_) + (newline - from) > RunFolder::kMaxLine_bytes;
+      if (too_long) line_.clear();
+      else line_.append(from, newline);
+      used_ += newline - from + (newline != end);
+      if (newline != end) return true;
+    }
+  }
+  const std::string& line() const { return line_; }
+
+ private:
+  bool fill() {
+    const int64_t wanted = std::min<int64_t>(kPart_bytes, end_ - at_);
+    used_ = 0;
+    filled_ = wanted > 0 ? file_.read(at_, std::span(part_.data(), static_cast<size_t>(wanted))) : 0;
+    at_ += filled_;
+    return filled_ > 0;
+  }
+
+  const RegularFile& file_;
+  int64_t at_, end_, used_ = 0, filled_ = 0;
+  std::vector<char> part_;
+  std::string line_;
+};
 
 /// `steps` of one section of a resolved recipe; 0 if it says none. A page needs no more of the recipe than this.
 int64_t planned_steps(const std::string& config, const std::string& section) {
@@ -42,7 +85,7 @@ int64_t planned_steps(const std::string& config, const std::string& section) {
 
 /// Both kinds of run write the same recipe; a line of `tandem sft` has no policy that generated.
 bool is_supervised(const std::string& metrics_line) {
-  const json line = json::parse(metrics_line, nullptr, false);
+  const json line = parse_or_discard<json>(metrics_line);
   return line.is_object() && !line.contains("policy_version");
 }
 
@@ -88,29 +131,34 @@ RunFolder::RunFolder(const std::string& folder) : folder_(folder) {
 
 // Whole lines alone: what follows the last newline is still being written.
 void RunFolder::index_new_lines() {
-  std::ifstream file(path("metrics.jsonl"), std::ios::binary);
-  if (!lines_.empty() && line_text(lines_.back()) != last_line_) {
-    lines_.clear();
+  const std::string name = path("metrics.jsonl");
+  const bool there = fs::is_regular_file(name);
+  if (num_lines_ > 0 && (!there || bytes_of_last_line() != last_line_)) {
+    marks_.clear();
+    num_lines_ = end_bytes_ = last_begin_bytes_ = 0;
+    last_line_.clear();
     ++generation_;
   }
-  if (!file) return;
-  int64_t begin = lines_.empty() ? 0 : lines_.back().end_bytes + 1;
-  file.seekg(begin);
-  std::ostringstream rest;
-  rest << file.rdbuf();
-  const std::string text = rest.str();
-  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-    lines_.push_back({begin + static_cast<int64_t>(at), begin + static_cast<int64_t>(end)});
-    last_line_.assign(text, at, end - at);
-  }
+  if (!there) return;
+  const RegularFile file(name);
+  std::vector<char> part(kPart_bytes);
+  int64_t begin = end_bytes_;  // of the line that is being read
+  for (int64_t at = end_bytes_, got; (got = file.read(at, part)) > 0; at += got)
+    for (const char *from = part.data(), *end = from + got, *newline; (newline = std::find(from, end, '\n')) != end; from = newline + 1) {
+      if (num_lines_++ % kLinesPerMark == 0) marks_.push_back(begin);
+      last_begin_bytes_ = begin;
+      begin = end_bytes_ = at + (newline - part.data()) + 1;
+    }
+  last_line_ = bytes_of_last_line();
 }
 
-std::string RunFolder::line_text(const Line& line) const {
-  std::ifstream file(path("metrics.jsonl"), std::ios::binary);
-  std::string text(static_cast<size_t>(line.end_bytes - line.begin_bytes), '\0');
-  file.seekg(line.begin_bytes);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  return file ? text : "";
+// Without its newline; of a line that is too long, the beginning.
+std::string RunFolder::bytes_of_last_line() const {
+  if (num_lines_ == 0) return "";
+  std::string bytes(static_cast<size_t>(std::min(end_bytes_ - last_begin_bytes_ - 1, kMaxLine_bytes)), '\0');
+  const RegularFile file(path("metrics.jsonl"));
+  bytes.resize(static_cast<size_t>(file.read(last_begin_bytes_, bytes)));
+  return bytes;
 }
 
 // A run that has not written for a while, by its own pace, is called idle. It may wait, or somebody killed it.
@@ -122,7 +170,7 @@ std::string RunFolder::state() const {
   const bool has_metrics = !absent;
   if (has_summary && (!has_metrics || metrics_time <= summary_time + std::chrono::seconds(1))) return "finished";
   double step_s = 0;
-  if (const json last = json::parse(last_line_, nullptr, false); last.is_object() && last.value("time/step_s", json()).is_number())
+  if (const json last = parse_or_discard<json>(last_line_); last.is_object() && last.value("time/step_s", json()).is_number())
     step_s = last["time/step_s"];
   auto newest = fs::file_time_type::min();
   for (const char* name : {"metrics.jsonl", "log.txt", "samples.sqlite-wal", "config.yaml"})
@@ -135,7 +183,7 @@ std::string RunFolder::run() {
   std::lock_guard lock(mutex_);
   index_new_lines();
   const std::string config = file_text(path("config.yaml"));
-  const json summary = json::parse(file_text(path("summary.json")), nullptr, false);
+  const json summary = parse_or_discard<json>(file_text(path("summary.json")));
   const fs::path absolute = fs::weakly_canonical(folder_);
   return text_of({{"name", absolute.filename().string()},
                   {"folder", absolute.string()},
@@ -144,27 +192,28 @@ std::string RunFolder::run() {
                   {"config", config},
                   {"summary", summary.is_discarded() ? json() : summary},
                   {"generation", generation_},
-                  {"num_lines", lines_.size()}});
+                  {"num_lines", num_lines_}});
 }
 
 std::string RunFolder::metrics(int64_t from_line) {
   std::lock_guard lock(mutex_);
   index_new_lines();
-  const int64_t total = static_cast<int64_t>(lines_.size());
-  const int64_t from = std::clamp<int64_t>(from_line, 0, total);
-  const int64_t next = std::min(total, from + kMaxLines);
-  std::string out = "{\"generation\":" + std::to_string(generation_) + ",\"from\":" + std::to_string(from) +
-                    ",\"next\":" + std::to_string(next) + ",\"total\":" + std::to_string(total) + ",\"lines\":[";
-  std::string text;
-  if (next > from) text = line_text({lines_[from].begin_bytes, lines_[next - 1].end_bytes});
-  std::istringstream lines(text);
-  bool first = true;
-  for (std::string line; std::getline(lines, line);) {
-    if (!json::accept(line)) continue;
-    if (!std::exchange(first, false)) out += ',';
-    out += line;
+  const int64_t from = std::clamp<int64_t>(from_line, 0, num_lines_);
+  int64_t next = from;
+  std::string lines;
+  if (from < num_lines_) {
+    const RegularFile file(path("metrics.jsonl"));
+    LineReader reader(file, marks_[static_cast<size_t>(from / kLinesPerMark)], end_bytes_);
+    for (int64_t skipped = from % kLinesPerMark; skipped > 0; --skipped) reader.next();
+    while (next < std::min(num_lines_, from + kMaxLines) && std::ssize(lines) < kMaxReply_bytes && reader.next()) {
+      ++next;
+      if (!is_metrics(reader.line())) continue;
+      if (!lines.empty()) lines += ',';
+      lines += reader.line();
+    }
   }
-  return out + "]}";
+  return "{\"generation\":" + std::to_string(generation_) + ",\"from\":" + std::to_string(from) + ",\"next\":" + std::to_string(next) +
+         ",\"total\":" + std::to_string(num_lines_) + ",\"lines\":[" + lines + "]}";
 }
 
 std::string RunFolder::steps() {

@@ -11,6 +11,7 @@ namespace tandem::board {
 
 /// Threads    any.
 /// Blocking   on file reads alone; never on the run that writes.
+/// Memory     bounded, whatever the files hold: kMaxLine_bytes, kMaxReply_bytes, and 8 bytes for each kLinesPerMark lines.
 /// Errors     UserError if the folder does not exist. A file that is missing, half written or broken gives an empty answer.
 class RunFolder {
  public:
@@ -19,8 +20,9 @@ class RunFolder {
   /// {name, folder, state: "running" | "idle" | "finished", total_steps, config, summary, generation, num_lines}. total_steps are
   /// supervised.steps once the lines are those of `tandem sft`, else run.steps.
   std::string run();
-  /// {generation, from, next, total, lines: [...]}: at most kMaxLines whole lines of metrics.jsonl. `generation` changes
-  /// when the file was cut back by a resume: then ask again from 0.
+  /// {generation, from, next, total, lines: [...]}: at most kMaxLines whole lines of metrics.jsonl, and kMaxReply_bytes. Lines that
+  /// are longer than kMaxLine_bytes, or no JSON, are left out. `generation` changes when the file was cut back by a resume: then ask
+  /// again from 0.
   std::string metrics(int64_t from_line);
   /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy}]}
   std::string steps();
@@ -30,22 +32,25 @@ class RunFolder {
   std::string evals(int64_t step, int64_t page);
 
   static constexpr int64_t kMaxLines = 4000;
+  static constexpr int64_t kMaxLine_bytes = int64_t{1} << 18;
+  static constexpr int64_t kMaxReply_bytes = int64_t{1} << 23;
+  static constexpr int64_t kMaxFile_bytes = int64_t{1} << 22;  ///< of config.yaml and summary.json; larger ones count as missing
+  static constexpr int64_t kLinesPerMark = 256;
   static constexpr int64_t kGroupsPerPage = 32;
   static constexpr int64_t kAnswersPerPage = 64;
 
  private:
-  struct Line {
-    int64_t begin_bytes, end_bytes;
-  };
   void index_new_lines();
-  std::string line_text(const Line& line) const;
+  std::string bytes_of_last_line() const;
   std::string state() const;
   std::string path(const char* name) const { return folder_ + "/" + name; }
 
   std::string folder_;
   std::mutex mutex_;          ///< guards what follows
-  std::vector<Line> lines_;
-  std::string last_line_;     ///< as indexed; when the file says otherwise, it was rewritten
+  std::vector<int64_t> marks_;   ///< where lines 0, kLinesPerMark, ... begin
+  int64_t num_lines_ = 0, end_bytes_ = 0;  ///< of the whole lines that were seen
+  int64_t last_begin_bytes_ = 0;
+  std::string last_line_;     ///< its beginning, as indexed; when the file says otherwise, it was rewritten
   int64_t generation_ = 0;
 };
 

@@ -13,6 +13,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/board/asset.h"
+#include "tandem/board/http_server.h"
 #include "tandem/board/run_folder.h"
 
 namespace tandem::board {
@@ -30,6 +31,23 @@ const char* media_type(std::string_view name) {
 
 int64_t number(const httplib::Request& request, const char* key) {
   return request.has_param(key) ? std::strtoll(request.get_param_value(key).c_str(), nullptr, 10) : 0;
+}
+
+// By name alone: a port may be forwarded. A page of another host whose name leads here names that host.
+bool names_this_machine(const std::string& host) {
+  for (const std::string_view name : {"127.0.0.1", "localhost", "[::1]"})
+    if (host.starts_with(name) && (host.size() == name.size() || host[name.size()] == ':')) return true;
+  return false;
+}
+
+// Before any body is read. The page asks for things alone.
+httplib::Server::HandlerResponse refuse_strangers(const httplib::Request& request, httplib::Response& response) {
+  const bool known = names_this_machine(request.get_header_value("Host"));
+  const bool asks = request.method == "GET" || request.method == "HEAD";
+  if (known && asks) return httplib::Server::HandlerResponse::Unhandled;
+  response.status = known ? 405 : 403;
+  response.set_content(known ? "The board answers GET.\n" : "The board is for http://127.0.0.1 and http://localhost.\n", "text/plain");
+  return httplib::Server::HandlerResponse::Handled;
 }
 
 // httplib's default also sets SO_REUSEPORT, with which two servers would share one port.
@@ -56,8 +74,9 @@ int first_free_port(int from) {
 }  // namespace
 
 struct Server::Http {
-  explicit Http(const std::string& run_dir) : folder(run_dir) {
+  explicit Http(const std::string& run_dir) : folder(run_dir), server(HttpLimits()) {
     server.set_socket_options(own_the_port);
+    server.set_pre_routing_handler(refuse_strangers);
     server.set_default_headers({{"Cache-Control", "no-store"},
                                 {"X-Content-Type-Options", "nosniff"},
                                 {"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'"}});
@@ -89,7 +108,7 @@ struct Server::Http {
   }
 
   RunFolder folder;
-  httplib::Server server;
+  HttpServer server;
   int port = 0;
 };
 
@@ -113,6 +132,7 @@ void Server::run(const std::atomic<bool>& stop) {
   std::atomic<bool> ended = false;
   std::thread watch([&] {
     while (!ended) {
+      http_->server.tend();
       if (stop) http_->server.stop();  // again and again: it does nothing before the server listens
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

@@ -11,6 +11,8 @@ namespace tandem::board {
 /// Ownership  owns its socket and threads; the run folder is only read.
 /// Threads    run() on one thread; `stop` may be set from any, also from a signal handler.
 /// Blocking   run() until `stop` is true.
+/// Safety     answers GET alone, and only where the header Host names this machine: not to the page of another host whose name was
+///            made to lead here. Clients have little time, few bytes and no connection for long: http_server.h.
 /// Errors     UserError if the run folder is missing, or the port is taken (naming a free one).
 /// Read next  run_folder.h (what the page gets), static/app.js (the page).
 class Server {

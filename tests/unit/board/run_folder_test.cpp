@@ -2,12 +2,14 @@
 #include "tandem/board/run_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "../../small_memory.h"
 #include "tandem/base/error.h"
 #include "tandem/data/sample_store.h"
 
@@ -68,6 +70,85 @@ TEST_F(RunFolderTest, ABrokenLineIsLeftOut) {
   const json found = json::parse(run.metrics(0));
   EXPECT_EQ(found.at("next"), 3);
   EXPECT_EQ(found.at("lines").size(), 2u);
+}
+
+TEST_F(RunFolderTest, JsonThatNestsWithoutEndIsNoSummaryAndNoLine) {
+  const std::string deep = std::string(3'000'000, '[') + std::string(3'000'000, ']');
+  std::ofstream(folder_ / "summary.json") << "{\"a\":" << deep << "}";
+  append("{\"step\":1}\n{\"a\":" + deep.substr(2'990'000, 20'000) + "}\n{\"step\":2}\n");
+  RunFolder run(folder_.string());
+  EXPECT_TRUE(json::parse(run.run()).at("summary").is_null());
+  EXPECT_EQ(json::parse(run.metrics(0)).at("lines"), json::parse(R"([{"step":1},{"step":2}])"));
+}
+
+TEST_F(RunFolderTest, WhatIsNoFileCountsAsMissingAndDoesNotHang) {
+  for (const char* name : {"metrics.jsonl", "summary.json", "config.yaml"}) ::mkfifo((folder_ / name).c_str(), 0600);
+  RunFolder run(folder_.string());
+  EXPECT_TRUE(json::parse(run.run()).at("summary").is_null());
+  EXPECT_EQ(json::parse(run.metrics(0)).at("total"), 0);
+  for (const char* name : {"metrics.jsonl", "summary.json", "config.yaml"}) {
+    fs::remove(folder_ / name);
+    fs::create_symlink("/dev/zero", folder_ / name);
+  }
+  EXPECT_EQ(json::parse(run.run()).at("config"), "");
+  EXPECT_EQ(json::parse(run.metrics(0)).at("total"), 0);
+}
+
+TEST_F(RunFolderTest, AFileThatIsTooLargeToBeOneOfOursCountsAsMissing) {
+  for (const char* name : {"summary.json", "config.yaml"}) {
+    std::ofstream(folder_ / name) << "{}";
+    fs::resize_file(folder_ / name, uintmax_t{1} << 40);
+  }
+  RunFolder run(folder_.string());
+  EXPECT_EQ(json::parse(run.run()).at("config"), "");
+  EXPECT_TRUE(json::parse(run.run()).at("summary").is_null());
+}
+
+// Every place to ask from gives the lines from there, whatever lies between: the marks are some hundred lines apart.
+TEST_F(RunFolderTest, AllLinesComeWhateverTheyAreAskedFrom) {
+  constexpr int kLines = 3000;
+  std::string text;
+  for (int i = 0; i < kLines; ++i) {
+    const bool broken = i % 97 == 0;
+    if (broken) text += i % 2 ? "\n" : std::string(1000, '[') + "\n";
+    else text += json{{"step", i}, {"pad", std::string(i % 300, 'x')}}.dump() + "\n";
+  }
+  append(text.substr(0, text.size() / 3));
+  RunFolder run(folder_.string());
+  run.metrics(0);
+  append(text.substr(text.size() / 3));
+  for (const int from : {0, 1, 255, 256, 257, 511, 1000, 2998, 2999, 3000, 9999}) {
+    const json found = json::parse(run.metrics(from));
+    EXPECT_EQ(found.at("total"), kLines);
+    EXPECT_EQ(found.at("next"), kLines);
+    std::vector<int> steps, expected;
+    for (const json& line : found.at("lines")) steps.push_back(line.at("step"));
+    for (int i = from; i < kLines; ++i)
+      if (i % 97 != 0) expected.push_back(i);
+    EXPECT_EQ(steps, expected) << from;
+  }
+}
+
+TEST_F(RunFolderTest, AnyAmountOfMetricsIsReadInLittleMemory) {
+  const std::string long_line(100'000'000, 'x'), line = "{\"step\":1,\"pad\":\"" + std::string(9000, 'y') + "\"}\n";
+  {
+    std::ofstream out(folder_ / "metrics.jsonl");
+    for (int i = 0; i < 12'000; ++i) out << line;  // 108 MB
+    out << long_line << "\n{\"step\":2}\n";
+    for (int i = 0; i < 3'000'000; ++i) out << '\n';
+  }
+  EXPECT_EQ(test::within_memory(int64_t{150} << 20, 200, [&] {
+              RunFolder run(folder_.string());
+              int64_t from = 0, num_lines = 0, num_replies = 0;
+              for (json found; from == 0 || from < found.at("total"); from = found.at("next")) {
+                const std::string reply = run.metrics(from);
+                if (std::ssize(reply) > RunFolder::kMaxReply_bytes + 2 * RunFolder::kMaxLine_bytes) throw std::runtime_error("too large");
+                found = json::parse(reply);
+                num_lines += std::ssize(found.at("lines"));
+                if (++num_replies == 30) break;  // the empty lines are some 700 more
+              }
+              if (num_lines != 12'001 || json::parse(run.run()).at("num_lines") != 3'012'002) throw std::runtime_error("lines are missing");
+            }), "done");
 }
 
 TEST_F(RunFolderTest, TheStateFollowsTheSummaryAndTheFilesAge) {
