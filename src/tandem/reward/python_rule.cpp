@@ -25,7 +25,11 @@ class PythonRule : public Rule {
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {
     if (answers.empty()) return {};
-    return scores_of(workers_->call(batch_json(answers)).at("scores"), answers.size(), name_);
+    const nlohmann::json reply = workers_->call(batch_json(answers));
+    const auto scores = reply.find("scores");
+    // A function may write to the worker's channel, and then it is the function's reply.
+    if (scores == reply.end() || !scores->is_array()) throw UserError(name_, "gave no scores", "expected a score per answer");
+    return scores_of(*scores, answers.size(), name_);
   }
 
  private:

@@ -395,6 +395,24 @@ def score(completions):
   EXPECT_EQ(rule_of(file, options)->score({"1000", ""}).score, 1000);
 }
 
+// The channel is a descriptor like another, and a library may write to it by mistake.
+TEST(PythonRule, WhatAFunctionWritesToTheChannelIsRefused) {
+  const PythonFile file(R"(
+import os, struct
+def score(completions):
+    data = completions[0].encode()
+    os.write(3, struct.pack("<Q", len(data) if data[:1] in b"{[" else int(data)) + data)
+    os._exit(0)
+)");
+  Options options;
+  options.python_retries = 0;
+  const auto rule = rule_of(file, options);
+  for (const char* said : {"{}", R"({"scores": 1})", R"({"scores": {"a": 1}})", R"({"scores": [[]]})", R"({"error": 1, "traceback": []})",
+                           R"({"scores": [[1, {"x": "y"}, ""]]})", "[1]", "9223372036854775807", "60000000"})
+    EXPECT_NE(error_of([&] { rule->score({said, ""}); }), "") << said;
+  EXPECT_NE(error_of([&] { rule->score({"{\"scores\":" + std::string(5000, '[') + std::string(5000, ']') + "}", ""}); }), "");
+}
+
 TEST(PythonRule, RulesMayBeCombined) {
   const PythonFile file("def score(completions):\n    return [len(c) for c in completions]\n");
   Options options;

@@ -222,8 +222,11 @@ void PythonWorkers::start(PythonWorker& worker) {
 
 json PythonWorkers::checked(json reply) const {
   if (!reply.contains("error")) return reply;
-  log::warning(function_.name, ": ", reply.value("traceback", ""));
-  throw UserError(function_.name, reply["error"].get<std::string>(), "the traceback stands above and in log.txt");
+  const auto text_of = [&](const char* name) {
+    return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
+  };
+  log::warning(function_.name, ": ", text_of("traceback"));
+  throw UserError(function_.name, text_of("error"), "the traceback stands above and in log.txt");
 }
 
 PythonWorker& PythonWorkers::check_out() {

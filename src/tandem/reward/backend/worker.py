@@ -165,7 +165,7 @@ def reaped():
 
 def children():
     own = os.getpid()
-    for entry in os.listdir("/proc"):
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not entry.isdigit():
             continue
         try:
