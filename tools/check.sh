@@ -44,7 +44,8 @@ fuzzed() {
     name=${program##*/} dict=()
     [ -f "tests/fuzz/$name.dict" ] && dict=("-dict=tests/fuzz/$name.dict")
     mkdir -p "build/fuzz/grown/$name" build/fuzz/found
-    UBSAN_OPTIONS="print_stacktrace=1 halt_on_error=1" "$program" -max_total_time="$1" -timeout=10 -max_len=16384 "${dict[@]}" \
+    UBSAN_OPTIONS="print_stacktrace=1 halt_on_error=1" "$program" -max_total_time="$1" -timeout=10 -max_len=16384 \
+      -rss_limit_mb=2048 "${dict[@]}" \
       -verbosity=0 -print_funcs=0 -artifact_prefix="build/fuzz/found/$name-" "build/fuzz/grown/$name" "tests/fuzz/corpus/$name" || return 1
   done
 }
