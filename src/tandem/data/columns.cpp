@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 
 namespace tandem::data {
 namespace {
@@ -26,26 +27,33 @@ void add_value(Fields& fields, const char* name, T value) {
   add_row<T>(fields, name, std::span<const T>(&value, 1));
 }
 
+// Of fields that another rank or a file holds.
+template <class... Parts>
+void expect(bool right, const Parts&... what) {
+  if (!right) throw PeerError(join_text("packed samples: ", what...));
+}
+
 /// Walks the rows of one column.
 template <class T>
 class ColumnReader {
  public:
   ColumnReader(const Fields& fields, const char* name) {
     const auto found = fields.find(name);
-    TANDEM_CHECK(found != fields.end(), "samples without the field ", name);
+    expect(found != fields.end(), "samples without the field ", name);
     column_ = &found->second;
     values_ = std::get_if<std::vector<T>>(&column_->values);
-    TANDEM_CHECK(values_, "field ", name, " has another type");
+    expect(values_ != nullptr, "field ", name, " has another type");
   }
   std::span<const T> next() {
-    const int64_t length = column_->lengths.at(row_++);
+    expect(row_ < column_->lengths.size(), "a field has fewer rows than another");
+    const int64_t length = column_->lengths[row_++];
     const std::span<const T> row(values_->data() + begin_, static_cast<size_t>(length));
     begin_ += length;
     return row;
   }
   T value() {
     const std::span<const T> row = next();
-    TANDEM_CHECK(row.size() == 1, "a row of ", row.size(), " values where one is expected");
+    expect(row.size() == 1, "a row of ", row.size(), " values where one is expected");
     return row[0];
   }
   std::string text() {
@@ -118,7 +126,7 @@ void read_greedy(const Fields& fields, std::vector<Group>& groups) {
       const auto number = score.next();
       std::string words = text.text();
       if (is_scored.empty()) continue;
-      TANDEM_CHECK(&sample == group.samples.data() && number.size() == 1, "a greedy answer in a row of its own");
+      expect(&sample == group.samples.data() && is_scored.size() == 1 && number.size() == 1, "a greedy answer in a row of its own");
       Sample& greedy = group.greedy.emplace();
       greedy.scored = is_scored[0] != 0, greedy.score = number[0], greedy.text = std::move(words);
     }
@@ -184,7 +192,9 @@ std::vector<Group> groups_of(const Fields& fields) {
     s.kept_mass = kept_mass.list();
     s.versions = versions.list();
     s.routes = routes.list();
-    s.finish = static_cast<FinishReason>(finish.value());
+    const int32_t how = finish.value();
+    expect(how >= 0 && how <= static_cast<int32_t>(FinishReason::kAborted), "a sample that finished as ", how);
+    s.finish = static_cast<FinishReason>(how);
     s.text = text.text();
   }
   if (fields.contains("greedy")) read_greedy(fields, groups);
@@ -199,7 +209,7 @@ std::vector<Group> groups_of(const Fields& fields) {
       size_t begin = 0;
       for (double part : part_values.next()) {
         const size_t end = names.find('\0', begin);
-        TANDEM_CHECK(end != std::string::npos, "fewer part names than part values");
+        expect(end != std::string::npos, "fewer part names than part values");
         s.parts.emplace_back(names.substr(begin, end - begin), part);
         begin = end + 1;
       }

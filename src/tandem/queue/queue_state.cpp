@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queue in a checkpoint: columns of numbers about groups, then one packed table for each finished group.
+#include <algorithm>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/data/columns.h"
@@ -59,6 +61,7 @@ Progress progress_of(const std::vector<int64_t>& numbers) {
   if (numbers.size() != all && numbers.size() != without_filter) throw PeerError("queue state: columns of the wrong length");
   size_t next = 0;
   progress.each([&](int64_t& number) { number = next < numbers.size() ? numbers[next++] : 0; });
+  if (*std::min_element(numbers.begin(), numbers.end()) < -1) throw PeerError("queue state: a count is negative");
   return progress;
 }
 

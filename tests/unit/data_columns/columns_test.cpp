@@ -51,6 +51,34 @@ void expect_equal(const std::vector<Group>& a, const std::vector<Group>& b) {
   }
 }
 
+// Packed samples come from other ranks and from files: what is wrong with them is no bug of this program.
+TEST(Columns, FieldsThatDoNotBelongTogetherAreThePeersFault) {
+  const Fields right = fields_of(example(true));
+  for (const auto& [name, column] : right) {
+    if (name == "score" || name == "routes") continue;  // without scores the samples are unscored
+    Fields less = right;
+    less.erase(name);
+    EXPECT_THROW(groups_of(less), PeerError) << name;
+    Fields other = right;
+    other[name].values = std::vector<int64_t>(other[name].lengths.size(), 1);
+    if (std::holds_alternative<std::vector<int64_t>>(column.values))
+      other[name].values = std::vector<char>(other[name].lengths.size(), 'x');
+    other[name].lengths.assign(other[name].lengths.size(), 1);
+    EXPECT_THROW(groups_of(other), PeerError) << name << " of another type";
+  }
+  for (const char* name : {"sample", "group", "prompt_row", "finish", "score"}) {
+    Fields uneven = right;
+    uneven[name].lengths.front() = 0, uneven[name].lengths.back() = 2;
+    EXPECT_THROW(groups_of(uneven), PeerError) << name;
+  }
+  Fields unknown = right;
+  unknown["finish"].values = std::vector<int32_t>(unknown["finish"].lengths.size(), 77);
+  EXPECT_THROW(groups_of(unknown), PeerError);
+  Fields nameless = right;
+  std::get<std::vector<char>>(nameless["part_names"].values).assign(std::get<std::vector<char>>(right.at("part_names").values).size(), 'x');
+  EXPECT_THROW(groups_of(nameless), PeerError);
+}
+
 TEST(Columns, GroupsComeBackAsTheyWere) {
   for (bool scored : {true, false}) {
     const auto groups = example(scored);
