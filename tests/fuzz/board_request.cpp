@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -37,18 +39,27 @@ class Page {
   std::thread thread_;
 };
 
-// All that the server says to the bytes, after which nothing comes.
-std::string answer_to(int port, std::string_view bytes) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+// Closed connections keep their ports for a minute, and some hundred are made in a second: then one waits for a port.
+int connected(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int attempt = 0; attempt < 900; ++attempt) {
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return socket;
+    ::close(socket);
+    if (errno != EADDRNOTAVAIL) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  std::abort();
+}
+
+// All that the server says to the bytes, after which nothing comes.
+std::string answer_to(int port, std::string_view bytes) {
+  const int socket = connected(port);
   const timeval patience{10, 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  const linger at_once{1, 0};  // without it thousands of closed connections would wait, and no port be left
-  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) std::abort();
   ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   ::shutdown(socket, SHUT_WR);
   std::string answer;
