@@ -59,9 +59,9 @@ def check_reward(f):
                             run__steps=8)
     write_additions(data, 32)
     f.program.done(f.run(recipe, "reward_whole"))
-    write_additions(data, 32, wrong=21)  # step 6 grades it; the newest checkpoint is that of step 4
-    line = f.program.refused(f.run(recipe, "reward"), 2, "reward rule number, group 21", "`none` holds no number")
-    assert rf.committed_steps(f.scratch / "reward") == [2, 4]
+    write_additions(data, 32, wrong=21)  # step 6 grades it; a checkpoint is due after step 4
+    line = f.program.refused(f.run(recipe, "reward"), 2, "step 5, which is saved", "reward rule number, group 21", "`none` holds no number")
+    assert rf.committed_steps(f.scratch / "reward")[-1] == 5
     f.program.refused(f.run(recipe, "reward", "--resume"), 2, "reward rule number, group 21")
     write_additions(data, 32)
     f.resumes_like(recipe, "reward", "reward_whole")

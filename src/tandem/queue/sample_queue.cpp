@@ -2,6 +2,7 @@
 #include "tandem/queue/sample_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/base/check.h"
 
@@ -92,8 +93,8 @@ data::Batch SampleQueue::take(StepId step) {
   TANDEM_CHECK(!formed_, "step ", value(step), " taken before step ", value(formed_->step), " is committed");
   const Choice choice = choose();
   TANDEM_CHECK(!choice.batch.empty(), "step ", value(step), " taken before its batch is ready");
-  counters_.waited += held_back_;
-  held_back_ = false;
+  const bool held_back = std::exchange(held_back_, false);
+  counters_.waited += held_back;
   if (takes_ != Takes::kUnscored) num_filtered_ = 0;
   data::Batch batch{step, version_, {}};
   for (GroupId id : choice.batch) {
@@ -101,8 +102,17 @@ data::Batch SampleQueue::take(StepId step) {
     entry.taken = true;
     batch.groups.push_back(*entry.group);
   }
-  formed_ = Formed{step, choice.batch};
+  formed_ = Formed{step, choice.batch, held_back};
   return batch;
+}
+
+bool SampleQueue::give_back() {
+  if (!formed_) return false;
+  for (const GroupId id : formed_->groups) groups_.at(id).taken = false;
+  held_back_ = formed_->held_back;
+  counters_.waited -= held_back_;
+  formed_.reset();
+  return true;
 }
 
 std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> scored) {

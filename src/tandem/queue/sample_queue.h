@@ -77,6 +77,8 @@ class SampleQueue {
   /// Takes::kUnscored: the groups of the taken batch, scored meanwhile. Returns those whose scores are all alike. If there are any they
   /// leave, and the others wait again, with their scores: the step is to be taken anew.
   std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
+  /// The taken batch will not be trained: its groups wait again, as they were before take(). False if none is taken.
+  bool give_back();
   /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the groups
   /// that left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
   std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token = {});
@@ -108,6 +110,7 @@ class SampleQueue {
   struct Formed {
     StepId step;
     std::vector<GroupId> groups;
+    bool held_back = false;  // what take() set back
   };
 
   std::vector<Outstanding> outstanding() const;  // not those of the formed batch

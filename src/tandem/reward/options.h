@@ -53,7 +53,18 @@ inline void describe(OptionVisitor& field, RuleOptions& o) {
   describe(field, static_cast<ModelOptions&>(o));
 }
 
-struct Options : RuleOptions, ShapingOptions {
+/// Of what fails.
+struct ErrorOptions {
+  std::string on_error = "end";
+};
+inline void describe(OptionVisitor& field, ErrorOptions& o) {
+  field("on_error", o.on_error,
+        "When grading a sample fails (an exception, a dead server, a score that is not finite): end saves the last step and ends the run; "
+        "zero scores the sample 0, counts it in the metric reward/failed, and goes on.",
+        one_of({"end", "zero"}));
+}
+
+struct Options : RuleOptions, ShapingOptions, ErrorOptions {
   std::string rule;
   std::vector<std::string> rules;
   std::vector<std::string> by_source;
@@ -73,6 +84,7 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("by_source", o.by_source,
         "A rule for each data set, by the name that data.source_column gives: [openai/gsm8k=gsm8k, lighteval/MATH=math]; other sets "
         "go by `rules` or `rule` if one is given, else they are an error.");
+  describe(field, static_cast<ErrorOptions&>(o));
   describe(field, static_cast<ShapingOptions&>(o));
   describe(field, static_cast<RuleOptions&>(o));
 }

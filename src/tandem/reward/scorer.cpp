@@ -2,10 +2,12 @@
 #include "tandem/reward/scorer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 
 namespace tandem::reward {
 
@@ -34,15 +36,60 @@ void score_samples(const Rule& rule, const data::Group& group, std::span<data::S
   }
 }
 
-}  // namespace
-
-void score_group(const Rule& rule, data::Group& group) {
-  score_samples(rule, group, group.samples);
-  if (group.greedy) score_samples(rule, group, {&*group.greedy, 1});
+void score_zero(data::Sample& sample) {
+  sample.score = 0;
+  sample.parts = {{kFailedPart, 1.0}};
+  sample.scored = true;
 }
 
-Scorer::Scorer(const Rule& rule, int64_t num_workers) : rule_(rule) {
-  for (int64_t i = 0; i < num_workers; ++i) threads_.emplace_back([this] { work(); });
+std::string not_finite(double score) { return "scores an answer " + std::to_string(score); }
+
+// Samples that fail together are asked for one by one, so that the others keep their scores: but for a server or a worker that does not
+// answer, which would be waited for as often.
+void score_or_zero(const Rule& rule, const data::Group& group, std::span<data::Sample> samples, std::string& reason) {
+  try {
+    score_samples(rule, group, samples);
+    for (data::Sample& sample : samples) {
+      if (std::isfinite(sample.score)) continue;
+      reason = not_finite(sample.score);
+      score_zero(sample);
+    }
+    return;
+  } catch (const UserError& e) {
+    reason = e.what();
+    if (samples.size() > 1) {
+      for (data::Sample& sample : samples) score_or_zero(rule, group, {&sample, 1}, reason);
+      return;
+    }
+  } catch (const std::exception& e) {
+    reason = e.what();
+  }
+  for (data::Sample& sample : samples) score_zero(sample);
+}
+
+}  // namespace
+
+Grading grading_of(const Options& options) { return {options.workers, options.on_error == "zero"}; }
+
+std::string score_group_or_zero(const Rule& rule, data::Group& group) {
+  std::string reason;
+  score_or_zero(rule, group, group.samples, reason);
+  if (group.greedy) score_or_zero(rule, group, {&*group.greedy, 1}, reason);
+  return reason;
+}
+
+void score_group(const Rule& rule, data::Group& group) {
+  const auto score = [&](std::span<data::Sample> samples) {
+    score_samples(rule, group, samples);
+    for (const data::Sample& sample : samples)
+      if (!std::isfinite(sample.score)) throw UserError(rule.name(), not_finite(sample.score), "expected a finite number");
+  };
+  score(group.samples);
+  if (group.greedy) score({&*group.greedy, 1});
+}
+
+Scorer::Scorer(const Rule& rule, const Grading& grading) : rule_(rule), grading_(grading) {
+  for (int64_t i = 0; i < grading.workers; ++i) threads_.emplace_back([this] { work(); });
 }
 
 Scorer::~Scorer() {
@@ -67,6 +114,14 @@ Scorer::Job* Scorer::next_unstarted() {
   return nullptr;
 }
 
+void Scorer::grade(data::Group& group) {
+  if (!grading_.zero_on_error) return score_group(rule_, group);
+  const std::string reason = score_group_or_zero(rule_, group);
+  if (!reason.empty() && !warned_.exchange(true))
+    log::warning("reward rule ", rule_.name(), ", group ", value(group.id), ": grading failed: ", reason,
+                 "; such samples score 0 (reward.on_error), and reward/failed counts them");
+}
+
 void Scorer::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -77,7 +132,7 @@ void Scorer::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      score_group(rule_, job->group);
+      grade(job->group);
     } catch (...) {
       error = std::current_exception();
     }

@@ -3,6 +3,7 @@
 // Grades groups in threads of its own, beside generation: for rollout (runtime/sample/rollout_role.h) and for evaluation
 // (serve/answers.h).
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -18,16 +19,26 @@
 
 namespace tandem::reward {
 
+/// How a Scorer works.
+struct Grading {
+  int64_t workers = 1;         ///< threads
+  bool zero_on_error = false;  ///< a sample that cannot be graded scores 0, with the part kFailedPart; else collect throws
+};
+Grading grading_of(const Options& options);
+
+/// The part of a sample that could not be graded: 1. Its mean over samples is the metric reward/failed.
+inline constexpr const char* kFailedPart = "failed";
+
 /// Ownership  groups are moved in and out; uses the rule, which must outlive it. Joins its threads when destroyed;
 ///            grades in progress are abandoned then.
 /// Threads    submit from one thread, collect from one thread (the same or another).
 /// Blocking   collect waits, at most until the deadline; nothing else waits.
-/// Errors     if a rule throws, collect throws UserError (PeerError for one) naming the rule and the group, once. The group
-///            stays first, ungraded, and the next collect hands it out as it is.
+/// Errors     if a rule throws, or gives a score that is not finite, collect throws UserError (PeerError for one) naming the rule and the
+///            group, once. The group stays first, ungraded, and the next collect hands it out as it is.
 /// Order      groups come back in the order of submission, whatever the number of threads.
 class Scorer {
  public:
-  explicit Scorer(const Rule& rule, int64_t num_workers = 1);
+  explicit Scorer(const Rule& rule, const Grading& grading = {});
   ~Scorer();
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
@@ -51,7 +62,11 @@ class Scorer {
   Job* next_unstarted();
   std::optional<data::Group> take_head(std::unique_lock<std::mutex>& lock);
 
+  void grade(data::Group& group);
+
   const Rule& rule_;
+  const Grading grading_;
+  std::atomic<bool> warned_{false};
   mutable std::mutex mutex_;
   std::condition_variable submitted_, finished_;
   std::deque<Job> jobs_;  // a deque: a job keeps its address while others come and go at the ends
@@ -62,6 +77,9 @@ class Scorer {
 /// What a rule is asked about a sample.
 Answer answer_of(const data::Group& group, const data::Sample& sample);
 /// Grades every sample of a group in place: score, parts, scored. A greedy answer is graded by itself: rules may compare a group's samples.
+/// Errors: what the rule throws; UserError for a score that is not finite.
 void score_group(const Rule& rule, data::Group& group);
+/// The same where what fails scores 0, with the part kFailedPart. Returns the reason of the last failure; "" if there was none.
+std::string score_group_or_zero(const Rule& rule, data::Group& group);
 
 }  // namespace tandem::reward

@@ -155,7 +155,7 @@ Drawn draw(const LogitRow& row, const Sampling& sampling, double uniform) {
   const LogSoftmax softmax = softmax_of(row, row.vocab_size, inv_temperature);
   const LogSoftmax allowed = takes_all ? softmax : softmax_of(row, row.num_tokens, inv_temperature);
   if (const float sum = softmax.max + softmax.log_sum; !std::isfinite(sum + allowed.max))
-    throw UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", sum),
+    throw NotFinite("model", join_text("the logits of a next token are not finite: their log-sum is ", sum),
                     "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint");
   if (!is_greedy && (sampling.top_k > 0 || sampling.top_p < 1.0)) return filtered(row, sampling, uniform, softmax, allowed.max);
   Drawn drawn{};

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tandem/base/error.h"
 #include "tandem/rollout/options.h"
 
 namespace tandem::rollout {
@@ -28,8 +29,14 @@ struct LogitRow {
   float operator[](int64_t token) const { return shards[static_cast<size_t>(token / shard_size)][token % shard_size]; }
 };
 
+/// The weights give no finite logits.
+class NotFinite : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// `uniform` lies in [0, 1), with 53 bits. It walks through the ids in order, or with top-k and top-p from the best one on, to where their
-/// mass exceeds that share of the whole. Masses add up in fp64, so how the vocabulary is cut does not matter.
+/// mass exceeds that share of the whole. Masses add up in fp64, so how the vocabulary is cut does not matter. Errors: NotFinite.
 Drawn draw(const LogitRow& row, const Sampling& sampling, double uniform);
 
 }  // namespace tandem::rollout

@@ -38,8 +38,10 @@ std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::Re
 // The weight of the KL term in the next step. Ranks that do not train use none.
 double adapted_kl(const algo::Options& options, double coef, const StepData& step) {
   if (!step.kl_reference && step.report.skipped) return coef;  // nothing was measured
+  const double measured = step.kl_reference.value_or(step.report.kl_ref);
+  if (!std::isfinite(measured)) return coef;
   algo::AdaptiveKl control{coef, options.kl_target, options.kl_horizon};
-  control.update(step.kl_reference.value_or(step.report.kl_ref), static_cast<double>(step.rows.size()));
+  control.update(measured, static_cast<double>(step.rows.size()));
   return control.coef;
 }
 
@@ -141,20 +143,17 @@ void RlRun::make_source() {
   }
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
+  int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
+  if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
   auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                             tokenizer_, prompts_, rule, bodies_,
-                                                            std::min(actor_.config().max_positions, longest_context()),
+                                                            std::min(actor_.config().max_positions, longest),
                                                             schedule_.has(planner::StageKind::kAhead), request_.stop});
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
     residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
-}
-
-int64_t RlRun::longest_context() const {
-  const int64_t training = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;
-  return eval_prompts_ ? std::max(training, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens) : training;
 }
 
 Roles RlRun::roles() {
@@ -216,6 +215,16 @@ RunSummary RlRun::run() {
   ledger_.start_clock();
   restore_or_start();
   announce();
+  StepData step;
+  try {
+    return run_to_end(step);
+  } catch (const StepFailed& e) {  // also where the last step has a checkpoint: the queue may know more by now
+    source_->give_back(step.batch);
+    end_saved(e, ledger_.state().step, [this] { save(); });
+  }
+}
+
+RunSummary RlRun::run_to_end(StepData& step) {
   evaluate_before();
   RunState& state = ledger_.state();
   if (!state.unconcluded.empty()) {
@@ -223,7 +232,6 @@ RunSummary RlRun::run() {
     conclude_step();
   }
   planner::Interpreter machine(schedule_, {state.step + 1, config_.run.steps}, parts_.ranks.world.rank());
-  StepData step;
   while (!machine.done()) {
     const planner::StageRun next = machine.may_start().at(0);
     if (value(step.id) != next.step) step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
@@ -255,13 +263,7 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
   (void)device.take_stage_peak_bytes();  // what left does not count
   device::name_thread(stage.name);
   if (stage.ranks.count == parts_.ranks.world.size()) skew_.starts(stage.name, now_s());
-  StageEnd how = StageEnd::kDone;
-  try {
-    how = run_stage(stage, step, roles());
-  } catch (const NoSpread&) {  // on all ranks: what was done is kept
-    if (!ledger_.is_saved()) save();
-    throw;
-  }
+  const StageEnd how = run_stage(stage, step, roles());
   monitor::Recorder& recorder = parts_.recorder;
   recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
   recorder.span(stage.name, stage.name, begin, now_s());
@@ -286,24 +288,25 @@ void RlRun::finish_step(const StepData& step) {
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   conclude_step();
+  if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);
 }
 
 // What is left of a step when its numbers are known. A stop during the evaluation saves the numbers, too: the resumed run
 // begins here.
 void RlRun::conclude_step() {
   RunState& state = ledger_.state();
-  state.unconcluded.clear();
+  state.unconcluded.clear();  // those of a resumed step are in the recorder
   last_eval_.reset();
   const int64_t eval_every = config_.eval.every_steps, save_every = config_.checkpoint.every_steps;
   const bool last = state.step == config_.run.steps;
   if (eval_prompts_ && ((eval_every > 0 && state.step % eval_every == 0) || (last && config_.eval.after))) {
-    const monitor::Metrics recorded = parts_.recorder.current();
+    state.unconcluded = parts_.recorder.current();
     last_eval_ = evaluate(data::StepId{state.step});
     if (!last_eval_) {
-      state.unconcluded = recorded;
       save();
       stop(", in its evaluation");
     }
+    state.unconcluded.clear();
   }
   ledger_.commit();
   if ((save_every > 0 && state.step % save_every == 0) || last) save();

@@ -41,12 +41,12 @@ class RlRun {
   RunSummary run();
 
  private:
+  RunSummary run_to_end(StepData& step);  // the step under way
   void check_contexts() const;
   void load_reference();
   void load_reward_model();
   void load_critic();
   void make_source();
-  int64_t longest_context() const;  // prompt and response, of training and evaluation
   Roles roles();
   void enter(const planner::Stage& stage);
   StageEnd perform(const planner::Stage& stage, StepData& step);

@@ -5,6 +5,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/serve/response_text.h"
 
@@ -34,18 +35,24 @@ void SupervisedRun::step() {
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
   const std::vector<int32_t> ends = serve::stop_ids(actor_.config().eos_ids, &tokenizer_);
-  for (int64_t i = parts_.ranks.train_dp_rank(); i < o.batch_size; i += parts_.ranks.train_layout.dp) {
-    const int64_t position = step * o.batch_size + i;
-    prompts.push_back(prompts_.at_position(position));
-    answers.push_back(prompts_.answer_ids(prompts.back(), ends));
-    const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
-    if (total > most)
-      throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),
-                      join_text("at most the model's context of ", most));
-  }
+  fail_alike(parts_.ranks.world, [&] {
+    for (int64_t i = parts_.ranks.train_dp_rank(); i < o.batch_size; i += parts_.ranks.train_layout.dp) {
+      const int64_t position = step * o.batch_size + i;
+      prompts.push_back(prompts_.at_position(position));
+      answers.push_back(prompts_.answer_ids(prompts.back(), ends));
+      const auto total = static_cast<int64_t>(prompts.back().ids.size() + answers.back().size());
+      if (total > most)
+        throw UserError(prompts_.where(position), join_text("prompt and answer have ", total, " tokens"),
+                        join_text("at most the model's context of ", most));
+    }
+  });
   std::vector<train::Row> rows(prompts.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i].ids, rows[i].response = answers[i];
-  record(actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, ledger_.state().lr_steps)), begin);
+  train::StepReport report;
+  fail_alike(parts_.ranks.world, [&] {
+    report = actor_.trained().trainer().supervised_step(rows, train::learning_rate(o.train, step + 1, ledger_.state().lr_steps));
+  });
+  record(report, begin);
 }
 
 void SupervisedRun::record(const train::StepReport& report, double begin_s) {
@@ -58,6 +65,7 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
   recorder.set("actor/grad_norm", report.grad_norm);
   recorder.set("actor/lr", report.lr);
   recorder.set("actor/entropy", report.entropy);
+  if (parts_.config.supervised.train.nonfinite == "skip") recorder.set("actor/nonfinite_updates", static_cast<double>(report.nonfinite));
   recorder.set("memory/activations_bytes", static_cast<double>(report.activation_peak_bytes));
   recorder.set("time/step_s", seconds);
   recorder.set("time/train_s", seconds);
@@ -96,6 +104,20 @@ RunSummary SupervisedRun::run() {
   state.lr_steps = train::lr_steps_of(config.supervised.train, state.lr_steps, config.supervised.steps);
 
   ledger_.open();
+  try {
+    train_to_end();
+  } catch (const StepFailed& e) {
+    end_saved(e, state.step, [this] { ledger_.save(trained_); });
+  }
+  ledger_.files().exporter().write(config.run.dir, actor_.trained());
+  parts_.ranks.world.barrier();
+  return ledger_.summary();
+}
+
+// Until the last step, or until the accuracy is reached. Errors: StepFailed; Interrupted.
+void SupervisedRun::train_to_end() {
+  const config::RunConfig& config = parts_.config;
+  RunState& state = ledger_.state();
   bool reached = state.step > 0 && reached_accuracy();
   while (state.step < config.supervised.steps && !reached) {
     if (parts_.ranks.stop_agreed(request_.stop)) {
@@ -107,9 +129,6 @@ RunSummary SupervisedRun::run() {
     const int64_t every = config.checkpoint.every_steps;
     if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(trained_);
   }
-  ledger_.files().exporter().write(config.run.dir, actor_.trained());
-  parts_.ranks.world.barrier();
-  return ledger_.summary();
 }
 
 }  // namespace tandem::runtime

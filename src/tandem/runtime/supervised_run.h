@@ -25,6 +25,7 @@ class SupervisedRun {
   void step();
   void record(const train::StepReport& report, double begin_s);
   bool reached_accuracy();
+  void train_to_end();
 
   const RunRequest& request_;
   const policy::RunParts& parts_;

@@ -64,13 +64,23 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
     all.groups.push_back(std::move(group));
   };
   std::optional<reward::Scorer> scorer;
-  if (grading.rule) scorer.emplace(*grading.rule, grading.workers);
+  if (grading.rule) scorer.emplace(*grading.rule, grading.how);
+  // Peers of the engine draw the other tokens with this rank.
+  const bool alone = request.decoder.place().layout.world() == request.decoder.place().layout.dp;
+  std::exception_ptr fault;
   const double begin = now_s();
   const int64_t tokens = answer_prompts(request, std::move(prompts), [&](data::Group&& group) {
     if (!scorer) return take(std::move(group));
-    scorer->submit(std::move(group));
-    while (auto next = scorer->collect(Deadline::after_s(0))) take(std::move(*next));
+    if (fault) return;
+    try {
+      scorer->submit(std::move(group));
+      while (auto next = scorer->collect(Deadline::after_s(0))) take(std::move(*next));
+    } catch (const std::exception&) {
+      if (alone) throw;
+      fault = std::current_exception();
+    }
   });
+  if (fault) std::rethrow_exception(fault);
   all.tokens_per_s = static_cast<double>(tokens) / std::max(1e-9, now_s() - begin);
   if (scorer)
     for (data::Group& group : scorer->collect_all(grading.timeout_s, request.stop_requested)) take(std::move(group));

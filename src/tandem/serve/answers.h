@@ -8,7 +8,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/data/sample_store.h"
-#include "tandem/reward/rule.h"
+#include "tandem/reward/scorer.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/serve/prompt_stream.h"
 
@@ -43,7 +43,7 @@ int64_t answer_prompts(const AnswerRequest& request, std::vector<data::Prompt> p
 
 struct Grading {
   const reward::Rule* rule = nullptr;  ///< null: answers are not graded here
-  int64_t workers = 1;                 ///< threads that grade beside generation
+  reward::Grading how = {};            ///< beside generation
   double timeout_s = 3600;             ///< for one group's grade, once all is generated
 };
 
@@ -53,7 +53,7 @@ struct Graded {
 };
 /// The same, each group graded beside generation by a Scorer of its own. `graded` hears of each in order. It talks to nobody but the
 /// engine's peers.
-/// Errors: as answer_prompts; what the rule throws; PeerError at the timeout.
+/// Errors: as answer_prompts; what the rule throws, after the last token where peers of the engine would wait; PeerError at the timeout.
 Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> prompts, const Grading& grading,
                         const std::function<void(const data::Group&)>& graded = {});
 

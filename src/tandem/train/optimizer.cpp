@@ -107,9 +107,7 @@ double Optimizer::gradient_norm() {
 double Optimizer::step(const Options& o, double lr) {
   sum_.finish();
   const double norm = gradient_norm();
-  if (!std::isfinite(norm))
-    throw UserError("train", join_text("the gradient norm of update ", num_steps_ + 1, " is ", norm),
-                    "a lower learning rate or smaller rewards; the last checkpoint holds the state before");
+  if (!std::isfinite(norm)) return norm;
   ++num_steps_;
   const double clip = o.clip_grad_norm > 0 && norm > o.clip_grad_norm ? o.clip_grad_norm / (norm + 1e-6) : 1.0;
   model::kernel::AdamArgs a{};

@@ -27,7 +27,7 @@ struct OptimizerSetup {
 
 /// Ownership  uses the flat values and gradients; owns the state of its slices and the sums of their gradients.
 /// Threads    one, but for the thread of a GradientSum; collective over the ranks.
-/// Errors     UserError if the gradient is not finite, before anything is changed; PeerError of the sums, from step().
+/// Errors     PeerError of the sums, from step().
 /// Read next  bucket.h (who owns what), gradient_sum.h (the overlap with the backward pass), optimizer_state.h (what an update changes)
 class Optimizer {
  public:
@@ -41,7 +41,7 @@ class Optimizer {
   /// The gradients are not wanted: ends the sums that peers may have begun. Collective.
   void give_up_step() { sum_.finish(); }
   /// Adds up what is left of the ranks' gradients, clips, updates, and gives every rank the new values. Returns the global norm before
-  /// clipping.
+  /// clipping; if it is not finite nothing is updated.
   double step(const Options& options, double lr);
   int64_t num_steps() const { return num_steps_; }
 

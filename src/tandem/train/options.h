@@ -28,6 +28,7 @@ struct Options {
   double router_balance_coef = 0;
   double router_z_coef = 0;
   double router_bias_rate = 0;
+  std::string nonfinite = "end";
 };
 
 inline void describe(OptionVisitor& field, Options& o) {
@@ -62,6 +63,10 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("router_bias_rate", o.router_bias_rate,
         "Experts with a correction bias (DeepSeek-V3): what a step adds to it for a load below the mean and takes for one above.",
         at_least(0.0));
+  field("nonfinite", o.nonfinite,
+        "An update whose loss or gradient is not finite: end saves the last step and ends the run; skip leaves the weights as they are, "
+        "counts it in actor/nonfinite_updates (critic/ for the critic), and goes on.",
+        one_of({"end", "skip"}));
 }
 
 /// Where the course of the learning rate ends: as the option says, else as the run `began` (0: it begins now), else with its steps.

@@ -15,6 +15,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/train/passes.h"
 
@@ -58,15 +59,26 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.computed_tokens = totals.counts.computed_tokens;
 }
 
+// `what` of the next update is `number`, on all ranks. Errors: UserError under Options::nonfinite `end`.
+void leave_out(StepReport& report, const std::string& what, double number, const Options& options, const TrainerSetup& setup) {
+  const UserError fault(setup.section, join_text("the ", what, " is ", number),
+                        "finite rewards and a lower learning rate, or " + setup.section + ".nonfinite: skip");
+  if (options.nonfinite == "end") throw fault;
+  if (setup.ranks.world->rank() == 0) log::warning(fault.what(), "; the update is left out");
+  report.skipped = true;
+  report.nonfinite = 1;
+}
+
 }  // namespace
 
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   if (updates.size() == 1) return updates.front();
   StepReport out;
-  // A field's mean over all trained tokens.
+  // A field's mean over all trained tokens; updates that were left out do not count.
   const auto mean_of = [](std::span<const StepReport> some, auto field) {
     double sum = 0, tokens = 0;
-    for (const StepReport& u : some) sum += field(u) * u.trained_tokens, tokens += u.trained_tokens;
+    for (const StepReport& u : some)
+      if (!u.nonfinite) sum += field(u) * u.trained_tokens, tokens += u.trained_tokens;
     return sum / std::max(tokens, 1.0);
   };
   const auto mean = [&](auto field) { return mean_of(updates, field); };
@@ -102,6 +114,7 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   for (const StepReport& u : updates) {
     out.computed_tokens += u.computed_tokens;
     out.pass_tokens += u.pass_tokens;
+    out.nonfinite += u.nonfinite;
     if (!u.skipped) out.router_load_max = u.router_load_max, out.router_balance = u.router_balance, out.router_z = u.router_z;
   }
   return out;
@@ -308,15 +321,18 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   step.report.logprobs.resize(rows.size());
   run_passes(step, objective, temperature);
   sum_up(world, speaks, step.totals);
+  const std::string update = join_text(" update ", optimizer_.num_steps() + 1);
   if (const double total = step.totals.sums.loss; !std::isfinite(total)) {
     optimizer_.give_up_step();
-    throw UserError(setup_.section, join_text("the loss of update ", optimizer_.num_steps() + 1, " is ", total),
-                    "finite rewards and a lower learning rate; the last checkpoint holds the state before");
-  }
-  if (step.totals.counts.tokens > 0) {
+    leave_out(step.report, "loss of" + update, total, options_, setup_);
+  } else if (step.totals.counts.tokens > 0) {
     step.report.grad_norm = optimizer_.step(options_, lr);
-    if (lora_) lora_->merge();
-    finish_routers(step);
+    if (!std::isfinite(step.report.grad_norm)) {
+      leave_out(step.report, "gradient norm of" + update, step.report.grad_norm, options_, setup_);
+    } else {
+      if (lora_) lora_->merge();
+      finish_routers(step);
+    }
   } else {
     optimizer_.give_up_step();
     step.report.skipped = true;

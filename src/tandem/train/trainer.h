@@ -67,7 +67,8 @@ struct StepReport {
   double kl_old = 0;                ///< k1 mean of the old policy against the current one
   CorrectionReport correction;      ///< of policy updates
   ValueReport value;                ///< of a critic's updates
-  bool skipped = false;             ///< no token was trainable: the weights are as before
+  bool skipped = false;             ///< no token was trainable, or nonfinite: the weights are as before
+  int64_t nonfinite = 0;            ///< updates that were left out, for their loss or gradient was not finite
   double trained_tokens = 0;        ///< response tokens that were trainable
   double sequence_tokens = 0;       ///< prompt and response of every row
   double pass_tokens = 0;           ///< the same, as often as a row went through an update
@@ -101,7 +102,7 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
 /// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).
-/// Errors     UserError if loss or gradient is not finite; the weights are then unchanged.
+/// Errors     under Options::nonfinite `end`, UserError on all ranks if loss or gradient is not finite; the weights are then unchanged.
 /// Read next  micro_batch.h (packing), objective.h (the loss), optimizer.h (the update)
 class Trainer {
  public:

@@ -41,6 +41,27 @@ struct Fixture : testing::Test {
 };
 using Queue = Fixture;
 
+TEST_F(Queue, ABatchGivenBackIsTakenAgainAsItWas) {
+  for (const char* policy : {"drop", "wait"}) {
+    options.lag_policy = policy;
+    SampleQueue queue(options), untouched(options);
+    for (SampleQueue* each : {&queue, &untouched}) {
+      for (int64_t id : {0, 1, 2, 3}) each->start(GroupId{id}, PolicyVersion{0});
+      for (int64_t id : {0, 1}) each->put(group(id, 0));
+      EXPECT_TRUE(each->batch_ready());
+    }
+    EXPECT_FALSE(queue.give_back()) << "none is taken";
+    const data::Batch first = queue.take(StepId{1});
+    EXPECT_TRUE(queue.give_back());
+    EXPECT_EQ(queue.state(), untouched.state());
+    EXPECT_EQ(queue.counters().waited, 0);
+    ASSERT_TRUE(queue.batch_ready());
+    const data::Batch again = queue.take(StepId{1});
+    ASSERT_EQ(again.groups.size(), first.groups.size());
+    for (size_t i = 0; i < again.groups.size(); ++i) EXPECT_EQ(again.groups[i].id, first.groups[i].id);
+  }
+}
+
 TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
   SampleQueue queue(options);
   for (int64_t id : {0, 1, 2}) queue.start(GroupId{id}, PolicyVersion{0});

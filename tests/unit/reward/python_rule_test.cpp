@@ -230,7 +230,7 @@ TEST(PythonRule, BatchesRunSideBySideInAsManyWorkersAsThereAre) {
   Options options;
   options.workers = 3;
   const auto rule = rule_of(file, options);
-  Scorer scorer(*rule, 3);
+  Scorer scorer(*rule, {3});
   for (int64_t id = 0; id < 9; ++id) {
     data::Group group;
     group.id = GroupId{id};
@@ -249,7 +249,7 @@ TEST(PythonRule, TheEndOfAScorerDoesNotWaitForASlowFunction) {
   const auto rule = rule_of(file);
   const auto begin = std::chrono::steady_clock::now();
   {
-    Scorer scorer(*rule, 1);
+    Scorer scorer(*rule, {1});
     data::Group group;
     group.samples.resize(1);
     scorer.submit(std::move(group));

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cmath>
 
 #include "tandem/base/error.h"
 
@@ -27,7 +29,7 @@ TEST(Scorer, GroupsComeBackScoredAndInOrder) {
     if (a.response == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(30));
     return Score{a.response == a.gold ? 1.0 : 0.0, {}, ""};
   });
-  Scorer scorer(slow_first, 3);
+  Scorer scorer(slow_first, {3});
   for (int64_t id = 0; id < 50; ++id) scorer.submit(group_of(id, {id % 10 == 0 ? "slow" : "7", "8"}));
   std::vector<data::Group> groups;
   while (auto next = scorer.collect(Deadline::after_s(20))) groups.push_back(std::move(*next));
@@ -48,7 +50,7 @@ TEST(Scorer, ARuleThatThrowsIsNamedAndLosesNothing) {
     if (a.response == "bad") throw std::runtime_error("no mood");
     return {1, {}, ""};
   });
-  Scorer scorer(moody, 2);
+  Scorer scorer(moody, {2});
   scorer.submit(group_of(1, {"good"}));
   scorer.submit(group_of(2, {"good", "bad"}));
   scorer.submit(group_of(3, {"good"}));
@@ -91,10 +93,59 @@ TEST(Scorer, WaitingEndsAtTheDeadlineAndTheEndJoins) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return Score{};
   });
-  Scorer scorer(sleepy, 1);
+  Scorer scorer(sleepy, {1});
   scorer.submit(group_of(1, {"a"}));
   EXPECT_FALSE(scorer.collect(Deadline::after_s(0.01)));
   EXPECT_EQ(scorer.num_pending(), 1u);
+}
+
+TEST(Scorer, AScoreThatIsNotFiniteIsAFailure) {
+  const FunctionRule odd("odd", [](const Answer& a) { return Score{std::stod(a.response), {}, ""}; });
+  for (const char* score : {"nan", "inf", "-inf"}) {
+    Scorer scorer(odd);
+    scorer.submit(group_of(1, {"1", score}));
+    EXPECT_THROW(scorer.collect(Deadline::after_s(5)), UserError) << score;
+  }
+}
+
+TEST(Scorer, WhatCannotBeGradedMayScoreZeroAndTheOthersKeepTheirs) {
+  const FunctionRule moody("moody", [](const Answer& a) -> Score {
+    if (a.response == "user") throw UserError("here", "is wrong", "right");
+    if (a.response == "nan") return {std::nan(""), {}, ""};
+    return {1, {}, ""};
+  });
+  Scorer scorer(moody, {2, true});
+  scorer.submit(group_of(1, {"good", "user", "nan", "good"}));
+  const auto group = scorer.collect(Deadline::after_s(5));
+  ASSERT_TRUE(group);
+  for (size_t i = 0; i < 4; ++i) {
+    const data::Sample& sample = group->samples[i];
+    const bool fails = i == 1 || i == 2;
+    EXPECT_TRUE(sample.scored);
+    EXPECT_EQ(sample.score, fails ? 0 : 1) << i;
+    EXPECT_EQ(sample.parts.at(0).first, fails ? kFailedPart : "moody") << i;
+  }
+}
+
+TEST(Scorer, AServerThatDoesNotAnswerIsAskedOnceForAGroup) {
+  class Dead : public Rule {
+   public:
+    Score score(const Answer&) const override { return {}; }
+    std::vector<Score> score_batch(std::span<const Answer>) const override {
+      ++asked;
+      throw PeerError("no answer");
+    }
+    const std::string& name() const override { return name_; }
+    mutable std::atomic<int> asked{0};
+
+   private:
+    std::string name_ = "dead";
+  };
+  const Dead dead;
+  data::Group group = group_of(1, {"a", "b", "c"});
+  EXPECT_EQ(score_group_or_zero(dead, group), "no answer");
+  EXPECT_EQ(dead.asked, 1);
+  for (const data::Sample& sample : group.samples) EXPECT_EQ(sample.parts.at(0).first, kFailedPart);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ Replay::Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& r
 
 std::optional<data::Batch> Replay::next_batch(data::StepId step, data::PolicyVersion version) {
   if (ranks_.stop_agreed(stop_)) return std::nullopt;
-  data::Batch batch = reader_.batch(step);
+  data::Batch batch;
+  fail_alike(ranks_.world, [&] { batch = reader_.batch(step); });
   batch.version = version;
   bodies_.keep_everywhere(batch.groups);
   return batch;

@@ -18,6 +18,7 @@ class Replay final : public SampleSource {
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
+  void give_back(const data::Batch& batch) override { bodies_.drop(batch.groups); }
   bool samples_are_own() const override { return false; }
   void run_ahead() override;
   void meet() override {}

@@ -10,8 +10,6 @@
 namespace tandem::runtime {
 namespace {
 
-// How long a round waits for a grade: a moment while there is generation to go on with, longer when there is not.
-constexpr double kMomentS = 0.01, kIdleMomentS = 1.0;
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
 
 queue::Takes takes(const RolloutParts& parts) {
@@ -23,13 +21,25 @@ bool filters_too_many(const queue::SampleQueue& queue, const algo::Options& o) {
   return queue.num_filtered() >= o.max_filter_rounds * queue.groups_per_step();
 }
 
-// Errors: NoSpread.
+// Errors: StepFailed.
 void check_filtered(const queue::SampleQueue& queue, const algo::Options& o) {
   if (!filters_too_many(queue, o)) return;
-  throw NoSpread("algo.max_filter_rounds",
-                 join_text("for one batch of ", queue.groups_per_step(), " groups ", queue.num_filtered(),
-                           " were replaced, for their scores were all alike; the run is saved"),
-                 "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false; --resume goes on");
+  const UserError none("algo.max_filter_rounds",
+                       join_text("for one batch of ", queue.groups_per_step(), " groups ", queue.num_filtered(),
+                                 " were replaced, for their scores were all alike"),
+                       "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false");
+  throw StepFailed(exit_code_of(none), none.what());
+}
+
+std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades ? grades->fault() : nullptr; }
+
+// Whether any rank was asked to stop. Errors: StepFailed where the grading on one has a `fault`. Collective.
+bool stop_agreed(const RolloutParts& parts, const std::exception_ptr& fault) {
+  enum Asks : int64_t { kNothing, kStop, kEnd };
+  const Asks mine = fault ? kEnd : parts.stop && parts.stop() ? kStop : kNothing;
+  const int64_t asked = comm::max_over(parts.ranks.world, static_cast<int64_t>(mine));
+  if (asked == kEnd) fail_alike(parts.ranks.world, fault);
+  return asked == kStop;
 }
 
 }  // namespace
@@ -39,7 +49,8 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       queue_(parts.config.schedule.queue, takes(parts), parts.config.reward.shaping()),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
-  if (parts.reward) scorer_.emplace(*parts.reward, parts.config.reward.workers);
+  if (parts.reward)
+    grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
   if (!parts.decoder) return;
   engine_.emplace(parts.config.rollout.engine,
                   rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
@@ -90,32 +101,15 @@ void RolloutRole::generate() {
     for (data::Group& group : groups_->finished()) {
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
-      if (scorer_) scorer_->submit(std::move(group));
+      if (grades_) grades_->submit(std::move(group));
       else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
     }
   }
 }
 
-std::vector<data::Group> RolloutRole::graded() {
-  if (!scorer_) return std::exchange(unscored_, {});
-  const double begin = now_s(), timeout_s = parts_.config.schedule.queue.take_timeout_s;
-  const Deadline moment = Deadline::after_s(generating_ ? kMomentS : kIdleMomentS);
-  std::vector<data::Group> groups;
-  while (auto group = scorer_->collect(moment)) groups.push_back(std::move(*group));
-  reward_s_ += now_s() - begin;
-  const bool waits = !running() && scorer_->num_pending() > 0 && groups.empty();
-  if (!waits) waiting_since_s_ = 0;
-  else if (waiting_since_s_ == 0) waiting_since_s_ = begin;
-  else if (now_s() - waiting_since_s_ > timeout_s)
-    throw PeerError(join_text("reward rule ", parts_.reward->name(), ": ", scorer_->num_pending(),
-                              " groups wait for their grades for over ",
-                              timeout_s, " s (schedule.take_timeout_s)"));
-  return groups;
-}
-
 void RolloutRole::run_round(comm::Group& peers) {
   generate();
-  std::vector<data::Group> mine = graded();
+  std::vector<data::Group> mine = grades_ ? grades_->collect(generating_, !running()) : std::exchange(unscored_, {});
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
   for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
@@ -125,7 +119,7 @@ void RolloutRole::run_round(comm::Group& peers) {
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) const {
-  return comm::any_of(peers, running() || (scorer_ && scorer_->num_pending() > 0) || queue_.num_may_start() > 0);
+  return comm::any_of(peers, running() || (grades_ && grades_->pending()) || queue_.num_may_start() > 0);
 }
 
 std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
@@ -133,7 +127,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   // know the others, too.
   if (!again_.empty()) start_groups();
   while (!queue_.batch_ready()) {
-    if (parts_.ranks.stop_agreed(parts_.stop)) return std::nullopt;
+    if (stop_agreed(parts_, fault_of(grades_))) return std::nullopt;
     check_filtered(queue_, parts_.config.algo);
     start_groups();
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
@@ -155,11 +149,15 @@ bool RolloutRole::accept(const data::Batch& scored) {
   return false;
 }
 
+void RolloutRole::give_back(const data::Batch& batch) {
+  if (queue_.give_back()) parts_.bodies.take_back(batch.groups);
+}
+
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
   while (queue_.num_finished() < queue_.groups_per_step() && !filters_too_many(queue_, parts_.config.algo) && may_go_on(peers)) {
-    if (comm::any_of(peers, parts_.stop && parts_.stop())) break;
+    if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
     num_started_ahead_ += queue_.num_may_start();
     start_groups();
     run_round(peers);
@@ -209,7 +207,7 @@ void RolloutRole::switch_weights(const std::function<void()>& send, const rollou
 void RolloutRole::record(monitor::Recorder& recorder) {
   comm::Group& world = parts_.ranks.world;
   double rollout_s = std::max(1e-9, recorder.current("time/rollout_s"));
-  const double reward_s = comm::max_over(world, std::exchange(reward_s_, 0));
+  const double reward_s = comm::max_over(world, grades_ ? grades_->take_seconds() : 0);
   if (!config::scores_in_stage(parts_.config)) recorder.set("time/reward_s", reward_s);
   if (parts_.runs_ahead) {
     const double ahead_s = comm::max_over(world, std::exchange(ahead_s_, 0));

@@ -15,9 +15,9 @@
 
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
-#include "tandem/reward/scorer.h"
 #include "tandem/rollout/group_assembly.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
 
@@ -41,14 +41,15 @@ struct RolloutParts {
 
 /// Ownership  owns queue, engine and scorer.
 /// Threads    one per rank; every rank's role makes the same calls, so that their queues stay equal.
-/// Errors     UserError for a prompt or a reward that fails, naming it; the queue keeps what it had. PeerError if a reward
-///            takes longer than schedule.take_timeout_s while nothing else is left to do.
+/// Errors     StepFailed for a reward that fails on any rank, naming it, or takes longer than schedule.take_timeout_s while nothing else is
+///            left to do; the queue keeps what it had.
 class RolloutRole final : public SampleSource {
  public:
   explicit RolloutRole(const RolloutParts& parts);
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
+  void give_back(const data::Batch& batch) override;
   bool samples_are_own() const override { return true; }
   void run_ahead() override;
   void meet() override;
@@ -69,7 +70,6 @@ class RolloutRole final : public SampleSource {
   void follow(int64_t num_started, std::vector<data::Group> heads);
   void run_round(comm::Group& peers);
   void generate();
-  std::vector<data::Group> graded();
   bool may_go_on(comm::Group& peers) const;
   bool running() const { return engine_ && engine_->running(); }
 
@@ -77,7 +77,7 @@ class RolloutRole final : public SampleSource {
   queue::SampleQueue queue_;
   std::optional<rollout::Engine> engine_;  // where this rank generates
   std::optional<rollout::GroupAssembly> groups_;  // of its sequences
-  std::optional<reward::Scorer> scorer_;   // where there is a rule
+  std::optional<Grades> grades_;           // where there is a rule
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
@@ -87,9 +87,8 @@ class RolloutRole final : public SampleSource {
   // Of the stage `ahead`, since the others heard of it; then since the last record.
   std::vector<data::Group> ahead_, filtered_;
   int64_t num_started_ahead_ = 0, num_ahead_ = 0;
-  double ahead_s_ = 0, reward_s_ = 0;
+  double ahead_s_ = 0;
   bool generating_ = false;      // the last round, here or on a rank that shares experts
-  double waiting_since_s_ = 0;   // for grades alone; 0: not waiting
 };
 
 }  // namespace tandem::runtime

@@ -12,6 +12,7 @@
 #include "tandem/data/sample.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/rollout/weight_switch.h"
+#include "tandem/runtime/folder/step_failed.h"
 
 namespace tandem::runtime {
 
@@ -21,23 +22,21 @@ struct SourceState {
   std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
 };
 
-/// Too many groups were replaced for one batch; the source has no batch under way, so that its state can be saved.
-class NoSpread : public UserError {
- public:
-  using UserError::UserError;
-};
-
 /// Threads    one per rank; all ranks make the same calls, which are collective over the world. run_ahead() is for the ranks that generate,
 ///            and collective over their side.
 class SampleSource {
  public:
   virtual ~SampleSource() = default;
 
-  /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop. Errors: NoSpread, on all ranks.
+  /// The batch of `step`, whose update starts from `version`; nullopt if the run was asked to stop. Errors: StepFailed if too
+  /// many groups were replaced, or a reward failed; there is no batch then.
   virtual std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) = 0;
   /// Where a stage scores the batch and groups without spread are replaced: the batch of next_batch, scored. False if it lost groups;
-  /// then next_batch gives another, of which the others keep their scores. Errors: NoSpread, on all ranks.
+  /// then next_batch gives another, of which the others keep their scores. Errors: StepFailed if too many were
+  /// replaced; there is no batch then.
   virtual bool accept(const data::Batch& scored) = 0;
+  /// The batch of next_batch, if there is one, will not be trained: state() then has its groups as before.
+  virtual void give_back(const data::Batch& batch) = 0;
   /// Whether this run's weights drew the samples, so that their versions say which.
   virtual bool samples_are_own() const = 0;
   /// The stage planner::StageKind::kAhead, on the ranks that generate.

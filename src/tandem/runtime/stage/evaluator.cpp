@@ -2,6 +2,8 @@
 #include "tandem/runtime/stage/evaluator.h"
 
 #include "tandem/base/error.h"
+#include "tandem/rollout/sampler.h"
+#include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/sample/exchange.h"
 
 namespace tandem::runtime {
@@ -12,7 +14,7 @@ std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const te
   const serve::AnswerRequest request{*e.decoder, *e.parameters, parts.memory.device, &tokenizer, config.rollout.engine,
                                      config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
                                      std::move(e.stop), e.idle_engine};
-  const serve::Grading grading{e.rule, config.reward.workers, config.schedule.queue.take_timeout_s};
+  const serve::Grading grading{e.rule, reward::grading_of(config.reward), config.schedule.queue.take_timeout_s};
   return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;
 }
 
@@ -22,11 +24,19 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   const bool speaks = e.decoder && e.layout.speaks(e.rank);
   std::vector<data::Group> mine;
   bool stopped = false;
+  std::exception_ptr fault;
   try {
     if (e.decoder) mine = answers_of_rank(parts, tokenizer, std::move(e));
   } catch (const Interrupted&) {
     stopped = true;
+  } catch (const rollout::NotFinite&) {  // a step with such weights is no step to save
+    throw;
+  } catch (const UserError&) {
+    fault = std::current_exception();
+  } catch (const PeerError&) {  // a server, or a worker
+    fault = std::current_exception();
   }
+  fail_alike(parts.ranks.world, fault);
   if (comm::any_of(parts.ranks.world, stopped)) return std::nullopt;
   return exchange_groups(parts.ranks.world, std::move(mine), speaks);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tandem/algo/advantage.h"
@@ -16,6 +17,7 @@
 #include "tandem/comm/agree.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/model/flops.h"
+#include "tandem/reward/scorer.h"
 #include "tandem/train/balance.h"
 
 namespace tandem::runtime {
@@ -111,8 +113,10 @@ bool take_batch(StepData& step, const Roles& roles) {
   std::optional<data::Batch> batch = roles.source.next_batch(step.id, step.before);
   if (!batch) return false;
   step.batch = std::move(*batch);
-  deal_rows(step, roles);
-  make_rows(step, roles);
+  fail_alike(roles.parts.ranks.world, [&] {
+    deal_rows(step, roles);
+    make_rows(step, roles);
+  });
   return true;
 }
 
@@ -120,6 +124,17 @@ std::vector<train::Row> rows_of(const StepData& step) {
   std::vector<train::Row> rows;
   for (size_t i : step.mine) rows.push_back(step.rows[i]);
   return rows;
+}
+
+// A score of a reward model that is not finite, which every rank has. Errors: UserError, but where such samples score 0.
+void settle_scores(std::span<data::Sample* const> samples, const Roles& roles) {
+  for (data::Sample* sample : samples) {
+    if (std::isfinite(sample->score)) continue;
+    if (roles.parts.config.reward.on_error == "end")
+      throw UserError("reward model", join_text("scores sample ", value(sample->id), " ", sample->score), "a finite number");
+    sample->score = 0;
+    sample->parts = {{reward::kFailedPart, 1.0}};
+  }
 }
 
 // What has no score yet, on the rank that owns its row; a greedy answer where its group's first sample is.
@@ -144,6 +159,7 @@ void reward_scores(StepData& step, const Roles& roles) {
     if (head.greedy) ask(*head.greedy, first);
   }
   policy::set_scores(asked, model_scores(roles, asked.size(), mine, answers));
+  settle_scores(asked, roles);
   for (data::Group& head : step.batch.groups)
     if (head.greedy) head.greedy->text.clear();
 }
@@ -320,6 +336,20 @@ MiniBatch mini_batch_of(const StepData& step, int64_t number, bool first) {
   return out;
 }
 
+// One update. Where it is refused, as one that is not finite, the weights are as before it. nullopt if updates of the step were made
+// before: then the step is what they made of it, and the run ends after it. Errors: else that UserError.
+std::optional<train::StepReport> updated(StepData& step, const std::function<train::StepReport()>& update) {
+  try {
+    const train::StepReport report = update();
+    step.is_updated |= !report.skipped;
+    return report;
+  } catch (const UserError& e) {
+    if (!step.is_updated) throw;
+    if (step.ends.empty()) step.ends = e.what();
+    return std::nullopt;
+  }
+}
+
 void update_critic(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.critic.train, value(step.id), roles.lr_steps);
@@ -328,9 +358,13 @@ void update_critic(StepData& step, const Roles& roles) {
   for (int64_t number = 0; number < updates.epochs * updates.mini_batches; ++number) {
     MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     for (train::Row& row : part.rows) row.routes = {};
-    reports.push_back(roles.critic->trainer().value_step(part.rows, roles.algorithm, config.critic.value_clip, lr));
+    const auto made = updated(step, [&] {
+      return roles.critic->trainer().value_step(part.rows, roles.algorithm, config.critic.value_clip, lr);
+    });
+    if (!made) break;
+    reports.push_back(*made);
   }
-  step.critic_report = train::joined(reports, updates.mini_batches);
+  if (!reports.empty()) step.critic_report = train::joined(reports, updates.mini_batches);
 }
 
 void update(StepData& step, const Roles& roles) {
@@ -345,20 +379,35 @@ void update(StepData& step, const Roles& roles) {
     const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
     if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
-    train::StepReport& report =
-        reports.emplace_back(trainer.policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr));
+    auto made = updated(step, [&] {
+      return trainer.policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr);
+    });
+    if (!made) break;
+    train::StepReport& report = reports.emplace_back(std::move(*made));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
   }
   step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
-  step.report = train::joined(reports, updates.mini_batches);
+  if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
+  for (size_t i = 0; i < logprobs.size() && !step.ends.empty(); ++i)  // of rows whose update was not made
+    if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
   step.report.logprobs = std::move(logprobs);
   roles.parts.recorder.set("memory/activations_bytes", static_cast<double>(step.report.activation_peak_bytes));
+}
+
+// Ranks that have not trained hear how it went. Errors: StepFailed.
+void hear_of_end(StepData& step, const policy::Ranks& ranks) {
+  if (!ranks.side_group) return;  // all have trained
+  fail_alike(ranks.world, step.fault);
+  const std::vector<std::string> texts = comm::texts_of_all(ranks.world, step.ends);
+  const auto end = std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
+  if (end != texts.end()) step.ends = *end;
 }
 
 void meet(StepData& step, const Roles& roles) {
   const double begin = now_s();
   roles.source.meet();
+  hear_of_end(step, roles.parts.ranks);
   step.logprobs.resize(step.rows.size());
   for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
   step.logprobs = roles.bodies.collect(step.batch.groups, step.owners, std::move(step.logprobs));
@@ -390,7 +439,9 @@ void switch_weights(const Roles& roles, data::PolicyVersion version) {
   roles.source.switch_weights([&] { roles.actor.send_weights(); }, {parameters, version});
 }
 
-StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) {
+namespace {
+
+StageEnd run(const planner::Stage& stage, StepData& step, const Roles& roles) {
   switch (stage.kind) {
     case planner::StageKind::kRollout:
     case planner::StageKind::kReplay: return take_batch(step, roles) ? StageEnd::kDone : StageEnd::kStopped;
@@ -411,6 +462,26 @@ StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& rol
       break;
   }
   return StageEnd::kDone;
+}
+
+// What every rank of these stages computes from the same numbers: they fail alike.
+bool fails_alike(planner::StageKind kind) {
+  using enum planner::StageKind;
+  return kind == kReward || kind == kAdvantage || kind == kUpdateCritic || kind == kUpdate;
+}
+
+}  // namespace
+
+StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles) {
+  if (step.fault && stage.kind != planner::StageKind::kMeet) return StageEnd::kDone;
+  try {
+    return run(stage, step, roles);
+  } catch (const UserError& e) {
+    if (!fails_alike(stage.kind)) throw;
+    if (stage.ranks.count == roles.parts.ranks.world.size()) throw StepFailed(exit_code_of(e), e.what());
+    step.fault = std::make_exception_ptr(StepFailed(exit_code_of(e), e.what()));
+    return StageEnd::kDone;
+  }
 }
 
 }  // namespace tandem::runtime

@@ -17,7 +17,9 @@
 //   meet       log-probabilities to rank 0; what ran ahead to all
 //   switch     the update is committed to the source; then the new weights go to the rollout
 
+#include <exception>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tandem/data/sample_store.h"
@@ -48,8 +50,11 @@ struct StepData {
   std::vector<size_t> mine;                      ///< rows this one trains
   std::vector<int64_t> mini_batch;               ///< the part of the batch that a row belongs to; the same on every rank
   int64_t num_updates = 0;
+  bool is_updated = false;                       ///< some weights, the critic's or the actor's, are not those of the step before
   train::StepReport report;                      ///< of the actor
   std::optional<train::StepReport> critic_report;
+  std::exception_ptr fault;                      ///< a StepFailed of a stage that some ranks have not; meet tells the others
+  std::string ends;                              ///< why the run ends after this step: it is updated in part; "" if it goes on
   std::vector<std::vector<float>> logprobs;      ///< of all rows, before the first update on each; on rank 0
 
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
@@ -74,7 +79,7 @@ struct Roles {
 enum class StageEnd { kDone, kAgain, kStopped };
 
 /// What a stage reads and fills is planner/schedule.h:Stage. kStopped if the run was asked to stop. Collective over the stage's ranks.
-/// Errors: as run_rl.
+/// Errors: as run_rl; StepFailed on all ranks of the run, where no weights are updated yet.
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls

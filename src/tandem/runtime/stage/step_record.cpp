@@ -8,13 +8,16 @@
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
 #include "tandem/data/shaping.h"
+#include "tandem/reward/scorer.h"
 
 namespace tandem::runtime {
 namespace {
 
-void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const data::Shaping& shaping) {
+void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const reward::Options& options) {
+  const data::Shaping shaping = options.shaping();
   double sum = 0, squares = 0, n = 0, greedy = 0, num_greedy = 0;
   std::map<std::string, double> parts;
+  if (options.on_error == "zero") parts[reward::kFailedPart] = 0;
   int64_t flat = 0;
   for (const data::Group& group : batch.groups) {
     for (const data::Sample& s : group.samples) {
@@ -62,7 +65,7 @@ void record_correction(monitor::Recorder& recorder, const train::CorrectionRepor
   recorder.set("correction/chi2", r.chi2);
 }
 
-void record_update(monitor::Recorder& recorder, const train::StepReport& r, const algo::Algorithm& algorithm) {
+void record_update(monitor::Recorder& recorder, const train::StepReport& r, const algo::Algorithm& algorithm, bool skips_nonfinite) {
   recorder.set("actor/loss", r.loss);
   recorder.set("actor/grad_norm", r.grad_norm);
   recorder.set("actor/lr", r.lr);
@@ -76,27 +79,29 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, cons
   else if (algorithm.off_policy_delta > 0) recorder.set("correction/rejected_fraction", r.correction.rejected_fraction);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
   recorder.set("actor/ratio_max", r.ratio_max);
+  if (skips_nonfinite) recorder.set("actor/nonfinite_updates", static_cast<double>(r.nonfinite));
 }
 
-void record_critic(monitor::Recorder& recorder, const train::StepReport& r) {
+void record_critic(monitor::Recorder& recorder, const train::StepReport& r, bool skips_nonfinite) {
   recorder.set("critic/loss", r.loss);
   recorder.set("critic/grad_norm", r.grad_norm);
   recorder.set("critic/lr", r.lr);
   recorder.set("critic/clip_fraction", r.clip_fraction);
   recorder.set("critic/values_mean", r.value.values_mean);
   recorder.set("critic/explained_variance", r.value.explained_variance);
+  if (skips_nonfinite) recorder.set("critic/nonfinite_updates", static_cast<double>(r.nonfinite));
 }
 
 }  // namespace
 
 void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
-  record_rewards(recorder, step.batch, roles.parts.config.reward.shaping());
+  record_rewards(recorder, step.batch, roles.parts.config.reward);
   record_lengths(recorder, step.batch, roles.bodies);
-  record_update(recorder, step.report, roles.algorithm);
+  record_update(recorder, step.report, roles.algorithm, roles.parts.config.train.nonfinite == "skip");
   if (step.kl_reference) recorder.set("actor/kl_ref", *step.kl_reference);
   if (roles.parts.config.algo.kl_target > 0) recorder.set("actor/kl_coef", roles.algorithm.kl_coef);
-  if (step.critic_report) record_critic(recorder, *step.critic_report);
+  if (step.critic_report) record_critic(recorder, *step.critic_report, roles.parts.config.critic.train.nonfinite == "skip");
   if (roles.algorithm.updates.several()) {
     recorder.set("actor/updates", static_cast<double>(step.num_updates));
     recorder.set("actor/kl_old", step.report.kl_old);
