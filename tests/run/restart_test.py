@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of scripts/mpi: one that is killed ends the job with 3, and --restarts goes on bit for bit."""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import run_folder as rf
+from failure_test import rank_processes
+from run_folder import said
+
+MPI = rf.mpi(2)
+
+
+def ranks(process):
+    """Process ids by rank, while they come and go."""
+    try:
+        return rank_processes(process)
+    except OSError:
+        return {}
+
+
+def restarting(times):
+    return [MPI[0], "--restarts", str(times), *MPI[1:]]
+
+
+def check_restarts(program, scratch):
+    recipe = rf.tiny_recipe(scratch / "restart.yaml", run__steps=60, data__eval="")
+    program.done(["run", recipe, "--run-dir", scratch / "whole"], launcher=MPI)
+    process = program.start(["run", recipe, "--run-dir", scratch / "killed"], launcher=MPI)
+    rf.wait_for(lambda: len(rf.committed_steps(scratch / "killed")) > 0, process)
+    os.kill(ranks(process)[1], 9)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3 and "ended by signal 9" in err, (process.returncode, err[-2000:])
+    shutil.rmtree(scratch / "killed")
+    process = program.start(["run", recipe, "--run-dir", scratch / "killed"], launcher=restarting(5))
+    for victim, step in ((1, 4), (0, 20), (1, 21)):  # the first perhaps before a checkpoint
+        saved = lambda: (rf.committed_steps(scratch / "killed") or [0])[-1]  # noqa: E731
+        assert rf.wait_for(lambda: saved() >= step and len(ranks(process)) == 2, process)
+        killed = ranks(process)[victim]
+        os.kill(killed, 9)
+        rf.wait_for(lambda: killed not in ranks(process).values(), process)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-3000:]
+    assert err.count("it starts again") == 3, err
+    rf.check_whole(scratch / "killed", 60)
+    rf.check_equal(scratch / "killed", scratch / "whole", "a job that was restarted")
+    weights = [(scratch / name / "checkpoint/latest/hf/model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert weights[0] == weights[1]
+    said("a rank killed by SIGKILL ends the job with 3; --restarts goes on after three kills, equal bit for bit")
+
+
+def check_restart_ends(program, scratch):
+    """Wrong input and a person's signal are no reason to start again; and it ends after N."""
+    recipe = rf.tiny_recipe(scratch / "ends.yaml", run__steps=100000, data__eval="")
+    program.refused(["run", recipe, "--run-dir", scratch / "wrong", "--set", "train.lr=-1"], 2, "train.lr", launcher=restarting(3))
+    process = program.start(["run", recipe, "--run-dir", scratch / "told"], launcher=restarting(3))
+    rf.wait_for(lambda: len(rf.committed_steps(scratch / "told")) > 0, process)
+    code, err = rf.end(process, 15)
+    assert code == 130 and "starts again" not in err, (code, err[-2000:])
+    out = subprocess.run([MPI[0], "--restarts", "2", "-n", "1", "sh", "-c", "echo once; kill -9 $$", "run"], capture_output=True, text=True,
+                         timeout=60)
+    assert out.returncode == 3 and out.stdout.count("once") == 3, out
+    for words, what in ((["--restarts", "x"], "is x"), (["--restarts", "2", "-n", "1", "true"], "cannot go on")):
+        out = subprocess.run([MPI[0], *words], capture_output=True, text=True, timeout=60)
+        assert out.returncode == 2 and what in out.stderr, out
+    said("--restarts gives up after N times, and where a person or the input ended the job")
+
+
+CHECKS = {"restarts": check_restarts, "ends": check_restart_ends}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
+    parser.add_argument("--only", choices=CHECKS)
+    options = parser.parse_args()
+    if not shutil.which("mpirun"):
+        rf.skip("no mpirun")
+    for name, check in CHECKS.items():
+        if options.only in (None, name):
+            with tempfile.TemporaryDirectory(prefix="tandem_restart_") as scratch:
+                check(rf.Program(options.build), pathlib.Path(scratch))
+
+
+if __name__ == "__main__":
+    main()
