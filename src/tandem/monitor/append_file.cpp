@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -16,7 +17,32 @@
 
 namespace tandem::monitor {
 
-AppendFile::AppendFile(std::string path, ResumeAt resume_at_bytes, std::string tail) : path_(std::move(path)), tail_(std::move(tail)) {
+std::string bytes_at(int file, int64_t at, int64_t size) {
+  std::string bytes(static_cast<size_t>(size), '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::pread(file, bytes.data() + done, bytes.size() - done, at + static_cast<int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+int64_t whole_lines(int file, int64_t bytes) {
+  constexpr int64_t kBlock = 1 << 16;
+  while (bytes > 0) {
+    const int64_t begin = std::max<int64_t>(0, bytes - kBlock);
+    const size_t at = bytes_at(file, begin, bytes - begin).rfind('\n');
+    if (at != std::string::npos) return begin + static_cast<int64_t>(at) + 1;
+    bytes = begin;
+  }
+  return 0;
+}
+
+AppendFile::AppendFile(std::string path, ResumeAt resume_at_bytes, WholeBytes whole, std::string tail)
+    : path_(std::move(path)), tail_(std::move(tail)) {
   const auto folder = std::filesystem::path(path_).parent_path();
   std::error_code ignored;  // open() below reports what matters
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -25,9 +51,9 @@ AppendFile::AppendFile(std::string path, ResumeAt resume_at_bytes, std::string t
   if (fd_ < 0 || ::fstat(fd_, &info) != 0)
     throw UserError(path_, std::string("cannot be opened for writing: ") + std::strerror(errno), "choose a writable --run-dir");
   size_bytes_ = resume_at_bytes.value_or(0);
-  if (size_bytes_ > info.st_size) {
-    log::warning(path_, ": has ", info.st_size, " bytes where the checkpoint counted ", size_bytes_, "; going on from its end");
-    size_bytes_ = info.st_size;
+  if (const int64_t found = whole(fd_, std::min<int64_t>(size_bytes_, info.st_size)); found < size_bytes_) {
+    log::warning(path_, ": has ", found, " whole bytes where the checkpoint counted ", size_bytes_, "; going on from there, with a gap");
+    size_bytes_ = found;
   }
   if (::ftruncate(fd_, size_bytes_) != 0 || !write_at_end({})) warn_once("cut back");
 }

@@ -12,6 +12,13 @@ namespace tandem::monitor {
 /// Where a sink starts: absent = an empty file; a number = keep that many bytes, drop what came after the checkpoint.
 using ResumeAt = std::optional<int64_t>;
 
+/// How many of the first `bytes` of an open file are whole: it may have been cut short, or changed, since the checkpoint.
+using WholeBytes = int64_t (*)(int file, int64_t bytes);
+/// Lines, each with its end.
+int64_t whole_lines(int file, int64_t bytes);
+/// `size` bytes from `at` on, or fewer at the end. Errors: none; what cannot be read is empty.
+std::string bytes_at(int file, int64_t at, int64_t size);
+
 /// A file that is appended to. `tail` is kept at its end and overwritten by the next append, so that a format with a
 /// closing bracket is whole after every append.
 ///
@@ -22,7 +29,8 @@ using ResumeAt = std::optional<int64_t>;
 ///            and warns once; later appends are tried again, since space may come back.
 class AppendFile {
  public:
-  AppendFile(std::string path, ResumeAt resume_at_bytes, std::string tail = "");
+  /// What is left of a part at the place to resume at, by `whole`, is cut off.
+  AppendFile(std::string path, ResumeAt resume_at_bytes, WholeBytes whole, std::string tail = "");
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;

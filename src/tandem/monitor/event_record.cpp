@@ -76,6 +76,16 @@ std::string framed_record(std::string_view event) {
   return record;
 }
 
+std::optional<int64_t> record_bytes(std::string_view head) {
+  if (std::ssize(head) < kRecordHead_bytes) return std::nullopt;
+  uint64_t length = 0;
+  for (size_t byte = sizeof length; byte-- > 0;) length = length << 8 | static_cast<unsigned char>(head[byte]);
+  std::string checksum;
+  append_fixed(checksum, masked_crc32c(head.substr(0, sizeof length)));
+  if (head.substr(sizeof length, checksum.size()) != checksum || length > (uint64_t{1} << 40)) return std::nullopt;
+  return kRecordHead_bytes + static_cast<int64_t>(length + checksum.size());
+}
+
 std::string version_event(double wall_time_s) {
   std::string event = event_start(wall_time_s);
   append_bytes(event, 3, "brain.Event:2");

@@ -4,6 +4,7 @@
 // tensorflow/core/util/event.proto). Pure: bytes in, bytes out.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,10 @@ uint32_t masked_crc32c(std::string_view bytes);
 
 /// u64 length, its masked checksum, `event`, its masked checksum; little-endian.
 std::string framed_record(std::string_view event);
+/// Bytes of the length and its checksum, with which a record begins.
+inline constexpr int64_t kRecordHead_bytes = 12;
+/// Bytes of the whole record that begins with this head; nullopt if it is none.
+std::optional<int64_t> record_bytes(std::string_view head);
 /// The Event every file begins with. `wall_time_s` counts from the Unix epoch.
 std::string version_event(double wall_time_s);
 /// One Event with every metric as a rank-0 float32 tensor of the `scalars` plugin, as tf.summary.scalar writes it.

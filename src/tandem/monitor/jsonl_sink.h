@@ -11,7 +11,7 @@ namespace tandem::monitor {
 /// Errors     UserError at creation; a line that cannot be written is lost whole, with one warning.
 class JsonlSink : public Sink {
  public:
-  explicit JsonlSink(const std::string& path, ResumeAt resume_at_bytes = {}) : file_(path, resume_at_bytes) {}
+  explicit JsonlSink(const std::string& path, ResumeAt resume_at_bytes = {}) : file_(path, resume_at_bytes, whole_lines) {}
 
   void write_step(int64_t step, const Metrics& metrics) override;
   void write_spans(const std::vector<SpanRecord>&) override {}

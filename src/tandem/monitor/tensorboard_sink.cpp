@@ -37,10 +37,19 @@ std::string event_file(const std::string& folder, const ResumeAt& resume_at_byte
   return newest.empty() ? new_event_file(folder) : newest;
 }
 
+int64_t whole_records(int file, int64_t bytes) {
+  int64_t end = 0;
+  while (const auto size = record_bytes(bytes_at(file, end, kRecordHead_bytes))) {
+    if (*size > bytes - end) break;
+    end += *size;
+  }
+  return end;
+}
+
 }  // namespace
 
 TensorBoardSink::TensorBoardSink(const std::string& folder, ResumeAt resume_at_bytes)
-    : file_(event_file(folder, resume_at_bytes), resume_at_bytes) {
+    : file_(event_file(folder, resume_at_bytes), resume_at_bytes, whole_records) {
   if (file_.size_bytes() == 0) file_.append(framed_record(version_event(wall_time_s())));
 }
 

@@ -22,13 +22,22 @@ void append_us(std::string& out, double seconds) {
   out.append(text.data(), static_cast<size_t>(std::snprintf(text.data(), text.size(), "%.3f", seconds * 1e6)));
 }
 
+// Each event begins with ",\n" and has no end of its own: it is whole where another begins, or the tail.
+int64_t whole_events(int file, int64_t bytes) {
+  const std::string next = bytes_at(file, bytes, 2);
+  if (next == ",\n" || next == "\n]") return bytes;
+  for (int64_t end = whole_lines(file, bytes); end > 1; end = whole_lines(file, end - 1))
+    if (bytes_at(file, end - 2, 2) == ",\n") return end - 2;
+  return 0;
+}
+
 // A row id made from the name stays the same over a resume.
 uint32_t track_id(const std::string& track) { return crc32c(track) & 0x7fffffffu; }
 
 }  // namespace
 
 TraceSink::TraceSink(const std::string& path, ResumeAt resume_at_bytes)
-    : file_(path, resume_at_bytes, kTail),
+    : file_(path, resume_at_bytes, whole_events, kTail),
       epoch_s_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - now_s()) {
   if (file_.size_bytes() == 0) file_.append(kHead);
 }
