@@ -201,7 +201,12 @@ def check_full_disk(f):
             free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
             ballast = disk / "ballast"
             ballast.write_bytes(bytes(free - (3 << 20)))  # the weights fit, the optimizer does not
-            line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "No space left on device")
+            only_one = ["--set", "checkpoint.keep_last=1"]  # which must stay until the next is whole
+            line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_6.tmp/", "No space left on device")
+            assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
+            f.program.done(f.run(recipe, folder, "--resume", "--steps", "6", "--set", "eval.after=false"))
+            assert rf.committed_steps(f.scratch / folder) == [4, 6], "of two, one goes before the next is written"
+            said("a disk with room for two checkpoints is enough for checkpoint.keep_last=2")
             ballast.unlink()
             how = "a full disk"
         else:  # a limit on the size of a file does the same to the largest file of a checkpoint
@@ -210,8 +215,8 @@ def check_full_disk(f):
             limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (3 << 20, 3 << 20))  # noqa: E731
             line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
             how = "a file larger than allowed"
-        assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
-        assert not list((f.scratch / folder / "checkpoint").glob("step_6*")), "the failed attempt is left"
+            assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
+        assert not list((f.scratch / folder / "checkpoint").glob("*.tmp")), "the failed attempt is left"
         f.resumes_like(recipe, folder, "full_whole")
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
     limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
@@ -239,6 +244,20 @@ def check_refusals(f):
     f.program.refused(f.run(recipe, "b", "--set", "train.lrr=1"), 2, "train.lrr", "train.lr", launcher=MPI)
     f.program.refused(f.run(recipe, "c", "--ranks", "3"), 2, "--ranks", launcher=MPI)
     said("under mpirun a user's error is one line")
+
+
+def check_limits(f):
+    """Numbers that no machine has are wrong input; memory and threads that this one has not are no bug."""
+    recipe = rf.tiny_recipe(f.scratch / "limits.yaml", run__steps=2, data__eval="")
+    for arguments, name in ((["--threads", "1000000000"], "parallel.threads"), (["--ranks", "1000000000"], "parallel.ranks"),
+                            (["--set", "reward.workers=1000000000"], "reward.workers")):
+        f.program.refused(f.run(recipe, "limits", *arguments), 2, name)
+        assert not (f.scratch / "limits").exists()
+    f.program.refused(["generate", "--model", f.start_model(), "--threads", "1000000000"], 2, "--threads", stdin='{"prompt": "1+1="}\n')
+    for gib in (2, 3, 4):
+        limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_AS, (gib << 30, gib << 30))  # noqa: E731, B023
+        line = f.program.refused(f.run(recipe, f"ranks_{gib}", "--ranks", "2000"), 3, preexec_fn=limit)
+    said(f"2000 ranks under a memory limit: `{line}`")
 
 
 def children_of(pid):
@@ -338,7 +357,7 @@ def check_stopped_job(f):
 
 
 CHECKS = {"reward": check_reward, "python": check_python_reward, "fickle": check_fickle_reward,
-          "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "dead": check_dead_rank,
+          "nan": check_not_finite, "disk": check_full_disk, "refusals": check_refusals, "limits": check_limits, "dead": check_dead_rank,
           "stopped": check_stopped_job}
 
 

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/checkpoint/run_state.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <vector>
 
 #include "tandem/base/error.h"
@@ -30,13 +35,60 @@ std::string hex(uint64_t value) {
   return text;
 }
 
-// The N of `step_N`; nullopt for any other name.
-std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with("step_") || name.size() < 6 || name.size() > 22) return std::nullopt;
-  const std::string digits = name.substr(5);
+constexpr const char* kStep = "step_";
+// A checkpoint that takes the place of another of its step, where the file system cannot exchange the two. It is whole.
+constexpr const char* kNew = ".new";
+
+// The N of `step_N` and of `step_N.new`; nullopt for any other name.
+std::optional<int64_t> step_of(std::string name) {
+  if (name.ends_with(kNew)) name.resize(name.size() - std::strlen(kNew));
+  if (!name.starts_with(kStep) || name.size() < 6 || name.size() > 22) return std::nullopt;
+  const std::string digits = name.substr(std::strlen(kStep));
   if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
   return std::stoll(digits);
 }
+
+// What a process that was killed left of an attempt or a removal. None is under way.
+void remove_leftovers(const std::string& root) {
+  std::error_code ignored;
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kStep) && name.ends_with(".tmp")) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
+}
+
+int64_t bytes_of(const std::string& folder) {
+  std::error_code ignored;
+  int64_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, ignored))
+    if (entry.is_regular_file(ignored)) bytes += static_cast<int64_t>(entry.file_size(ignored));
+  return bytes;
+}
+
+void check(const std::error_code& failed, const std::string& path, const char* operation) {
+  if (failed) throw PeerError(path + ": " + operation + " failed: " + failed.message());
+}
+
+// What lies below a folder, and itself: files by their paths in it, and whole paths of folders.
+struct Below {
+  std::vector<std::string> files, folders;
+};
+Below below(const std::string& folder) {
+  std::error_code failed;
+  Below found{{}, {folder}};
+  const fs::recursive_directory_iterator end;
+  for (auto it = fs::recursive_directory_iterator(folder, failed); !failed && it != end; it.increment(failed)) {
+    if (it->is_directory()) found.folders.push_back(it->path().string());
+    else if (it->is_regular_file()) found.files.push_back(fs::relative(it->path(), folder).generic_string());
+  }
+  check(failed, folder, "listing the files");
+  std::ranges::sort(found.files);
+  return found;
+}
+
+}  // namespace
 
 std::vector<CheckpointPlace> newest_first(const std::string& root) {
   std::vector<CheckpointPlace> places;
@@ -47,15 +99,17 @@ std::vector<CheckpointPlace> newest_first(const std::string& root) {
   for (const fs::directory_entry& entry : entries)
     if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory())
       places.push_back({*step, entry.path().string()});
-  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return a.step > b.step; });
+  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) { return std::tie(a.step, a.path) > std::tie(b.step, b.path); });
   return places;
 }
 
-void check(const std::error_code& failed, const std::string& path, const char* operation) {
-  if (failed) throw PeerError(path + ": " + operation + " failed: " + failed.message());
-}
+std::vector<std::string> files_of(const std::string& folder) { return below(folder).files; }
 
-}  // namespace
+Sums sums_of(const std::string& tmp_path, std::span<const std::string> names) {
+  Sums sums;
+  for (const std::string& name : names) sums[name] = hex(file_checksum(tmp_path + "/" + name));
+  return sums;
+}
 
 CheckpointWriter::CheckpointWriter(std::string root, int64_t keep_last) : root_(std::move(root)), keep_last_(keep_last) {}
 
@@ -64,44 +118,75 @@ std::string CheckpointWriter::tmp_path(int64_t step) const { return path(step) +
 
 std::string CheckpointWriter::begin(int64_t step) {
   std::error_code failed;
-  fs::remove_all(tmp_path(step), failed);
-  check(failed, tmp_path(step), "removing an old attempt");
+  remove_leftovers(root_);
+  make_room();
   fs::create_directories(tmp_path(step), failed);
   check(failed, tmp_path(step), "creating the folder");
   return tmp_path(step);
 }
 
-std::string CheckpointWriter::commit(int64_t step) {
+std::string CheckpointWriter::commit(int64_t step, const Sums& sums) {
   const std::string tmp = tmp_path(step), final = path(step);
-  std::error_code failed;
   json files = json::object();
-  std::vector<std::string> folders = {tmp};
-  for (auto it = fs::recursive_directory_iterator(tmp, failed); !failed && it != fs::recursive_directory_iterator(); it.increment(failed)) {
-    if (it->is_directory()) {
-      folders.push_back(it->path().string());
-    } else if (it->is_regular_file()) {
-      const std::string file = it->path().string();
-      sync_file(file);
-      files[fs::relative(it->path(), tmp).generic_string()] = {{"bytes", it->file_size()}, {"checksum", hex(file_checksum(file))}};
-    }
+  const Below all = below(tmp);
+  for (const std::string& name : all.files) {
+    const auto sum = sums.find(name);
+    if (sum == sums.end()) throw PeerError(tmp + "/" + name + ": no rank knows its checksum");
+    sync_file(tmp + "/" + name);
+    files[name] = {{"bytes", fs::file_size(tmp + "/" + name)}, {"checksum", sum->second}};
   }
-  check(failed, tmp, "listing the files");
   write_durable(tmp + "/" + kManifest, json({{"format", kManifest_format}, {"step", step}, {"files", files}}).dump(1) + "\n");
-  for (const std::string& folder : folders) sync_directory(folder);
-  const std::string replaced = final + ".replaced.tmp";
-  fs::remove_all(replaced, failed);
-  const bool again = fs::exists(final);  // a resumed run reaches a step it had saved before
-  if (again) {
-    fs::rename(final, replaced, failed);
-    check(failed, final, "renaming the old checkpoint");
-  }
-  fs::rename(tmp, final, failed);
-  check(failed, final, "renaming the new checkpoint");
+  for (const std::string& folder : all.folders) sync_directory(folder);
+  put_in_place(tmp, final);
   sync_directory(root_);
   move_latest(step);
-  if (again) fs::remove_all(replaced, failed);
+  remove_leftovers(root_);
   prune(step);
   return final;
+}
+
+// A resumed run may reach a step that has a checkpoint. There is a whole one at every moment: `final`, or beside it the new one.
+void CheckpointWriter::put_in_place(const std::string& tmp, const std::string& final) const {
+  std::error_code failed;
+  const std::string next = final + kNew;
+  if (!fs::exists(final, failed) && !fs::exists(next, failed)) {
+    fs::rename(tmp, final, failed);
+    return check(failed, final, "renaming the new checkpoint");
+  }
+  if (!fs::exists(next, failed) && ::renameat2(AT_FDCWD, tmp.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) return;
+  const std::string left = final + ".left.tmp";  // there is none: leftovers are removed before
+  const auto swap_in = [&] {
+    if (fs::exists(final, failed)) {
+      fs::rename(final, left, failed);
+      check(failed, final, "renaming the old checkpoint");
+    }
+    fs::rename(next, final, failed);
+    check(failed, final, "renaming the new checkpoint");
+    fs::remove_all(left, failed);
+  };
+  if (fs::exists(next, failed)) swap_in();  // of a process that was killed in between
+  fs::rename(tmp, next, failed);
+  check(failed, next, "renaming the new checkpoint");
+  swap_in();
+}
+
+// Where the disk has no room for a checkpoint like the last, one goes before and not after the next is written. The newest stays.
+void CheckpointWriter::make_room() const {
+  std::error_code failed;
+  const std::vector<CheckpointPlace> places = newest_first(root_);
+  if (keep_last_ < 2 || std::ssize(places) < keep_last_) return;
+  const fs::space_info space = fs::space(root_, failed);
+  if (failed || static_cast<int64_t>(space.available) > bytes_of(places.front().path)) return;
+  for (size_t i = static_cast<size_t>(keep_last_) - 1; i < places.size(); ++i) remove(places[i]);
+}
+
+// Under a name that find_latest ignores, so that an interrupted removal leaves no half checkpoint.
+void CheckpointWriter::remove(const CheckpointPlace& place) {
+  std::error_code failed;
+  const std::string doomed = place.path + ".old.tmp";
+  fs::rename(place.path, doomed, failed);
+  if (!failed) fs::remove_all(doomed, failed);
+  if (failed) log::warning(place.path, ": an old checkpoint cannot be removed: ", failed.message());
 }
 
 void CheckpointWriter::abandon(int64_t step) noexcept {
@@ -125,23 +210,30 @@ void CheckpointWriter::prune(int64_t committed) {
   for (const CheckpointPlace& place : newest_first(root_)) {
     const bool left_history = place.step > committed;
     if (!left_history && (keep_last_ <= 0 || kept++ < keep_last_)) continue;
-    std::error_code failed;
-    // Under a name that find_latest ignores, so that an interrupted removal leaves no half checkpoint.
-    const std::string doomed = place.path + ".old.tmp";
-    fs::remove_all(doomed, failed);
-    fs::rename(place.path, doomed, failed);
-    if (!failed) fs::remove_all(doomed, failed);
-    if (failed) log::warning(place.path, ": an old checkpoint cannot be removed: ", failed.message());
+    remove(place);
   }
 }
 
-std::string manifest_fault(const std::string& checkpoint) {
+std::string readable_fault(const std::string& checkpoint, const Share& share) {
+  try {
+    return manifest_fault(checkpoint, share);
+  } catch (const PeerError& e) {
+    return e.what();
+  }
+}
+
+std::string manifest_fault(const std::string& checkpoint, const Share& share) {
   const std::string path = checkpoint + "/" + kManifest;
   if (!fs::is_regular_file(path)) return "it has no manifest";
   const json manifest = parse_or_discard<json>(read_file(path, kMostJsonFileBytes));
   if (manifest.is_object()) check_format(manifest.value("format", json()), checkpoint + "/" + kManifest, kManifest_format);
   if (!manifest.is_object() || !manifest.contains("files") || !manifest["files"].is_object()) return "its manifest is damaged";
+  if (manifest["files"].empty()) return "its manifest names no file";
+  const auto step = step_of(fs::path(checkpoint).filename().string());
+  if (step && manifest.contains("step") && manifest["step"] != *step) return "its manifest is that of step " + manifest["step"].dump();
+  int number = 0;
   for (const auto& [name, expected] : manifest["files"].items()) {
+    if (number++ % share.size != share.rank) continue;
     const std::string file = checkpoint + "/" + name;
     std::error_code missing;
     const auto bytes = fs::file_size(file, missing);
@@ -153,23 +245,26 @@ std::string manifest_fault(const std::string& checkpoint) {
   return "";
 }
 
-std::optional<CheckpointPlace> find_latest(const std::string& root) {
+std::optional<CheckpointPlace> first_whole(const std::string& root, const std::vector<CheckpointPlace>& places,
+                                           const std::function<std::string(const CheckpointPlace&)>& fault_of) {
   std::string faults;
-  for (const CheckpointPlace& place : newest_first(root)) {
-    std::string fault;
-    try {
-      fault = manifest_fault(place.path);
-    } catch (const PeerError& e) {
-      fault = e.what();
-    }
+  for (const CheckpointPlace& place : places) {
+    const std::string fault = fault_of(place);
     if (fault.empty()) return place;
-    log::warning(place.path, ": passed over, ", fault);
     faults += (faults.empty() ? "" : "; ") + place.path + ": " + fault;
   }
-  // To start over would delete the history and, later, these folders.
+  // To start over would remove these folders later.
   if (!faults.empty())
     throw UserError(root, "no checkpoint is whole: " + faults, "one of them restored, or another --run-dir to start anew");
   return std::nullopt;
+}
+
+std::optional<CheckpointPlace> find_latest(const std::string& root) {
+  return first_whole(root, newest_first(root), [](const CheckpointPlace& place) {
+    const std::string fault = readable_fault(place.path);
+    if (!fault.empty()) log::warning(place.path, ": passed over, ", fault);
+    return fault;
+  });
 }
 
 }  // namespace tandem::checkpoint

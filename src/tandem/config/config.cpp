@@ -43,6 +43,11 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
   field("device", o.device, "Where to compute.", one_of({"cpu", "cuda"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
+  field("samples_steps", o.samples_steps,
+        "samples.sqlite keeps the samples of so many last steps; 0 keeps all, as --replay wants them.", at_least(0));
+  field("samples_wait_s", o.samples_wait_s,
+        "Seconds for which samples.sqlite may be busy or find no room, while the run goes on with samples in memory; then it ends, saved.",
+        at_least(0));
 }
 
 void describe(OptionVisitor& field, ModelOptions& o) {
@@ -107,8 +112,9 @@ void describe(OptionVisitor& field, CheckpointOptions& o) {
 }
 
 void describe(OptionVisitor& field, ParallelOptions& o) {
-  field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", at_least(1));
-  field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.", at_least(0));
+  field("ranks", o.ranks, "Ranks as threads of this process; under mpirun or srun the launcher decides.", between(1, 4096));
+  field("threads", o.threads, "Compute threads of this process, shared by its ranks; 0 takes every core it may use.",
+        between(0, 1024));
   field("placement", o.placement,
         "colocated: all ranks train and generate in turns. fully_colocated: so, and the reference and the reward model are on the device "
         "during their own stages alone, in the layout of training. split: the first ranks train, the others generate.",

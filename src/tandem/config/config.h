@@ -23,6 +23,8 @@ struct RunOptions {
   int64_t seed = 0;
   std::string device = "cpu";
   bool parity = false;
+  int64_t samples_steps = 0;
+  double samples_wait_s = 300;
 };
 void describe(OptionVisitor& field, RunOptions& o);
 

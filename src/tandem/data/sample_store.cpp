@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/data/sample_store.h"
 
+#include <sys/vfs.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/data/statement.h"
 
 namespace tandem::data {
@@ -74,6 +77,20 @@ Database open_database(const std::string& path, int flags) {
     throw UserError(path, std::string("cannot be opened: ") + sqlite3_errstr(code), "give the run folder of a Tandem run");
   sqlite3_busy_timeout(database.get(), 5000);
   return database;
+}
+
+constexpr int kWriterWait_ms = 200;  // who writes has other work; runtime/folder/sample_writer.h tries again
+
+// Whether other machines may have the file open, too: SQLite's write-ahead log works within one. The magic numbers are those of statfs(2).
+bool is_shared(const std::string& path) {
+  constexpr uint32_t kTypes[] = {0x6969 /* NFS */,       0xff534d42 /* CIFS */, 0xfe534d42 /* SMB2 */,    0x0bd00bd0 /* Lustre */,
+                                 0x47504653 /* GPFS */,  0x00c36400 /* Ceph */, 0x19830326 /* BeeGFS */,  0x5346414f /* AFS */,
+                                 0x01021997 /* 9P */,    0x65735546 /* FUSE */, 0x20030528 /* OrangeFS */, 0x7461636f /* OCFS2 */,
+                                 0x01161970 /* GFS2 */};
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  struct statfs found {};
+  if (::statfs(folder.empty() ? "." : folder.c_str(), &found) != 0) return false;
+  return std::ranges::find(kTypes, static_cast<uint32_t>(found.f_type)) != std::end(kTypes);
 }
 
 // `?`, `#` and `%` mean something in a URI.
@@ -150,11 +167,15 @@ Sample read_sample(const Statement& row) {
 
 void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
 
-SampleStore::SampleStore(const std::string& path)
-    : path_(path), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) {
+SampleStore::SampleStore(const std::string& path, int64_t keep_steps)
+    : path_(path), keep_steps_(keep_steps), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) {
   char* reason = nullptr;
-  const std::string sql = std::string("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;") + kSchema;
-  if (sqlite3_exec(database_.get(), sql.c_str(), nullptr, nullptr, &reason) == SQLITE_OK) return;
+  const std::string mode = is_shared(path) ? "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;"
+                                           : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
+  if (sqlite3_exec(database_.get(), (mode + kSchema).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
+    sqlite3_busy_timeout(database_.get(), kWriterWait_ms);
+    return;
+  }
   const std::string what = reason ? reason : "unknown fault";
   sqlite3_free(reason);
   throw UserError(path, "cannot hold samples: " + what, "choose a fresh and writable --run-dir");
@@ -185,6 +206,8 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
     }
   }
   TANDEM_CHECK(row == advantages.size(), row, " samples but ", advantages.size(), " advantages");
+  if (keep_steps_ > 0)
+    for (const char* table : {"samples", "greedy"}) drop_rows(database_.get(), table, "<=", StepId{value(batch.step) - keep_steps_});
   transaction.commit();
 }
 
@@ -215,12 +238,59 @@ void SampleStore::truncate_after(StepId step) {
   transaction.commit();
 }
 
+void SampleStore::adopt(const std::string& path) {
+  sqlite3* database = database_.get();
+  Statement(database, "ATTACH ? AS other").bind(std::string_view(path)).run();
+  try {
+    Transaction transaction(database);
+    for (const std::string table : {"samples", "greedy", "evals", "dropped"}) {
+      Statement(database, "DELETE FROM main." + table + " WHERE step IN (SELECT step FROM other." + table + ")").run();
+      Statement(database, "INSERT OR REPLACE INTO main." + table + " SELECT * FROM other." + table).run();
+    }
+    transaction.commit();
+  } catch (const PeerError&) {
+    sqlite3_exec(database, "DETACH other", nullptr, nullptr, nullptr);
+    throw;
+  }
+  Statement(database, "DETACH other").run();
+}
+
+int64_t SampleStore::num_samples() const {
+  try {
+    Statement count(database_.get(), "SELECT count(*) FROM samples");
+    return count.next() ? count.integer(0) : 0;
+  } catch (const PeerError&) {
+    return 0;
+  }
+}
+
 void SampleStore::flush() {
   // A commit under FULL syncs the log and with it all commits before; the checkpoint copies what it can without waiting.
   const char* sql =
       "PRAGMA synchronous=FULL; BEGIN IMMEDIATE; PRAGMA user_version=1; COMMIT; PRAGMA synchronous=NORMAL; PRAGMA wal_checkpoint(PASSIVE)";
   if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
     throw PeerError(path_ + ": " + sqlite3_errmsg(database_.get()));
+}
+
+std::string sample_store_fault(const std::string& path, double patience_s) {
+  std::error_code absent;
+  if (!std::filesystem::exists(path, absent)) return "";
+  sqlite3* made = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &made, SQLITE_OPEN_READWRITE, nullptr);
+  const Database database(made);
+  if (code != SQLITE_OK) return sqlite3_errstr(code);
+  Deadline deadline = Deadline::after_s(patience_s);
+  constexpr int kInstructions = 10000;  // between two looks at the clock
+  const auto is_late = [](void* by) { return static_cast<int>(static_cast<Deadline*>(by)->passed()); };
+  sqlite3_progress_handler(database.get(), kInstructions, is_late, &deadline);
+  std::string said = "ok";
+  const auto keep = [](void* to, int, char** values, char**) {
+    *static_cast<std::string*>(to) = values[0] ? values[0] : "";
+    return 0;
+  };
+  const int end = sqlite3_exec(database.get(), "PRAGMA quick_check(1)", keep, &said, nullptr);
+  if (end == SQLITE_INTERRUPT || end == SQLITE_BUSY) return "";
+  return end == SQLITE_OK ? said == "ok" ? "" : said : sqlite3_errmsg(database.get());
 }
 
 SampleReader::SampleReader(const std::string& path) : path_(path) {

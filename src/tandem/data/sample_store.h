@@ -27,15 +27,17 @@ struct CloseDatabase {
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 
-/// Writes. One transaction per call, in write-ahead mode, so that readers of other processes never wait.
+/// Writes. One transaction per call, in write-ahead mode, so that readers of other processes never wait. On a file system that several
+/// machines share there is no write-ahead log, which needs shared memory: readers and the writer wait for each other there.
 ///
 /// Threads    one at a time.
-/// Blocking   a call waits for the disk cache; flush() for the disk.
+/// Blocking   a call waits for the disk cache, and a fraction of a second for another writer; flush() for the disk.
 /// Errors     UserError if the file cannot be opened or is no sample store; PeerError naming the file when a write fails
-///            (disk full), after which nothing of that call is in the file.
+///            (disk full, busy), after which nothing of that call is in the file.
 class SampleStore {
  public:
-  explicit SampleStore(const std::string& path);
+  /// `keep_steps`: samples of steps before the last so many go when others are appended; 0 keeps all.
+  explicit SampleStore(const std::string& path, int64_t keep_steps = 0);
 
   /// The samples of `batch.step`, replacing any rows of that step. `advantages` holds one number per sample, in the order
   /// groups, then samples. Of a greedy answer the score is kept. `train_logprobs`, if not empty, one vector per sample in the same order.
@@ -46,13 +48,22 @@ class SampleStore {
   void append_dropped(StepId step, std::span<const GroupId> groups);
   /// Drops all rows of later steps: what a resumed run will do again.
   void truncate_after(StepId step);
+  /// The rows of another store, which replace those of the same steps. Errors: as above, and PeerError if that one cannot be read.
+  void adopt(const std::string& path);
+  /// Rows of samples; 0 where they cannot be counted.
+  int64_t num_samples() const;
   /// Makes everything appended durable and folds the write-ahead log into the file.
   void flush();
 
  private:
   std::string path_;
+  int64_t keep_steps_;
   Database database_;
 };
+
+/// What is wrong with the file of a store: SQLite's words, "" if nothing or if there is no such file. It looks at every page, for at most
+/// `patience_s`; what it has not seen by then counts as right.
+std::string sample_store_fault(const std::string& path, double patience_s);
 
 /// A group as it was trained, with what the trainer made of it.
 struct StoredGroup {

@@ -16,7 +16,7 @@ constexpr const char* kFormat = "pieces_format";
 constexpr int64_t kPieces_format = 1;
 constexpr const char* kSameModel = "a checkpoint of this model and its adapters";
 
-std::string path_of(const std::string& dir, int rank) { return join_text(dir, "/optimizer_rank", rank, ".safetensors"); }
+std::string path_of(const std::string& dir, int rank) { return join_text(dir, "/", kOptimizerFile, rank, ".safetensors"); }
 
 Piece piece_of(const train::StatePiece& p) {
   const model::ParameterEntry& e = *p.entry;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tandem/checkpoint/safetensors.h"
@@ -13,6 +14,9 @@
 #include "tandem/train/optimizer_state.h"
 
 namespace tandem::policy {
+
+/// How the name of an optimizer file begins; the number of its rank follows.
+inline constexpr std::string_view kOptimizerFile = "optimizer_rank";
 
 /// Writes `dir`/optimizer_rank<rank>.safetensors. Errors: as checkpoint::DurableFile.
 void write_optimizer(const std::string& dir, int rank, const train::OptimizerState& state);

@@ -288,6 +288,7 @@ void RlRun::finish_step(const StepData& step) {
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   conclude_step();
+  fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);
 }
 
@@ -392,7 +393,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   parts_.recorder.set("eval/score_mean", summary.mean_score);
   parts_.recorder.set("eval/pass_at_k", summary.pass_at_k);
   parts_.recorder.add("time/eval_s", now_s() - begin);
-  if (data::SampleStore* store = ledger_.samples()) store->append_evals(step, serve::eval_answers(*answers));
+  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers));
   return summary;
 }
 

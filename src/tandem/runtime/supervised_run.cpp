@@ -125,6 +125,7 @@ void SupervisedRun::train_to_end() {
       throw Interrupted(join_text("stopped after supervised step ", state.step, "; --resume continues"));
     }
     step();
+    fail_alike(parts_.ranks.world, ledger_.fault());
     reached = reached_accuracy();
     const int64_t every = config.checkpoint.every_steps;
     if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(trained_);

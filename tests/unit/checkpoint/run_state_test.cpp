@@ -2,7 +2,10 @@
 #include "tandem/checkpoint/run_state.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +14,7 @@
 #include "../../error_text.h"
 #include "../../small_files.h"
 #include "../../temporary_folder.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/checkpoint/durable_file.h"
@@ -26,7 +30,7 @@ void save(CheckpointWriter& writer, int64_t step, const std::string& content = "
   fs::create_directories(tmp + "/hf");
   std::ofstream(tmp + "/hf/model") << content;
   std::ofstream(tmp + "/optimizer") << content << step;
-  writer.commit(step);
+  writer.commit(step, sums_of(tmp, files_of(tmp)));
 }
 
 TEST(RunState, TheNewestCommittedStepIsFound) {
@@ -125,6 +129,85 @@ TEST(RunState, AResumedRunReplacesTheHistoryItLeft) {
   EXPECT_FALSE(fs::exists(writer.path(6)));
   save(writer, 5, "third");
   EXPECT_EQ(manifest_fault(writer.path(5)), "");
+}
+
+// A process saves one step over and over; this one looks, and kills it in the end.
+TEST(RunState, AStepThatIsSavedAgainHasAWholeCheckpointAtEveryMoment) {
+  const TemporaryFolder folder("moment");
+  CheckpointWriter writer(folder.path(), 1);
+  save(writer, 5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) save(writer, 5);
+  }
+  int64_t looks = 0;
+  for (const Deadline end = Deadline::after_s(2); !end.passed(); ++looks)
+    if (!fs::exists(writer.path(5) + "/manifest.json")) {
+      ADD_FAILURE() << "no checkpoint at look " << looks;
+      break;
+    }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_GT(looks, 100);
+  ASSERT_TRUE(find_latest(folder.path()));
+  save(writer, 5);
+  for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+}
+
+// Where files cannot be exchanged, a kill leaves the new checkpoint beside the old one, or alone.
+TEST(RunState, ANewCheckpointBesideTheOldOneCountsAndTakesItsPlace) {
+  for (const bool old_is_there : {true, false}) {
+    const TemporaryFolder folder("beside");
+    CheckpointWriter writer(folder.path(), 0);
+    save(writer, 4);
+    save(writer, 5, "new");
+    fs::rename(writer.path(5), writer.path(5) + ".new");
+    if (old_is_there) fs::copy(writer.path(5) + ".new", writer.path(5), fs::copy_options::recursive);
+    ASSERT_TRUE(find_latest(folder.path()));
+    EXPECT_EQ(find_latest(folder.path())->path, writer.path(5) + ".new");
+    EXPECT_EQ(find_latest(folder.path())->step, 5);
+    save(writer, 5, "newest");
+    EXPECT_EQ(find_latest(folder.path())->path, writer.path(5));
+    EXPECT_FALSE(fs::exists(writer.path(5) + ".new"));
+    EXPECT_EQ(read_file(writer.path(5) + "/hf/model"), "newest");
+  }
+}
+
+TEST(RunState, WhatAKillLeftOfARemovalGoesWithTheNextCheckpoint) {
+  const TemporaryFolder folder("leftovers");
+  CheckpointWriter writer(folder.path(), 2);
+  save(writer, 1);
+  for (const char* left : {"step_0.old.tmp", "step_9.tmp", "step_1.replaced.tmp", "step_12.new.old.tmp"})
+    fs::create_directories(folder / left);
+  save(writer, 2);
+  for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+}
+
+TEST(RunState, AManifestThatNamesNoFileOrAnotherStepIsNoCheckpoint) {
+  const TemporaryFolder folder("empty");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  save(writer, 2);
+  nlohmann::json manifest = read_json_object(writer.path(2) + "/manifest.json");
+  const nlohmann::json whole = manifest;
+  manifest["files"] = nlohmann::json::object();
+  write_file(writer.path(2) + "/manifest.json", manifest.dump());
+  EXPECT_EQ(find_latest(folder.path())->step, 1);
+  write_file(writer.path(2) + "/manifest.json", whole.dump());
+  fs::rename(writer.path(2), writer.path(7));
+  EXPECT_EQ(find_latest(folder.path())->step, 1);
+}
+
+TEST(RunState, RanksReadAShareOfTheFilesAndFindEveryFault) {
+  const TemporaryFolder folder("share");
+  CheckpointWriter writer(folder.path(), 0);
+  save(writer, 1);
+  std::ofstream(writer.path(1) + "/optimizer") << "other";
+  int64_t faults = 0;
+  for (int rank = 0; rank < 3; ++rank) faults += !manifest_fault(writer.path(1), {rank, 3}).empty();
+  EXPECT_EQ(faults, 1);
+  std::ofstream(writer.begin(2) + "/file") << "x";
+  EXPECT_THROW(writer.commit(2, {}), PeerError) << "a file whose checksum no rank told";
 }
 
 TEST(RunState, AFullDiskLeavesThePreviousCheckpoint) {

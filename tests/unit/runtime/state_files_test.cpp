@@ -174,7 +174,8 @@ void write_format(const std::string& run_dir, int64_t step, const nlohmann::json
   else state["format"] = number;
   write_file(path, state.dump());
   fs::remove(writer.tmp_path(step) + "/manifest.json");
-  writer.commit(step);
+  const std::string tmp = writer.tmp_path(step);
+  writer.commit(step, checkpoint::sums_of(tmp, checkpoint::files_of(tmp)));
 }
 
 TEST_F(StateFilesTest, AStateWithoutANumberGoesOn) {

@@ -25,7 +25,7 @@ bool Ledger::resume(TrainedRoles roles, const Resume& how) {
 
 void Ledger::open() {
   seconds_before_ = state_.seconds;
-  if (folder_) folder_->open_sinks(parts_.recorder, state_.sink_bytes, state_.step);
+  if (folder_) folder_->open_sinks(parts_.recorder, state_);
   if (parts_.ranks.is_first()) log::info(parts_.compute.text());
 }
 
@@ -33,11 +33,14 @@ double Ledger::seconds() const { return seconds_before_ + now_s() - started_s_; 
 
 void Ledger::save(TrainedRoles roles) {
   if (folder_) {
+    folder_->come_back();
     folder_->samples().flush();
     state_.sink_bytes = parts_.recorder.flush();
+    state_.num_samples = folder_->samples().num_samples();
   }
   state_.seconds = seconds();
-  files_.save(state_, roles);
+  const auto save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
+  files_.save(state_, roles, folder_ ? save_samples : std::function<void(const std::string&)>());
 }
 
 void Ledger::commit(int64_t line_every) {

@@ -22,7 +22,9 @@ class Ledger {
   RunState& state() { return state_; }
   StateFiles& files() { return files_; }
   /// Null on all ranks but the first.
-  data::SampleStore* samples() { return folder_ ? &folder_->samples() : nullptr; }
+  SampleWriter* samples() { return folder_ ? &folder_->samples() : nullptr; }
+  /// Why the run should end: its folder is gone, or its samples cannot be written. Null if it may go on, and on all ranks but the first.
+  std::exception_ptr fault() const { return folder_ ? folder_->fault() : nullptr; }
 
   /// The run's seconds count from here.
   void start_clock();

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,9 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/durable_file.h"
+#include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
 #include "tandem/monitor/trace_sink.h"
@@ -44,6 +47,21 @@ bool decides_samples(const std::string& name) {
   if (name.starts_with("data.")) return !paths.contains(name);
   if (name.starts_with("model.lora_") || name.starts_with("model.init_")) return true;
   return name == "run.seed" || name == "model.dtype" || name == "schedule.group_size";
+}
+
+const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm", "samples.sqlite-journal"};
+constexpr double kPatienceS = 30;  // to look at every page of a store
+
+// A link to a disk that is not there, or not yet. Errors: UserError if its target cannot be made.
+void check_checkpoint_link(const std::string& link) {
+  std::error_code failed;
+  if (!fs::is_symlink(link, failed) || fs::exists(link, failed)) return;
+  const fs::path target = fs::path(link).parent_path() / fs::read_symlink(link, failed);
+  fs::create_directories(target, failed);
+  if (failed)
+    throw UserError(link, "is a link to " + target.string() + ", which does not exist and cannot be made: " + failed.message(),
+                    "the disk mounted, or the link removed");
+  log::warning(link, ": was a link to nothing; ", target.string(), " is made, and is empty");
 }
 
 }  // namespace
@@ -82,7 +100,7 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 }
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bool resume)
-    : dir_(dir), config_yaml_(config::to_yaml(config)) {
+    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run) {
   std::error_code absent;
   made_ = !fs::exists(path("config.yaml"), absent);
   claim_folder(dir, resume);
@@ -90,6 +108,7 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bo
   if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
+  check_checkpoint_link(path("checkpoint"));
 }
 
 RunFolder::~RunFolder() {
@@ -107,27 +126,93 @@ void RunFolder::remove_unused() const {
   fs::remove_all(dir_, ignored);
 }
 
-void RunFolder::open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step) {
+RunFolder::Place RunFolder::place() const {
+  struct stat held {}, found {};
+  if (::fstat(lock_, &held) != 0 || ::stat(path(".lock").c_str(), &found) != 0) {
+    std::error_code absent;
+    return fs::exists(path("config.yaml"), absent) ? Place::kOurs : Place::kGone;  // somebody removed the lock alone
+  }
+  return held.st_dev == found.st_dev && held.st_ino == found.st_ino ? Place::kOurs : Place::kOfOthers;
+}
+
+std::exception_ptr RunFolder::fault() const {
+  if (place() != Place::kOurs)
+    return std::make_exception_ptr(PeerError(dir_ + ": the run folder was removed or moved while the run wrote there"));
+  return samples_ ? samples_->fault() : nullptr;
+}
+
+void RunFolder::come_back() {
+  const Place now = place();
+  if (now == Place::kOfOthers) throw PeerError(dir_ + ": another run has taken the place of the run folder");
+  if (now == Place::kOurs) return;
+  std::error_code failed;
+  fs::create_directories(dir_, failed);
+  if (failed) throw PeerError(dir_ + ": cannot be made again: " + failed.message());
+  checkpoint::write_durable(path("config.yaml"), config_yaml_);
+}
+
+// Renames within the folder, so that nothing is lost however large it is.
+void RunFolder::put_aside(const std::vector<std::string>& names) const {
+  std::error_code failed;
+  int64_t number = 1;
+  while (fs::exists(path(join_text("aside_", number)), failed)) ++number;
+  const std::string aside = path(join_text("aside_", number));
+  fs::create_directory(aside, failed);
+  for (const std::string& name : names)
+    if (!failed && fs::exists(path(name))) fs::rename(path(name), aside + "/" + name, failed);
+  if (failed) throw PeerError(aside + ": what an earlier attempt left cannot be put aside: " + failed.message());
+  log::warning(aside, ": holds what an earlier attempt left in the run folder");
+}
+
+// Steps or answers of an evaluation, which took time.
+bool RunFolder::holds_work() const {
+  std::error_code absent;
+  const auto bytes = fs::file_size(path("metrics.jsonl"), absent);
+  if (!absent && bytes > 0) return true;
+  if (!fs::exists(path("samples.sqlite"), absent)) return false;
+  try {
+    const data::SampleReader reader(path("samples.sqlite"));
+    return !reader.steps().empty() || !reader.eval_steps().empty();
+  } catch (const std::exception&) {
+    return true;  // damaged: somebody may want to look
+  }
+}
+
+void RunFolder::open_samples(const RunState& state) {
+  const std::string file = path("samples.sqlite");
+  std::error_code absent;
+  const bool is_there = fs::exists(file, absent);
+  if (!is_there && state.num_samples > 0)
+    log::warning(file, ": is missing; the samples of the steps before are lost, and --replay has not all");
+  if (const std::string fault = data::sample_store_fault(file, kPatienceS); !fault.empty()) {
+    log::warning(file, ": is damaged: ", fault, "; samples go to a new file");
+    put_aside(kSampleFiles);
+  }
+  samples_ = std::make_unique<SampleWriter>(file, options_);
+  samples_->truncate_after(data::StepId{state.step});
+  samples_->adopt(state.unwritten_samples);
+  if (const int64_t found = samples_->num_samples(); is_there && found < state.num_samples)
+    log::warning(file, ": has ", found, " samples where the checkpoint counted ", state.num_samples, "; --replay has not all");
+}
+
+void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
   std::error_code absent;
   fs::remove(path("summary.json"), absent);  // of an earlier end; the run goes on
-  // Without a checkpoint the run starts over, and so do its files.
-  const auto at = [&](const char* name) -> monitor::ResumeAt {
-    const auto it = sink_bytes.find(name);
-    return it == sink_bytes.end() ? monitor::ResumeAt() : monitor::ResumeAt(it->second);
-  };
-  if (sink_bytes.empty()) {
-    std::error_code ignored;
-    fs::remove(path("metrics.jsonl"), ignored);
-    fs::remove(path("trace.json"), ignored);
-    fs::remove_all(path("tensorboard"), ignored);
-    for (const char* name : {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm"}) fs::remove(path(name), ignored);
+  if (state.sink_bytes.empty()) {
+    std::vector<std::string> names = {"metrics.jsonl", "trace.json", "tensorboard"};
+    names.insert(names.end(), kSampleFiles.begin(), kSampleFiles.end());
+    if (holds_work()) put_aside(names);
+    for (const std::string& name : names) fs::remove_all(path(name), absent);
   }
+  const auto at = [&](const char* name) -> monitor::ResumeAt {
+    const auto it = state.sink_bytes.find(name);
+    return it == state.sink_bytes.end() ? monitor::ResumeAt() : monitor::ResumeAt(it->second);
+  };
   recorder.add_sink(std::make_unique<monitor::JsonlSink>(path("metrics.jsonl"), at("metrics")));
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(path("tensorboard"), at("tensorboard")));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(path("trace.json"), at("trace")));
-  samples_ = std::make_unique<data::SampleStore>(path("samples.sqlite"));
-  samples_->truncate_after(data::StepId{step});
+  open_samples(state);
 }
 
 void RunFolder::write_summary(const RunSummary& s) {

@@ -7,9 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "tandem/data/sample_store.h"
 #include "tandem/config/config.h"
 #include "tandem/monitor/recorder.h"
+#include "tandem/runtime/folder/run_state.h"
+#include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/serve/answers.h"
 
 namespace tandem::runtime {
@@ -30,10 +31,16 @@ class RunFolder {
   RunFolder(const std::string& dir, const config::RunConfig& config, bool resume);
   ~RunFolder();
 
-  /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what the
-  /// checkpoint of `step` knew (empty: from the start).
-  void open_sinks(monitor::Recorder& recorder, const std::map<std::string, int64_t>& sink_bytes, int64_t step);
-  data::SampleStore& samples() { return *samples_; }
+  /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what its checkpoint
+  /// knew. Without a checkpoint they begin anew, and what an earlier attempt left goes to a folder aside_N; so does a damaged
+  /// samples.sqlite. What is missing is said.
+  void open_sinks(monitor::Recorder& recorder, const RunState& state);
+  SampleWriter& samples() { return *samples_; }
+  /// Why the run should end: a PeerError where somebody removed or moved the folder, or SampleWriter::fault. Null if there is nothing.
+  std::exception_ptr fault() const;
+  /// Before a checkpoint: a folder that was removed is made again, so that the last step is saved there. Errors: PeerError if another
+  /// run has its place.
+  void come_back();
   std::string path(const std::string& name) const { return dir_ + "/" + name; }
   const std::string& dir() const { return dir_; }
   /// summary.json.
@@ -41,12 +48,18 @@ class RunFolder {
 
  private:
   void remove_unused() const;
+  enum class Place { kOurs, kGone, kOfOthers };
+  Place place() const;
+  void put_aside(const std::vector<std::string>& names) const;
+  bool holds_work() const;
+  void open_samples(const RunState& state);
 
   std::string dir_;
   std::string config_yaml_;
   int lock_ = -1;
   bool made_ = false;
-  std::unique_ptr<data::SampleStore> samples_;
+  config::RunOptions options_;
+  std::unique_ptr<SampleWriter> samples_;
 };
 
 /// Makes the folder if there is none. Errors: UserError if it holds something and `resume` is false; with `resume`, if what it

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -13,6 +14,7 @@
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/policy/optimizer_files.h"
 
 namespace tandem::runtime {
@@ -22,6 +24,7 @@ using nlohmann::json;
 
 /// Of state.json and of queue.bin beside it. Raise it when an older program would misread what is written.
 constexpr int64_t kState_format = 1;
+constexpr const char* kUnwritten = "samples.sqlite";
 
 json read_state(const std::string& path) {
   json state = read_json_object(path);
@@ -36,7 +39,8 @@ double number_of(const json& j) { return j.is_string() ? std::strtod(j.get_ref<c
 json to_json(const RunState& s, const StartModel& start) {
   json out = {{"format", kState_format}, {"step", s.step}, {"version", s.version}, {"next_group", s.next_group},
               {"tokens", s.tokens}, {"seconds", s.seconds}, {"lr_steps", s.lr_steps},
-              {"sink_bytes", s.sink_bytes}, {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
+              {"sink_bytes", s.sink_bytes}, {"num_samples", s.num_samples},
+              {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
   if (s.before)
@@ -53,6 +57,7 @@ RunState from_json(const json& j) {
   s.tokens = j.at("tokens");
   s.seconds = j.at("seconds");
   s.lr_steps = j.value("lr_steps", int64_t{0});
+  s.num_samples = j.value("num_samples", int64_t{0});
   s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
   if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
   if (j.contains("unconcluded"))
@@ -62,6 +67,56 @@ RunState from_json(const json& j) {
     s.before = serve::EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0, b.at("mean_score")};
   }
   return s;
+}
+
+// Numbers that no run has. Errors: UserError.
+void check_numbers(const RunState& s, int64_t step_of_folder, const std::string& file) {
+  const auto refuse = [&](const std::string& what) {
+    throw UserError(file, what, "the file as the run wrote it, or an earlier checkpoint");
+  };
+  const auto check = [&](const char* name, double number) {
+    if (!(number >= 0) || !std::isfinite(number)) refuse(join_text("has ", name, " ", number));
+  };
+  check("step", static_cast<double>(s.step));
+  check("version", static_cast<double>(s.version));
+  check("next_group", static_cast<double>(s.next_group));
+  check("tokens", static_cast<double>(s.tokens));
+  check("seconds", s.seconds);
+  check("lr_steps", static_cast<double>(s.lr_steps));
+  check("num_samples", static_cast<double>(s.num_samples));
+  check("kl_coef", s.kl_coef.value_or(0));
+  for (const auto& [name, bytes] : s.sink_bytes) check(("sink_bytes of " + name).c_str(), static_cast<double>(bytes));
+  if (s.step != step_of_folder) refuse(join_text("is the state of step ", s.step, ", and its folder that of step ", step_of_folder));
+}
+
+// Of all ranks. Collective.
+checkpoint::Sums joined(comm::Group& world, const checkpoint::Sums& mine) {
+  std::string lines;
+  for (const auto& [name, sum] : mine) lines += sum + " " + name + "\n";
+  checkpoint::Sums all;
+  for (const std::string& text : comm::texts_of_all(world, lines))
+    for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+      const size_t space = text.find(' ', at);
+      all[text.substr(space + 1, text.find('\n', space) - space - 1)] = text.substr(at, space - at);
+    }
+  return all;
+}
+
+// As checkpoint::find_latest; every rank reads a share of the files. Rank 0 says which folders there are. Collective.
+std::optional<checkpoint::CheckpointPlace> find_whole(const std::string& root, comm::Group& world) {
+  std::string names;
+  if (world.rank() == 0)
+    for (const checkpoint::CheckpointPlace& place : checkpoint::newest_first(root)) names += join_text(place.step, " ", place.path, "\n");
+  std::vector<checkpoint::CheckpointPlace> places;
+  std::istringstream lines(comm::text_of_first(world, names));
+  for (std::string line; std::getline(lines, line);) places.push_back({std::stoll(line), line.substr(line.find(' ') + 1)});
+  return checkpoint::first_whole(root, places, [&](const checkpoint::CheckpointPlace& place) {
+    std::string fault;
+    for (const std::string& each : comm::texts_of_all(world, checkpoint::readable_fault(place.path, {world.rank(), world.size()})))
+      if (fault.empty()) fault = each;
+    if (!fault.empty() && world.rank() == 0) log::warning(place.path, ": passed over, ", fault);
+    return fault;
+  });
 }
 
 // The actor's files lie at the top of a checkpoint.
@@ -97,7 +152,31 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
   checkpoint::write_durable(dir + "/queue.bin", std::string(reinterpret_cast<const char*>(state.queue.data()), state.queue.size()));
 }
 
-void StateFiles::save(const RunState& state, TrainedRoles roles) {
+// Each rank reads the optimizer files that it wrote, and a share of the others. Rank 0 says which there are: a shared file system may show
+// new files late, but for those one asks for. Collective.
+checkpoint::Sums StateFiles::sums_of_all(const std::string& tmp) const {
+  comm::Group& world = parts_.ranks.world;
+  std::string names;
+  comm::run_alike(world, [&] {
+    if (world.rank() != 0) return;
+    for (const std::string& name : checkpoint::files_of(tmp)) names += name + "\n";
+  });
+  std::istringstream lines(comm::text_of_first(world, names));
+  std::vector<std::string> mine;
+  int number = 0;
+  for (std::string name; std::getline(lines, name);) {
+    const size_t at = name.find(policy::kOptimizerFile);
+    int owner = number % world.size();
+    if (at == std::string::npos) ++number;
+    else owner = parts_.ranks.placement.train.first + std::atoi(name.c_str() + at + policy::kOptimizerFile.size());
+    if (owner == world.rank()) mine.push_back(name);
+  }
+  checkpoint::Sums sums;
+  comm::run_alike(world, [&] { sums = checkpoint::sums_of(tmp, mine); });
+  return joined(world, sums);
+}
+
+void StateFiles::save(const RunState& state, TrainedRoles roles, const std::function<void(const std::string&)>& save_samples) {
   const std::string tmp = writer_.tmp_path(state.step);
   try {
     comm::run_alike(parts_.ranks.world, [&] {
@@ -105,10 +184,14 @@ void StateFiles::save(const RunState& state, TrainedRoles roles) {
       writer_.begin(state.step);
       for (const policy::TrainedRole* role : roles) std::filesystem::create_directories(folder_of(tmp, *role));
     });
-    comm::run_alike(parts_.ranks.world, [&] { write_rank_files(tmp, state, roles); });
-    for (policy::TrainedRole* role : roles) exporter_.write(folder_of(tmp, *role), *role);
     comm::run_alike(parts_.ranks.world, [&] {
-      if (parts_.ranks.is_first()) writer_.commit(state.step);
+      write_rank_files(tmp, state, roles);
+      if (save_samples) save_samples(tmp + "/" + kUnwritten);
+    });
+    for (policy::TrainedRole* role : roles) exporter_.write(folder_of(tmp, *role), *role);
+    const checkpoint::Sums sums = sums_of_all(tmp);
+    comm::run_alike(parts_.ranks.world, [&] {
+      if (parts_.ranks.is_first()) writer_.commit(state.step, sums);
     });
   } catch (const std::exception& e) {
     if (parts_.ranks.is_first()) writer_.abandon(state.step);
@@ -127,11 +210,9 @@ void StateFiles::check_start(const StartModel& before, const std::string& where)
 }
 
 std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resume) {
-  std::string dir;
-  if (parts_.ranks.is_first())
-    if (const auto found = checkpoint::find_latest(root_)) dir = found->path;
-  dir = comm::text_of_first(parts_.ranks.world, dir);
-  if (dir.empty()) return std::nullopt;
+  const auto found = find_whole(root_, parts_.ranks.world);
+  if (!found) return std::nullopt;
+  const std::string& dir = found->path;
   const std::string file = dir + "/state.json";
   const json j = read_state(file);
   RunState state;
@@ -156,6 +237,8 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resum
   } catch (const json::exception& e) {
     throw UserError(file, std::string("is not as this version writes it: ") + e.what(), "the version of Tandem that wrote it");
   }
+  check_numbers(state, found->step, file);
+  state.unwritten_samples = dir + "/" + kUnwritten;
   const std::string queue = read_file(dir + "/queue.bin", INT64_MAX);  // as large as the groups that are finished
   const auto bytes = std::as_bytes(std::span(queue));
   state.queue.assign(bytes.begin(), bytes.end());
@@ -178,9 +261,8 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resum
 
 model::Products products_of_run(const std::string& run_dir, comm::Group& world) {
   std::string text;
-  if (world.rank() == 0)
-    if (const auto found = checkpoint::find_latest(run_dir + "/checkpoint"))
-      if (const json state = read_state(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
+  if (const auto found = find_whole(run_dir + "/checkpoint", world); found && world.rank() == 0)
+    if (const json state = read_state(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
   text = comm::text_of_first(world, text);
   return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
 }

@@ -4,6 +4,7 @@
 //
 //   step_N/  hf/ (weights, config, tokenizer)   adapter/ (with LoRA, as PEFT)
 //            optimizer_rank<R>.safetensors   queue.bin   state.json   manifest.json
+//            samples.sqlite (samples that the run's own store did not take, if there are any)
 //            critic/ (hf/ and optimizer_rank<R>.safetensors of a further trained role)
 //
 // Whatever the layout of those that wrote it, ranks of any other can go on.
@@ -23,7 +24,7 @@
 namespace tandem::runtime {
 
 /// In memory: the loops of rl_run.h and supervised_run.h change it between steps, and StateFiles::save writes it on rank 0. Tokens,
-/// sinks' offsets, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every rank.
+/// sinks' offsets, counts of samples, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every rank.
 struct RunState {
   int64_t step = 0;                  ///< last finished optimizer step
   int64_t version = 0;               ///< policy version after it
@@ -35,6 +36,8 @@ struct RunState {
   std::optional<serve::EvalSummary> before; ///< once it was measured
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
+  int64_t num_samples = 0;           ///< in samples.sqlite; 0 in checkpoints of older versions
+  std::string unwritten_samples;     ///< of a loaded state: a store with those that samples.sqlite did not take; there may be no such file
   std::vector<std::byte> queue;      ///< of queue::SampleQueue::state; empty in supervised runs
 };
 
@@ -63,7 +66,8 @@ class StateFiles {
 
   /// Loads the actor with the weights of the start, and notes which they are. First of all; collective.
   void load_start(policy::TrainedRole& actor);
-  void save(const RunState& state, TrainedRoles roles);
+  /// `save_samples` writes what samples.sqlite did not take to a file of that path; where it is empty there is nothing.
+  void save(const RunState& state, TrainedRoles roles, const std::function<void(const std::string&)>& save_samples = {});
   /// The newest whole checkpoint, as rank 0 finds it; nullopt if there is none. Loads the roles and returns the state.
   /// Errors: UserError if the run needs its start and the checkpoint has another; if it is of another model or a newer format, has not the
   /// roles, or cannot be read.
@@ -75,6 +79,7 @@ class StateFiles {
 
  private:
   void check_start(const StartModel& before, const std::string& where) const;
+  checkpoint::Sums sums_of_all(const std::string& tmp) const;
   void write_rank_files(const std::string& dir, const RunState& state, TrainedRoles roles);
 
   const policy::RunParts& parts_;

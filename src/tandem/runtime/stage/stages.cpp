@@ -416,7 +416,7 @@ void meet(StepData& step, const Roles& roles) {
 
 void commit(const StepData& step, const Roles& roles) {
   const std::vector<data::GroupId> evicted = roles.source.commit(step.id, step.after());
-  if (roles.store) roles.store->append_dropped(step.id, evicted);
+  if (roles.samples) roles.samples->append_dropped(step.id, evicted);
 }
 
 }  // namespace

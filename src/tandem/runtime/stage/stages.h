@@ -22,10 +22,10 @@
 #include <string>
 #include <vector>
 
-#include "tandem/data/sample_store.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/policy/actor.h"
 #include "tandem/policy/staged_reward.h"
+#include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
@@ -71,7 +71,7 @@ struct Roles {
   SampleSource& source;                       ///< a RolloutRole, or a Replay
   BatchRows& bodies;                          ///< tokens and what goes with them, on the ranks that have them
   const serve::PromptStream& prompts;
-  data::SampleStore* store;                   ///< on rank 0
+  SampleWriter* samples;                      ///< on rank 0
   int64_t lr_steps;                           ///< RunState::lr_steps
 };
 

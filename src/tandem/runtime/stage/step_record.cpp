@@ -106,10 +106,8 @@ void record_step(const StepData& step, const Roles& roles) {
     recorder.set("actor/updates", static_cast<double>(step.num_updates));
     recorder.set("actor/kl_old", step.report.kl_old);
   }
-  if (roles.store) {
-    const data::Batch batch{step.id, step.batch.version, roles.bodies.complete(step.batch.groups)};
-    roles.store->append(batch, step.advantages, step.logprobs);
-  }
+  if (roles.samples)
+    roles.samples->append({step.id, step.batch.version, roles.bodies.complete(step.batch.groups)}, step.advantages, step.logprobs);
   const double seconds = now_s() - step.begin_s;
   recorder.set("policy_version", static_cast<double>(value(step.after())));
   recorder.set("time/step_s", seconds);
