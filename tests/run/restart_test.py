@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of scripts/mpi: one that is killed ends the job with 3, and --restarts goes on bit for bit."""
+"""Ranks of scripts/mpi: one that is killed ends the job with 3, --restarts goes on bit for bit; ranks that read different recipes, data or
+start weights are refused."""
 import argparse
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 
 import run_folder as rf
 from failure_test import rank_processes
@@ -70,7 +72,61 @@ def check_restart_ends(program, scratch):
     said("--restarts gives up after N times, and where a person or the input ended the job")
 
 
-CHECKS = {"restarts": check_restarts, "ends": check_restart_ends}
+RANK_OF = '[ "$OMPI_COMM_WORLD_RANK" = 1 ]'
+
+
+def check_disagreement(program, scratch):
+    """Rank 1 reads something else, as on a machine with an old copy."""
+    model = scratch / "model"
+    recipe = rf.tiny_recipe(scratch / "one.yaml", run__steps=2, data__eval="")
+    program.done(["run", recipe, "--run-dir", scratch / "made", "--steps", "1", "--no-eval"])
+    shutil.copytree(scratch / "made/init/hf", model)
+    data = scratch / "rows.jsonl"
+    data.write_text("".join(f'{{"question": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(20)))
+    (scratch / "rewards.py").write_text("def score(prompts, completions, answers):\n    return [1.0 * len(c) for c in completions]\n")
+
+    def script(name, of_rank_1):
+        path = scratch / f"{name}.sh"
+        path.write_text(f"#!/bin/sh\nif {RANK_OF}; then exec {of_rank_1}; fi\nexec \"$@\"\n")
+        path.chmod(0o755)
+        return [*MPI, str(path)]
+
+    base = ["run", recipe, "--model", model, "--set", f"data.train={data}"]
+    python = ["--set", "reward.rule=", "--set", f"reward.python={scratch}/rewards.py:score"]
+    cases = {"seed": ('"$@" --set run.seed=7', "recipe", "run.seed 7 and not 0", []),
+             "pattern": ("\"$@\" --set 'reward.pattern=[5-9]'", "recipe", "reward.pattern", []),
+             "steps": ('"$@" --steps 9', "recipe", "run.steps 9", []),
+             "resume": ('"$@" --resume', "recipe", "", [])}
+    for name, (command, which, words, more) in cases.items():
+        begin = time.monotonic()
+        line = program.refused([*base, "--run-dir", scratch / name, *more], 2, f"rank 1 has another {which} than rank 0", words,
+                               launcher=script(name, command))
+        assert not (scratch / name).exists() and time.monotonic() - begin < 30
+    # A machine's own file under the same path: a mount namespace of rank 1.
+    for name, path, change, more in (("data", data, lambda p: p.write_text(p.read_text().replace("20", "21")), []),
+                                     ("start weights", model / "model.safetensors", lambda p: flip(p), []),
+                                     ("data", scratch / "rewards.py", lambda p: p.write_text(p.read_text() + "# \n"), python)):
+        other = scratch / "other"
+        shutil.copy(path, other)
+        change(other)
+        mounted = script("mounted", f"unshare -m sh -c 'mount --bind {other} {path} && exec \"$@\"' sh \"$@\"")
+        if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+            said("(no mount namespaces here: unequal files were not tried)")
+            return
+        line = program.refused([*base, "--run-dir", scratch / "files", *more], 2, f"rank 1 has another {name} than rank 0",
+                               launcher=mounted)
+        assert not (scratch / "files").exists()
+    program.done([*base, "--run-dir", scratch / "equal", *python], launcher=MPI)
+    said(f"ranks with another recipe, data or start: `{line}`")
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+CHECKS = {"restarts": check_restarts, "ends": check_restart_ends, "disagreement": check_disagreement}
 
 
 def main():

@@ -2,16 +2,24 @@
 #include "tandem/runtime/launch.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/base/options.h"
+#include "tandem/checkpoint/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Ranks that may run on the same cores share them: the threads of one process, and processes that nobody bound to cores of
 // their own. A number asked for counts per process. Collective.
@@ -22,7 +30,89 @@ int64_t threads_of_rank(int64_t asked, bool processes, comm::Group& world) {
   return std::max<int64_t>(1, device::num_cores() / std::ranges::count(comm::texts_of_all(world, mine), mine));
 }
 
+// "path = value" of each option.
+std::vector<std::string> options_of(const config::RunConfig& config) {
+  config::RunConfig copy = config;
+  OptionList list;
+  describe(list, copy);
+  std::vector<std::string> lines;
+  for (const OptionEntry& entry : list.entries) lines.push_back(entry.path + " " + option_text(entry.ref.value));
+  return lines;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + '\n';
+  return text;
+}
+
+// Name, bytes, and a checksum of at most kMost_bytes that are spread over the file.
+std::string file_digest(const std::string& path) {
+  constexpr int64_t kMost_bytes = int64_t{1} << 30, kBlock_bytes = int64_t{1} << 20;
+  std::error_code absent;
+  if (!fs::is_regular_file(path, absent)) return path + " absent";
+  const auto size = static_cast<int64_t>(fs::file_size(path, absent));
+  std::ifstream in(path, std::ios::binary);
+  checkpoint::Checksum checksum;
+  std::vector<char> block(static_cast<size_t>(kBlock_bytes));
+  const int64_t stride = kBlock_bytes * ((size + kMost_bytes - 1) / kMost_bytes);
+  for (int64_t at = 0; at < size; at += stride) {
+    in.seekg(at);
+    in.read(block.data(), kBlock_bytes);
+    checksum.update(std::as_bytes(std::span(block.data(), static_cast<size_t>(in.gcount()))));
+    in.clear();
+  }
+  return join_text(fs::path(path).filename().string(), " ", size, " ", checksum.value());
+}
+
+std::string data_digest(const config::RunConfig& config) {
+  const std::string& code = config.reward.python;
+  std::string digest;
+  for (const std::string& each : config.data.mix) digest += file_digest(each.substr(0, each.rfind('='))) + '\n';
+  for (const std::string& path : {config.data.train, config.data.eval, config.data.chat_template, code.substr(0, code.rfind(':'))})
+    if (!path.empty()) digest += file_digest(path) + '\n';
+  return digest;
+}
+
+std::string model_digest(const std::string& dir) {
+  std::error_code absent;
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, absent))
+    if (entry.is_regular_file(absent)) files.push_back(entry.path().string());
+  std::ranges::sort(files);
+  std::string digest;
+  for (const std::string& file : files) digest += file_digest(file) + '\n';
+  return digest;
+}
+
+// How the options of a rank differ from those of rank 0: the first few.
+std::string differences(const std::string& first, const std::string& other) {
+  std::istringstream left(first), right(other);
+  std::string text;
+  int64_t count = 0;
+  for (std::string a, b; std::getline(left, a) && std::getline(right, b);)
+    if (a != b && ++count <= 3) text += join_text(count > 1 ? ", " : "", b, " and not ", a.substr(std::min(a.size(), a.find(' ') + 1)));
+  return count > 3 ? text + ", ..." : text;
+}
+
 }  // namespace
+
+void check_same_start(const config::RunConfig& config, const std::string& how, comm::Group& world) {
+  if (!comm::mpi_launched()) return;
+  const std::string digests[] = {joined(options_of(config)) + how + '\n', data_digest(config),
+                                 config.model.path.empty() ? "" : model_digest(config.model.path)};
+  const char* names[] = {"recipe", "data", "start weights"};
+  std::string what;
+  for (size_t i = 0; i < std::size(digests); ++i) {
+    const std::vector<std::string> all = comm::texts_of_all(world, digests[i]);
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      what += join_text(what.empty() ? "" : "; ", "rank ", rank, " has another ", names[i], " than rank 0");
+      if (const std::string found = i == 0 ? differences(all[0], all[rank]) : ""; !found.empty()) what += ": " + found;
+    }
+  }
+  if (!what.empty()) throw UserError("ranks", what, "one recipe, the same data and the same start weights on every rank");
+}
 
 void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group&)>& body) {
   const bool processes = comm::mpi_launched();
