@@ -12,6 +12,7 @@
 #include <iostream>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "tandem/base/error.h"
@@ -180,6 +181,8 @@ int main(int argc, char** argv) {
     return end(3, e.what());
   } catch (const Interrupted& e) {
     return end(130, e.what(), "info");
+  } catch (const std::system_error& e) {
+    return end(3, std::string("this machine: ") + e.what() + " (fewer ranks, threads or workers, or a higher limit on them)");
   } catch (const std::exception& e) {
     if (is_out_of_memory(e))
       return end(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");

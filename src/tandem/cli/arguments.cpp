@@ -41,7 +41,7 @@ void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t
   const std::string group = "Computing";
   add_checked(app, "--device", &device, "Where to compute", one_of({"cpu", "cuda"}))->group(group);
   add_checked(app, "--dtype", &dtype, "Compute dtype", one_of({"float32", "bfloat16"}))->group(group);
-  add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", at_least(0))->group(group);
+  add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", between(0, 1024))->group(group);
 }
 
 void add_model(CLI::App& app, serve::InferenceOptions& options) {

@@ -42,7 +42,7 @@ inline void describe(OptionVisitor& field, ShapingOptions& o) {
 /// Of single rules: what may stand in the brackets behind a rule's name.
 struct RuleOptions : BatchOptions, FunctionOptions, MathOptions, PythonOptions, HttpOptions, CodeOptions, ModelOptions {};
 inline void describe(OptionVisitor& field, RuleOptions& o) {
-  field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", at_least(1));
+  field("workers", o.workers, "Threads that grade beside generation, and Python workers of each rule that has them.", between(1, 1024));
   describe(field, static_cast<FunctionOptions&>(o));
   describe(field, static_cast<MathOptions&>(o));
   describe(field, static_cast<PythonOptions&>(o));

@@ -89,10 +89,17 @@ void score_group(const Rule& rule, data::Group& group) {
 }
 
 Scorer::Scorer(const Rule& rule, const Grading& grading) : rule_(rule), grading_(grading) {
-  for (int64_t i = 0; i < grading.workers; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int64_t i = 0; i < grading.workers; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::exception& e) {
+    end();
+    throw PeerError("reward.workers: thread " + std::to_string(threads_.size() + 1) + " cannot start: " + e.what());
+  }
 }
 
-Scorer::~Scorer() {
+Scorer::~Scorer() { end(); }
+
+void Scorer::end() {
   const auto grading = [&] { return std::any_of(jobs_.begin(), jobs_.end(), [](const Job& job) { return job.started && !job.done; }); };
   std::unique_lock lock(mutex_);
   closing_ = true;

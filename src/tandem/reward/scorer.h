@@ -63,6 +63,7 @@ class Scorer {
   std::optional<data::Group> take_head(std::unique_lock<std::mutex>& lock);
 
   void grade(data::Group& group);
+  void end();
 
   const Rule& rule_;
   const Grading grading_;

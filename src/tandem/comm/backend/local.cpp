@@ -193,7 +193,19 @@ void run_local(int ranks, double deadline_s, const RankBody& body, WaitClock& cl
   };
   std::vector<std::thread> threads;
   clock.threads_start(ranks);
-  for (int r = 0; r < ranks; ++r) threads.emplace_back(run_rank, r);
+  bool all_start = true;
+  for (int r = 0; r < ranks && all_start; ++r) {
+    try {
+      threads.emplace_back(run_rank, r);
+    } catch (const std::exception& e) {  // those that run must hear of it, and be joined
+      all_start = false;
+      const std::string reason = join_text("rank ", r, " of ", ranks, " finds no thread or memory: ", e.what());
+      std::lock_guard lock(mutex);
+      first_error = std::make_exception_ptr(PeerError(reason));
+      world->abort(reason);
+      for (int late = r; late < ranks; ++late) clock.thread_ends();
+    }
+  }
   for (std::thread& thread : threads) thread.join();
   if (!first_error) first_error = first_echo;
   if (first_error) std::rethrow_exception(first_error);
