@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <span>
 #include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/checksum.h"
@@ -46,21 +46,20 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// Name, bytes, and a checksum of at most kMost_bytes that are spread over the file.
+// Name, bytes, and a checksum of at most kMostBytes that are spread over the file.
 std::string file_digest(const std::string& path) {
-  constexpr int64_t kMost_bytes = int64_t{1} << 30, kBlock_bytes = int64_t{1} << 20;
+  constexpr int64_t kMostBytes = int64_t{1} << 30, kBlockBytes = int64_t{1} << 20;
   std::error_code absent;
   if (!fs::is_regular_file(path, absent)) return path + " absent";
-  const auto size = static_cast<int64_t>(fs::file_size(path, absent));
-  std::ifstream in(path, std::ios::binary);
+  const RegularFile file(path);
+  const int64_t size = file.size_bytes();
   checkpoint::Checksum checksum;
-  std::vector<char> block(static_cast<size_t>(kBlock_bytes));
-  const int64_t stride = kBlock_bytes * ((size + kMost_bytes - 1) / kMost_bytes);
+  std::vector<char> block(static_cast<size_t>(kBlockBytes));
+  const int64_t stride = kBlockBytes * ((size + kMostBytes - 1) / kMostBytes);
   for (int64_t at = 0; at < size; at += stride) {
-    in.seekg(at);
-    in.read(block.data(), kBlock_bytes);
-    checksum.update(std::as_bytes(std::span(block.data(), static_cast<size_t>(in.gcount()))));
-    in.clear();
+    const std::span part = std::span(block).first(static_cast<size_t>(std::min(kBlockBytes, size - at)));
+    const int64_t got = file.read(at, part);
+    checksum.update(std::as_bytes(part.first(static_cast<size_t>(got))));
   }
   return join_text(fs::path(path).filename().string(), " ", size, " ", checksum.value());
 }
