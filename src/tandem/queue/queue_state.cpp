@@ -107,6 +107,7 @@ std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes, cons
   const auto& running = values_of<int64_t>(saved, "running");
   const auto &finished = values_of<int64_t>(saved, "finished"), &starts = values_of<int64_t>(saved, "starts");
   if (finished.size() != starts.size()) throw PeerError("queue state: columns of the wrong length");
+  if (progress.counters.started < std::ssize(running)) throw PeerError("queue state: more groups run than were started");
   if (values_of<int64_t>(saved, "rule") != identity(options_))
     throw UserError("queue", "groups_per_step, group_size, staleness or lag_policy differs from that of the checkpoint",
                     "resume with those of the run");

@@ -49,22 +49,28 @@ json to_json(const RunState& s, const StartModel& start) {
   return out;
 }
 
+// A float beyond 64 bits has no integer. Errors: json::exception, as for a text.
+int64_t whole(const json& number) {
+  if (number.is_number_float()) return json("a float where an integer is due").get<int64_t>();
+  return number.get<int64_t>();
+}
+
 RunState from_json(const json& j) {
   RunState s;
-  s.step = j.at("step");
-  s.version = j.at("version");
-  s.next_group = j.at("next_group");
-  s.tokens = j.at("tokens");
+  s.step = whole(j.at("step"));
+  s.version = whole(j.at("version"));
+  s.next_group = whole(j.at("next_group"));
+  s.tokens = whole(j.at("tokens"));
   s.seconds = j.at("seconds");
-  s.lr_steps = j.value("lr_steps", int64_t{0});
-  s.num_samples = j.value("num_samples", int64_t{0});
-  s.sink_bytes = j.at("sink_bytes").get<std::map<std::string, int64_t>>();
+  s.lr_steps = j.contains("lr_steps") ? whole(j["lr_steps"]) : 0;
+  s.num_samples = j.contains("num_samples") ? whole(j["num_samples"]) : 0;
+  for (const auto& [name, bytes] : j.at("sink_bytes").items()) s.sink_bytes[name] = whole(bytes);
   if (j.contains("kl_coef")) s.kl_coef = j["kl_coef"].get<double>();
   if (j.contains("unconcluded"))
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
-    s.before = serve::EvalSummary{b.at("accuracy"), b.at("pass_at_k"), b.at("num_problems"), 0, b.at("mean_score")};
+    s.before = serve::EvalSummary{b.at("accuracy"), b.at("pass_at_k"), whole(b.at("num_problems")), 0, b.at("mean_score")};
   }
   return s;
 }
