@@ -38,7 +38,7 @@ class Place:
         env = dict(self.env)
         if plan:
             env.update(LD_PRELOAD=str(self.library()), TANDEM_FAULT=plan)
-        out = self.program.run(arguments, launcher=launcher, timeout=timeout, env=env, stdin=stdin, **options)
+        out = self.program.run(arguments, launcher=launcher, timeout=timeout, env=env, stdin=stdin, errors="replace", **options)
         said = f"{[str(a) for a in arguments]}{' under ' + plan if plan else ''}: exit code {out.returncode}\n{out.stderr[-2500:]}"
         assert out.returncode in ENDS, said
         assert "this is a bug of Tandem" not in out.stderr and "terminate called" not in out.stderr, said

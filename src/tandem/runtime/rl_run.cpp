@@ -181,7 +181,7 @@ void RlRun::restore_or_start() {
     const bool found = ledger_.resume(trained_, {needs_start, bring});
     if (config_.algo.kl_target == 0) state.kl_coef.reset();  // what the recipe says now counts
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
-    if (found) source_->restore({state.next_group, std::exchange(state.queue, {})});
+    if (found) source_->restore({state.next_group, std::exchange(state.queue, {}), state.version});
     if (parts_.ranks.is_first())
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
   }

@@ -240,11 +240,16 @@ SourceState RolloutRole::state() {
 // The bodies of finished groups go to where they would have been generated under this layout.
 void RolloutRole::restore(SourceState state) {
   next_group_ = state.next_group;
-  if (state.queue.empty()) return;
-  again_ = queue_.restore(state.queue, [&](data::Group group) {
-    parts_.bodies.restore(group);
-    return group;
-  });
+  if (!state.queue.empty())
+    again_ = queue_.restore(state.queue, [&](data::Group group) {
+      parts_.bodies.restore(group);
+      return group;
+    });
+  if (value(queue_.version()) != state.version || queue_.knows(data::GroupId{next_group_}))
+    throw UserError("queue.bin of the checkpoint",
+                    join_text("is of policy version ", value(queue_.version()), ", and does not fit its state.json of version ",
+                              state.version, " and next group ", next_group_),
+                    "the files as the run wrote them; a run that began with --replay has no queue to go on with");
   num_filtered_told_ = queue_.counters().filtered - queue_.num_unsaid();
 }
 

@@ -20,6 +20,7 @@ namespace tandem::runtime {
 struct SourceState {
   int64_t next_group = 0;         ///< position of the prompt stream
   std::vector<std::byte> queue;   ///< of queue::SampleQueue::state, on rank 0; empty where there is none
+  int64_t version = 0;            ///< for restore(): the policy version that the queue must be of
 };
 
 /// Threads    one per rank; all ranks make the same calls, which are collective over the world. run_ahead() is for the ranks that generate,
@@ -51,6 +52,7 @@ class SampleSource {
   /// Metrics of a step that is over; stage/step_record.h calls it.
   virtual void record(monitor::Recorder& recorder) = 0;
   virtual SourceState state() = 0;
+  /// Errors: UserError if the queue is of another version, or knows later groups; PeerError if its bytes are damaged.
   virtual void restore(SourceState state) = 0;
 };
 
