@@ -30,12 +30,12 @@ TrainedRole::TrainedRole(const RunParts& parts, const RoleSetup& setup) : parts_
                                                                              .arena = memory.device,
                                                                              .lora = lora,
                                                                              .seed = static_cast<uint64_t>(parts.config.run.seed),
-                                                                             .merges_adapters = setup_.merges_adapters,
                                                                              .host = &memory.host,
                                                                              .home = model_->memory(),
                                                                              .recorder = &parts.recorder,
                                                                              .owner_prefix = prefix,
-                                                                             .section = setup_.section});
+                                                                             .section = setup_.section,
+                                                                             .merges_adapters = setup_.merges_adapters});
   }
   if (ranks.is_first()) {
     const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));

@@ -88,12 +88,12 @@ struct TrainerSetup {
   device::Arena& arena;
   model::LoraOptions lora;          ///< rank 0: the whole model is trained
   uint64_t seed = 0;                ///< of fresh adapters
-  bool merges_adapters = false;     ///< forward passes run W (model/lora.h), as a rollout does that has no adapters
   device::Arena* host = nullptr;    ///< for Options::swap_optimizer, and for an optimizer that leaves the device
   const device::Swappable* home = nullptr;  ///< of the values, if they can leave
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
   std::string owner_prefix;         ///< before the names of what it holds in the arenas
   std::string section = "train";    ///< of its options, as errors name it
+  bool merges_adapters = false;     ///< forward passes run W (model/lora.h), as a rollout does that has no adapters
 };
 
 /// The updates on one batch as one: means over trained tokens (kl_old: of the last epoch), the largest of largest values, tokens of one
