@@ -380,6 +380,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
   evaluation.rule = scoring_rule(parts_, *reward_);
   evaluation.stop = ranks.stop_between_tokens(request_.stop);
+  evaluation.stop_grading = request_.stop;
   // Unfinished sequences have the one cache that there is room for.
   const bool makes_room = engine && !evaluation.idle_engine && config_.memory.device_mib > 0;
   if (makes_room) engine->release_memory();

@@ -83,7 +83,7 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
   if (fault) std::rethrow_exception(fault);
   all.tokens_per_s = static_cast<double>(tokens) / std::max(1e-9, now_s() - begin);
   if (scorer)
-    for (data::Group& group : scorer->collect_all(grading.timeout_s, request.stop_requested)) take(std::move(group));
+    for (data::Group& group : scorer->collect_all(grading.timeout_s, grading.stop)) take(std::move(group));
   return all;
 }
 

@@ -45,6 +45,7 @@ struct Grading {
   const reward::Rule* rule = nullptr;  ///< null: answers are not graded here
   reward::Grading how = {};            ///< beside generation
   double timeout_s = 3600;             ///< for one group's grade, once all is generated
+  StopRequested stop = {};             ///< asked while grades are awaited, as often as that takes: of this rank alone
 };
 
 struct Graded {

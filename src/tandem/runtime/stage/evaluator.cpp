@@ -14,7 +14,7 @@ std::vector<data::Group> answers_of_rank(const policy::RunParts& parts, const te
   const serve::AnswerRequest request{*e.decoder, *e.parameters, parts.memory.device, &tokenizer, config.rollout.engine,
                                      config.eval.sampling, config.rollout.stop, e.n, e.seed, e.layout.dp_rank(e.rank), e.layout.dp,
                                      std::move(e.stop), e.idle_engine};
-  const serve::Grading grading{e.rule, reward::grading_of(config.reward), config.schedule.queue.take_timeout_s};
+  const serve::Grading grading{e.rule, reward::grading_of(config.reward), config.schedule.queue.take_timeout_s, e.stop_grading};
   return serve::answer_and_grade(request, std::move(e.prompts), grading).groups;
 }
 

@@ -22,6 +22,7 @@ struct Evaluation {
   rollout::Engine* idle_engine = nullptr;  ///< with these weights already; null: an engine of its own
   const reward::Rule* rule = nullptr;      ///< null: somebody else scores them
   StopRequested stop;                      ///< asked between tokens; peers that share a sequence get the same answer
+  StopRequested stop_grading;              ///< asked while grades are awaited; of this rank alone
 };
 
 /// The answers of all ranks, ordered by problem; nullopt if the run was asked to stop. Collective over the world.
