@@ -90,8 +90,7 @@ def dynamic_sampling(root, judged):
     # It ends for want of spread amid the first batch, and goes on from the groups that it has.
     short = f"{root}/filter-short"
     line = program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", short, "--no-eval",
-                            *rf.sets({**RUN, **pairs, **FULL, "algo.max_filter_rounds": 1})], 2, "algo.max_filter_rounds",
-                           "the run is saved")
+                            *rf.sets({**RUN, **pairs, **FULL, "algo.max_filter_rounds": 1})], 2, "which is saved", "algo.max_filter_rounds")
     rf.said(line)
     checks.check(rf.committed_steps(short)[-1] < 4, "the run is saved")
     program.done(["run", f"{short}/config.yaml", "--run-dir", short, "--resume", "--set", "algo.max_filter_rounds=50"])
