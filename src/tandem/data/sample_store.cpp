@@ -268,8 +268,11 @@ void SampleStore::flush() {
   // A commit under FULL syncs the log and with it all commits before; the checkpoint copies what it can without waiting.
   const char* sql =
       "PRAGMA synchronous=FULL; BEGIN IMMEDIATE; PRAGMA user_version=1; COMMIT; PRAGMA synchronous=NORMAL; PRAGMA wal_checkpoint(PASSIVE)";
-  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK)
-    throw PeerError(path_ + ": " + sqlite3_errmsg(database_.get()));
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) == SQLITE_OK) return;
+  const std::string fault = path_ + ": " + sqlite3_errmsg(database_.get());
+  // Within a transaction that stayed open no later one could begin.
+  for (const char* undo : {"ROLLBACK", "PRAGMA synchronous=NORMAL"}) sqlite3_exec(database_.get(), undo, nullptr, nullptr, nullptr);
+  throw PeerError(fault);
 }
 
 std::string sample_store_fault(const std::string& path, double patience_s) {
