@@ -168,10 +168,11 @@ Sample read_sample(const Statement& row) {
 void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
 
 SampleStore::SampleStore(const std::string& path, int64_t keep_steps)
-    : path_(path), keep_steps_(keep_steps), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) {
+    : path_(path), keep_steps_(keep_steps), database_(open_database(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)),
+      has_log_(!is_shared(path)) {
   char* reason = nullptr;
-  const std::string mode = is_shared(path) ? "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;"
-                                           : "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;";
+  const std::string mode = has_log_ ? "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+                                    : "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;";
   if (sqlite3_exec(database_.get(), (mode + kSchema).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
     sqlite3_busy_timeout(database_.get(), kWriterWait_ms);
     return;
@@ -265,13 +266,13 @@ int64_t SampleStore::num_samples() const {
 }
 
 void SampleStore::flush() {
+  if (!has_log_) return;
   // A commit under FULL syncs the log and with it all commits before; the checkpoint copies what it can without waiting.
   const char* sql =
       "PRAGMA synchronous=FULL; BEGIN IMMEDIATE; PRAGMA user_version=1; COMMIT; PRAGMA synchronous=NORMAL; PRAGMA wal_checkpoint(PASSIVE)";
   if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) == SQLITE_OK) return;
   const std::string fault = path_ + ": " + sqlite3_errmsg(database_.get());
-  // Within a transaction that stayed open no later one could begin.
-  for (const char* undo : {"ROLLBACK", "PRAGMA synchronous=NORMAL"}) sqlite3_exec(database_.get(), undo, nullptr, nullptr, nullptr);
+  sqlite3_exec(database_.get(), "PRAGMA synchronous=NORMAL", nullptr, nullptr, nullptr);
   throw PeerError(fault);
 }
 

@@ -52,13 +52,14 @@ class SampleStore {
   void adopt(const std::string& path);
   /// Rows of samples; 0 where they cannot be counted.
   int64_t num_samples() const;
-  /// Makes everything appended durable and folds the write-ahead log into the file.
+  /// Makes everything appended durable and folds the write-ahead log into the file. Without such a log it is durable already.
   void flush();
 
  private:
   std::string path_;
   int64_t keep_steps_;
   Database database_;
+  bool has_log_;  // ahead of the file
 };
 
 /// What is wrong with the file of a store: SQLite's words, "" if nothing or if there is no such file. It looks at every page, for at most

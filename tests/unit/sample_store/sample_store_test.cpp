@@ -3,13 +3,28 @@
 
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "tandem/base/error.h"
+
+namespace {
+bool pretends_nfs = false;
+}
+
+// The store asks this for the kind of its file system, in place of the C library's.
+extern "C" int statfs(const char* path, struct statfs* found) noexcept {
+  const auto code = static_cast<int>(::syscall(SYS_statfs, path, found));
+  if (pretends_nfs) found->f_type = 0x6969;
+  return code;
+}
 
 namespace tandem::data {
 namespace {
@@ -126,6 +141,44 @@ TEST_F(SampleStoreTest, TheScoreOfAGreedyAnswerIsKeptBesideItsGroup) {
   EXPECT_FALSE(SampleReader(path_).batch(StepId{4}).groups.at(1).greedy);
   SampleStore(path_).append(batch, std::vector<double>(6, 0.0));  // a resume goes on in it
   EXPECT_TRUE(SampleReader(path_).batch(StepId{4}).groups.at(1).greedy);
+}
+
+// The disk takes no byte more, then it does.
+TEST_F(SampleStoreTest, AFlushThatFailedStandsInNobodysWay) {
+  SampleStore store(path_);
+  const std::vector<double> advantages(6, 0.0);
+  store.append(batch_of(1), advantages);
+  const auto log_bytes = static_cast<rlim_t>(fs::file_size(path_ + "-wal"));
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit full{log_bytes, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  EXPECT_THROW(store.flush(), PeerError);
+  EXPECT_THROW(store.append(batch_of(2), advantages), PeerError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, before);
+  store.append(batch_of(2), advantages);
+  store.flush();
+  EXPECT_EQ(SampleReader(path_).batch(StepId{2}).groups.size(), 3u);
+}
+
+// Without a write-ahead log a reader keeps every writer waiting; nothing of the writer's stays open meanwhile.
+TEST_F(SampleStoreTest, OnASharedDiskAReaderHoldsUpWritesButNoFlush) {
+  pretends_nfs = true;
+  SampleStore store(path_);
+  pretends_nfs = false;
+  const std::vector<double> advantages(6, 0.0);
+  store.append(batch_of(1), advantages);
+  EXPECT_FALSE(fs::exists(path_ + "-wal"));
+  sqlite3* reader = nullptr;
+  ASSERT_EQ(sqlite3_open_v2(path_.c_str(), &reader, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(reader, "BEGIN; SELECT count(*) FROM samples", nullptr, nullptr, nullptr), SQLITE_OK);
+  store.flush();
+  EXPECT_THROW(store.append(batch_of(2), advantages), PeerError);
+  sqlite3_close(reader);
+  store.append(batch_of(2), advantages);
+  EXPECT_EQ(SampleReader(path_).batch(StepId{2}).groups.size(), 3u);
 }
 
 TEST_F(SampleStoreTest, ANaNScoreStaysNaN) {
