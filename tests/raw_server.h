@@ -2,18 +2,18 @@
 #pragma once
 // A server that says whatever bytes a test wants, as slowly as it wants.
 
-#include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
+
+#include "loopback_listener.h"
 
 namespace tandem::test {
 
@@ -49,33 +49,22 @@ class RawServer {
   };
 
   explicit RawServer(std::function<void(const Peer&)> answer) : answer_(std::move(answer)) {
-    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(socket_, 100) != 0) std::abort();
-    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
     accepting_ = std::thread([this] { accept_all(); });
   }
   ~RawServer() {
     ends_ = true;
     accepting_.join();
     for (std::thread& one : answering_) one.join();
-    ::close(socket_);
   }
   RawServer(const RawServer&) = delete;
   RawServer& operator=(const RawServer&) = delete;
-  int port() const { return port_; }
+  int port() const { return listener_.port(); }
   int num_asked() const { return num_asked_; }
 
  private:
   void accept_all() {
     while (!ends_) {
-      pollfd ready{socket_, POLLIN, 0};
-      if (::poll(&ready, 1, 20) <= 0) continue;
-      const int peer = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
+      const int peer = listener_.accept();
       if (peer < 0) continue;
       ++num_asked_;
       answering_.emplace_back([this, peer] {
@@ -90,7 +79,7 @@ class RawServer {
   std::function<void(const Peer&)> answer_;
   std::atomic<bool> ends_ = false;
   std::atomic<int> num_asked_ = 0;
-  int socket_ = -1, port_ = 0;
+  LoopbackListener listener_;
   std::thread accepting_;
   std::vector<std::thread> answering_;
 };

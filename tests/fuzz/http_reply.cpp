@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a server of scores answers, byte by byte as it comes: a reply with scores for as many answers as the first byte says, one without
 // a status, or a UserError. The bytes are also read as the body alone.
-#include <arpa/inet.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include <string_view>
 #include <thread>
 
+#include "../loopback_listener.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/backend/http_post.h"
 #include "tandem/reward/http_rule.h"
@@ -25,30 +24,19 @@ namespace {
 /// Answers each connection with the same bytes, then closes it.
 class Server {
  public:
-  Server() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), length) != 0 || ::listen(socket_, 8) != 0) std::abort();
-    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this] { serve(); });
-  }
+  Server() : thread_([this] { serve(); }) {}
   ~Server() {
     ends_ = true;
     thread_.join();
-    ::close(socket_);
   }
-  int port() const { return port_; }
+  int port() const { return listener_.port(); }
   void answers(std::string_view bytes) { bytes_ = bytes; }
 
  private:
   void serve() {
     while (!ends_) {
-      pollfd ready{socket_, POLLIN, 0};
-      if (::poll(&ready, 1, 20) <= 0) continue;
-      const int peer = ::accept(socket_, nullptr, nullptr);
+      const int peer = listener_.accept();
+      if (peer < 0) continue;
       const linger at_once{1, 0};  // without it thousands of closed connections would wait, and no port be left
       ::setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       char request[4096];
@@ -60,7 +48,7 @@ class Server {
     }
   }
 
-  int socket_, port_ = 0;
+  test::LoopbackListener listener_;
   std::string bytes_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;

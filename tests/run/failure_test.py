@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that fail: each names what failed, ends with the right exit code, leaves its checkpoints whole, and goes on with
 --resume to the same end as a run that never failed."""
-import argparse
 import contextlib
 import json
 import os
@@ -12,7 +11,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import tempfile
 import time
 
 import run_folder as rf
@@ -361,17 +359,5 @@ CHECKS = {"reward": check_reward, "python": check_python_reward, "fickle": check
           "stopped": check_stopped_job}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--only", choices=CHECKS)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tandem_failure_") as scratch:
-        failures = Failures(rf.Program(options.build), scratch)
-        for name, check in CHECKS.items():
-            if options.only in (None, name):
-                check(failures)
-
-
 if __name__ == "__main__":
-    main()
+    rf.run_checks(__doc__, CHECKS, lambda program, scratch: [Failures(program, scratch)])

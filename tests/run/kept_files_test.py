@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a run folder, when they are missing, damaged, busy, on a full disk or removed while a run goes on: nothing that was done is
 lost, or the run says what is."""
-import argparse
 import json
 import os
 import pathlib
@@ -10,7 +9,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import tempfile
 import time
 
 import run_folder as rf
@@ -259,16 +257,5 @@ CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_s
           "full": check_full, "shared": check_shared_disk, "removed": check_removed, "exchange": check_exchange}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--only", choices=CHECKS)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tandem_kept_files_") as scratch:
-        for name, check in CHECKS.items():
-            if options.only in (None, name):
-                check(rf.Program(options.build), scratch)
-
-
 if __name__ == "__main__":
-    main()
+    rf.run_checks(__doc__, CHECKS)

@@ -11,6 +11,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -285,3 +286,17 @@ class Checks:
     def exit(self):
         print(f"{self.passed} checks passed, {len(self.failed)} failed")
         sys.exit(1 if self.failed or not self.passed else 0)
+
+
+def run_checks(purpose, checks, made=lambda program, scratch: (program, scratch)):
+    """The main function of a test that is a few named checks: --only NAME runs one. Each gets what `made` returns for the program and a
+    folder that is gone afterwards."""
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("--build", default=str(ROOT / "build/release"))
+    parser.add_argument("--only", choices=checks)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix=f"tandem_{pathlib.Path(sys.argv[0]).stem}_") as scratch:
+        shared = made(Program(options.build), scratch)
+        for name, check in checks.items():
+            if options.only in (None, name):
+                check(*shared)

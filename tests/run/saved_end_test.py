@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whatever fails in a step, the run ends with its last concluded step saved, and resumes as a run that never failed."""
-import argparse
 import json
 import pathlib
 import re
 import shutil
-import tempfile
 
 import run_folder as rf
 from run_folder import said
@@ -201,16 +199,5 @@ CHECKS = {"kinds": check_kinds, "server": check_server, "zero": check_zero, "non
           "no_spread": check_no_spread, "supervised": check_supervised, "ranks": check_ranks}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--only", choices=CHECKS)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tandem_saved_end_") as scratch:
-        for name, check in CHECKS.items():
-            if options.only in (None, name):
-                check(rf.Program(options.build), scratch)
-
-
 if __name__ == "__main__":
-    main()
+    rf.run_checks(__doc__, CHECKS)

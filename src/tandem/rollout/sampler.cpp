@@ -18,7 +18,7 @@ using model::kernel::LogitStats;
 using model::kernel::LogSoftmax;
 using model::kernel::rows;
 
-constexpr int64_t kBlockIds = 4096;       // neighbours whose mass is summed together; a draw walks through one such block
+constexpr int64_t kBlockIds = 256;        // neighbours whose mass is summed together; a draw walks through one such block
 constexpr double kLeastWeight = 1.2e-38;  // of the largest; the exponential of the row kernels ends there, too
 
 // body(logits, first, n): each shard's part of the ids below `end`, which are `first` and so on.

@@ -107,12 +107,11 @@ def programs(rng, per_kind):
             yield kind, task, source
 
 
-def grade(tandem, cases, seconds, scratch):
+def grade(tandem, cases, seconds, scratch, env=os.environ):
     """The scores of [(task, source)]; None for each that the grader did not come to."""
     lines = "".join(json.dumps({"response": f"```python\n{source}\n```", "gold": json.dumps(task.gold)}) + "\n" for task, source in cases)
     done = subprocess.run([tandem, "grade", "--rule", RULE.format(seconds)], input=lines, capture_output=True, encoding="utf-8",
-        cwd=scratch,
-                          env=dict(os.environ, TMPDIR=str(scratch)), timeout=3600)
+                          cwd=scratch, env=dict(env, TMPDIR=str(scratch)), timeout=3600)
     scores = [json.loads(line)["score"] for line in done.stdout.splitlines()]
     return scores + [None] * (len(cases) - len(scores))
 
