@@ -2,12 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of scripts/mpi: one that is killed ends the job with 3, --restarts goes on bit for bit; ranks that read different recipes, data or
 start weights are refused."""
-import argparse
 import os
 import pathlib
 import shutil
 import subprocess
-import tempfile
 import time
 
 import run_folder as rf
@@ -129,18 +127,7 @@ def flip(path):
 CHECKS = {"restarts": check_restarts, "ends": check_restart_ends, "disagreement": check_disagreement}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default=str(rf.ROOT / "build/release"))
-    parser.add_argument("--only", choices=CHECKS)
-    options = parser.parse_args()
+if __name__ == "__main__":
     if not shutil.which("mpirun"):
         rf.skip("no mpirun")
-    for name, check in CHECKS.items():
-        if options.only in (None, name):
-            with tempfile.TemporaryDirectory(prefix="tandem_restart_") as scratch:
-                check(rf.Program(options.build), pathlib.Path(scratch))
-
-
-if __name__ == "__main__":
-    main()
+    rf.run_checks(__doc__, CHECKS, lambda program, scratch: (program, pathlib.Path(scratch)))

@@ -27,10 +27,12 @@ def groups_of(folder):
 
 
 COUNTED = """
-import os
+import os, time
 def score(prompts, completions, answers):
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls"), "a") as out:
         out.write("%d\\n" % len(completions))
+    if len(completions) == 1:  # of an evaluation, whose peers do not wait for these grades
+        time.sleep(0.3)
     return [float(any(c in t for c in "01234")) for t in completions]
 """
 
