@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -48,8 +49,13 @@ int connected(int port) {
   for (int attempt = 0; attempt < 900; ++attempt) {
     const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     if (::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return socket;
+    const int fault = errno;
     ::close(socket);
-    if (errno != EADDRNOTAVAIL) break;
+    if (fault == EINTR) continue;  // by the alarm of the fuzzer
+    if (fault != EADDRNOTAVAIL) {
+      std::perror(("connect: " + std::to_string(fault)).c_str());
+      break;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   std::abort();
