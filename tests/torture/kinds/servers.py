@@ -52,7 +52,7 @@ FAULTS = {
     "many": lambda peer, scores, rng: peer.sendall(reply(scores * 1000)),
     "no_numbers": lambda peer, scores, rng: peer.sendall(whole(rng.choice(
         [b'{"scores": [NaN, 1, 1, 1]}', b'{"scores": [1e999, 1, 1, 1]}', b'{"scores": ["1", "1", "1", "1"]}',
-         b'{"scores": [null, null, null, null]}', b'{"scores": [[], [], [], []]}']))),
+         b'{"scores": [{}, {}, {}, {}]}', b'{"scores": [[], [], [], []]}']))),
 }
 
 

@@ -67,10 +67,12 @@ TEST(HttpRule, AServerScoresABatch) {
 
 TEST(HttpRule, RepliesOfOtherServersAreUnderstood) {
   const Server server([](const json& batch, httplib::Response& response) {
-    response.set_content(batch["completions"][0] == "list" ? "[0.5]" : R"({"rewards": [0.25]})", "application/json");
+    const std::string asked = batch["completions"][0];
+    response.set_content(asked == "list" ? "[0.5]" : asked == "null" ? "[null]" : R"({"rewards": [0.25]})", "application/json");
   });
   EXPECT_EQ(server.rule()->score({"list", ""}).score, 0.5);
   EXPECT_EQ(server.rule()->score({"rewards", ""}).score, 0.25);
+  EXPECT_EQ(server.rule()->score({"null", ""}).score, 0) << "it does not apply";
 }
 
 TEST(HttpRule, ABusyServerIsAskedAgain) {
