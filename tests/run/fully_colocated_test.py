@@ -106,6 +106,22 @@ def dynamic_sampling(root, judged):
     checks.check("rollout to reward again until each group of the batch has spread, at most 200 times in a step" in shown, shown)
 
 
+def unreadable_answers(root, reward, judged):
+    """A text with an id beyond the reward model's vocabulary: one of two ranks has it, and both end saved."""
+    other = pathlib.Path(root, "reward_with_more_ids")
+    shutil.copytree(reward, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    added = {"id": 9999, "content": "++", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    tokenizer.setdefault("added_tokens", []).append(added)
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    folder = f"{root}/unreadable"
+    line = program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval", "--ranks", "2",
+                            *rf.sets({**RUN, **judged, **FULL, "reward.model": str(other), "run.steps": 60, "eval.every_steps": 0})],
+                           2, "which is saved", "its tokenizer gives token 9999")
+    checks.check(rf.committed_steps(folder)[-1] == len(rf.metrics(folder)), "the last concluded step is saved")
+    rf.said(line)
+
+
 with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     run(f"{root}/start", {"run.steps": 1, "reward.rule": "regex", "reward.pattern": "1"}, ["--no-eval"])
     reward = reward_model_of(pathlib.Path(root, "start/init/hf"), pathlib.Path(root, "reward"))
@@ -127,6 +143,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
 
     greedy_answers(root, judged)
     dynamic_sampling(root, judged)
+    unreadable_answers(root, reward, judged)
 
     stopped = f"{root}/stopped"
     run(stopped, {**judged, **FULL, "run.steps": 2})

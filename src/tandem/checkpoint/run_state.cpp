@@ -141,6 +141,7 @@ std::string CheckpointWriter::commit(int64_t step, const Sums& sums) {
   sync_directory(root_);
   move_latest(step);
   remove_leftovers(root_);
+  whole_step_ = step;
   prune(step);
   return final;
 }
@@ -170,14 +171,19 @@ void CheckpointWriter::put_in_place(const std::string& tmp, const std::string& f
   swap_in();
 }
 
-// Where the disk has no room for a checkpoint like the last, one goes before and not after the next is written. The newest stays.
+// Where the disk has no room for a checkpoint like the last, what the next commit would remove goes before it is written. Checkpoints of
+// later steps than the one that the run goes on from are damaged.
 void CheckpointWriter::make_room() const {
   std::error_code failed;
   const std::vector<CheckpointPlace> places = newest_first(root_);
-  if (keep_last_ < 2 || std::ssize(places) < keep_last_) return;
+  if (places.empty() || !whole_step_) return;
   const fs::space_info space = fs::space(root_, failed);
   if (failed || static_cast<int64_t>(space.available) > bytes_of(places.front().path)) return;
-  for (size_t i = static_cast<size_t>(keep_last_) - 1; i < places.size(); ++i) remove(places[i]);
+  int64_t kept = 1;  // the next one
+  for (const CheckpointPlace& place : places) {
+    if (place.step == *whole_step_) ++kept;
+    else if (place.step > *whole_step_ || (keep_last_ > 0 && kept++ >= keep_last_)) remove(place);
+  }
 }
 
 // Under a name that find_latest ignores, so that an interrupted removal leaves no half checkpoint.

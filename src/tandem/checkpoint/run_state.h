@@ -41,14 +41,16 @@ class CheckpointWriter {
   /// Keeps the newest `keep_last` checkpoints; 0 keeps all.
   CheckpointWriter(std::string root, int64_t keep_last);
 
-  /// Makes an empty folder for the step, dropping what interrupted attempts and removals left. Where the disk is short, the oldest of
-  /// several checkpoints goes first. Returns tmp_path(step).
+  /// Makes an empty folder for the step, dropping what interrupted attempts and removals left. Where the disk is short, what the next
+  /// commit would remove goes first, but never the last whole checkpoint. Returns tmp_path(step).
   std::string begin(int64_t step);
   std::string tmp_path(int64_t step) const;
   std::string path(int64_t step) const;
   /// Writes the manifest with these checksums, makes all durable, renames, moves `latest`, prunes. Checkpoints of later steps go too:
   /// the run has left that history. Returns path(step). Errors: PeerError if a file has no checksum.
   std::string commit(int64_t step, const Sums& sums);
+  /// The run goes on from this checkpoint, which is whole: it stays until the next is committed.
+  void goes_on_from(int64_t step) { whole_step_ = step; }
   /// Drops an attempt that failed. Never throws.
   void abandon(int64_t step) noexcept;
 
@@ -60,6 +62,7 @@ class CheckpointWriter {
   void prune(int64_t committed);
   std::string root_;
   int64_t keep_last_;
+  std::optional<int64_t> whole_step_;  // of the last commit, or of a resume
 };
 
 /// The newest checkpoint under `root` whose files all match their manifest; damaged ones are passed over with a warning.

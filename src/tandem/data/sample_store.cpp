@@ -241,6 +241,9 @@ void SampleStore::truncate_after(StepId step) {
 
 void SampleStore::adopt(const std::string& path) {
   sqlite3* database = database_.get();
+  // Where it cannot, the next call does.
+  const auto detach = [&] { sqlite3_exec(database, "DETACH other", nullptr, nullptr, nullptr); };
+  detach();
   Statement(database, "ATTACH ? AS other").bind(std::string_view(path)).run();
   try {
     Transaction transaction(database);
@@ -250,10 +253,10 @@ void SampleStore::adopt(const std::string& path) {
     }
     transaction.commit();
   } catch (const PeerError&) {
-    sqlite3_exec(database, "DETACH other", nullptr, nullptr, nullptr);
+    detach();
     throw;
   }
-  Statement(database, "DETACH other").run();
+  detach();
 }
 
 int64_t SampleStore::num_samples() const {
@@ -276,13 +279,29 @@ void SampleStore::flush() {
   throw PeerError(fault);
 }
 
+namespace {
+
+// What may be well the next time: the disk's fault or the machine's, not the file's.
+bool may_pass(int code) {
+  constexpr int kCodes[] = {SQLITE_IOERR, SQLITE_CANTOPEN, SQLITE_NOMEM, SQLITE_PERM, SQLITE_READONLY, SQLITE_FULL, SQLITE_AUTH};
+  return std::ranges::find(kCodes, code & 0xff) != std::end(kCodes);
+}
+
+}  // namespace
+
 std::string sample_store_fault(const std::string& path, double patience_s) {
   std::error_code absent;
   if (!std::filesystem::exists(path, absent)) return "";
+  for (const char* of : {"", "-wal", "-shm", "-journal"})
+    if (std::filesystem::exists(path + of, absent) && !std::filesystem::is_regular_file(path + of, absent)) return path + of + " is no file";
   sqlite3* made = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &made, SQLITE_OPEN_READWRITE, nullptr);
   const Database database(made);
-  if (code != SQLITE_OK) return sqlite3_errstr(code);
+  const auto unless_it_passes = [&](int fault) {
+    if (may_pass(fault)) throw PeerError(path + " cannot be read: " + sqlite3_errstr(fault));
+    return std::string(sqlite3_errmsg(database.get()));
+  };
+  if (code != SQLITE_OK) return unless_it_passes(code);
   Deadline deadline = Deadline::after_s(patience_s);
   constexpr int kInstructions = 10000;  // between two looks at the clock
   const auto is_late = [](void* by) { return static_cast<int>(static_cast<Deadline*>(by)->passed()); };
@@ -294,7 +313,8 @@ std::string sample_store_fault(const std::string& path, double patience_s) {
   };
   const int end = sqlite3_exec(database.get(), "PRAGMA quick_check(1)", keep, &said, nullptr);
   if (end == SQLITE_INTERRUPT || end == SQLITE_BUSY) return "";
-  return end == SQLITE_OK ? said == "ok" ? "" : said : sqlite3_errmsg(database.get());
+  if (end != SQLITE_OK) return unless_it_passes(end);
+  return said == "ok" ? "" : said;
 }
 
 SampleReader::SampleReader(const std::string& path) : path_(path) {

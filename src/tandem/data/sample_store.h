@@ -62,8 +62,8 @@ class SampleStore {
   bool has_log_;  // ahead of the file
 };
 
-/// What is wrong with the file of a store: SQLite's words, "" if nothing or if there is no such file. It looks at every page, for at most
-/// `patience_s`; what it has not seen by then counts as right.
+/// How the file of a store is damaged: SQLite's words, "" if it is not or if there is none. It looks at every page, for at most
+/// `patience_s`; what it has not seen by then counts as right. Errors: PeerError for what may pass: no memory, or a disk that cannot be read.
 std::string sample_store_fault(const std::string& path, double patience_s);
 
 /// A group as it was trained, with what the trainer made of it.

@@ -15,15 +15,6 @@ model::ModelConfig config_fitting(const std::string& dir, const model::Layout& l
 
 }  // namespace
 
-void set_scores(std::span<data::Sample* const> samples, std::span<const double> scores) {
-  for (size_t i = 0; i < samples.size(); ++i) {
-    data::Sample& sample = *samples[i];
-    sample.score = scores[i];
-    sample.parts = {{"model", sample.score}};
-    sample.scored = true;
-  }
-}
-
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
     : gemm_(serve::reward_products(options)),
       model_(config_fitting(options.model, place.layout), place, gemm_,
@@ -32,9 +23,13 @@ StagedReward::StagedReward(const reward::Options& options, const model::RankPlac
   model_.load(options.model);
 }
 
-std::vector<std::vector<float>> StagedReward::score(std::span<const reward::Answer> answers, int64_t budget_tokens) const {
+std::vector<std::vector<int32_t>> StagedReward::tokens(std::span<const reward::Answer> answers) const {
   std::vector<std::vector<int32_t>> texts;
   for (const reward::Answer& answer : answers) texts.push_back(text_.tokens(answer));
+  return texts;
+}
+
+std::vector<std::vector<float>> StagedReward::score(std::span<const std::vector<int32_t>> texts, int64_t budget_tokens) const {
   // A row's value stands before its response: here one token that is never read.
   static constexpr int32_t kUnread = 0;
   std::vector<train::Row> rows(texts.size());

@@ -357,7 +357,7 @@ void RlRun::score_in_stage(std::vector<data::Group>& answers) {
       samples.push_back(&sample);
     }
   enter(scoring_stage());
-  policy::set_scores(samples, model_scores(roles(), samples.size(), mine, asked));
+  score_by_model(roles(), samples, mine, asked);
   give_rollout_weights();
 }
 

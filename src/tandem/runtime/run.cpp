@@ -105,8 +105,8 @@ std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) 
   return {};
 }
 
-void finish(RunFolder& folder, const RunSummary& summary) {
-  folder.samples().finish();
+void finish(RunFolder& folder, const RunSummary& summary, const StopRequested& stop) {
+  folder.samples().finish(stop);
   folder.write_summary(summary);
   print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), folder.dir());
   log::stop_file();
@@ -146,7 +146,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
     world.barrier();
     const RunSummary summary = on_rank(request, world, folder);
     if (!folder) return;
-    finish(*folder, summary);
+    finish(*folder, summary, request.stop);
     result = summary;
   });
   return result;

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +21,20 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/checkpoint/durable_file.h"
+
+namespace {
+bool is_full = false;
+}
+
+// The C++ library asks this for the room on a disk, in place of the C library's.
+extern "C" int statvfs(const char* path, struct statvfs* found) noexcept {
+  struct statfs whole {};
+  const auto code = static_cast<int>(::syscall(SYS_statfs, path, &whole));
+  *found = {};
+  found->f_bsize = found->f_frsize = static_cast<unsigned long>(whole.f_bsize);
+  if (!is_full) found->f_blocks = whole.f_blocks, found->f_bfree = whole.f_bfree, found->f_bavail = whole.f_bavail;
+  return code;
+}
 
 namespace tandem::checkpoint {
 namespace {
@@ -208,6 +225,23 @@ TEST(RunState, RanksReadAShareOfTheFilesAndFindEveryFault) {
   EXPECT_EQ(faults, 1);
   std::ofstream(writer.begin(2) + "/file") << "x";
   EXPECT_THROW(writer.commit(2, {}), PeerError) << "a file whose checksum no rank told";
+}
+
+TEST(RunState, AShortDiskNeverCostsTheLastWholeCheckpoint) {
+  const TemporaryFolder folder("short");
+  {
+    CheckpointWriter writer(folder.path(), 3);
+    for (int64_t step : {1, 2, 3}) save(writer, step);
+  }
+  std::ofstream(folder / "step_3/optimizer") << "damaged";
+  CheckpointWriter resumed(folder.path(), 2);
+  resumed.goes_on_from(find_latest(folder.path())->step);
+  is_full = true;
+  resumed.begin(3);
+  is_full = false;
+  EXPECT_EQ(find_latest(folder.path())->step, 2);
+  EXPECT_FALSE(fs::exists(folder / "step_3")) << "a damaged one goes first";
+  EXPECT_FALSE(fs::exists(folder / "step_1")) << "the next commit would remove it";
 }
 
 TEST(RunState, AFullDiskLeavesThePreviousCheckpoint) {

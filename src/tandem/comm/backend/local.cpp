@@ -29,13 +29,13 @@ class LocalGroup : public Group {
  private:
   void do_barrier() override {
     open({.op = "barrier"});
-    meeting_->part(rank());
+    const Parting parting(*meeting_, rank());
   }
 
   void do_broadcast(at::Tensor& tensor, int root) override {
     open({.op = "broadcast", .in = tensor.const_data_ptr(), .count = tensor.numel(), .dtype = tensor.scalar_type(), .argument = root});
+    const Parting parting(*meeting_, rank());
     if (rank() != root) copy(tensor.mutable_data_ptr(), post(root).in, tensor.nbytes());
-    meeting_->part(rank());
   }
 
   void do_all_reduce(at::Tensor& tensor, ReduceOp op) override {
@@ -45,6 +45,7 @@ class LocalGroup : public Group {
           .count = count,
           .dtype = tensor.scalar_type(),
           .argument = static_cast<int>(op)});
+    const Parting parting(*meeting_, rank());
     if (size() > 1) {
       // Each rank owns one slice of everybody's tensor: it sums it in rank order and writes the result to all.
       const Slice slice = slice_of(count, rank(), size());
@@ -53,28 +54,28 @@ class LocalGroup : public Group {
       const std::vector<const void*> sources(slices.begin(), slices.end());
       reduce_ordered(sources, slices, slice.count(), tensor.scalar_type(), op);
     }
-    meeting_->part(rank());
   }
 
   void do_all_gather(at::Tensor& out, const at::Tensor& in) override {
     open({.op = "all_gather", .in = in.const_data_ptr(), .count = in.numel(), .dtype = in.scalar_type()});
+    const Parting parting(*meeting_, rank());
     for (int r = 0; r < size(); ++r) copy(static_cast<std::byte*>(out.mutable_data_ptr()) + r * in.nbytes(), post(r).in, in.nbytes());
-    meeting_->part(rank());
   }
 
   void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
     open({.op = "reduce_scatter", .in = in.const_data_ptr(), .count = out.numel(), .dtype = in.scalar_type()});
+    const Parting parting(*meeting_, rank());
     std::vector<const void*> sources;
     for (const Post& p : meeting_->posts) sources.push_back(static_cast<const std::byte*>(p.in) + rank() * out.nbytes());
     void* const result[] = {out.mutable_data_ptr()};
     reduce_ordered(sources, result, out.numel(), out.scalar_type(), ReduceOp::kSum);
-    meeting_->part(rank());
   }
 
   void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                        std::span<const int64_t> receive_bytes) override {
     open({.op = "all_to_all_v", .in = send.data(), .send_bytes = {send_bytes.begin(), send_bytes.end()},
           .receive_bytes = {receive_bytes.begin(), receive_bytes.end()}});
+    const Parting parting(*meeting_, rank());
     check_pairs();
     int64_t to = 0;
     for (int r = 0; r < size(); ++r) {
@@ -84,29 +85,39 @@ class LocalGroup : public Group {
       copy(receive.data() + to, static_cast<const std::byte*>(post(r).in) + from, static_cast<size_t>(bytes));
       to += bytes;
     }
-    meeting_->part(rank());
   }
 
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
     open({.op = "split", .color = color});
-    std::map<int, std::vector<int>> members;
-    for (int r = 0; r < size(); ++r) members[post(r).color].push_back(r);
+    Parting made(*meeting_, rank()), read(*meeting_, rank());  // rank 0 may clear the result only after all have read it
+    std::exception_ptr fault;
     if (rank() == 0) {
-      meeting_->split_result.clear();
-      for (const auto& [each, ranks] : members) {
-        std::vector<int> in_world;
-        for (int r : ranks) in_world.push_back(world_rank(r));
-        auto child = std::make_shared<Meeting>(meeting_->world(), name, std::move(in_world));
-        meeting_->adopt(child);
-        meeting_->split_result[each] = std::move(child);
+      try {
+        make_children(name);
+      } catch (...) {
+        fault = std::current_exception();
+        meeting_->split_result.clear();
       }
     }
-    meeting_->part(rank());
-    auto child = meeting_->split_result.at(color);
-    const std::vector<int>& mine = members.at(color);
-    const auto place = std::find(mine.begin(), mine.end(), rank()) - mine.begin();
-    meeting_->part(rank());  // rank 0 may clear the result only after all have read it
-    return std::make_unique<LocalGroup>(std::move(child), static_cast<int>(place));
+    made.now();
+    const auto found = meeting_->split_result.find(color);
+    const std::shared_ptr<Meeting> child = found == meeting_->split_result.end() ? nullptr : found->second;
+    read.now();
+    if (fault) std::rethrow_exception(fault);
+    if (!child) throw EndedByPeer(meeting_->place(rank(), "split") + " ended: rank 0 could not make the groups");
+    const std::vector<int>& ranks = child->world_ranks();
+    return std::make_unique<LocalGroup>(child, static_cast<int>(std::ranges::find(ranks, world_rank(rank())) - ranks.begin()));
+  }
+
+  void make_children(const std::string& name) {
+    std::map<int, std::vector<int>> members;
+    for (int r = 0; r < size(); ++r) members[post(r).color].push_back(world_rank(r));
+    meeting_->split_result.clear();
+    for (const auto& [color, ranks] : members) {
+      auto child = std::make_shared<Meeting>(meeting_->world(), name, ranks);
+      meeting_->adopt(child);
+      meeting_->split_result[color] = std::move(child);
+    }
   }
 
   void do_send(const at::Tensor& tensor, int to, int tag) override {
@@ -125,6 +136,7 @@ class LocalGroup : public Group {
 
   /// Posts and meets. All ranks see the same posts, so if they disagree all throw, and nobody touches a peer's memory.
   void open(Post post_of_mine) {
+    meeting_->check_alive(rank(), post_of_mine.op);  // else a peer that still compares the posts of before could see this one
     const Post& mine = meeting_->posts[static_cast<size_t>(rank())] = std::move(post_of_mine);
     meeting_->meet(rank(), mine.op);
     for (int r = 0; r < size(); ++r) {

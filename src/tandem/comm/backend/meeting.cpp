@@ -45,6 +45,7 @@ Meeting::Meeting(std::shared_ptr<World> world, std::string name, std::vector<int
       world_(std::move(world)),
       name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
+      arrived_(world_ranks_.size()),
       mail_(world_ranks_.size()),
       has_mail_(world_ranks_.size()) {
   // Spinning only helps while every rank has a processor of its own.
@@ -59,7 +60,7 @@ void Meeting::meet(int rank, const char* op) {
   wait(rank, {this, op, -1, round}, changed_, [&] { return met(round); });
 }
 
-void Meeting::part(int rank) {
+void Meeting::part(int rank) noexcept {
   std::unique_lock lock(mutex_);
   const uint64_t round = round_.load(std::memory_order_relaxed);
   if (arrive(rank, round, lock)) return;
@@ -91,18 +92,24 @@ MessageBytes Meeting::take(int rank, int from, int tag) {
 }
 
 void Meeting::abort(const std::string& reason) {
-  std::vector<std::weak_ptr<Meeting>> children;
-  {
-    std::lock_guard lock(mutex_);
-    if (dead_) return;
-    dead_ = true;
-    reason_ = reason;
-    children = children_;
-  }
+  std::unique_lock lock(mutex_);
+  if (!dead_) end(lock, reason);
+}
+
+void Meeting::end(std::unique_lock<std::mutex>& lock, const std::string& reason) {
+  dead_ = true;
+  reason_ = reason;
+  const std::vector<std::weak_ptr<Meeting>> children = children_;
+  lock.unlock();
   world_->clock.notify_all(changed_);
   for (std::condition_variable& has_mail : has_mail_) world_->clock.notify_all(has_mail);
-  for (auto& child : children)
+  for (const auto& child : children)
     if (auto alive = child.lock()) alive->abort(reason);
+}
+
+void Meeting::check_alive(int rank, const char* op) {
+  std::lock_guard lock(mutex_);
+  throw_if_dead(rank, op);
 }
 
 void Meeting::adopt(const std::shared_ptr<Meeting>& child) {
@@ -116,10 +123,12 @@ std::string Meeting::place(int rank, const char* op) const {
 }
 
 bool Meeting::arrive(int rank, uint64_t round, std::unique_lock<std::mutex>& lock) {
-  arrived_.insert(rank);
-  const bool last = static_cast<int>(arrived_.size()) == size();
+  num_arrived_ += arrived_[static_cast<size_t>(rank)] ? 0 : 1;
+  arrived_[static_cast<size_t>(rank)] = true;
+  const bool last = num_arrived_ == size();
   if (last) {
-    arrived_.clear();
+    std::fill(arrived_.begin(), arrived_.end(), false);
+    num_arrived_ = 0;
     round_.store(round + 1, std::memory_order_release);
   }
   lock.unlock();
@@ -146,7 +155,10 @@ void Meeting::wait(int rank, const World::Wait& wait, std::condition_variable& c
       }
       lock.unlock();
       const std::string reason = place(rank, wait.op) + explanation(rank);
-      abort(reason);
+      lock.lock();
+      if (ready()) break;  // the last of them came meanwhile, and goes on with the operation
+      throw_if_dead(rank, wait.op);
+      end(lock, reason);
       throw PeerError(reason);
     }
   } catch (const PeerError& e) {
@@ -164,7 +176,7 @@ std::vector<int> Meeting::missing(const World::Wait& wait) {
   std::lock_guard lock(mutex_);
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r)
-    if (!met(wait.round) && !arrived_.contains(r)) ranks.push_back(world_ranks_[static_cast<size_t>(r)]);
+    if (!met(wait.round) && !arrived_[static_cast<size_t>(r)]) ranks.push_back(world_ranks_[static_cast<size_t>(r)]);
   return ranks;
 }
 

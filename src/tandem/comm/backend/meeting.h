@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,9 +69,11 @@ class Meeting {
 
   /// Returns once every rank has called it. Errors: PeerError after abort, or naming the ranks that are late.
   void meet(int rank, const char* op);
-  /// The meeting that ends an operation: no rank may leave, even by an exception, while a peer reads its memory. The
-  /// peers are between two meetings, where they only copy and add, so this wait is short and needs no deadline.
-  void part(int rank);
+  /// The meeting that ends an operation: no rank may leave, even by an exception, while a peer reads its memory. Each peer comes here
+  /// by a Parting, whatever fails, and waits for nobody before; so this wait is short and needs no deadline.
+  void part(int rank) noexcept;
+  /// Errors: as meet after abort.
+  void check_alive(int rank, const char* op);
 
   /// Leaves a message for a rank. Errors: PeerError after abort.
   void leave(int from, int to, int tag, MessageBytes bytes);
@@ -96,6 +97,8 @@ class Meeting {
   template <class Ready>
   void wait(int rank, const World::Wait& wait, std::condition_variable& changed, Ready ready);
   void throw_if_dead(int rank, const char* op) const;
+  /// Tells all who wait, and the children. Takes the lock away.
+  void end(std::unique_lock<std::mutex>& lock, const std::string& reason);
   /// World ranks that have not come to what `wait` waits for; empty if it is over.
   std::vector<int> missing(const World::Wait& wait);
   /// Why this rank has waited in vain.
@@ -107,13 +110,30 @@ class Meeting {
   int num_spins_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::set<int> arrived_;
+  std::vector<bool> arrived_;
+  int num_arrived_ = 0;
   std::atomic<uint64_t> round_{0};
   std::vector<Mail> mail_;                        // by receiver
   std::deque<std::condition_variable> has_mail_;  // by receiver
   bool dead_ = false;
   std::string reason_;
   std::vector<std::weak_ptr<Meeting>> children_;
+};
+
+/// Parts once: at `now`, or when it is destroyed.
+class Parting {
+ public:
+  Parting(Meeting& meeting, int rank) : meeting_(&meeting), rank_(rank) {}
+  ~Parting() { now(); }
+  Parting(const Parting&) = delete;
+  Parting& operator=(const Parting&) = delete;
+  void now() {
+    if (Meeting* meeting = std::exchange(meeting_, nullptr)) meeting->part(rank_);
+  }
+
+ private:
+  Meeting* meeting_;
+  const int rank_;
 };
 
 }  // namespace tandem::comm

@@ -15,7 +15,7 @@
 namespace tandem::runtime {
 
 SampleWriter::SampleWriter(const std::string& path, const config::RunOptions& options)
-    : path_(path), wait_s_(options.samples_wait_s), store_(path, options.samples_steps) {}
+    : path_(path), adopted_(path + ".adopted"), wait_s_(options.samples_wait_s), store_(path, options.samples_steps) {}
 
 void SampleWriter::append(data::Batch batch, std::vector<double> advantages, std::vector<std::vector<float>> train_logprobs) {
   write([batch = std::make_shared<const data::Batch>(std::move(batch)), advantages = std::move(advantages),
@@ -35,7 +35,11 @@ void SampleWriter::truncate_after(data::StepId step) {
 }
 
 void SampleWriter::adopt(const std::string& path) {
-  if (std::filesystem::exists(path)) write([path](data::SampleStore& store) { store.adopt(path); });
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed)) return;
+  std::filesystem::copy_file(path, adopted_, std::filesystem::copy_options::overwrite_existing, failed);
+  if (failed) throw PeerError(adopted_ + ": cannot be made: " + failed.message());
+  write([copy = adopted_](data::SampleStore& store) { store.adopt(copy); });
 }
 
 void SampleWriter::flush() {
@@ -43,10 +47,10 @@ void SampleWriter::flush() {
   else try_all();
 }
 
-void SampleWriter::finish() {
+void SampleWriter::finish(const StopRequested& stop) {
   const Deadline deadline = Deadline::after_s(wait_s_);
   flush();
-  while (!unwritten_.empty() && !deadline.passed()) {
+  while (!unwritten_.empty() && !deadline.passed() && !(stop && stop())) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     try_all();
   }
@@ -63,6 +67,8 @@ void SampleWriter::try_all() {
     for (; !unwritten_.empty(); unwritten_.pop_front()) unwritten_.front()(store_);
     if (failing_since_s_ > 0) log::info(path_, ": takes samples again");
     failing_since_s_ = 0;
+    std::error_code absent;
+    std::filesystem::remove(adopted_, absent);
   } catch (const PeerError& e) {
     why_ = e.what();
     if (failing_since_s_ > 0) return;

@@ -30,12 +30,12 @@ class SampleWriter {
   void append_dropped(data::StepId step, std::vector<data::GroupId> groups);
   /// Rows of later steps go, as SampleStore::truncate_after.
   void truncate_after(data::StepId step);
-  /// The rows of another store join these; an absent file has none.
+  /// The rows of another store join these; an absent file has none. It may go afterwards: they are copied.
   void adopt(const std::string& path);
   /// Makes what is written durable.
   void flush();
-  /// Tries for as long as run.samples_wait_s says. Errors: PeerError if rows are left.
-  void finish();
+  /// Tries for as long as run.samples_wait_s says, or until `stop`. Errors: PeerError if rows are left.
+  void finish(const StopRequested& stop);
 
   /// Null; a PeerError once something could not be written for run.samples_wait_s seconds.
   std::exception_ptr fault() const;
@@ -50,6 +50,7 @@ class SampleWriter {
   void try_all();
 
   const std::string path_;
+  const std::string adopted_;   // the copy of an adopted store, while its rows are not written
   const double wait_s_;
   data::SampleStore store_;
   std::deque<Work> unwritten_;

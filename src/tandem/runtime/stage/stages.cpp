@@ -126,17 +126,6 @@ std::vector<train::Row> rows_of(const StepData& step) {
   return rows;
 }
 
-// A score of a reward model that is not finite, which every rank has. Errors: UserError, but where such samples score 0.
-void settle_scores(std::span<data::Sample* const> samples, const Roles& roles) {
-  for (data::Sample* sample : samples) {
-    if (std::isfinite(sample->score)) continue;
-    if (roles.parts.config.reward.on_error == "end")
-      throw UserError("reward model", join_text("scores sample ", value(sample->id), " ", sample->score), "a finite number");
-    sample->score = 0;
-    sample->parts = {{reward::kFailedPart, 1.0}};
-  }
-}
-
 // What has no score yet, on the rank that owns its row; a greedy answer where its group's first sample is.
 void reward_scores(StepData& step, const Roles& roles) {
   std::vector<data::Sample*> asked;  // of all ranks
@@ -158,8 +147,7 @@ void reward_scores(StepData& step, const Roles& roles) {
     for (data::Sample& sample : head.samples) ask(sample, row++);
     if (head.greedy) ask(*head.greedy, first);
   }
-  policy::set_scores(asked, model_scores(roles, asked.size(), mine, answers));
-  settle_scores(asked, roles);
+  score_by_model(roles, asked, mine, answers);
   for (data::Group& head : step.batch.groups)
     if (head.greedy) head.greedy->text.clear();
 }
@@ -388,6 +376,7 @@ void update(StepData& step, const Roles& roles) {
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
   }
   step.num_updates = std::ranges::count(reports, false, &train::StepReport::skipped);
+  step.report.skipped = true;  // so that nothing is measured where no update was made
   if (!reports.empty()) step.report = train::joined(reports, updates.mini_batches);
   for (size_t i = 0; i < logprobs.size() && !step.ends.empty(); ++i)  // of rows whose update was not made
     if (logprobs[i].empty()) logprobs[i].assign(step.rows[step.mine[i]].response.size(), std::numeric_limits<float>::quiet_NaN());
@@ -421,17 +410,31 @@ void commit(const StepData& step, const Roles& roles) {
 
 }  // namespace
 
-std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine,
-                                 std::span<const reward::Answer> answers) {
-  std::vector<std::vector<float>> rows(num_samples);
+void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, const std::vector<size_t>& mine,
+                    std::span<const reward::Answer> answers) {
+  std::vector<std::vector<int32_t>> texts;  // a rank may have one that no model can read, before anything collective
+  fail_alike(roles.parts.ranks.world, [&] {
+    if (roles.staged_reward) texts = roles.staged_reward->tokens(answers);
+  });
+  std::vector<std::vector<float>> rows(samples.size());
   if (roles.staged_reward) {
-    std::vector<std::vector<float>> scored = roles.staged_reward->score(answers, roles.parts.config.train.reference_micro_batch_tokens);
+    std::vector<std::vector<float>> scored = roles.staged_reward->score(texts, roles.parts.config.train.reference_micro_batch_tokens);
     for (size_t i = 0; i < mine.size(); ++i) rows[mine[i]] = std::move(scored[i]);
   }
   comm::exchange_rows(roles.parts.ranks.world, rows, roles.parts.ranks.speaks_for_train());
-  std::vector<double> scores;
-  for (const std::vector<float>& row : rows) scores.push_back(row.at(0));
-  return scores;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    data::Sample& sample = *samples[i];
+    sample.score = rows[i].at(0);
+    sample.parts = {{"model", sample.score}};
+    sample.scored = true;
+    if (std::isfinite(sample.score)) continue;
+    if (roles.parts.config.reward.on_error == "end") {
+      const UserError fault("reward model", join_text("scores sample ", value(sample.id), " ", sample.score), "a finite number");
+      throw StepFailed(exit_code_of(fault), fault.what());
+    }
+    sample.score = 0;
+    sample.parts = {{reward::kFailedPart, 1.0}};
+  }
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {

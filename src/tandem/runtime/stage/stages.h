@@ -86,8 +86,9 @@ StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& rol
 /// it, too, and an evaluation that a reward model scored. rollout/weight_switch.h has the order. Collective over the world.
 void switch_weights(const Roles& roles, data::PolicyVersion version);
 
-/// The reward model's scores of all samples in order, on all ranks; this one asks it about `answers`, which are `mine`. Collective.
-std::vector<double> model_scores(const Roles& roles, size_t num_samples, const std::vector<size_t>& mine,
-                                 std::span<const reward::Answer> answers);
+/// The reward model scores all samples, on all ranks; this one asks it about `answers`, those of samples[mine]. Errors: StepFailed for an
+/// answer that the model cannot read and, under `reward.on_error: end`, a score that is not finite. Collective over the world.
+void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, const std::vector<size_t>& mine,
+                    std::span<const reward::Answer> answers);
 
 }  // namespace tandem::runtime
