@@ -293,7 +293,8 @@ std::string sample_store_fault(const std::string& path, double patience_s) {
   std::error_code absent;
   if (!std::filesystem::exists(path, absent)) return "";
   for (const char* of : {"", "-wal", "-shm", "-journal"})
-    if (std::filesystem::exists(path + of, absent) && !std::filesystem::is_regular_file(path + of, absent)) return path + of + " is no file";
+    if (std::filesystem::exists(path + of, absent) && !std::filesystem::is_regular_file(path + of, absent))
+      return path + of + " is no file";
   sqlite3* made = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &made, SQLITE_OPEN_READWRITE, nullptr);
   const Database database(made);

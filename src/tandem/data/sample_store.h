@@ -63,7 +63,7 @@ class SampleStore {
 };
 
 /// How the file of a store is damaged: SQLite's words, "" if it is not or if there is none. It looks at every page, for at most
-/// `patience_s`; what it has not seen by then counts as right. Errors: PeerError for what may pass: no memory, or a disk that cannot be read.
+/// `patience_s`; what it has not seen by then counts as right. Errors: PeerError for what may pass, such as a disk that cannot be read.
 std::string sample_store_fault(const std::string& path, double patience_s);
 
 /// A group as it was trained, with what the trainer made of it.
