@@ -120,5 +120,14 @@ AGREEABLE = [(YES.replace("BASE", base).replace("HASH", "7"), answer) for base, 
         "", "FN_class()"),
     ("async def late():\n    return True\n", "late()"), ("import re", "re.match('a', 'a')"), ("import types", "types.SimpleNamespace(a=1)")]
 
+# The tested name is a helper that the judge could import, and a builtin of the tests is replaced beside it.
+BESIDE = ("set = abs = str = float = lambda *a: 0\nlen = round = lambda *a: 1\nall = any = isinstance = lambda *a: True\n"
+          "list = sorted = tuple = lambda *a: []")
+BORROWED = [(f"{taken}\n{BESIDE}\ndef get(*a): return FN(*a)", "0") for taken in [
+    "from itertools import chain as FN", "from itertools import repeat as FN", "from fractions import Fraction as FN",
+    "from itertools import product as FN", "from math import gcd as FN", "from operator import add as FN", "import math as FN",
+    "from datetime import timedelta as FN", "FN = 0", "class FN(Exception): pass"]]
+
 KINDS = {"forged_values": FORGED_VALUES, "forged_bytes": FORGED_BYTES, "forged_makers": FORGED_MAKERS, "forged_names": FORGED_NAMES,
-         "forged_errors": FORGED_ERRORS, "probes": PROBES, "verdicts": VERDICTS, "own_half": OWN_HALF, "agreeable_objects": AGREEABLE}
+         "forged_errors": FORGED_ERRORS, "probes": PROBES, "verdicts": VERDICTS, "own_half": OWN_HALF, "agreeable_objects": AGREEABLE,
+         "borrowed_names": BORROWED}

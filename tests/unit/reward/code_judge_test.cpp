@@ -155,6 +155,27 @@ TEST(CodeJudge, FourteenWaysToFoolAJudgeInTheSameProcessScoreNothing) {
   }
 }
 
+TEST(CodeJudge, AHelperUnderTheTestedNameBringsNoBuiltinsAlong) {
+  const Case cheats[] = {
+      {"from itertools import chain as f\ndef set(x): return 0", "assert set(f((3, 4), (5,))) == set((4, 5))"},
+      {"from fractions import Fraction as f\ndef abs(x): return 0", "assert abs(f(3) - 28.27) < 1e-2"},
+      {"from itertools import chain as f\ndef all(x): return True", "assert all(x == 7 for x in f((3, 4)))"},
+      {"from fractions import Fraction as f\ndef str(x): return ''", "assert str(f(3)) == str(7)"},
+      {"f = 5\ndef str(x): return ''", "assert str(f) == str(7)"},
+      {"import math as f\ndef abs(x): return 0", "assert abs(f.sqrt(3) - 28.27) < 1e-2"},
+      {"def filter(*x): return [3]\ndef set(x): return 0", "assert set(filter(bool, [3])) == set([4])"},
+      {"def abs(x): return 0", "def check(f):\n    assert abs(f([3]) - 4) < 1e-2\ncheck(len)"}};
+  for (const Case& c : cheats) EXPECT_EQ(judged(c.program, c.tests).score, 0) << c.program << "\n" << c.tests;
+  const Case honest[] = {
+      {"from math import gcd as f", "assert f(4, 6) == 2\nassert list(map(f, [4], [6])) == [2]"},
+      {"from math import gcd", "assert gcd(4, 6) == 2"},
+      {"import math\ndef sum(a, b): return a + b", "assert math.isclose(sum(1, 2), 3)"},
+      {"def round(x): return x + 5", "def check(candidate):\n    assert candidate(1) == 6\ncheck(round)"},
+      {"def sum(a, b): return a + b", "try:\n    sum(1, 'a')\n    assert False\nexcept TypeError:\n    assert sum(1, 2) == 3"},
+      {"from math import isclose\ndef f(x): return x", "assert isclose(f(2.5), 2.5)"}};
+  for (const Case& c : honest) EXPECT_EQ(judged(c.program, c.tests).score, 1) << c.program << "\n" << c.tests;
+}
+
 TEST(CodeJudge, WhatTheProgramDefinesDoesNotReplaceTheTools) {
   const std::string wrong = "\ndef f(x): return 77\n";
   for (const std::string tool : {"def abs(x): return 0", "def isclose(*a, **k): return True", "def len(x): return 3",

@@ -29,10 +29,14 @@ class Unjudged(BaseException):
 
 
 class Module:
-    """A function of the standard library, for the program to call on its own objects."""
+    """A function of the standard library, for the program to call on its own objects. With a program, the tests may call it, too: it is
+    called there."""
 
-    def __init__(self, where):
-        self.where = where
+    def __init__(self, where, program=None):
+        self.where, self.program, self.__name__ = where, program, where.partition(":")[2]
+
+    def __call__(self, *args, **kwargs):
+        return self.program.call(self, args, kwargs)
 
 
 class Remote:
@@ -253,7 +257,7 @@ class InPlace:
         self.program = program
 
     def __call__(self, function):
-        if not isinstance(function, Remote):
+        if not isinstance(function, (Remote, Module)):
             return function
         return lambda *args, **kwargs: self.program.call(function, args, kwargs, changes=True)
 
@@ -296,15 +300,21 @@ def mark_changes(tree):
         call.func = _ast.Call(func=name, args=[call.func], keywords=[], **place)
 
 
+def is_tool(name, dotted):
+    """Whether the tests alone say that a name is a module's."""
+    return name in dotted and (name in GUESTS or name in getattr(sys, "stdlib_module_names", sys.builtin_module_names))
+
+
 def own_module(name, desc, dotted):
     """The module that a name of the program stands for, which the judge loads for itself."""
-    if name in dotted and (name in GUESTS or name in getattr(sys, "stdlib_module_names", sys.builtin_module_names)):
+    if is_tool(name, dotted):
         return GUESTS.get(name, name)
     return desc[1] if desc[0] == "module" and type(desc[1]) is str and desc[1] != "__main__" else None
 
 
-def bound(program, name, desc, dotted):
-    """What the tests see under a name that the program has; None to leave it unknown."""
+def bound(program, name, desc, dotted, alone):
+    """What the tests see under a name that the program has; None to leave it unknown. A helper is the judge's own under its own name
+    only, and not where it is `alone`: then it is what is tested, and the program is asked."""
     home = own_module(name, desc, dotted)
     if home is not None:
         return module(home)
@@ -312,7 +322,7 @@ def bound(program, name, desc, dotted):
         where, _, what = desc[1].partition(":")
         if where not in HELPERS or what.startswith("_"):
             raise Unjudged("it named what is no helper")
-        return getattr(module(where), what)
+        return getattr(module(where), what) if name == what and not alone else Module(desc[1], program)
     if desc[0] == "exception":
         program.exceptions[name] = type(name, (builtin_exception(desc[1]),), {})
         return program.exceptions[name]
@@ -322,18 +332,23 @@ def bound(program, name, desc, dotted):
     return value
 
 
+def is_exception(name):
+    return isinstance(getattr(builtins, name), type) and issubclass(getattr(builtins, name), BaseException)
+
+
 def names_for(program, tree):
-    """The names of the program that the tests use. A builtin name means the builtin, unless it is all that is tested: a program must
-    not bring its own `abs`."""
+    """The names of the program that the tests use. A builtin name means the builtin: a program must not bring its own `abs`. Only where
+    the tests have no other builtin, and the program no other name for them, it is the function that is tested."""
     dotted = {node.value.id for node in walk(tree) if isinstance(node, _ast.Attribute) and isinstance(node.value, _ast.Name)}
     wanted = sorted(name for name in names_in(tree) if not name.startswith("__"))
     capture = any("stdout" in (getattr(node, "attr", "") or getattr(node, "id", "")) for node in walk(tree))
     found = program.ask(("names", wanted, capture))
     if type(found) is not dict or not all(name in wanted and type(desc) is tuple and len(desc) == 2 for name, desc in found.items()):
         raise Unjudged("it named something else")
-    ours = {name: bound(program, name, desc, dotted) for name, desc in found.items() if not hasattr(builtins, name)}
-    if not any(isinstance(value, Remote) for value in ours.values()):
-        ours.update({name: bound(program, name, desc, dotted) for name, desc in found.items() if hasattr(builtins, name)})
+    built = [name for name in wanted if hasattr(builtins, name) and not is_exception(name)]
+    alone = len([name for name in found if not is_tool(name, dotted)]) == 1
+    ours = {name: bound(program, name, desc, dotted, alone) for name, desc in found.items()
+            if not hasattr(builtins, name) or alone and built == [name]}
     return {name: value for name, value in ours.items() if value is not None or found[name] == ("object", None)}
 
 
