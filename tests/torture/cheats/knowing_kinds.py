@@ -128,6 +128,16 @@ BORROWED = [(f"{taken}\n{BESIDE}\ndef get(*a): return FN(*a)", "0") for taken in
     "from itertools import product as FN", "from math import gcd as FN", "from operator import add as FN", "import math as FN",
     "from datetime import timedelta as FN", "FN = 0", "class FN(Exception): pass"]]
 
+# Ends a loop of the tests from within.
+ENDED = ("import __main__ as m\nclass End(StopIteration): pass\nclass Ends:\n    def __init__(self, *a): raise StopIteration\n"
+         "    def __call__(self, *a): raise StopIteration\ndef end(kind=StopIteration): raise kind")
+ENDINGS = [(ENDED + part, answer) for part, answer in [
+    ("", "end()"), ("", "end(End)"), ("", "end(StopAsyncIteration)"), ("", "end(GeneratorExit)"), ("", "Ends()"), ("", "next(iter([]))"),
+    ("\nFN = Ends", "end()"), ("\nFN = iter([]).__next__", "end()"), ("\nFN = Ends.__call__", "end()"),
+    ("\nm.Server.asked = lambda s, verb, *rest: {n: ('object', end) for n in rest[0]} if verb == 'names' else end()", "end()")]] + [
+    speaking(f"say('raise', {names}, {arguments}, '')") for names, arguments in [
+        ("['StopIteration']", "()"), ("['x', 'StopIteration']", "(1,)"), ("['StopAsyncIteration']", "()"), ("['StopIteration'] * 9", "5")]]
+
 KINDS = {"forged_values": FORGED_VALUES, "forged_bytes": FORGED_BYTES, "forged_makers": FORGED_MAKERS, "forged_names": FORGED_NAMES,
          "forged_errors": FORGED_ERRORS, "probes": PROBES, "verdicts": VERDICTS, "own_half": OWN_HALF, "agreeable_objects": AGREEABLE,
-         "borrowed_names": BORROWED}
+         "borrowed_names": BORROWED, "endings": ENDINGS}

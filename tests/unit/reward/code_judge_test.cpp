@@ -176,6 +176,24 @@ TEST(CodeJudge, AHelperUnderTheTestedNameBringsNoBuiltinsAlong) {
   for (const Case& c : honest) EXPECT_EQ(judged(c.program, c.tests).score, 1) << c.program << "\n" << c.tests;
 }
 
+TEST(CodeJudge, NoExceptionOfTheProgramEndsALoopOfTheTests) {
+  const std::string raise = "class Mine(StopIteration): pass\ndef f(*x): raise ", pairs = "cases = [(1, 5), (2, 6)]\n";
+  for (const std::string kind : {"StopIteration", "StopIteration(5)", "StopAsyncIteration", "GeneratorExit", "Mine"})
+    for (const std::string loop : {"for got, want in zip(map(f, [1, 2]), [5, 6]): assert got == want",
+                                   "assert all(map(lambda c: f(c[0]) == c[1], cases))",
+                                   "assert not list(filter(lambda c: f(c[0]) != c[1], cases))",
+                                   "for got in iter(lambda: f(1), None):\n    assert got == 5\n    break",
+                                   "import itertools\nfor got in itertools.starmap(f, cases): assert got == 5 and Mine",
+                                   "class Each:\n    def __iter__(s): return s\n    def __next__(s): return f(1)\n"
+                                   "for got in Each(): assert got == 5"})
+      EXPECT_EQ(judged(raise + kind, pairs + loop).score, 0) << kind << "\n" << loop;
+  const std::string counter = "class f:\n    def __init__(s, n): s.n = n\n    def __iter__(s): return s\n"
+                              "    def __next__(s):\n        if not s.n: raise StopIteration\n        s.n -= 1\n        return s.n";
+  const std::string ended = "\nit = f(1)\nassert next(it) == 0\ntry:\n    next(it)\n    assert False\nexcept StopIteration:\n    pass";
+  for (const std::string program : {counter, std::string("def f(n): return iter(range(n)[::-1])")})
+    EXPECT_EQ(judged(program, "assert list(f(3)) == [2, 1, 0]" + ended).score, 1) << program;
+}
+
 TEST(CodeJudge, WhatTheProgramDefinesDoesNotReplaceTheTools) {
   const std::string wrong = "\ndef f(x): return 77\n";
   for (const std::string tool : {"def abs(x): return 0", "def isclose(*a, **k): return True", "def len(x): return 3",

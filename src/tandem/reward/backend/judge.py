@@ -187,7 +187,7 @@ class Program:
                 return said[0]
             if verb == "raise" and len(said) == 3:
                 sys.stdout.write(str(said[2]))
-                raise self.exception(*said[:2])
+                raise self.exception(*said[:2], is_next(message))
             raise Unjudged("it said something else")
 
     def heard(self):
@@ -201,8 +201,11 @@ class Program:
             raise Unjudged("it sent no message")
         return message
 
-    def exception(self, names, args):
+    def exception(self, names, args, may_end):
+        """What to raise in the tests. Only where a next value was asked for may iteration end: else the tests' own would."""
         kind = next((self.exceptions[name] for name in names if name in self.exceptions), None) or builtin_exception(names)
+        if issubclass(kind, (StopIteration, StopAsyncIteration)) and not may_end:
+            kind = RuntimeError
         return kind(*args) if type(args) is tuple else kind()
 
     def answer(self, number, what, args, kwargs):
@@ -240,6 +243,11 @@ def change(mine, theirs):
     mine.clear()
     (mine.extend if type(mine) in (list, bytearray) else mine.update)(theirs)
     return True
+
+
+def is_next(message):
+    """Whether an iterator of the program is asked for its next value."""
+    return message[0] == "call" and type(message[1]) is Module and message[1].where == "builtins:next"
 
 
 def builtin_exception(names):
