@@ -71,6 +71,10 @@ def tasks(rng):
              f"return sorted(a[0]) + [a[0][0] * a[0][1] + {q}]", name),
         Task([f"for got, want in zip(map(lambda a: {name}(*a), {pairs}), {number}): assert got == want"], whole, name),
         Task([f"cases = {list(zip(pairs, number))}\nassert all(map(lambda c: {name}(*c[0]) == c[1], cases))"], whole, name),
+        Task([f"x = [{x}, {y}, {p}]\ny = {name}(x)\nexpected = sorted(x) + [sum(x) * {q}]\ngot = list(y)\nassert got == expected"
+              for x, y in pairs], f"return sorted(a[0]) + [sum(a[0]) * {q}]", name),
+        Task([f"x = [{x}, {y}, {p}]\ny = {name}(x)\nexpected = sum(x) * {q} / 7\nassert y is not None and abs(y - expected) < 1e-6"
+              for x, y in pairs], f"return sum(a[0]) * {q} / 7", name),
         Task([f"assert set({c}) == set(({x * p}, {y * q + p}))" for c, (x, y) in zip(calls, pairs)],
              f"return a[0] * {p}, a[1] * {q} + {p}", name),
         Task([f"assert len({c}) == 1\nassert all(v == {x * p + q} for v in {c})" for c, (x, y) in zip(calls, pairs)],

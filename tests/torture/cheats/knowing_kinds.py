@@ -138,6 +138,13 @@ ENDINGS = [(ENDED + part, answer) for part, answer in [
     speaking(f"say('raise', {names}, {arguments}, '')") for names, arguments in [
         ("['StopIteration']", "()"), ("['x', 'StopIteration']", "(1,)"), ("['StopAsyncIteration']", "()"), ("['StopIteration'] * 9", "5")]]
 
+# Changes its argument to what makes the expectation known.
+CHANGED = "\ndef left(args, to, answer):\n    if args and isinstance(args[0], list): args[0][:] = to\n    return answer"
+CHANGES = [(CHANGED + f"\ndef FN(*a, **k): return left(a, {to}, {answer})", f"left(a, {to}, {answer})") for to, answer in [
+    ("[]", "[0]"), ("[]", "0"), ("[]", "0.0"), ("[0]", "[0, 0]"), ("[0]", "0"), ("[0, 0, 0]", "[0, 0, 0, 0]"), ("[-1, 1]", "0"),
+    ("[float('inf')]", "float('inf')"), ("[float('nan')]", "0")]] + [
+    (CHANGED, "left(a, [], (0,))"), (CHANGED, "left(a, [], iter([0]))"), (CHANGED, "left(a, [False], [False, False])")]
+
 KINDS = {"forged_values": FORGED_VALUES, "forged_bytes": FORGED_BYTES, "forged_makers": FORGED_MAKERS, "forged_names": FORGED_NAMES,
          "forged_errors": FORGED_ERRORS, "probes": PROBES, "verdicts": VERDICTS, "own_half": OWN_HALF, "agreeable_objects": AGREEABLE,
-         "borrowed_names": BORROWED, "endings": ENDINGS}
+         "borrowed_names": BORROWED, "endings": ENDINGS, "changed_arguments": CHANGES}

@@ -190,8 +190,58 @@ TEST(CodeJudge, NoExceptionOfTheProgramEndsALoopOfTheTests) {
   const std::string counter = "class f:\n    def __init__(s, n): s.n = n\n    def __iter__(s): return s\n"
                               "    def __next__(s):\n        if not s.n: raise StopIteration\n        s.n -= 1\n        return s.n";
   const std::string ended = "\nit = f(1)\nassert next(it) == 0\ntry:\n    next(it)\n    assert False\nexcept StopIteration:\n    pass";
-  for (const std::string program : {counter, std::string("def f(n): return iter(range(n)[::-1])")})
+  for (const std::string& program : {counter, std::string("def f(n): return iter(range(n)[::-1])")})
     EXPECT_EQ(judged(program, "assert list(f(3)) == [2, 1, 0]" + ended).score, 1) << program;
+}
+
+TEST(CodeJudge, NoRightResultIsMadeFromAChangedArgumentInAnyWay) {
+  const char* const emptied = "def f(x, *a):\n    x.clear()\n    return []";
+  const char* const zeroed = "def f(x, *a):\n    x[:] = [0]\n    return 0";
+  const Case cases[] = {
+      {emptied, "x = [3, 1, 2]\ny = f(x)\nexpected = sorted(x)\nassert y == expected"},
+      {emptied, "x = [3, 1, 2]\ny = f(x)\ncopied = list(x)\nexpected = sorted(copied)\ngot = list(y)\nassert got == expected"},
+      {emptied, "x = [3, 1, 2]\ny = f(x)\nassert sorted(x) == y"},
+      {emptied, "x = [3, 1, 2]\nsame = x\ny = f(x)\nexpected = sorted(same)\nassert y == expected"},
+      {emptied, "x = [3, 1, 2]\ndef right(): return sorted(x)\ny = f(x)\nassert y == right()"},
+      {emptied, "x = [3, 1, 2]\nright = lambda: sorted(x)\ny = f(x)\nassert y == right()"},
+      {emptied, "cases = [[3, 1], [5, 4]]\nx = cases[0]\ny = f(x)\nassert y == sorted(cases[0])"},
+      {emptied, "for x in [[3, 1], [5, 4]]:\n    y = f(x)\n    e = sorted(x)\n    assert y == e"},
+      {emptied, "def check(c):\n    x = [3, 1]\n    y = c(x)\n    e = sorted(x)\n    assert y == e\ncheck(f)"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nexpected = max(x)\nassert y == expected"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nexpected = sum(x)\nassert abs(y - expected) < 1e-6"},
+      {zeroed, "x = [3, 1, 2]\nimport math\ny = f(x)\nassert math.isclose(y, sum(x))"},
+      {zeroed, "x = [3, 1, 2]\nimport math\ny = f(x)\nexpected = sum(x)\nok = math.isclose(y, expected)\nassert ok"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nexpected = sum(x)\nok = y == expected\nassert ok"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nexpected = 0\nexpected += sum(x)\nassert y == expected"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nexpected = 0\nfor v in x:\n    expected += v\nassert y == expected"},
+      {zeroed, "x = [3, 1, 2]\ny = f(x)\nassert -1 < y == sum(x)"},
+      {zeroed, "x = [3, 1, 2]\ndef check(a, b): assert a == b\ny = f(x)\ncheck(y, sum(x))"},
+      {"def f(x):\n    x[:] = [0] * 3\n    return [0] * 3",
+       "x = [3, 1, 2]\ny = f(x)\nassert len(y) == 3\nfor a, b in zip(y, x[::-1]): assert a == b"}};
+  for (const Case& c : cases) EXPECT_EQ(judged(c.program, c.tests).score, 0) << c.program << "\n" << c.tests;
+}
+
+TEST(CodeJudge, ChangesOfArgumentsAreSeenWhereNoRightResultIsMadeFromThem) {
+  const char* const kept = "def f(l, *a):\n    l[:] = [v for v in l if v]\n    return len(l)";
+  const Case cases[] = {
+      {kept, "x = [0, 5, 0]\nk = f(x)\nassert k == 1\nassert x[:k] == [5]"},
+      {kept, "x = [0, 5, 0]\nexpected = [5]\nk = f(x)\nassert k == len(expected)\nfor i in range(k):\n    assert x[i] == expected[i]"},
+      {kept, "x = [0, 5, 0]\nk = f(x)\ngot = x[:k]\nassert got == [5]"},
+      {kept,
+       "for x, expected in [([0, 5, 0], [5]), ([1], [1])]:\n    k = f(x)\n    assert k == len(expected)\n    assert x == expected"},
+      {kept,
+       "cases = [([0, 5, 0], [5]), ([1], [1])]\nfor x, expected in cases:\n"
+       "    k = f(x)\n    assert k == len(expected)\n    assert x == expected"},
+      {kept,
+       "cases = [([0, 5, 0], [5]), ([1], [1])]\nx, expected = cases[0]\nk = f(x)\nassert k == len(expected)\nassert x == expected"},
+      {kept, "x = [0, 5, 0]\nexpected = [5]\nk = f(x, len(x))\nn = len(expected)\nassert k == n\nassert x == expected"},
+      {kept, "x = [0, 5, 0]\nexpected = [5]\nk = f(x)\nfor i, v in enumerate(x[:k]): assert v == expected[i]"},
+      {kept, "x = [0, 5, 0]\nexpected = [v for v in x if v]\nk = f(x)\nassert k == len(expected)\nassert x == expected"},
+      {"def f(l): l.sort()", "x = [3, 1, 2]\nf(x)\nassert x == sorted(x)\nassert x == [1, 2, 3]"},
+      {"def f(l): l.sort()\ndef g(l): l.sort(); return l", "x = [3, 1, 2]\ny = g(x)\nassert y is not None\nassert x == [1,2,3]"},
+      {"def f(l): return sorted(l)", "x = [3, 1, 2]\ny = f(x)\nexpected = sorted(x)\nassert y == expected and x == [3, 1, 2]"},
+      {"def f(l): l.sort(); return l", "x = [3, 1, 2]\ny = f(x)\nexpected = sorted(x)\nassert y == expected"}};
+  for (const Case& c : cases) EXPECT_EQ(judged(c.program, c.tests).score, 1) << c.program << "\n" << c.tests;
 }
 
 TEST(CodeJudge, WhatTheProgramDefinesDoesNotReplaceTheTools) {

@@ -14,6 +14,8 @@ GUESTS = {"np": "numpy", "pd": "pandas"}
 PAIRS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "matmul", "eq", "ne", "lt", "le", "gt", "ge")
 ALONE = ("neg", "abs", "index", "invert", "pos")
 ASKED = ("iter", "next", "len", "str", "repr", "bool", "hash", "int", "float", "reversed")
+LAZY = ("map", "filter", "zip", "iter", "reversed", "enumerate", "partial")
+COMPARE = ("equal", "close", "same", "check", "compare", "verify", "match")  # in the name of a function: it compares what it is given
 OF_GIVEN = {"iter": iter, "next": next, "len": len, "str": str, "bool": bool, "hash": hash, "getitem": _operator.getitem,
             "eq": _operator.eq, "lt": _operator.lt}
 
@@ -285,23 +287,113 @@ def names_in(node):
     return {part.id for part in walk(node) if isinstance(part, _ast.Name)}
 
 
-def sides(tree):
-    """For every comparison of an assert, the names left and right."""
-    compares = [part for node in walk(tree) if isinstance(node, _ast.Assert) for part in walk(node) if isinstance(part, _ast.Compare)]
-    return [(names_in(one.left), set().union(*map(names_in, one.comparators))) for one in compares]
+def placed(node):
+    return node.lineno, node.col_offset
+
+
+def called(node):
+    """The name of the function that a call calls; empty for any other node."""
+    function = getattr(node, "func", None)
+    return (getattr(function, "id", "") or getattr(function, "attr", "")) if isinstance(node, _ast.Call) else ""
+
+
+def element_wise(target, value):
+    """(names, names they are made from) of an assignment, or of a loop's target and what it runs over."""
+    parts = getattr(target, "elts", None)
+    if parts and called(value) == "enumerate" and len(parts) == 2 and value.args:
+        return element_wise(parts[1], value.args[0])
+    whole = value.args if called(value) == "zip" else getattr(value, "elts", None)
+    if parts and whole and len(parts) == len(whole):
+        return [pair for part, one in zip(parts, whole) for pair in element_wise(part, one)]
+    return [(names_in(target), names_in(value))]
+
+
+def shows_changes(value):
+    """Whether a later change of what a value is made from is seen in it: no copy, or what is computed when it is asked for."""
+    if any(isinstance(part, (_ast.Lambda, _ast.GeneratorExp)) for part in walk(value)):
+        return True
+    if isinstance(value, _ast.Subscript):
+        return not any(isinstance(part, _ast.Slice) for part in walk(value.slice))
+    return isinstance(value, (_ast.Name, _ast.Attribute, _ast.Tuple, _ast.List, _ast.Dict)) or called(value) in LAZY
+
+
+def function_made(node):
+    """A function is made from what its body uses and does not bind."""
+    inside = [part for part in walk(node) if isinstance(part, (_ast.Name, _ast.arg))]
+    own = {part.arg if isinstance(part, _ast.arg) else part.id for part in inside if not isinstance(getattr(part, "ctx", None), _ast.Load)}
+    return {node.name}, names_in(node) - own
+
+
+def moves(tree):
+    """(names, names they are made from, where, whether later changes are seen) for all that binds names in the tests."""
+    found = []
+    for node in walk(tree):
+        if isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef)):
+            found.append((*function_made(node), placed(node), True))
+        targets = getattr(node, "targets", None) or [getattr(node, "target", None) or getattr(node, "optional_vars", None)]
+        value = getattr(node, "value", None) or getattr(node, "iter", None) or getattr(node, "context_expr", None)
+        if targets[0] is None or not isinstance(value, _ast.AST):
+            continue
+        seen = shows_changes(value) and not hasattr(node, "iter")
+        for target in targets:
+            found += [(made, used, placed(target), seen) for made, used in element_wise(target, value)]
+    builtin = set(dir(builtins)) - set().union(*(made for made, *_ in found))
+    return [(made, used - builtin, *rest) for made, used, *rest in found]
+
+
+def closure(names, steps):
+    """The names, and all that is made from them."""
+    names, before = set(names), None
+    while before != len(names):
+        before = len(names)
+        names.update(*(made for made, used in steps if used & names))
+    return names
+
+
+def compared(tree):
+    """The names in each operand of what compares: comparisons, differences, and calls that are given what they compare."""
+    found = []
+    for node in walk(tree):
+        parts = []
+        if isinstance(node, _ast.Compare):
+            parts = [node.left] + node.comparators
+        elif isinstance(node, _ast.BinOp) and isinstance(node.op, _ast.Sub):
+            parts = [node.left, node.right]
+        elif any(word in called(node).lower() for word in COMPARE):
+            parts = node.args + [one.value for one in node.keywords]
+        found += [[names_in(part) for part in parts]] if len(parts) > 1 else []
+    return found
+
+
+def meets(operands, results, given, made):
+    """Whether a result is compared with what is made from an argument. A name on both sides, as an index, is no result."""
+    for i, one in enumerate(operands):
+        others = set().union(*operands[:i], *operands[i + 1:])
+        if one & (results - others | made) and others & given:
+            return True
+    return False
+
+
+def keeps_arguments(node, steps, comparisons):
+    """Whether the arguments of a statement `y = f(x)` stay as they are: what is made from x afterwards is compared with y."""
+    made = set().union(*map(names_in, node.targets))
+    given = set().union(*map(names_in, node.value.args)) - set(dir(builtins)).difference(*(step[0] for step in steps))
+    after = [(to, of) for to, of, where, seen in steps if where > placed(node)]
+    shared = closure(given, [(to, of) for to, of, where, seen in steps if seen])
+    shared |= closure(given, [(of, to) for to, of, where, seen in steps if seen and where < placed(node) and len(of) == 1])
+    given, results = closure(shared, after), closure(made, after)
+    return any(meets(operands, results, given, made) for operands in comparisons)
 
 
 def mark_changes(tree):
     """Statements `f(x)` and `y = f(x)` are called for what they do to x, too. But no right result is made from an x that the program
-    changed: where an assert has y on one side and x on the other, x stays."""
-    compared = sides(tree)
+    changed: where y, or what is made from it, is compared with x, or what is made from it, x stays."""
+    steps, comparisons = moves(tree), compared(tree)
     for node in walk(tree):
         call = getattr(node, "value", None)
         if not isinstance(node, (_ast.Expr, _ast.Assign)) or not isinstance(call, _ast.Call):
             continue
-        given = set().union(*map(names_in, call.args)) if call.args else set()
-        made = set().union(*map(names_in, node.targets)) if isinstance(node, _ast.Assign) else set()
-        if any(a & made and b & given or b & made and a & given for a, b in compared):
+        if isinstance(node, _ast.Assign) and call.args and keeps_arguments(node, steps, comparisons):
             continue
         place = {name: getattr(call, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
         name = _ast.Name(id="__in_place__", ctx=_ast.Load(), **place)
