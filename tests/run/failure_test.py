@@ -188,6 +188,12 @@ def small_disk(folder, mib):
             subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def fill(disk, name, free):
+    """Leaves so many bytes of a disk free."""
+    room = os.statvfs(disk)
+    (disk / name).write_bytes(bytes(room.f_bavail * room.f_frsize - free))
+
+
 def check_full_disk(f):
     recipe = rf.tiny_recipe(f.scratch / "full.yaml", model__init_hidden=128, model__init_layers=4, model__init_intermediate=352,
                             run__steps=8)
@@ -196,16 +202,17 @@ def check_full_disk(f):
         if disk:
             folder = "disk/full"
             f.program.done(f.run(recipe, folder, "--steps", "4"))
-            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-            ballast = disk / "ballast"
-            ballast.write_bytes(bytes(free - (3 << 20)))  # the weights fit, the optimizer does not
-            only_one = ["--set", "checkpoint.keep_last=1"]  # which must stay until the next is whole
-            line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_6.tmp/", "No space left on device")
-            assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
+            fill(disk, "ballast", 3 << 20)  # the weights fit, the optimizer does not
             f.program.done(f.run(recipe, folder, "--resume", "--steps", "6", "--set", "eval.after=false"))
             assert rf.committed_steps(f.scratch / folder) == [4, 6], "of two, one goes before the next is written"
             said("a disk with room for two checkpoints is enough for checkpoint.keep_last=2")
-            ballast.unlink()
+            shutil.rmtree(f.scratch / folder / "checkpoint/step_4")
+            fill(disk, "more", 3 << 20)
+            only_one = ["--set", "checkpoint.keep_last=1"]  # which must stay until the next is whole
+            line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_8.tmp/", "No space left on device")
+            assert rf.committed_steps(f.scratch / folder) == [6], rf.committed_steps(f.scratch / folder)
+            for name in ("ballast", "more"):
+                (disk / name).unlink()
             how = "a full disk"
         else:  # a limit on the size of a file does the same to the largest file of a checkpoint
             folder = "limited"
