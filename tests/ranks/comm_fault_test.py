@@ -87,7 +87,7 @@ class Job:
         found = []
         if self.kind != "kill" and self.code != 3:
             found.append(f"exit code {self.code}")
-        if self.kind == "kill" and [self.codes.get(rank) for rank in self.survivors] != ["3"] * len(self.survivors):
+        if self.kind == "kill" and not self.all_left_with_3():
             found.append(f"exit codes {self.codes}")
         limit = END_S + (self.deadline if self.kind in NEEDS_DEADLINE else 0)
         if self.seconds - begin > limit:
@@ -95,6 +95,13 @@ class Job:
         for rank in self.survivors:
             found += self.faults_of(rank, begin)
         return found + [f"process {pid} is left" for pid in self.living]
+
+    def all_left_with_3(self):
+        """Of a killed rank's survivors. One that is stuck in MPI calls MPI_Abort, upon which mpirun ends those that still wait for it:
+        they leave no code, and faults_of holds them to what they logged."""
+        aborted = [int(rank) for _, line in self.lines for rank in re.findall(r"MPI_ABORT was invoked on rank (\d+)", line)]
+        excused = {rank for rank in self.survivors for by in aborted if by != rank}
+        return all(self.codes.get(rank, "3" if rank in excused else None) == "3" for rank in self.survivors)
 
     def faults_of(self, rank, begin):
         found = []
