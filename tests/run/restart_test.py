@@ -5,6 +5,7 @@ start weights are refused."""
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import time
 
@@ -64,6 +65,14 @@ def check_restart_ends(program, scratch):
     out = subprocess.run([MPI[0], "--restarts", "2", "-n", "1", "sh", "-c", "echo once; kill -9 $$", "run"], capture_output=True, text=True,
                          timeout=60)
     assert out.returncode == 3 and out.stdout.count("once") == 3, out
+    pausing = subprocess.Popen([MPI[0], "--restarts", "5", "-n", "1", "sh", "-c", "echo once; kill -9 $$", "run"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    for line in pausing.stderr:
+        if "it starts again" in line:
+            break
+    pausing.send_signal(signal.SIGTERM)
+    out, err = pausing.communicate(timeout=60)
+    assert pausing.returncode == 3 and out.count("once") == 1 and "starts again" not in err, (pausing.returncode, out, err)
     for words, what in ((["--restarts", "x"], "is x"), (["--restarts", "2", "-n", "1", "true"], "cannot go on")):
         out = subprocess.run([MPI[0], *words], capture_output=True, text=True, timeout=60)
         assert out.returncode == 2 and what in out.stderr, out
@@ -100,10 +109,16 @@ def check_disagreement(program, scratch):
         line = program.refused([*base, "--run-dir", scratch / name, *more], 2, f"rank 1 has another {which} than rank 0", words,
                                launcher=script(name, command))
         assert not (scratch / name).exists() and time.monotonic() - begin < 30
+    teacher, judge, critic = [copied(model, scratch / name) for name in ("teacher", "judge", "critic")]
     # A machine's own file under the same path: a mount namespace of rank 1.
-    for name, path, change, more in (("data", data, lambda p: p.write_text(p.read_text().replace("20", "21")), []),
-                                     ("start weights", model / "model.safetensors", lambda p: flip(p), []),
-                                     ("data", scratch / "rewards.py", lambda p: p.write_text(p.read_text() + "# \n"), python)):
+    for name, path, change, more in (
+            ("data", data, lambda p: p.write_text(p.read_text().replace("20", "21")), []),
+            ("start weights", model / "model.safetensors", flip, []),
+            ("data", scratch / "rewards.py", lambda p: p.write_text(p.read_text() + "# \n"), python),
+            ("data", scratch / "made/samples.sqlite", flip, ["--replay", scratch / "made", "--steps", "1"]),
+            ("reference", teacher / "model.safetensors", flip, ["--set", f"model.ref_model_load_path={teacher}", "--set", "algo.kl_coef=0.1"]),
+            ("critic", critic / "model.safetensors", flip, ["--set", f"critic.path={critic}", "--set", "algo.name=ppo"]),
+            ("reward model", judge / "model.safetensors", flip, ["--set", "reward.rule=", "--set", f"reward.model={judge}"])):
         other = scratch / "other"
         shutil.copy(path, other)
         change(other)
@@ -116,6 +131,11 @@ def check_disagreement(program, scratch):
         assert not (scratch / "files").exists()
     program.done([*base, "--run-dir", scratch / "equal", *python], launcher=MPI)
     said(f"ranks with another recipe, data or start: `{line}`")
+
+
+def copied(folder, to):
+    shutil.copytree(folder, to)
+    return to
 
 
 def flip(path):

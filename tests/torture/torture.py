@@ -7,6 +7,8 @@ A kind is a function in a file of kinds/, listed in its TRIALS by name: trial(pl
 program does not do what docs/reliability.md promises."""
 import argparse
 import collections
+import contextlib
+import ctypes
 import importlib
 import os
 import pathlib
@@ -71,15 +73,22 @@ class Place:
         return path
 
 
+def adopt_orphans():
+    """A process whose parent has ended becomes a child of this one, whatever its environment says."""
+    PR_SET_CHILD_SUBREAPER = 36
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+
+
 def processes_of(folder):
-    """Processes that a trial left behind."""
+    """Processes that a trial left behind: orphans, and who bears its mark. Reaps those that have ended."""
     mark, found = f"{MARK}={folder}".encode(), []
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (entry / "environ").read_bytes().split(b"\0") and (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        with contextlib.suppress(OSError):
+            state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            if state == "Z" and int(parent) == os.getpid():
+                os.waitpid(int(entry.name), os.WNOHANG)
+            elif state != "Z" and (int(parent) == os.getpid() or mark in (entry / "environ").read_bytes().split(b"\0")):
                 found.append(int(entry.name))
-        except OSError:
-            pass
     return found
 
 
@@ -112,7 +121,8 @@ class Campaign:
             print(f"FAILED  {name}, at {place.name}:{place.lineno}: {type(fault).__name__}: {fault}", flush=True)
             print(f"  again: {sys.argv[0]} --only {name} --trial-seed {seed}", flush=True)
             for left in processes_of(folder):
-                os.kill(left, 9)
+                with contextlib.suppress(OSError):
+                    os.kill(left, 9)
         finally:
             self.seconds[name] += time.monotonic() - begin
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,6 +152,7 @@ def main():
     parser.add_argument("--only", action="append", choices=sorted(kinds), help="of these kinds alone")
     parser.add_argument("--trial-seed", type=int, help="one trial of each kind, with this seed")
     options = parser.parse_args()
+    adopt_orphans()
     kinds = {name: trial for name, trial in kinds.items() if not options.only or name in options.only}
     print(f"seed {options.seed}: repeat with --seed {options.seed}", flush=True)
     rng = random.Random(options.seed)

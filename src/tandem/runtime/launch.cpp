@@ -64,24 +64,31 @@ std::string file_digest(const std::string& path) {
   return join_text(fs::path(path).filename().string(), " ", size, " ", checksum.value());
 }
 
-std::string data_digest(const config::RunConfig& config) {
-  const std::string& code = config.reward.python;
+std::string digest_of(const std::vector<std::string>& files) {
   std::string digest;
-  for (const std::string& each : config.data.mix) digest += file_digest(each.substr(0, each.rfind('='))) + '\n';
-  for (const std::string& path : {config.data.train, config.data.eval, config.data.chat_template, code.substr(0, code.rfind(':'))})
-    if (!path.empty()) digest += file_digest(path) + '\n';
+  for (const std::string& file : files) digest += file_digest(file) + '\n';
   return digest;
 }
 
-std::string model_digest(const std::string& dir) {
+// Data sets, the chat template, the file of a Python reward, the samples that a run trains on again.
+std::vector<std::string> data_files(const config::RunConfig& config, const std::string& replay) {
+  const std::string& code = config.reward.python;
+  std::vector<std::string> files;
+  for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
+  for (const std::string& path : {config.data.train, config.data.eval, config.data.chat_template, code.substr(0, code.rfind(':'))})
+    if (!path.empty()) files.push_back(path);
+  if (!replay.empty()) files.push_back(replay + "/samples.sqlite");
+  return files;
+}
+
+// None for "", as a run without such a model has.
+std::vector<std::string> model_files(const std::string& dir) {
   std::error_code absent;
   std::vector<std::string> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, absent))
     if (entry.is_regular_file(absent)) files.push_back(entry.path().string());
   std::ranges::sort(files);
-  std::string digest;
-  for (const std::string& file : files) digest += file_digest(file) + '\n';
-  return digest;
+  return files;
 }
 
 // How the options of a rank differ from those of rank 0: the first few.
@@ -96,21 +103,27 @@ std::string differences(const std::string& first, const std::string& other) {
 
 }  // namespace
 
-void check_same_start(const config::RunConfig& config, const std::string& how, comm::Group& world) {
+void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world) {
   if (!comm::mpi_launched()) return;
-  const std::string digests[] = {joined(options_of(config)) + how + '\n', data_digest(config),
-                                 config.model.path.empty() ? "" : model_digest(config.model.path)};
-  const char* names[] = {"recipe", "data", "start weights"};
+  const std::string recipe = joined(options_of(config)) + (how.resume ? "--resume" : "") + '\n' + how.replay + '\n';
+  const std::pair<const char*, std::string> digests[] = {
+      {"recipe", recipe},
+      {"data", digest_of(data_files(config, how.replay))},
+      {"start weights", digest_of(model_files(config.model.path))},
+      {"critic", digest_of(model_files(config.critic.path))},
+      {"reference", digest_of(model_files(config.model.ref_model_load_path))},
+      {"reward model", digest_of(model_files(config.reward.model))},
+  };
   std::string what;
-  for (size_t i = 0; i < std::size(digests); ++i) {
-    const std::vector<std::string> all = comm::texts_of_all(world, digests[i]);
+  for (const auto& [name, digest] : digests) {
+    const std::vector<std::string> all = comm::texts_of_all(world, digest);
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
-      what += join_text(what.empty() ? "" : "; ", "rank ", rank, " has another ", names[i], " than rank 0");
-      if (const std::string found = i == 0 ? differences(all[0], all[rank]) : ""; !found.empty()) what += ": " + found;
+      what += join_text(what.empty() ? "" : "; ", "rank ", rank, " has another ", name, " than rank 0");
+      if (const std::string found = &digest == &digests[0].second ? differences(all[0], all[rank]) : ""; !found.empty()) what += ": " + found;
     }
   }
-  if (!what.empty()) throw UserError("ranks", what, "one recipe, the same data and the same start weights on every rank");
+  if (!what.empty()) throw UserError("ranks", what, "one recipe, the same data and the same models on every rank");
 }
 
 void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group&)>& body) {

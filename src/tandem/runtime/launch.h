@@ -9,11 +9,17 @@
 
 namespace tandem::runtime {
 
-/// Ranks that are processes read recipe, data and start for themselves. Compares digests of what they found: the resolved recipe with the
-/// command line's `how`, the files of data and reward code, the files of the model to start from. Of a file beyond 1 GiB it reads
-/// parts. Collective; threads of one process have nothing to compare.
-/// Errors: UserError naming the ranks that differ from rank 0, in which of the three, and the options. The same on all ranks.
-void check_same_start(const config::RunConfig& config, const std::string& how, comm::Group& world);
+/// What the command line says beside the recipe.
+struct HowStarted {
+  bool resume;
+  std::string replay;  ///< a run folder, or ""
+};
+
+/// Ranks that are processes read recipe, data and models for themselves. Compares digests of what they found: the resolved recipe and
+/// `how`, the files of data, replayed samples and reward code, the files of each model. Of a file beyond 1 GiB it reads parts.
+/// Collective; threads of one process have nothing to compare.
+/// Errors: UserError naming the ranks that differ from rank 0, in which of these, and the options. The same on all ranks.
+void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world);
 
 /// Errors: rethrows what the rank that failed first threw; UserError if --ranks contradicts the launcher.
 void launch_ranks(const config::RunConfig& config, const std::function<void(comm::Group& world)>& body);

@@ -139,7 +139,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
   launch_ranks(asked.config, [&](comm::Group& world) {
     RunRequest request = asked;
-    check_same_start(asked.config, join_text(asked.resume ? "--resume " : "", asked.replay), world);
+    check_same_start(asked.config, {asked.resume, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;

@@ -5,14 +5,16 @@ import http.client
 import json
 import pathlib
 import re
+import signal
 import socket
+import struct
 import threading
 import time
 
 import run_folder as rf
 from kinds.runs import GROUPS, STEPS, check_like, question
 
-TIMEOUT_S = 1
+TIMEOUT_S, RETRIES = 1, 1
 
 
 def head(length, status="200 OK", more=""):
@@ -35,6 +37,7 @@ def reply(scores):
 FAULTS = {
     "silent": lambda peer, scores, rng: time.sleep(2 * TIMEOUT_S),
     "closed": lambda peer, scores, rng: None,
+    "reset": lambda peer, scores, rng: peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
     "cut": lambda peer, scores, rng: peer.sendall(reply(scores)[:rng.randrange(1, len(reply(scores)) - 1)]),
     "slow": lambda peer, scores, rng: drip(peer, reply(scores), 0.05),
     "endless_body": lambda peer, scores, rng: flood(peer, head(1 << 40), b"[" * 65536),
@@ -56,6 +59,10 @@ FAULTS = {
 }
 
 
+# Of these, those that another attempt may mend.
+PASSING = ("silent", "closed", "reset", "cut", "slow")
+
+
 def drip(peer, data, pause_s):
     for byte in data:
         peer.sendall(bytes([byte]))
@@ -70,10 +77,11 @@ def flood(peer, begin, again):
 
 
 class ScoreServer:
-    """Scores well, but for the batch whose prompt is `bad`, which meets `fault`."""
+    """Scores well, but for the batch whose prompt is `bad`: so many `posts` of it meet `fault`."""
 
     def __init__(self, rng):
-        self.rng, self.bad, self.fault = rng, None, None
+        self.rng, self.bad, self.fault, self.posts = rng, None, None, 0
+        self.asked = threading.Event()  # for the bad batch
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/score"
         threading.Thread(target=self.accept, daemon=True).start()
@@ -91,7 +99,9 @@ class ScoreServer:
                     length = int(line.split(b":")[1])
             batch = json.loads(stream.read(length))
             scores = scores_of(batch)
-            if self.bad and self.bad in batch["prompts"][0]:
+            if self.bad and self.bad in batch["prompts"][0] and self.posts > 0:
+                self.posts -= 1
+                self.asked.set()
                 FAULTS[self.fault](peer, scores, self.rng)
             else:
                 peer.sendall(reply(scores))
@@ -104,13 +114,48 @@ def served_recipe(place, server):
     rows = place.folder / "rows.jsonl"
     rows.write_text("".join(json.dumps({"question": question(r), "answer": "1"}) + "\n" for r in range(STEPS * GROUPS)))
     return rf.tiny_recipe(place.folder / "recipe.yaml", reward__rule="", reward__url=server.url, reward__timeout_s=TIMEOUT_S,
-                          reward__http_retries=1, data__train=str(rows), data__eval="", data__shuffle=False, run__steps=STEPS,
+                          reward__http_retries=RETRIES, data__train=str(rows), data__eval="", data__shuffle=False, run__steps=STEPS,
                           checkpoint__every_steps=0)
 
 
+def fails_for_good(place, server, arguments, row):
+    """No concluded step is lost."""
+    server.fault, server.posts = place.rng.choice(sorted(FAULTS)), RETRIES + 1
+    begin = time.monotonic()
+    out = place.run(arguments)
+    assert out.returncode in (2, 3), f"{server.fault}: exit code {out.returncode}\n{out.stderr[-2500:]}"
+    assert time.monotonic() - begin < 30 + (RETRIES + 1) * TIMEOUT_S, f"{server.fault}: ended after {time.monotonic() - begin:.0f} s"
+    assert "\x1b" not in out.stderr, f"{server.fault}: bytes of the server reach the terminal"
+    saved = re.search(r"after step (\d+), which is saved", out.stderr)
+    assert saved, f"{server.fault}: {out.stderr[-2500:]}"
+    assert int(saved[1]) >= row // GROUPS, f"{server.fault}: row {row} is of step {row // GROUPS + 1}, and step {saved[1]} is saved"
+    server.posts = 0
+    place.done([*arguments, "--resume"])
+
+
+def recovers(place, server, arguments, row):
+    """The run notices nothing but the time."""
+    server.fault, server.posts = place.rng.choice(PASSING), RETRIES
+    out = place.done(arguments)
+    assert server.posts == 0 and "asked again" in out.stderr, f"{server.fault}: {out.stderr[-2500:]}"
+
+
+def told_to_end(place, server, arguments, row):
+    """A signal does not wait for the server."""
+    server.fault, server.posts = "silent", RETRIES + 1
+    process = place.start([*arguments, "--set", "reward.timeout_s=50"])
+    assert server.asked.wait(40), "the run does not come to the bad batch"
+    process.send_signal(place.rng.choice([signal.SIGINT, signal.SIGTERM]))
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 130 and time.monotonic() - begin < 10, (process.returncode, time.monotonic() - begin, err[-2000:])
+    server.posts = 0
+    place.done([*arguments, "--resume"])
+
+
 def score_servers(place):
-    """A server fails at a random batch in a random way; no concluded step is lost, and a run with a well server ends as if nothing had
-    happened."""
+    """A server fails at a random batch in a random way: for good, for a while, or when the run is told to end. The run ends as if nothing
+    had happened, after a resume where one is needed."""
     server = ScoreServer(place.rng)
     try:
         recipe = served_recipe(place, server)
@@ -119,18 +164,10 @@ def score_servers(place):
         def make(folder):
             place.done(["run", recipe, "--run-dir", folder / "run", *ranks])
         other, folder = place.once("whole_served_" + "_".join(ranks), make) / "run", place.folder / "run"
-        arguments = ["run", recipe, "--run-dir", folder, *ranks]
-        row, server.fault = place.rng.randrange(STEPS * GROUPS), place.rng.choice(sorted(FAULTS))
+        row = place.rng.randrange(STEPS * GROUPS)
         server.bad = question(row)
-        out = place.run(arguments)
-        assert out.returncode in (2, 3), f"{server.fault}: exit code {out.returncode}\n{out.stderr[-2500:]}"
-        assert "\x1b" not in out.stderr, f"{server.fault}: bytes of the server reach the terminal"
-        saved = re.search(r"after step (\d+), which is saved", out.stderr)
-        assert saved or row < GROUPS, f"{server.fault}: {out.stderr[-2500:]}"
-        step = int(saved[1]) if saved else 0
-        assert step >= row // GROUPS, f"{server.fault}: row {row} is of step {row // GROUPS + 1}, and step {step} is saved"
-        server.bad = None
-        place.done([*arguments, "--resume"])
+        meets = place.rng.choice([fails_for_good, fails_for_good, recovers, told_to_end])
+        meets(place, server, ["run", recipe, "--run-dir", folder, *ranks], row)
         check_like(folder, other)
     finally:
         server.close()
@@ -164,37 +201,71 @@ def served_run(place):
     return place.once("shown", make) / "run"
 
 
+def status_of(port, host):
+    """Of the page, asked for as a browser that was led to this address by `host` does."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        client.putrequest("GET", "/", skip_host=True)
+        client.putheader("Host", host)
+        client.endheaders()
+        answer = client.getresponse()
+        return answer.status, answer.read()
+    finally:
+        client.close()
+
+
+def press(port, rng):
+    """Opens odd requests; while they are open, others are answered."""
+    with contextlib.ExitStack() as opened:
+        for _ in range(rng.choice([1, 20, 200])):
+            peer = opened.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=20)))
+            peer.settimeout(0.1)
+            with contextlib.suppress(OSError):  # it refuses to read on
+                peer.sendall(request_of(rng))
+                if rng.random() < 0.3:
+                    assert b"root:" not in peer.recv(65536), "a file that is none of the run's"
+        asked = time.monotonic()
+        status, page = status_of(port, f"127.0.0.1:{port}")
+        assert status == 200 and b"<html" in page.lower(), status
+        assert time.monotonic() - asked < 20, f"others wait {time.monotonic() - asked:.0f} s"
+        status, page = status_of(port, rng.choice(["evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[::2]"]))
+        assert status == 403 and b"<html" not in page.lower(), status
+
+
+def listen_to(process):
+    """What it says so far, line by line."""
+    lines = []
+    for stream in (process.stderr, process.stdout):
+        threading.Thread(target=lambda stream=stream: lines.extend(iter(stream.readline, "")), daemon=True).start()
+    return lines
+
+
 def clients(place):
-    """Clients of the page that are slow, half, huge or forged: it goes on to answer others within seconds, and tells them nothing."""
-    rng, folder = place.rng, served_run(place)
+    """Clients of the page that are slow, half, huge or forged: it goes on to answer others within seconds, and tells them nothing. A run
+    that it shows meanwhile goes on."""
+    rng = place.rng
+    run, folder = None, served_run(place)
+    if rng.random() < 0.5:
+        folder = place.folder / "run"
+        run = place.start(["run", rf.tiny_recipe(place.folder / "recipe.yaml", run__steps=100000, data__eval=""), "--run-dir", folder])
+        listen_to(run)  # its pipes must not fill
+        rf.wait_for(lambda: (folder / "metrics.jsonl").exists(), run)
     board = place.start(["board", folder])
     try:
-        lines = []
-        threading.Thread(target=lambda: lines.extend(iter(board.stderr.readline, "")), daemon=True).start()
-        threading.Thread(target=lambda: lines.extend(iter(board.stdout.readline, "")), daemon=True).start()
+        lines = listen_to(board)
         found = lambda: re.search(r"127\.0\.0\.1:(\d+)", "".join(lines))  # noqa: E731
         rf.wait_until(found, 20, "the board names no port")
-        port = int(found()[1])
-        with contextlib.ExitStack() as opened:
-            for _ in range(rng.choice([1, 20, 200])):
-                peer = opened.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=20)))
-                peer.settimeout(0.1)
-                with contextlib.suppress(OSError):  # it refuses to read on
-                    peer.sendall(request_of(rng))
-                    if rng.random() < 0.3:
-                        assert b"root:" not in peer.recv(65536), "a file that is none of the run's"
-            asked = time.monotonic()
-            other = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-            other.request("GET", "/")
-            answer = other.getresponse()
-            assert answer.status == 200 and b"<html" in answer.read().lower(), answer.status
-            assert time.monotonic() - asked < 20, f"others wait {time.monotonic() - asked:.0f} s"
-            other.close()
+        press(int(found()[1]), rng)
+        if run:
+            steps = lambda: (folder / "metrics.jsonl").read_bytes().count(b"\n")  # noqa: E731
+            before = steps()
+            rf.wait_until(lambda: steps() > before, 20, "the run stands still")
         peak_kib = int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{board.pid}/status").read_text())[1])
         assert peak_kib < 1 << 20, f"{peak_kib} KiB"
     finally:
-        code, err = rf.end(board, 2)
-    assert code in (0, 130), (code, err[-2000:])
+        ends = [rf.end(process, 2) for process in (board, run) if process]
+    for code, err in ends:
+        assert code in (0, 130), (code, err[-2000:])
 
 
 TRIALS = {"score_servers": score_servers, "clients": clients}
