@@ -116,7 +116,8 @@ def check_disagreement(program, scratch):
             ("start weights", model / "model.safetensors", flip, []),
             ("data", scratch / "rewards.py", lambda p: p.write_text(p.read_text() + "# \n"), python),
             ("data", scratch / "made/samples.sqlite", flip, ["--replay", scratch / "made", "--steps", "1"]),
-            ("reference", teacher / "model.safetensors", flip, ["--set", f"model.ref_model_load_path={teacher}", "--set", "algo.kl_coef=0.1"]),
+            ("reference", teacher / "model.safetensors", flip,
+             ["--set", f"model.ref_model_load_path={teacher}", "--set", "algo.kl_coef=0.1"]),
             ("critic", critic / "model.safetensors", flip, ["--set", f"critic.path={critic}", "--set", "algo.name=ppo"]),
             ("reward model", judge / "model.safetensors", flip, ["--set", "reward.rule=", "--set", f"reward.model={judge}"])):
         other = scratch / "other"

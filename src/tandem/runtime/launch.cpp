@@ -120,7 +120,8 @@ void check_same_start(const config::RunConfig& config, const HowStarted& how, co
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
       what += join_text(what.empty() ? "" : "; ", "rank ", rank, " has another ", name, " than rank 0");
-      if (const std::string found = &digest == &digests[0].second ? differences(all[0], all[rank]) : ""; !found.empty()) what += ": " + found;
+      const bool is_recipe = &digest == &digests[0].second;
+      if (const std::string found = is_recipe ? differences(all[0], all[rank]) : ""; !found.empty()) what += ": " + found;
     }
   }
   if (!what.empty()) throw UserError("ranks", what, "one recipe, the same data and the same models on every rank");
