@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "../../odd_files.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/reward/rule.h"
