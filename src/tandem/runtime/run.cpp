@@ -30,7 +30,8 @@ std::string start_model(const config::RunConfig& config, comm::Group& world) {
   return dir;
 }
 
-// Supervised steps generate next to nothing: with a split placement all ranks train, as many replicas of the layout as there is room for.
+// Supervised steps generate next to nothing, in the layout of training. With a split placement all ranks train, as many replicas of the
+// layout as there is room for.
 void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   config::ParallelOptions& p = config.parallel;
   if (p.placement != "split") return;
@@ -79,13 +80,13 @@ RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* f
 Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   const std::string dir = request.config.run.dir + "/warm_start";
   if (!comm::any_of(world, world.rank() == 0 && policy::holds_model(dir + "/hf"))) {  // written last
-    RunRequest supervised{request.config, true, "", request.stop};
+    RunRequest supervised{.config = request.config, .resume = true, .stop = request.stop};
     supervised.config.run.dir = dir;
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {
       log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
-      folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir));
+      folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir) ? EarlierRun::kResume : EarlierRun::kRefuse);
     }
     world.barrier();
     supervise(supervised, world, folder.get(), start);
@@ -133,15 +134,27 @@ RunSummary supervise_on_rank(const RunRequest& request, comm::Group& world, RunF
   return supervise(request, world, folder, start);
 }
 
+EarlierRun earlier_run(const RunRequest& request) {
+  return request.resume ? EarlierRun::kResume : request.overwrite ? EarlierRun::kPutAside : EarlierRun::kRefuse;
+}
+
+// What can be refused before a rank or a folder is there.
+void check_request(const RunRequest& request) {
+  if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
+  if (request.overwrite) check_put_aside(request.config, request.replay);
+  if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
+}
+
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
+  check_request(asked);
   RunSummary result;
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
   launch_ranks(asked.config, [&](comm::Group& world) {
     RunRequest request = asked;
-    check_same_start(asked.config, join_text(asked.resume ? "--resume " : "", asked.replay), world);
+    check_same_start(asked.config, join_text(asked.resume ? "--resume " : asked.overwrite ? "--overwrite " : "", asked.replay), world);
     if (all_train) train_on_all_ranks(request.config, world);
-    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     const RunSummary summary = on_rank(request, world, folder);
