@@ -162,6 +162,8 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
 void validate(const RunConfig& config, const std::string& where);
 /// The whole configuration as YAML that load_config reads back to the same value.
 std::string to_yaml(const RunConfig& config);
+/// Whether two configurations have the same values in a section.
+bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section);
 /// Names of a section's options, such as critic.lr, that differ from their defaults.
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
 /// Every option with default, help and allowed words, as Markdown; this is docs/config.md.

@@ -248,15 +248,26 @@ void validate(const RunConfig& c, const std::string& where) {
   algo::check_words(c.algo);
 }
 
-std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
-  RunConfig copy = config, defaults;
-  const OptionList mine = list_options(copy), usual = list_options(defaults);
+namespace {
+
+// Names of a section's options that differ.
+std::vector<std::string> different_options(const RunConfig& a, const RunConfig& b, const std::string& section) {
+  RunConfig left = a, right = b;
+  const OptionList mine = list_options(left), other = list_options(right);
   std::vector<std::string> names;
   for (size_t i = 0; i < mine.entries.size(); ++i) {
     const OptionEntry &one = mine.entries[i], &two = other.entries[i];
     if (one.path.starts_with(section + ".") && option_text(one.ref.value) != option_text(two.ref.value)) names.push_back(one.path);
   }
   return names;
+}
+
+}  // namespace
+
+bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section) { return different_options(a, b, section).empty(); }
+
+std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
+  return different_options(config, RunConfig(), section);
 }
 
 std::string to_yaml(const RunConfig& config) {

@@ -39,7 +39,7 @@ void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   if (world.size() % layout.world() != 0)
     throw UserError("parallel.train_layout",
                     join_text(p.train_layout, " does not divide the run's ", world.size(), " ranks, and all take part in supervised steps"),
-                    "a divisor, or --model with a model that needs no warm start");
+                    "a divisor, or supervised.steps 0");
   layout.dp *= world.size() / layout.world();
   p.train_layout = model::to_string(layout);
   p.rollout_layout = "";
@@ -76,7 +76,37 @@ RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* f
   return summary;
 }
 
-// Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
+// Whether the model is what the supervised steps of this recipe end with, so that there are none left: the hf of a run folder.
+bool is_warm(const config::RunConfig& config) {
+  std::error_code failed;
+  const fs::path dir = fs::canonical(config.model.path, failed), recipe = dir.parent_path() / "config.yaml";
+  if (failed || dir.filename() != "hf" || !fs::exists(recipe, failed)) return false;
+  try {
+    return config::equal_section(config::load_config(recipe.string(), {}), config, "supervised");
+  } catch (const UserError&) {
+    return false;  // of another version
+  }
+}
+
+// Whether a run that goes on began with a warm start of another model: then the one that is named now stands for its end.
+bool began_elsewhere(const RunRequest& request) {
+  const std::string dir = request.config.run.dir + "/warm_start";
+  if (!request.resume || !policy::holds_model(dir + "/hf") || !fs::exists(dir + "/config.yaml")) return false;
+  return config::load_config(dir + "/config.yaml", {}).model.path != request.config.model.path;
+}
+
+// Whether supervised steps come before RL. Collective.
+bool begins_warm(const RunRequest& request, comm::Group& world) {
+  const config::RunConfig& config = request.config;
+  if (config.supervised.steps == 0) return false;
+  if (config.model.path.empty()) return true;
+  const bool done = world.rank() == 0 && (is_warm(config) || began_elsewhere(request));
+  if (!comm::any_of(world, done)) return true;
+  if (world.rank() == 0) log::info("no warm start: ", config.model.path, " has the supervised steps behind it");
+  return false;
+}
+
+// Supervised steps on the start model, in a run folder of their own inside this one. Collective.
 Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   const std::string dir = request.config.run.dir + "/warm_start";
   if (!comm::any_of(world, world.rank() == 0 && policy::holds_model(dir + "/hf"))) {  // written last
@@ -118,7 +148,7 @@ RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunF
   const config::RunConfig& config = request.config;
   const config::Layouts layouts = config::layouts_of(config, world.size());
   Start start = start_of(config, world);
-  const bool warm = config.model.path.empty() && config.supervised.steps > 0;
+  const bool warm = begins_warm(request, world);
   check_model(config, layouts, start.model, warm, true);
   if (warm) start = warm_start(request, world, std::move(start));
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
