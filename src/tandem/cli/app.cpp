@@ -41,6 +41,7 @@ const std::vector<CommandEntry>& entries() {
       {"board", "Show a run as a web page", "Training", board_command},
       {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command},
       {"generate", "Answer prompts", "Using a model", generate_command},
+      {"talk", "Talk with a model in the terminal", "Using a model", talk_command},
       {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command},
       {"tokenize", "Text to token ids", "Using a model", tokenize_command},
       {"detokenize", "Token ids to text", "Using a model", detokenize_command},

@@ -93,8 +93,8 @@ class Program : public ::testing::Test {
 };
 
 TEST_F(Program, HelpTeachesWithExamplesAndIsNoError) {
-  for (const char* command : {"", "run", "sft", "eval", "generate", "logprobs", "tokenize", "detokenize", "grade", "config", "doctor",
-                              "board", "bench", "bench grpo_step", "bench generate", "bench train_step"}) {
+  for (const char* command : {"", "run", "sft", "eval", "generate", "talk", "logprobs", "tokenize", "detokenize", "grade", "config",
+                              "doctor", "board", "bench", "bench grpo_step", "bench generate", "bench train_step"}) {
     const Outcome o = run(std::string(command) + " --help");
     EXPECT_EQ(o.code, 0) << command << o.err;
     EXPECT_NE(o.out.find("Example"), std::string::npos) << command;
