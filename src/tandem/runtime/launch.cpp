@@ -68,7 +68,8 @@ std::string data_digest(const config::RunConfig& config) {
   const std::string& code = config.reward.python;
   std::string digest;
   for (const std::string& each : config.data.mix) digest += file_digest(each.substr(0, each.rfind('='))) + '\n';
-  for (const std::string& path : {config.data.train, config.data.eval, config.data.chat_template, code.substr(0, code.rfind(':'))})
+  for (const std::string& each : config.data.eval) digest += file_digest(each.substr(each.find('=') + 1)) + '\n';
+  for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
     if (!path.empty()) digest += file_digest(path) + '\n';
   return digest;
 }

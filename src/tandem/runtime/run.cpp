@@ -34,6 +34,7 @@ std::string start_model(const config::RunConfig& config, comm::Group& world) {
 // layout as there is room for.
 void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   config::ParallelOptions& p = config.parallel;
+  if (p.placement != "split") p.rollout_layout = "";
   if (p.placement != "split") return;
   model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
   if (world.size() % layout.world() != 0)
@@ -112,6 +113,8 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   if (!comm::any_of(world, world.rank() == 0 && policy::holds_model(dir + "/hf"))) {  // written last
     RunRequest supervised{.config = request.config, .resume = true, .stop = request.stop};
     supervised.config.run.dir = dir;
+    supervised.config.eval.before = supervised.config.eval.after = false;  // RL evaluates what it begins with
+    supervised.config.eval.every_steps = 0;
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {

@@ -119,7 +119,7 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
   const Graded graded = inference.answer(std::move(prompts), request.generate, {rule.get(), request.reward.workers}, emit);
-  EvalSummary summary = summarize(graded.groups, request.right_at);
+  EvalSummary summary = summarize(graded.groups, stream.sets(), request.right_at);
   summary.tokens_per_s = graded.tokens_per_s;
   return summary;
 }

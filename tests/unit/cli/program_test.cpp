@@ -239,7 +239,7 @@ TEST_F(Program, PackedWeightsCanBeTurnedOff) {
 }
 
 TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
-  for (const char* flag : {"--schedule sync", "--staleness 1", "--rollout-layout dp1", "--no-eval", "--replay x"})
+  for (const char* flag : {"--schedule sync", "--staleness 1", "--rollout-layout dp1", "--replay x"})
     refuses("sft " + quickstart_ + " " + flag, {"unknown option"});
   refuses("logprobs --model m --max-running 5", {"unknown option --max-running"});
   refuses("eval --model m --reward number --data synthetic --set data.digits=2", {"--set", "--config"});

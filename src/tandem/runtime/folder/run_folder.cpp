@@ -287,11 +287,7 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
 }
 
 void RunFolder::write_summary(const RunSummary& s) {
-  const auto eval = [](const std::optional<serve::EvalSummary>& e) {
-    if (!e) return nlohmann::json();
-    return nlohmann::json{
-        {"accuracy", e->accuracy}, {"mean_score", e->mean_score}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}};
-  };
+  const auto eval = [](const std::optional<serve::EvalSummary>& e) { return e ? to_json(*e) : nlohmann::json(); };
   const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps},
                               {"seconds", s.seconds},         {"tokens", s.tokens}};
   checkpoint::write_durable(path("summary.json"), out.dump(1) + "\n");
