@@ -77,6 +77,11 @@ def check_overwrite(program, scratch):
     program.refused([*run, "--run-dir", folder, "--model", folder / "checkpoint/latest/hf"], 2, "model.path", "--overwrite")
     program.refused([*run, "--run-dir", folder, "--replay", folder], 2, "--replay", "--overwrite")
     assert files_of(folder) == before
+    out = subprocess.run([rf.ROOT / "scripts/mpi", "--restarts", "1", "-n", "2", program.tandem, *run, "--run-dir", folder],
+                         capture_output=True, encoding="utf-8", timeout=60, check=False)
+    assert out.returncode == 2 and "--overwrite: begins anew" in out.stderr, out.stderr
+    program.done([*run, "--run-dir", folder, "--ranks", "2", "--threads", "2"])
+    assert "ranks: 2\n" in (folder / "config.yaml").read_text() and "ranks: 1\n" in (folder / "aside_3/config.yaml").read_text()
     said("--overwrite puts an earlier run aside, and nothing else")
 
 
