@@ -163,7 +163,8 @@ def start_of(options):
 def run(options, model, name, seed):
     """Makes the run unless it is there; keeps its metrics. The error if the program refuses it, else None."""
     folder = options.out / name.replace(", ", "-").replace(" ", "_") / f"seed{seed}"
-    settings = {**options.set, **VARIANTS[options.variants][name], "run.seed": seed, "data.seed": seed, "parallel.threads": 1}
+    settings = {**options.set, **VARIANTS[options.variants][name], "run.seed": seed, "data.seed": seed, "parallel.threads": 1,
+                "supervised.steps": 0}  # all runs start from one model
     asked = {"recipe": without_comments(pathlib.Path(options.recipe).read_text()), "model": str(model), "settings": settings}
     kept, result = folder.with_suffix(".json"), folder / "summary.json"
     if result.exists() and kept.exists() and json.loads(kept.read_text()) == asked:

@@ -122,6 +122,15 @@ def unreadable_answers(root, reward, judged):
     rf.said(line)
 
 
+def dropped_prompts(root, judged):
+    """An evaluation without its longest prompts is scored with those that it answered."""
+    data = pathlib.Path(root, "dropped.jsonl")
+    data.write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in ("1" * 20 + "=", "1+1=", "2" * 20 + "=", "2+2=")))
+    folder = f"{root}/dropped"
+    run(folder, {**judged, **FULL, "run.steps": 1, "data.eval": str(data), "data.max_prompt_tokens": 8, "data.too_long": "drop"})
+    checks.check([row[1:3] for row in rf.evals(folder) if row[0] == 1] == [(1, "1+1="), (3, "2+2=")], f"dropped: {rf.evals(folder)}")
+
+
 with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     run(f"{root}/start", {"run.steps": 1, "reward.rule": "regex", "reward.pattern": "1"}, ["--no-eval"])
     reward = reward_model_of(pathlib.Path(root, "start/init/hf"), pathlib.Path(root, "reward"))
@@ -141,6 +150,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_fully_") as root:
     summary = [rf.summary(f"{root}/{name}")["eval_after"]["accuracy"] for name in ("resident", "full")]
     checks.check(summary[0] == summary[1], f"evaluation: {summary}")
 
+    dropped_prompts(root, judged)
     greedy_answers(root, judged)
     dynamic_sampling(root, judged)
     unreadable_answers(root, reward, judged)

@@ -60,7 +60,10 @@ template <class Value>
 Value value_of(const Words<Value>& words, const std::string& wanted, const char* where) {
   for (const auto& [name, value] : words)
     if (name == wanted) return value;
-  throw UserError(where, "unknown word '" + wanted + "'", "did you mean '" + nearest_name(wanted, names_of(words)) + "'");
+  std::string all;
+  for (const std::string& name : names_of(words)) all += " " + name;
+  throw UserError(where, "unknown word '" + wanted + "'",
+                  "did you mean '" + nearest_name(wanted, names_of(words)) + "'; expected one of" + all);
 }
 
 Words<Options> algorithms() {

@@ -2,6 +2,7 @@
 #include "tandem/cli/app.h"
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,7 +19,9 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
+#include "tandem/bench/report.h"
 #include "tandem/cli/command/command.h"
+#include "tandem/config/config.h"
 
 namespace tandem::cli {
 namespace {
@@ -38,6 +41,7 @@ const std::vector<CommandEntry>& entries() {
       {"board", "Show a run as a web page", "Training", board_command},
       {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command},
       {"generate", "Answer prompts", "Using a model", generate_command},
+      {"talk", "Talk with a model in the terminal", "Using a model", talk_command},
       {"logprobs", "Log-probabilities of given tokens", "Using a model", logprobs_command},
       {"tokenize", "Text to token ids", "Using a model", tokenize_command},
       {"detokenize", "Token ids to text", "Using a model", detokenize_command},
@@ -61,6 +65,16 @@ std::string path_of(const CLI::App& app) {
   return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : app.get_name();
 }
 
+// An option of a recipe as a flag, such as --lr, where the command sets it by --set.
+void refuse_option_name(const CLI::App& app, const std::string& flag) {
+  if (!app.get_option_no_throw("--set")) return;
+  std::string part = flag.substr(std::min(flag.size(), flag.find_first_not_of('-')));
+  std::replace(part.begin(), part.end(), '-', '_');
+  std::string sets;
+  for (const std::string& name : config::options_ending_in(part)) sets += (sets.empty() ? "--set " : " or --set ") + name + "=...";
+  if (!sets.empty()) throw UserError(path_of(app), "unknown option " + flag, sets + "; see `" + path_of(app) + " --help`");
+}
+
 [[noreturn]] void refuse_extra(const CLI::App& app, const std::string& extra) {
   const std::string help = "see `" + path_of(app) + " --help`";
   std::vector<std::string> names;
@@ -68,6 +82,7 @@ std::string path_of(const CLI::App& app) {
     for (const CLI::Option* option : app.get_options())
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     const std::string name = extra.substr(0, extra.find('='));
+    refuse_option_name(app, name);
     throw UserError(path_of(app), "unknown option " + name, "the nearest is " + nearest_name(name, names) + "; " + help);
   }
   for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
@@ -113,6 +128,10 @@ int launched_rank() {
   return 0;
 }
 
+std::string version_line() {
+  return std::string("tandem " TANDEM_VERSION ", commit ") + bench::build_commit() + ", libtorch " TORCH_VERSION;
+}
+
 void accept_extras(CLI::App& app) {
   app.allow_extras();  // parse() refuses them, with the nearest name
   for (CLI::App* inner : app.get_subcommands(nullptr)) accept_extras(*inner);
@@ -121,6 +140,8 @@ void accept_extras(CLI::App& app) {
 void run(int argc, char** argv) {
   CLI::App app("Tandem: reinforcement-learning post-training of language models.", "tandem");
   app.get_formatter()->column_width(36);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // commands inherit it
+  app.set_version_flag("--version", version_line, "Print version, commit and libtorch of this program");
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"

@@ -6,6 +6,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/config/config.h"
 
 namespace tandem::cli {
 namespace {
@@ -22,12 +23,15 @@ CLI::Option* add_checked(CLI::App& app, const std::string& flag, OptionValue val
   if (bool** on = std::get_if<bool*>(&value)) {
     // What is on unless told otherwise needs a word to turn it off.
     const std::string flags = **on ? flag + ",!--no-" + flag.substr(2) : flag;
-    return app.add_flag_function(flags, [target = *on](int64_t count) { *target = count > 0; }, help);
+    return app.add_flag_function(flags, [target = *on](int64_t count) { *target = count > 0; }, help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   const OptionEntry entry{flag.substr(2), OptionRef{{}, value, {}, std::move(check)}};
   const auto set = [entry, flag](const std::string& text) { set_option(entry, text, flag); };
   CLI::Option* option = app.add_option_function<std::string>(flag, set, help);
-  option->type_name(std::holds_alternative<std::string*>(value) ? "TEXT" : "N");
+  std::string words;
+  for (const std::string& word : config::allowed_words(entry.ref)) words += (words.empty() ? "" : "|") + word;
+  option->type_name(!words.empty() ? words : std::holds_alternative<std::string*>(value) ? "TEXT" : "N");
   const std::string shown = option_text(value);
   return shown == "\"\"" ? option : option->default_str(shown);
 }

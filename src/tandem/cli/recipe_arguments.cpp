@@ -2,6 +2,7 @@
 #include "tandem/cli/recipe_arguments.h"
 
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <array>
 
 #include "tandem/base/error.h"
@@ -14,7 +15,7 @@ struct ShortForm {
   const char* flag;
   const char* option;
   const char* supervised;  ///< the option under `tandem sft`; null where the flag would mean nothing
-  const char* type;
+  const char* type;        ///< null: the words that the option allows
   const char* group;
   const char* help;
 };
@@ -26,53 +27,77 @@ constexpr std::array<ShortForm, 13> kShortForms = {{
     {"--model", "model.path", "model.path", "DIR", "The run", "Hugging Face directory to start from"},
     {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",
      "Most bytes of one file of exported weights, such as 2GB; default 5GB"},
-    {"--schedule", "schedule.kind", nullptr, "sync|stale", "Schedule", "sync, or stale: rollout may run ahead of training"},
+    {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync, or stale: rollout may run ahead of training"},
     {"--staleness", "schedule.staleness", nullptr, "S", "Schedule", "Updates a group may lag behind; above 0 implies --schedule stale"},
     {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks as threads of this process"},
     {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks", "Layout of training, such as dp2,tp2"},
     {"--rollout-layout", "parallel.rollout_layout", nullptr, "LAYOUT", "Ranks", "Layout of rollout; default that of training"},
     {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",
      "Compute threads of all ranks of this process together; 0 takes every core"},
-    {"--device", "run.device", "run.device", "cpu|cuda", "Computing", "Where to compute"},
-    {"--dtype", "model.dtype", "model.dtype", "float32|bfloat16", "Computing", "Compute dtype"},
+    {"--device", "run.device", "run.device", nullptr, "Computing", "Where to compute"},
+    {"--dtype", "model.dtype", "model.dtype", nullptr, "Computing", "Compute dtype"},
 }};
 
 }  // namespace
 
-RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(presence), kind_(kind), short_forms_(kShortForms.size()) {}
+RecipeArguments::RecipeArguments(Presence presence, Kind kind) : presence_(presence), kind_(kind) {}
 
+// The parser calls back at each use, so the order of the line is kept.
 void RecipeArguments::declare(CLI::App& app) {
   CLI::Option* config = app.add_option("CONFIG", path_, "Recipe: a YAML file, such as one of configs/")->type_name("FILE");
   if (presence_ == kRequired) config->required();
-  add_repeated(app, "--set", set_, "Sets one option of the recipe, over a flag that sets it, too; may be repeated")->type_name("a.b=c");
-  for (size_t i = 0; i < kShortForms.size(); ++i) {
-    const ShortForm& form = kShortForms[i];
+  app.add_option_function<std::string>(
+         "--set", [this](const std::string& text) { given_.push_back({"", text}); },
+         "Sets one option of the recipe; may be repeated. Of two that set the same, as flags do, the later one counts")
+      ->type_name("a.b=c")
+      ->trigger_on_parse();
+  declare_short_forms(app);
+  const auto flag = [&](const char* name, std::vector<config::Setting> settings, const char* help) {
+    return app.add_flag_callback(name, [this, name, settings] { note(name, settings); }, help)->trigger_on_parse();
+  };
+  flag("--no-eval", {{"eval.before", "false"}, {"eval.after", "false"}, {"eval.every_steps", "0"}},
+       "No evaluation before, during or after")
+      ->group("The run");
+  flag("--parity", {{"run.parity", "true"}}, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
+}
+
+void RecipeArguments::declare_short_forms(CLI::App& app) {
+  for (const ShortForm& form : kShortForms) {
     if (kind_ == kSupervised && !form.supervised) continue;
     if (kind_ == kPrinted && std::string_view(form.flag) == "--schedule") continue;
-    app.add_option(form.flag, short_forms_[i], form.help)->type_name(form.type)->group(form.group);
+    const char* option = kind_ == kSupervised ? form.supervised : form.option;
+    app.add_option_function<std::string>(
+           form.flag, [this, &form, option](const std::string& value) { note(form.flag, {{option, value}}); }, form.help)
+        ->type_name(form.type ? form.type : config::words_text(option))
+        ->group(form.group)
+        ->trigger_on_parse();
   }
-  if (kind_ != kSupervised) app.add_flag("--no-eval", no_eval_, "No evaluation before, during or after")->group("The run");
-  app.add_flag("--parity", parity_, "Rollout and training log-probabilities agree bit for bit; slower")->group("Computing");
+}
+
+void RecipeArguments::note(const char* flag, std::vector<config::Setting> settings) {
+  std::erase_if(given_, [&](const config::Setting& earlier) { return earlier.where == flag; });
+  for (config::Setting& setting : settings) {
+    setting.where = flag;
+    given_.push_back(std::move(setting));
+  }
 }
 
 std::vector<config::Setting> RecipeArguments::settings() const {
+  const auto is_given = [&](std::string_view flag) {
+    return std::ranges::any_of(given_, [&](const config::Setting& s) { return s.where == flag; });
+  };
   std::vector<config::Setting> all;
-  std::optional<std::string> schedule, staleness;
-  for (size_t i = 0; i < kShortForms.size(); ++i) {
-    if (!short_forms_[i]) continue;
-    const std::string option = kind_ == kSupervised ? kShortForms[i].supervised : kShortForms[i].option;
-    if (option == "schedule.kind") schedule = short_forms_[i];
-    if (option == "schedule.staleness") staleness = short_forms_[i];
-    all.push_back({option, *short_forms_[i], kShortForms[i].flag});
+  for (const config::Setting& setting : given_) {
+    if (setting.name.empty()) {
+      all.push_back(settings_of({setting.value}).front());
+      continue;
+    }
+    all.push_back(setting);
+    if (setting.where == "--staleness" && setting.value != "0" && !is_given("--schedule"))
+      all.push_back({"schedule.kind", "stale", "--staleness"});
+    if (setting.where == "--schedule" && setting.value == "sync" && !is_given("--staleness"))
+      all.push_back({"schedule.staleness", "0", "--schedule"});
   }
-  if (staleness && *staleness != "0" && !schedule) all.push_back({"schedule.kind", "stale", "--staleness"});
-  if (schedule == "sync" && !staleness) all.push_back({"schedule.staleness", "0", "--schedule"});
-  if (no_eval_)
-    for (const char* option : {"eval.before", "eval.after"}) all.push_back({option, "false", "--no-eval"});
-  if (no_eval_) all.push_back({"eval.every_steps", "0", "--no-eval"});
-  if (parity_) all.push_back({"run.parity", "true", "--parity"});
-  const std::vector<config::Setting> set = settings_of(set_);
-  all.insert(all.end(), set.begin(), set.end());
   return all;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 // A recipe on the command line: the file, --set, and the short forms of the options everybody turns.
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,18 +27,20 @@ class RecipeArguments {
 
   void declare(CLI::App& app);
   const std::string& path() const { return path_; }
-  /// Short forms first, then --set. `--staleness S` alone means the stale schedule, `--schedule sync` alone staleness 0.
+  /// As they stand on the command line, so that of two which set one option the later wins. `--staleness S` alone means the stale
+  /// schedule, `--schedule sync` alone staleness 0.
   std::vector<config::Setting> settings() const;
   /// Errors: as config::load_config.
   config::RunConfig load() const { return config::load_config(path_, settings()); }
 
  private:
+  void declare_short_forms(CLI::App& app);
+  void note(const char* flag, std::vector<config::Setting> settings);
+
   Presence presence_;
   Kind kind_;
   std::string path_;
-  std::vector<std::string> set_;
-  std::vector<std::optional<std::string>> short_forms_;  ///< in the order of the table in the source
-  bool no_eval_ = false, parity_ = false;
+  std::vector<config::Setting> given_;  ///< in their order; of each short form its last use; of --set the text, without a name yet
 };
 
 }  // namespace tandem::cli

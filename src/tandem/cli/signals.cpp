@@ -16,7 +16,18 @@ extern "C" void request_stop(int) {
   std::signal(SIGINT, SIG_DFL);
 }
 
+extern "C" void note_interrupt(int) {
+  if (!stop_flag.exchange(true)) return;
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+}
+
 }  // namespace
+
+std::atomic<bool>& interrupts() {
+  std::signal(SIGINT, note_interrupt);
+  return stop_flag;
+}
 
 const std::atomic<bool>& stop_on_signals() {
   std::signal(SIGINT, request_stop);

@@ -147,10 +147,14 @@ void describe(OptionVisitor& field, MemoryOptions& o) {
 }
 
 void describe(OptionVisitor& field, SupervisedOptions& o) {
-  field("steps", o.steps, "Supervised steps on the training problems and their answers before RL; 0 is none.", at_least(0));
+  field("steps", o.steps,
+        "Supervised steps on the training problems and their answers before RL, from model.path or the random model; 0 is none. A model "
+        "that these steps made, the `hf` of a run folder with the same section `supervised`, begins RL at once.",
+        at_least(0));
   field("batch_size", o.batch_size, "Problems per supervised step.", at_least(1));
   field("stop_at_accuracy", o.stop_at_accuracy,
-        "End early once answers, drawn as eval draws them, reach this accuracy; 0 runs all steps.", between(0.0, 1.0));
+        "End early once answers, drawn as eval draws them, reach this accuracy; a given model may begin with it. 0 runs all steps.",
+        between(0.0, 1.0));
   field("accuracy_every_steps", o.accuracy_every_steps, "Steps between two such checks.", at_least(1));
   field("accuracy_problems", o.accuracy_problems, "Training problems, not seen yet, that a check answers.", at_least(1));
   Without rl_stages(field, {"logprob_micro_batch_tokens", "reference_micro_batch_tokens"});

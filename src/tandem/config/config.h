@@ -162,9 +162,17 @@ RunConfig load_config(const std::string& path, const std::vector<Setting>& setti
 void validate(const RunConfig& config, const std::string& where);
 /// The whole configuration as YAML that load_config reads back to the same value.
 std::string to_yaml(const RunConfig& config);
+/// Whether two configurations have the same values in a section.
+bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section);
 /// Names of a section's options, such as critic.lr, that differ from their defaults.
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
-/// Every option with type, default and help, as Markdown; this is docs/config.md.
+/// Every option with default, help and allowed words, as Markdown; this is docs/config.md.
 std::string option_reference();
+/// The words that an option may be, as its check says them; none where other values are right, too.
+std::vector<std::string> allowed_words(const OptionRef& option);
+/// Full names of a recipe's options whose last part is that: of lr, train.lr and others.
+std::vector<std::string> options_ending_in(const std::string& part);
+/// The words of an option of a recipe, as help shows them: sync|stale. Errors: InternalError for a name that is no such option.
+std::string words_text(const std::string& name);
 
 }  // namespace tandem::config

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -25,12 +26,41 @@ OptionList list_options(RunConfig& config) {
   return list;
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+std::vector<std::string> names_ending_in(const OptionList& list, const std::string& part) {
+  std::vector<std::string> full;
+  for (const OptionEntry& entry : list.entries)
+    if (last_part(entry.path) == part) full.push_back(entry.path);
+  return full;
+}
+
+// A name without its section: what ends so, or nearly so, is meant.
+[[noreturn]] void refuse_short_name(const OptionList& list, const std::string& name, const std::string& where) {
+  std::vector<std::string> parts;
+  for (const OptionEntry& entry : list.entries) parts.push_back(last_part(entry.path));
+  const std::string part = nearest_name(name, parts);
+  const std::vector<std::string> full = names_ending_in(list, part);
+  if (part == name) throw UserError(where, name + " names no section", (full.size() > 1 ? "one of " : "expected ") + listed(full));
+  throw UserError(where, "unknown option " + name, (full.size() > 1 ? "the nearest are " : "the nearest is ") + listed(full));
+}
+
 const OptionEntry& find_option(const OptionList& list, const std::string& name, const std::string& where) {
   std::vector<std::string> names;
   for (const OptionEntry& entry : list.entries) {
     if (entry.path == name) return entry;
     names.push_back(entry.path);
   }
+  for (const OptionSection& section : list.sections)
+    if (section.path == name)
+      throw UserError(where, name + " is a section, and no option", "one of its options, as `tandem config` has them");
+  if (name.find('.') == std::string::npos) refuse_short_name(list, name, where);
   throw UserError(where, "unknown option " + name, "the nearest is " + nearest_name(name, names));
 }
 
@@ -218,15 +248,26 @@ void validate(const RunConfig& c, const std::string& where) {
   algo::check_words(c.algo);
 }
 
-std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
-  RunConfig copy = config, defaults;
-  const OptionList mine = list_options(copy), usual = list_options(defaults);
+namespace {
+
+// Names of a section's options that differ.
+std::vector<std::string> different_options(const RunConfig& a, const RunConfig& b, const std::string& section) {
+  RunConfig left = a, right = b;
+  const OptionList mine = list_options(left), other = list_options(right);
   std::vector<std::string> names;
   for (size_t i = 0; i < mine.entries.size(); ++i) {
-    const OptionEntry &a = mine.entries[i], &b = usual.entries[i];
-    if (a.path.starts_with(section + ".") && option_text(a.ref.value) != option_text(b.ref.value)) names.push_back(a.path);
+    const OptionEntry &one = mine.entries[i], &two = other.entries[i];
+    if (one.path.starts_with(section + ".") && option_text(one.ref.value) != option_text(two.ref.value)) names.push_back(one.path);
   }
   return names;
+}
+
+}  // namespace
+
+bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section) { return different_options(a, b, section).empty(); }
+
+std::vector<std::string> changed_options(const RunConfig& config, const std::string& section) {
+  return different_options(config, RunConfig(), section);
 }
 
 std::string to_yaml(const RunConfig& config) {
@@ -242,6 +283,44 @@ std::string to_yaml(const RunConfig& config) {
   return out.str();
 }
 
+std::vector<std::string> allowed_words(const OptionRef& option) {
+  if (!option.check || !std::holds_alternative<std::string*>(option.value)) return {};
+  std::string no_word = "\x01";
+  std::istringstream wanted(option.check(&no_word));
+  std::vector<std::string> words{std::istream_iterator<std::string>(wanted), {}};
+  if (words.size() < 3 || words[0] != "one" || words[1] != "of") return {};
+  words.erase(words.begin(), words.begin() + 2);
+  std::replace(words.begin(), words.end(), std::string("''"), std::string());
+  return words;
+}
+
+std::vector<std::string> options_ending_in(const std::string& part) {
+  RunConfig config;
+  return names_ending_in(list_options(config), part);
+}
+
+std::string words_text(const std::string& name) {
+  RunConfig config;
+  const OptionList list = list_options(config);
+  const auto entry = std::ranges::find(list.entries, name, &OptionEntry::path);
+  TANDEM_CHECK(entry != list.entries.end(), "no option ", name);
+  std::string text;
+  for (const std::string& word : allowed_words(entry->ref)) text += (text.empty() ? "" : "|") + word;
+  return text;
+}
+
+namespace {
+
+// " One of `a`, `b`." behind the help of an option that allows so few words.
+std::string words_sentence(const OptionRef& option) {
+  std::string text;
+  for (const std::string& word : allowed_words(option))
+    text += (text.empty() ? " One of `" : ", `") + (word.empty() ? "\"\"" : word) + "`";
+  return text.empty() ? text : text + ".";
+}
+
+}  // namespace
+
 std::string option_reference() {
   RunConfig config;
   config.algo = algo::named_algorithm(config.algo.name);  // as load_config begins
@@ -252,7 +331,8 @@ std::string option_reference() {
     out << "\n## " << section.path << "\n\n" << section.help << "\n\n| option | default | meaning |\n|---|---|---|\n";
     for (const OptionEntry& entry : list.entries)
       if (entry.path.rfind(section.path + ".", 0) == 0)
-        out << "| `" << entry.path << "` | `" << option_text(entry.ref.value) << "` | " << entry.ref.help << " |\n";
+        out << "| `" << entry.path << "` | `" << option_text(entry.ref.value) << "` | " << entry.ref.help << words_sentence(entry.ref)
+            << " |\n";
   }
   return out.str();
 }

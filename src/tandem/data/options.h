@@ -12,7 +12,7 @@ namespace tandem::data {
 
 struct Options {
   std::string train = "synthetic";
-  std::string eval;
+  std::vector<std::string> eval;
   std::vector<std::string> mix;
   std::string prompt_column = "question";
   std::string answer_column = "answer";
@@ -42,7 +42,9 @@ struct Options {
 
 inline void describe(OptionVisitor& field, Options& o) {
   field("train", o.train, "Training prompts: a .jsonl, .json or .parquet file, or `synthetic` for additions.");
-  field("eval", o.eval, "Held-out prompts: as train; empty for none.");
+  field("eval", o.eval,
+        "Held-out prompts: as train; empty for none. Several sets have names, as in {gsm8k: a.jsonl, math: b.jsonl} or "
+        "[gsm8k=a.jsonl, math=b.jsonl], and metrics of their own, such as eval/gsm8k/accuracy.");
   field("mix", o.mix, "Several training sets with weights, such as [a.jsonl=2, b.parquet=1]; replaces `train`.");
   field("prompt_column", o.prompt_column,
         "Field of a record that holds the question, or messages for the chat template; dots go into it, as in extra_info.question.");
@@ -67,7 +69,7 @@ inline void describe(OptionVisitor& field, Options& o) {
         "Field with a number that orders the rows of an epoch; `shuffle` orders equal ones.");
   field("curriculum", o.curriculum, "From the least number up, or from the greatest down.", one_of({"ascending", "descending"}));
   field("max_rows", o.max_rows, "Training rows to use from the start of the file; 0 for all.", at_least(0));
-  field("eval_max_rows", o.eval_max_rows, "Held-out rows to use; 0 for all.", at_least(0));
+  field("eval_max_rows", o.eval_max_rows, "Held-out rows to use of each set; 0 for all.", at_least(0));
   field("shuffle", o.shuffle, "Visit the rows in a new order each epoch.");
   field("seed", o.seed, "Seed of the order and of synthetic problems.");
   field("digits", o.digits, "Synthetic: digits of an operand.", between(1, 18));

@@ -2,6 +2,7 @@
 #include "tandem/data/source.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -16,13 +17,33 @@ constexpr int kRounds = 6;
 
 }  // namespace
 
-std::unique_ptr<PromptSource> open_source(const Options& options, Split split) {
+std::unique_ptr<PromptSource> open_source(const std::string& path, const Options& options, Split split) {
   const bool train = split == Split::kTrain;
-  const std::string& what = train ? options.train : options.eval;
-  if (what.empty())
+  if (path.empty())
     throw UserError(train ? "data.train" : "data.eval", "is empty", "expected a .jsonl, .json or .parquet file, or `synthetic`");
-  if (what == "synthetic") return open_additions(options, split);
-  return open_records(what, options, train ? options.max_rows : options.eval_max_rows);
+  if (path == "synthetic") return open_additions(options, split);
+  return open_records(path, options, train ? options.max_rows : options.eval_max_rows);
+}
+
+// What stands before the first `=` is a name where it could be one: folders of a path may hold a `=`.
+std::vector<EvalSet> eval_sets(const Options& options) {
+  const auto is_word = [](std::string_view text) {
+    return !text.empty() && std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
+  };
+  std::vector<EvalSet> sets;
+  for (const std::string& entry : options.eval) {
+    const size_t equal = entry.find('=');
+    const bool named = equal != std::string::npos && entry.substr(0, equal).find('/') == std::string::npos;
+    sets.push_back(named ? EvalSet{entry.substr(0, equal), entry.substr(equal + 1)} : EvalSet{"", entry});
+    const EvalSet& set = sets.back();
+    if (named && !is_word(set.name))
+      throw UserError("data.eval", "`" + set.name + "` is no name of a set", "letters, digits, `_`, `-` and `.`, as in gsm8k=test.jsonl");
+    if (options.eval.size() > 1 && !named)
+      throw UserError("data.eval", "`" + entry + "` is one of several sets, and has no name", "NAME=FILE, such as gsm8k=test.jsonl");
+    if (std::ranges::count(sets, set.name, &EvalSet::name) > 1)
+      throw UserError("data.eval", "two sets have the name `" + set.name + "`", "a name for each, for it stands in the metrics");
+  }
+  return sets;
 }
 
 std::vector<MixPart> mix_of(const Options& options) {

@@ -39,8 +39,16 @@ struct MixPart {
 /// Of options.mix, or options.train alone. Errors: UserError for an entry that is not FILE=WEIGHT with a weight above 0.
 std::vector<MixPart> mix_of(const Options& options);
 
-/// Opens what options.train or options.eval names. Errors: UserError; also for a source without records.
-std::unique_ptr<PromptSource> open_source(const Options& options, Split split);
+/// A held-out set; `name` is "" for the one that has none.
+struct EvalSet {
+  std::string name;
+  std::string path;
+};
+/// Of options.eval. Errors: UserError for several of which one has no name, for a name that two have, and for one that is no word.
+std::vector<EvalSet> eval_sets(const Options& options);
+
+/// Opens a file of records, or `synthetic`. Errors: UserError; also for a source without records.
+std::unique_ptr<PromptSource> open_source(const std::string& path, const Options& options, Split split);
 
 /// Records of a .jsonl file, a .json array or a .parquet file.
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows);

@@ -155,9 +155,12 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, co
   if (spec.name == kModel && model) return model(options);
   if (spec.name == kModel) throw UserError("reward.rule model", "no model can be run here", "a rule without one");
   std::unique_ptr<Rule> rule = function_rule(spec.name, options);
-  if (!rule)
+  if (!rule) {
+    std::string all;
+    for (const std::string& known : rule_names()) all += " " + known;
     throw UserError("reward.rule", "there is no rule `" + spec.name + "`",
-                    "the nearest is `" + nearest_name(spec.name, rule_names()) + "`");
+                    "the nearest is `" + nearest_name(spec.name, rule_names()) + "`; expected one of" + all);
+  }
   if (spec.name == "math" && options.fallback == "math_verify")
     return math_with_fallback(std::move(rule), math_verify_rule(options, options));
   return rule;

@@ -75,7 +75,8 @@ std::vector<std::string> data_files(const config::RunConfig& config, const std::
   const std::string& code = config.reward.python;
   std::vector<std::string> files;
   for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
-  for (const std::string& path : {config.data.train, config.data.eval, config.data.chat_template, code.substr(0, code.rfind(':'))})
+  for (const std::string& each : config.data.eval) files.push_back(each.substr(each.find('=') + 1));
+  for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
     if (!path.empty()) files.push_back(path);
   if (!replay.empty()) files.push_back(replay + "/samples.sqlite");
   return files;
@@ -105,7 +106,7 @@ std::string differences(const std::string& first, const std::string& other) {
 
 void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world) {
   if (!comm::mpi_launched()) return;
-  const std::string recipe = joined(options_of(config)) + (how.resume ? "--resume" : "") + '\n' + how.replay + '\n';
+  const std::string recipe = joined(options_of(config)) + (how.resume ? "--resume" : how.overwrite ? "--overwrite" : "") + '\n' + how.replay + '\n';
   const std::pair<const char*, std::string> digests[] = {
       {"recipe", recipe},
       {"data", digest_of(data_files(config, how.replay))},

@@ -11,7 +11,7 @@ namespace tandem::runtime {
 
 /// What the command line says beside the recipe.
 struct HowStarted {
-  bool resume;
+  bool resume, overwrite;
   std::string replay;  ///< a run folder, or ""
 };
 

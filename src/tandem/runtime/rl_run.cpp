@@ -186,11 +186,7 @@ void RlRun::restore_or_start() {
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
   }
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
-  if (state.before && state.step == 0) {  // stopped before the step whose metrics report it
-    parts_.recorder.set("eval/accuracy", state.before->accuracy);
-    parts_.recorder.set("eval/score_mean", state.before->mean_score);
-    parts_.recorder.set("eval/pass_at_k", state.before->pass_at_k);
-  }
+  if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
   ledger_.open();
   give_rollout_weights();
 }
@@ -347,7 +343,8 @@ void RlRun::score_in_stage(std::vector<data::Group>& answers) {
   std::vector<size_t> mine;
   std::vector<reward::Answer> asked;
   std::vector<data::Sample*> samples;
-  for (data::Group& group : answers) group.prompt = eval_prompts_->at_row(group.prompt.row);  // messages do not travel
+  for (size_t row = 0; row < answers.size(); ++row)  // messages do not travel
+    answers[row].prompt = eval_prompts_->at_row(static_cast<int64_t>(row));
   for (data::Group& group : answers)
     for (data::Sample& sample : group.samples) {
       if (static_cast<int>(samples.size()) % dp == me) {
@@ -373,8 +370,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
       evaluation.prompts.push_back(eval_prompts_->at_row(row));
   }
   evaluation.n = config_.eval.n;
-  // A seed of its own, so that evaluation never draws the numbers of training.
-  evaluation.seed = static_cast<uint64_t>(config_.run.seed) ^ 0x65766171ull;
+  evaluation.seed = evaluation_seed(config_.run.seed);
   rollout::Engine* idle = engine && !engine->running() ? engine : nullptr;
   evaluation.idle_engine = idle;
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
@@ -389,10 +385,8 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   if (idle) idle->forget_cache();
   if (makes_room) engine->switch_weights(actor_.rollout_parameters(), data::PolicyVersion{ledger_.state().version});
   if (config::scores_in_stage(config_)) score_in_stage(*answers);
-  serve::EvalSummary summary = serve::summarize(*answers, config_.eval.right_at);
-  parts_.recorder.set("eval/accuracy", summary.accuracy);
-  parts_.recorder.set("eval/score_mean", summary.mean_score);
-  parts_.recorder.set("eval/pass_at_k", summary.pass_at_k);
+  serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), config_.eval.right_at);
+  record_eval(parts_.recorder, summary);
   parts_.recorder.add("time/eval_s", now_s() - begin);
   if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers));
   return summary;

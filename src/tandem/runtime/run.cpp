@@ -30,15 +30,17 @@ std::string start_model(const config::RunConfig& config, comm::Group& world) {
   return dir;
 }
 
-// Supervised steps generate next to nothing: with a split placement all ranks train, as many replicas of the layout as there is room for.
+// Supervised steps generate next to nothing, in the layout of training. With a split placement all ranks train, as many replicas of the
+// layout as there is room for.
 void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   config::ParallelOptions& p = config.parallel;
+  if (p.placement != "split") p.rollout_layout = "";
   if (p.placement != "split") return;
   model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
   if (world.size() % layout.world() != 0)
     throw UserError("parallel.train_layout",
                     join_text(p.train_layout, " does not divide the run's ", world.size(), " ranks, and all take part in supervised steps"),
-                    "a divisor, or --model with a model that needs no warm start");
+                    "a divisor, or supervised.steps 0");
   layout.dp *= world.size() / layout.world();
   p.train_layout = model::to_string(layout);
   p.rollout_layout = "";
@@ -75,17 +77,49 @@ RunSummary supervise(const RunRequest& request, comm::Group& world, RunFolder* f
   return summary;
 }
 
-// Supervised steps on a fresh model, in a run folder of their own inside this one. Collective.
+// Whether the model is what the supervised steps of this recipe end with, so that there are none left: the hf of a run folder.
+bool is_warm(const config::RunConfig& config) {
+  std::error_code failed;
+  const fs::path dir = fs::canonical(config.model.path, failed), recipe = dir.parent_path() / "config.yaml";
+  if (failed || dir.filename() != "hf" || !fs::exists(recipe, failed)) return false;
+  try {
+    return config::equal_section(config::load_config(recipe.string(), {}), config, "supervised");
+  } catch (const UserError&) {
+    return false;  // of another version
+  }
+}
+
+// Whether a run that goes on began with a warm start of another model: then the one that is named now stands for its end.
+bool began_elsewhere(const RunRequest& request) {
+  const std::string dir = request.config.run.dir + "/warm_start";
+  if (!request.resume || !policy::holds_model(dir + "/hf") || !fs::exists(dir + "/config.yaml")) return false;
+  return config::load_config(dir + "/config.yaml", {}).model.path != request.config.model.path;
+}
+
+// Whether supervised steps come before RL. Collective.
+bool begins_warm(const RunRequest& request, comm::Group& world) {
+  const config::RunConfig& config = request.config;
+  if (config.supervised.steps == 0) return false;
+  if (config.model.path.empty()) return true;
+  const bool done = world.rank() == 0 && (is_warm(config) || began_elsewhere(request));
+  if (!comm::any_of(world, done)) return true;
+  if (world.rank() == 0) log::info("no warm start: ", config.model.path, " has the supervised steps behind it");
+  return false;
+}
+
+// Supervised steps on the start model, in a run folder of their own inside this one. Collective.
 Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   const std::string dir = request.config.run.dir + "/warm_start";
   if (!comm::any_of(world, world.rank() == 0 && policy::holds_model(dir + "/hf"))) {  // written last
-    RunRequest supervised{request.config, true, "", request.stop};
+    RunRequest supervised{.config = request.config, .resume = true, .stop = request.stop};
     supervised.config.run.dir = dir;
+    supervised.config.eval.before = supervised.config.eval.after = false;  // RL evaluates what it begins with
+    supervised.config.eval.every_steps = 0;
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {
       log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
-      folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir));
+      folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir) ? EarlierRun::kResume : EarlierRun::kRefuse);
     }
     world.barrier();
     supervise(supervised, world, folder.get(), start);
@@ -117,7 +151,7 @@ RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunF
   const config::RunConfig& config = request.config;
   const config::Layouts layouts = config::layouts_of(config, world.size());
   Start start = start_of(config, world);
-  const bool warm = config.model.path.empty() && config.supervised.steps > 0;
+  const bool warm = begins_warm(request, world);
   check_model(config, layouts, start.model, warm, true);
   if (warm) start = warm_start(request, world, std::move(start));
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
@@ -133,15 +167,27 @@ RunSummary supervise_on_rank(const RunRequest& request, comm::Group& world, RunF
   return supervise(request, world, folder, start);
 }
 
+EarlierRun earlier_run(const RunRequest& request) {
+  return request.resume ? EarlierRun::kResume : request.overwrite ? EarlierRun::kPutAside : EarlierRun::kRefuse;
+}
+
+// What can be refused before a rank or a folder is there.
+void check_request(const RunRequest& request) {
+  if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
+  if (request.overwrite) check_put_aside(request.config, request.replay);
+  if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
+}
+
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
+  check_request(asked);
   RunSummary result;
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
   launch_ranks(asked.config, [&](comm::Group& world) {
     RunRequest request = asked;
-    check_same_start(asked.config, {asked.resume, asked.replay}, world);
+    check_same_start(asked.config, {asked.resume, asked.overwrite, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
-    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
+    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     const RunSummary summary = on_rank(request, world, folder);

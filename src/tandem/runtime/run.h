@@ -15,6 +15,7 @@ namespace tandem::runtime {
 struct RunRequest {
   config::RunConfig config;
   bool resume = false;
+  bool overwrite = false;      ///< puts aside what an earlier run left in the run folder; not beside `resume`
   std::string replay;          ///< train on the samples of this run folder instead of generating
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
 };

@@ -12,4 +12,8 @@ namespace tandem::runtime {
 /// Errors: UserError for sizes that do not fit each other; PeerError if it cannot be written.
 void write_random_model(const std::string& dir, const config::ModelOptions& options, int64_t seed);
 
+/// Whether that model can do for a recipe that names none. Errors: UserError naming --model if the first prompt of a data set has
+/// characters that its tokenizer has not, or if a rule grades text.
+void check_random_model(const config::RunConfig& config);
+
 }  // namespace tandem::runtime

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/supervised_run.h"
 
+#include <cmath>
+
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/runtime/folder/step_failed.h"
-#include "tandem/runtime/stage/evaluator.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
@@ -25,6 +26,15 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
   if (parts.config.supervised.steps < 1) throw UserError("supervised.steps", "is 0", "the number of supervised steps");
   if (parts.config.data.answer_column == data::kNoAnswer)
     throw UserError("data.answer_column", "is none, and supervised steps train on answers", "the field that holds them");
+  const config::EvalOptions& eval = parts.config.eval;
+  const model::Layout& layout = parts.ranks.train_layout;
+  const bool evaluates = !parts.config.data.eval.empty() && (eval.before || eval.after || eval.every_steps > 0);
+  if (evaluates && (layout.cp > 1 || layout.vpp > 1)) {
+    if (parts.ranks.is_first()) log::warning("no evaluation: ", model::to_string(layout), " has cp or vpp, and generates nothing");
+  } else if (evaluates) {
+    eval_prompts_.emplace(serve::data_for(*reward_, parts.config.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, model_dir});
+    eval_prompts_->require_context(eval.sampling.max_new_tokens, "eval.max_new_tokens", actor_.config().max_positions);
+  }
   ledger_.files().load_start(actor_.trained());
 }
 
@@ -72,7 +82,15 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
   recorder.span("train", "train", begin_s, begin_s + seconds);
   recorder.set("throughput/tokens_per_s", report.sequence_tokens / seconds);
   ledger_.record_memory();
-  ledger_.commit(std::max<int64_t>(1, parts_.config.supervised.steps / 20));
+}
+
+// By the weights as they are: each data-parallel rank answers its share.
+Evaluation SupervisedRun::evaluation() const {
+  const policy::Ranks& ranks = parts_.ranks;
+  const model::ModelOnRank& model = actor_.trained().model();
+  Evaluation evaluation{&model.decoder(), &model.parameters(), ranks.train_layout, ranks.train_rank()};
+  evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
+  return evaluation;
 }
 
 // Answers the training problems that come next: in the first epoch none of them was trained on, and none is held out. All ranks
@@ -82,11 +100,9 @@ bool SupervisedRun::reached_accuracy() {
   const int64_t step = ledger_.state().step;
   if (o.stop_at_accuracy == 0 || step % o.accuracy_every_steps != 0) return false;
   const policy::Ranks& ranks = parts_.ranks;
-  const model::ModelOnRank& model = actor_.trained().model();
-  Evaluation evaluation{&model.decoder(), &model.parameters(), ranks.train_layout, ranks.train_rank()};
+  Evaluation evaluation = this->evaluation();
   for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
     evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
-  evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
   const auto groups = answers_of_all(parts_, tokenizer_, std::move(evaluation));  // short: a stop waits for the next step
   TANDEM_CHECK(groups, "answers that nothing could stop");
   const double accuracy = serve::summarize(*groups, parts_.config.eval.right_at).accuracy;
@@ -96,37 +112,95 @@ bool SupervisedRun::reached_accuracy() {
   return accuracy >= o.stop_at_accuracy;
 }
 
+std::optional<serve::EvalSummary> SupervisedRun::evaluate() {
+  const double begin = now_s();
+  const config::EvalOptions& o = parts_.config.eval;
+  const policy::Ranks& ranks = parts_.ranks;
+  Evaluation evaluation = this->evaluation();
+  for (int64_t row = ranks.train_dp_rank(); row < eval_prompts_->size(); row += ranks.train_layout.dp)
+    evaluation.prompts.push_back(eval_prompts_->at_row(row));
+  evaluation.n = o.n;
+  evaluation.seed = evaluation_seed(parts_.config.run.seed);
+  evaluation.stop = ranks.stop_between_tokens(request_.stop);
+  evaluation.stop_grading = request_.stop;
+  const auto answers = answers_of_all(parts_, tokenizer_, std::move(evaluation));
+  if (!answers) return std::nullopt;
+  serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), o.right_at);
+  record_eval(parts_.recorder, summary);
+  parts_.recorder.add("time/eval_s", now_s() - begin);
+  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers));
+  return summary;
+}
+
+void SupervisedRun::evaluate_before() {
+  RunState& state = ledger_.state();
+  if (!eval_prompts_ || !parts_.config.eval.before || state.before || state.step > 0) return;
+  state.before = evaluate();
+  if (!state.before) stop(", in the evaluation before training");
+  if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
+}
+
+// What is left of a step when its numbers are known. A stop or a failure among the answers saves the numbers: the resumed run begins here.
+bool SupervisedRun::conclude_step() {
+  const config::RunConfig& config = parts_.config;
+  RunState& state = ledger_.state();
+  last_eval_.reset();
+  state.unconcluded = parts_.recorder.current();
+  const bool reached = reached_accuracy(), last = reached || state.step == config.supervised.steps;
+  const int64_t every = config.eval.every_steps;
+  if (eval_prompts_ && ((every > 0 && state.step % every == 0) || (last && config.eval.after))) {
+    last_eval_ = evaluate();
+    if (!last_eval_) stop(", in its evaluation");
+  }
+  state.unconcluded.clear();
+  ledger_.commit(last_eval_ ? 1 : std::max<int64_t>(1, config.supervised.steps / 20));
+  return reached;
+}
+
+void SupervisedRun::stop(const std::string& where) {
+  if (!ledger_.is_saved() || !ledger_.state().unconcluded.empty()) ledger_.save(trained_);
+  throw Interrupted(join_text("stopped after supervised step ", ledger_.state().step, where, "; --resume continues"));
+}
+
 RunSummary SupervisedRun::run() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
   ledger_.start_clock();
   if (request_.resume) ledger_.resume(trained_, {actor_.trained().lora() != nullptr, {}});
   state.lr_steps = train::lr_steps_of(config.supervised.train, state.lr_steps, config.supervised.steps);
+  if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
 
   ledger_.open();
   try {
+    evaluate_before();
     train_to_end();
+    ledger_.files().exporter().write(config.run.dir, actor_.trained());
+    parts_.ranks.world.barrier();
+    RunSummary summary = ledger_.summary();
+    if (eval_prompts_ && config.eval.after) summary.after = last_eval_ ? last_eval_ : evaluate();
+    if (eval_prompts_ && config.eval.after && !summary.after) stop(", in the last evaluation");
+    return summary;
   } catch (const StepFailed& e) {
     end_saved(e, state.step, [this] { ledger_.save(trained_); });
   }
-  ledger_.files().exporter().write(config.run.dir, actor_.trained());
-  parts_.ranks.world.barrier();
-  return ledger_.summary();
 }
 
 // Until the last step, or until the accuracy is reached. Errors: StepFailed; Interrupted.
 void SupervisedRun::train_to_end() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
-  bool reached = state.step > 0 && reached_accuracy();
-  while (state.step < config.supervised.steps && !reached) {
-    if (parts_.ranks.stop_agreed(request_.stop)) {
-      if (!ledger_.is_saved()) ledger_.save(trained_);
-      throw Interrupted(join_text("stopped after supervised step ", state.step, "; --resume continues"));
-    }
-    step();
-    fail_alike(parts_.ranks.world, ledger_.fault());
+  bool reached = false;
+  if (!state.unconcluded.empty()) {
+    for (const auto& [name, value] : state.unconcluded) parts_.recorder.set(name, value);
+    reached = conclude_step();
+  } else if (state.step > 0 || !config.model.path.empty()) {
     reached = reached_accuracy();
+  }
+  while (state.step < config.supervised.steps && !reached) {
+    if (parts_.ranks.stop_agreed(request_.stop)) stop("");
+    step();
+    reached = conclude_step();
+    fail_alike(parts_.ranks.world, ledger_.fault());
     const int64_t every = config.checkpoint.every_steps;
     if ((every > 0 && state.step % every == 0) || state.step == config.supervised.steps || reached) ledger_.save(trained_);
   }

@@ -3,10 +3,13 @@
 // Supervised steps on prompts and their answers: `tandem sft`, and the warm start before RL. All ranks train.
 
 #include <array>
+#include <optional>
+#include <string>
 
 #include "tandem/policy/actor.h"
 #include "tandem/runtime/folder/ledger.h"
 #include "tandem/runtime/run.h"
+#include "tandem/runtime/stage/evaluator.h"
 #include "tandem/serve/prompt_stream.h"
 #include "tandem/serve/reward_model.h"
 
@@ -24,8 +27,13 @@ class SupervisedRun {
  private:
   void step();
   void record(const train::StepReport& report, double begin_s);
+  Evaluation evaluation() const;
   bool reached_accuracy();
+  void evaluate_before();
+  std::optional<serve::EvalSummary> evaluate();  // nullopt: asked to stop
+  bool conclude_step();                          // whether the accuracy is reached
   void train_to_end();
+  [[noreturn]] void stop(const std::string& where);
 
   const RunRequest& request_;
   const policy::RunParts& parts_;
@@ -33,9 +41,11 @@ class SupervisedRun {
   serve::RewardModels reward_models_;
   std::unique_ptr<reward::Rule> reward_;
   serve::PromptStream prompts_;
+  std::optional<serve::PromptStream> eval_prompts_;  // none: no evaluation
   policy::Actor actor_;
   const std::array<policy::TrainedRole*, 1> trained_{&actor_.trained()};
   Ledger ledger_;
+  std::optional<serve::EvalSummary> last_eval_;  // of the last step
 };
 
 }  // namespace tandem::runtime

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/scorer.h"
@@ -95,7 +96,7 @@ std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& group
   return answers;
 }
 
-EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
+EvalSummary summarize(std::span<const data::Group> groups, double right_at) {
   EvalSummary s;
   double right = 0, answers = 0, solved = 0, scores = 0;
   for (const data::Group& group : groups) {
@@ -110,6 +111,18 @@ EvalSummary summarize(const std::vector<data::Group>& groups, double right_at) {
   s.num_problems = static_cast<int64_t>(groups.size());
   if (answers > 0) s.mean_score = scores / answers, s.accuracy = right / answers, s.pass_at_k = solved / static_cast<double>(groups.size());
   return s;
+}
+
+EvalSummary summarize(std::span<const data::Group> groups, const std::vector<PromptStream::Set>& sets, double right_at) {
+  EvalSummary all = summarize(groups, right_at);
+  size_t begin = 0;
+  for (const PromptStream::Set& set : sets) {
+    const auto size = static_cast<size_t>(set.size);
+    TANDEM_CHECK(begin + size <= groups.size(), groups.size(), " groups end within the set ", set.name);
+    if (!set.name.empty()) all.sets.push_back({set.name, summarize(groups.subspan(begin, size), right_at)});
+    begin += size;
+  }
+  return all;
 }
 
 }  // namespace tandem::serve

@@ -4,6 +4,8 @@
 // (inference.h). Rollout for training is runtime/sample/rollout_role.h.
 
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "tandem/base/error.h"
@@ -14,12 +16,19 @@
 
 namespace tandem::serve {
 
+struct NamedSummary;
+
 struct EvalSummary {
   double accuracy = 0;         ///< mean over all answers
   double pass_at_k = 0;        ///< share of problems with a right answer among its n
   int64_t num_problems = 0;
   double tokens_per_s = 0;
   double mean_score = 0;       ///< over all answers, whatever counts as right
+  std::vector<NamedSummary> sets;  ///< of the sets that have names; the numbers above are over all of them
+};
+struct NamedSummary {
+  std::string name;
+  EvalSummary summary;
 };
 
 struct AnswerRequest {
@@ -62,6 +71,8 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
 std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups);
 
 /// Accuracy and pass@k of scored groups.
-EvalSummary summarize(const std::vector<data::Group>& groups, double right_at);
+EvalSummary summarize(std::span<const data::Group> groups, double right_at);
+/// The same of a whole evaluation: all groups of all sets in their order.
+EvalSummary summarize(std::span<const data::Group> groups, const std::vector<PromptStream::Set>& sets, double right_at);
 
 }  // namespace tandem::serve

@@ -8,6 +8,7 @@
 #include "tandem/model/model_on_rank.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/serve/answers.h"
+#include "tandem/serve/response_text.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::serve {
@@ -18,13 +19,41 @@ struct Inference::State {
   model::kernel::Gemm gemm;
   model::ModelOnRank model;
   std::optional<text::Tokenizer> tokenizer;
+  monitor::Recorder recorder;
+  std::unique_ptr<rollout::Engine> engine;  // of answer_one; null before its first call
+  int64_t num_answers = 0;                  // each has random numbers of its own
 
   explicit State(const InferenceOptions& o)
       : options(o), gemm(model::dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
     model.load(o.model);
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
   }
+
+  rollout::Engine& one_at_a_time() {
+    if (engine) return *engine;
+    rollout::Options alone = options.engine;
+    alone.max_running = 1;
+    const model::ModelConfig& config = model.config();
+    const int64_t num_tokens = tokenizer ? std::min(tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
+    engine = std::make_unique<rollout::Engine>(
+        alone, rollout::EngineSetup{model.decoder(), arena, recorder, num_tokens, config.max_positions});
+    engine->switch_weights(model.parameters(), data::PolicyVersion{0});
+    return *engine;
+  }
 };
+
+namespace {
+
+class Listener final : public rollout::StopMatcher {
+ public:
+  explicit Listener(const std::function<bool(int32_t)>& goes_on) : goes_on_(goes_on) {}
+  bool stops_after(int32_t token) override { return !goes_on_(token); }
+
+ private:
+  const std::function<bool(int32_t)>& goes_on_;
+};
+
+}  // namespace
 
 Inference::Inference(const InferenceOptions& options) {
   if (options.device != "cpu") throw UserError("--device", options.device + " is not in this build", "cpu");
@@ -45,6 +74,25 @@ Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOption
   const AnswerRequest request{state_->model.decoder(), state_->model.parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
                               options.stop, options.n, static_cast<uint64_t>(state_->options.seed), 0, 1, {}};
   return answer_and_grade(request, std::move(prompts), grading, graded);
+}
+
+data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOptions& options,
+                                   const std::function<bool(int32_t)>& goes_on) {
+  rollout::Engine& engine = state_->one_at_a_time();
+  rollout::Request request;
+  request.prompt = std::move(prompt);
+  request.sample = data::SampleId{state_->num_answers++};
+  request.sampling = options.sampling;
+  request.seed = static_cast<uint64_t>(state_->options.seed);
+  request.stop_ids = stop_ids(state_->model.config().eos_ids, tokenizer());
+  request.make_stop_matcher = [&goes_on] { return std::make_unique<Listener>(goes_on); };
+  engine.submit(std::move(request));
+  while (engine.running()) engine.step();
+  return engine.completed().at(0).sample;
+}
+
+int64_t Inference::context_tokens() {
+  return std::min(state_->model.config().max_positions, state_->one_at_a_time().counts().blocks * state_->options.engine.kv_block_tokens);
 }
 
 std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temperature) {
@@ -71,7 +119,7 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
   const Graded graded = inference.answer(std::move(prompts), request.generate, {rule.get(), request.reward.workers}, emit);
-  EvalSummary summary = summarize(graded.groups, request.right_at);
+  EvalSummary summary = summarize(graded.groups, stream.sets(), request.right_at);
   summary.tokens_per_s = graded.tokens_per_s;
   return summary;
 }

@@ -11,8 +11,8 @@ namespace tandem::serve {
 namespace {
 
 std::vector<double> weights_of(const data::Options& options, data::Split split) {
-  if (split == data::Split::kHeldOut) return {1.0};
-  std::vector<double> weights;
+  std::vector<double> weights(split == data::Split::kHeldOut ? std::max<size_t>(1, options.eval.size()) : 0, 1.0);
+  if (split == data::Split::kHeldOut) return weights;
   for (const data::MixPart& part : data::mix_of(options)) weights.push_back(part.weight);
   return weights;
 }
@@ -31,25 +31,21 @@ data::Options data_for(const reward::Rule& rule, const data::Options& options) {
 PromptStream::PromptStream(const data::Options& options, data::Split split, PromptText text)
     : options_(options), text_(std::move(text)), mix_(weights_of(options, split)) {
   if (split == data::Split::kHeldOut) {
-    parts_.push_back(open(data::open_source(options, split)));
+    for (const data::EvalSet& set : data::eval_sets(options)) parts_.push_back(open(set.name, data::open_source(set.path, options, split)));
   } else {
-    for (const data::MixPart& part : data::mix_of(options)) {
-      data::Options one = options;
-      one.train = part.path;
-      parts_.push_back(open(data::open_source(one, split)));
-    }
+    for (const data::MixPart& part : data::mix_of(options)) parts_.push_back(open("", data::open_source(part.path, options, split)));
   }
   for (const Part& part : parts_) size_ += part.size();
 }
 
-PromptStream::Part PromptStream::open(std::unique_ptr<data::PromptSource> source) const {
+PromptStream::Part PromptStream::open(const std::string& name, std::unique_ptr<data::PromptSource> source) const {
   std::vector<int64_t> rows;
   if (options_.max_prompt_tokens > 0) rows = short_enough(*source);
   const bool sorted = !options_.curriculum_column.empty();
   if (sorted) sort_by_rank(*source, rows);
   const int64_t size = rows.empty() ? source->size() : std::ssize(rows);
   const data::DataOrder order(static_cast<uint64_t>(options_.seed), size, options_.shuffle && !sorted);
-  return {std::move(source), std::move(rows), order};
+  return {name, std::move(source), std::move(rows), order};
 }
 
 std::vector<int64_t> PromptStream::short_enough(const data::PromptSource& source) const {
@@ -90,11 +86,23 @@ data::Prompt PromptStream::at_position(int64_t position) const {
 }
 
 data::Prompt PromptStream::at_row(int64_t row) const {
+  int64_t records_before = 0;
   for (const Part& part : parts_) {
-    if (row < part.size()) return prompt(part, row);
+    if (row < part.size()) {
+      data::Prompt found = prompt(part, row);
+      found.row += records_before;
+      return found;
+    }
     row -= part.size();
+    records_before += part.source->size();
   }
   TANDEM_CHECK(false, "row ", row, " behind the last");
+}
+
+std::vector<PromptStream::Set> PromptStream::sets() const {
+  std::vector<Set> sets;
+  for (const Part& part : parts_) sets.push_back({part.name, part.size()});
+  return sets;
 }
 
 std::string PromptStream::where(int64_t position) const {

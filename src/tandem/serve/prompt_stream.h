@@ -37,8 +37,14 @@ class PromptStream {
   data::Prompt at_position(int64_t position) const;
   /// Where it stands in its file, for errors.
   std::string where(int64_t position) const;
-  /// `row` counts the rows of all sets that were not dropped.
+  /// `row` counts the rows of all sets that were not dropped; the prompt's own row counts those of all sets.
   data::Prompt at_row(int64_t row) const;
+  /// The sets, in the order of at_row; a name is "" where a set has none.
+  struct Set {
+    std::string name;
+    int64_t size;
+  };
+  std::vector<Set> sets() const;
   int64_t size() const { return size_; }
   /// Tokens of the longest prompt; looks at every row the first time.
   int64_t longest_prompt() const;
@@ -51,6 +57,7 @@ class PromptStream {
 
  private:
   struct Part {
+    std::string name;
     std::unique_ptr<data::PromptSource> source;
     std::vector<int64_t> rows;   ///< that are left, in the order of a curriculum if there is one; empty for all as they are
     data::DataOrder order;
@@ -58,7 +65,7 @@ class PromptStream {
     int64_t row(int64_t index) const { return rows.empty() ? index : rows[static_cast<size_t>(index)]; }  ///< of the source
   };
 
-  Part open(std::unique_ptr<data::PromptSource> source) const;
+  Part open(const std::string& name, std::unique_ptr<data::PromptSource> source) const;
   std::vector<int64_t> short_enough(const data::PromptSource& source) const;
   void sort_by_rank(const data::PromptSource& source, std::vector<int64_t>& rows) const;
   data::Prompt prompt(const Part& part, int64_t index) const;

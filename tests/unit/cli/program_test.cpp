@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "tandem/runtime/start_model.h"
@@ -92,8 +93,8 @@ class Program : public ::testing::Test {
 };
 
 TEST_F(Program, HelpTeachesWithExamplesAndIsNoError) {
-  for (const char* command : {"", "run", "sft", "eval", "generate", "logprobs", "tokenize", "detokenize", "grade", "config", "doctor",
-                              "board", "bench", "bench grpo_step", "bench generate", "bench train_step"}) {
+  for (const char* command : {"", "run", "sft", "eval", "generate", "talk", "logprobs", "tokenize", "detokenize", "grade", "config",
+                              "doctor", "board", "bench", "bench grpo_step", "bench generate", "bench train_step"}) {
     const Outcome o = run(std::string(command) + " --help");
     EXPECT_EQ(o.code, 0) << command << o.err;
     EXPECT_NE(o.out.find("Example"), std::string::npos) << command;
@@ -102,6 +103,8 @@ TEST_F(Program, HelpTeachesWithExamplesAndIsNoError) {
 
 TEST_F(Program, AnUnknownNameIsAnsweredWithTheNearest) {
   refuses("run " + quickstart_ + " --stepz 3", {"tandem run: ", "unknown option --stepz", "--steps"});
+  refuses("run " + quickstart_ + " --lr 1e-5", {"tandem run: ", "unknown option --lr", "--set train.lr=", "--set supervised.lr="});
+  refuses("config " + quickstart_ + " --group-size=4", {"unknown option --group-size", "--set schedule.group_size="});
   refuses("rnu " + quickstart_, {"unknown command rnu", "run"});
   refuses("bench generat", {"tandem bench: ", "unknown command generat", "generate"});
   refuses("run " + quickstart_ + " --set train.lrr=1", {"train.lrr", "train.lr"});
@@ -236,7 +239,7 @@ TEST_F(Program, PackedWeightsCanBeTurnedOff) {
 }
 
 TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
-  for (const char* flag : {"--schedule sync", "--staleness 1", "--rollout-layout dp1", "--no-eval", "--replay x"})
+  for (const char* flag : {"--schedule sync", "--staleness 1", "--rollout-layout dp1", "--replay x"})
     refuses("sft " + quickstart_ + " " + flag, {"unknown option"});
   refuses("logprobs --model m --max-running 5", {"unknown option --max-running"});
   refuses("eval --model m --reward number --data synthetic --set data.digits=2", {"--set", "--config"});
@@ -265,6 +268,40 @@ TEST_F(Program, EvalWithTheRecipeRepeatsTheEvaluationOfTheRun) {
   ASSERT_EQ(fewer.code, 0) << fewer.err;
   EXPECT_EQ(lines_of(fewer.out).size(), 11);
   EXPECT_EQ(json::parse(lines_of(fewer.out)[0])["prompt"].get<std::string>().size(), 4);  // 1+2=
+}
+
+TEST_F(Program, TheVersionNamesCommitAndLibtorch) {
+  const Outcome o = run("--version");
+  EXPECT_EQ(o.code, 0) << o.err;
+  const std::regex line(R"(tandem \d+\.\d+\.\d+, commit ([0-9a-f]{7,}(-dirty)?|unknown), libtorch \d+\.\d+\.\d+\S*\n)");
+  EXPECT_TRUE(std::regex_match(o.out, line)) << o.out;
+  const json doctor = json::parse(run("doctor --json").out);
+  EXPECT_NE(o.out.find(", libtorch " + doctor["libtorch"].get<std::string>()), std::string::npos) << o.out;
+}
+
+TEST_F(Program, OfTwoEqualFlagsTheLastCounts) {
+  const std::string generate = "generate --ignore-eos --model " + model(), prompt = "{\"prompt_ids\": [1, 2, 3]}\n";
+  const auto length = [&](const std::string& flags) {
+    const Outcome o = run(generate + " " + flags, prompt);
+    EXPECT_EQ(o.code, 0) << flags << o.err;
+    return o.code == 0 ? json::parse(o.out)["completions"][0]["ids"].size() : 0;
+  };
+  EXPECT_EQ(length("--max-new-tokens 3 --max-new-tokens 5"), 5);
+  EXPECT_EQ(length("--max-new-tokens 5 --max-new-tokens=3 --logprobs --logprobs --threads 1 --threads 1"), 3);
+  EXPECT_EQ(length("--max-new-tokens 3 --packed-weights --no-packed-weights --packed-weights"), 3);
+  const Outcome both = run("eval --data synthetic --data synthetic --reward number --model model");
+  EXPECT_EQ(both.code, 2) << "sets are no flags: two of them must have names";
+  EXPECT_NE(both.err.find("data.eval"), std::string::npos) << both.err;
+  write("a.yaml", "run: {steps: 3}\n");
+  EXPECT_NE(run("config a.yaml --steps 5 --steps 6 --set run.seed=1 --seed 2").out.find("steps: 6\n  seed: 2\n"), std::string::npos);
+}
+
+TEST_F(Program, HelpShowsTheWordsThatAnOptionTakes) {
+  EXPECT_NE(run("generate --help").out.find("--dtype float32|bfloat16"), std::string::npos);
+  EXPECT_NE(run("bench generate --help").out.find("--mode fixed|ragged"), std::string::npos);
+  EXPECT_NE(run("sft --help").out.find("--device cpu|cuda"), std::string::npos);
+  refuses("generate --model m --dtype int8", {"--dtype", "int8", "float32 bfloat16"});
+  refuses("grade --rule numbr", {"numbr", "number", "one of", "exact", "math", "code", "model"});
 }
 
 TEST_F(Program, NoInputIsNoError) {

@@ -6,10 +6,12 @@
 #include <fstream>
 
 #include "../../odd_files.h"
+#include "../../temporary_folder.h"
 #include "tandem/base/error.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/reward/rule.h"
 #include "tandem/config/config.h"
+#include "tandem/data/source.h"
 
 namespace tandem::cli {
 namespace {
@@ -123,7 +125,7 @@ TEST(Recipe, StepsOfASupervisedRunAreItsOwn) {
   CLI::App app;
   RecipeArguments recipe(RecipeArguments::kOptional, RecipeArguments::kSupervised);
   recipe.declare(app);
-  for (const char* flag : {"--schedule", "--staleness", "--rollout-layout", "--no-eval"})
+  for (const char* flag : {"--schedule", "--staleness", "--rollout-layout"})
     EXPECT_FALSE(app.get_option_no_throw(flag)) << flag;
   app.parse("--steps 7");
   EXPECT_EQ(recipe.load().supervised.steps, 7);
@@ -185,6 +187,83 @@ TEST(Recipe, SetMayBeRepeatedAndTakesOneValueEach) {
   EXPECT_EQ(c.train.lr, 1e-5);
   EXPECT_EQ(c.data.digits, 3);
   EXPECT_EQ(parsed("--steps 3 --set run.steps=7").run.steps, 7);
+}
+
+TEST(Recipe, OfTwoThatSetOneOptionTheLaterOnTheLineCounts) {
+  EXPECT_EQ(parsed("--steps 3 --steps 4").run.steps, 4);
+  EXPECT_EQ(parsed("--steps=4 --steps 3").run.steps, 3);
+  EXPECT_EQ(parsed("--set run.steps=3 --set run.steps=4").run.steps, 4);
+  EXPECT_EQ(parsed("--set run.steps=7 --steps 3").run.steps, 3);
+  EXPECT_EQ(parsed("--steps 3 --set run.steps=7").run.steps, 7);
+  EXPECT_EQ(parsed("--set run.steps=1 --steps 3 --set run.steps=7 --steps 5").run.steps, 5);
+  EXPECT_TRUE(parsed("--no-eval --set eval.before=true").eval.before);
+  EXPECT_FALSE(parsed("--no-eval --set eval.before=true").eval.after);
+  EXPECT_FALSE(parsed("--set eval.before=true --no-eval --no-eval").eval.before);
+  EXPECT_FALSE(parsed("--parity --set run.parity=false").run.parity);
+  EXPECT_TRUE(parsed("--set run.parity=false --parity --parity").run.parity);
+  EXPECT_EQ(parsed("--staleness 2 --staleness 0").schedule.kind, "sync");
+  EXPECT_EQ(parsed("--schedule sync --staleness 1 --schedule stale").staleness(), 1);
+  EXPECT_EQ(parsed("--set schedule.kind=sync --staleness 2").staleness(), 2);
+  EXPECT_NE(refusal("--staleness 2 --set schedule.kind=sync"), "");
+  EXPECT_EQ(parsed("--set algo.name=dapo --set algo.name=gspo").algo.name, "gspo");
+}
+
+TEST(Recipe, ANameWithoutItsSectionIsAnsweredWithTheFullNames) {
+  EXPECT_EQ(refusal("--set lr=1e-5"), "--set: lr names no section (one of train.lr, critic.lr, supervised.lr)");
+  EXPECT_EQ(refusal("--set group_size=4"), "--set: group_size names no section (expected schedule.group_size)");
+  EXPECT_EQ(refusal("--set stepz=4"), "--set: unknown option stepz (the nearest are run.steps, supervised.steps)");
+  EXPECT_NE(refusal("--set train=4").find("train is a section, and no option"), std::string::npos) << refusal("--set train=4");
+  const test::TemporaryFolder folder("short_name");
+  std::ofstream(folder / "short.yaml") << "run:\n  steps: 3\nlr: 1e-5\n";
+  const std::string file = folder / "short.yaml";
+  EXPECT_EQ(refusal(file), file + ":3: lr names no section (one of train.lr, critic.lr, supervised.lr)");
+}
+
+TEST(Recipe, TheWordsOfAnOptionStandInTheReferenceInHelpAndInTheError) {
+  const std::string reference = config::option_reference();
+  config::RunConfig config;
+  OptionList list;
+  describe(list, config);
+  int with_words = 0;
+  for (const OptionEntry& entry : list.entries) {
+    const std::vector<std::string> words = config::allowed_words(entry.ref);
+    if (words.empty()) continue;
+    ++with_words;
+    const size_t at = reference.find("| `" + entry.path + "` |");
+    const std::string row = reference.substr(at, reference.find('\n', at) - at), wrong = refusal("--set " + entry.path + "=nonsense");
+    for (const std::string& word : words) {
+      EXPECT_NE(row.find(word.empty() ? "`\"\"`" : "`" + word + "`", row.rfind("One of")), std::string::npos) << row;
+      EXPECT_NE(wrong.find(" " + (word.empty() ? "''" : word)), std::string::npos) << wrong;
+    }
+  }
+  EXPECT_GE(with_words, 20);
+  EXPECT_NE(refusal("--set algo.name=grpoo").find("did you mean 'grpo'; expected one of grpo "), std::string::npos);
+  EXPECT_TRUE(config::allowed_words(list.entries.front().ref).empty()) << "run.dir takes any";
+  CLI::App app;
+  RecipeArguments recipe(RecipeArguments::kRequired);
+  recipe.declare(app);
+  for (const char* shown : {"--schedule sync|stale", "--device cpu|cuda", "--dtype float32|bfloat16"})
+    EXPECT_NE(app.help().find(shown), std::string::npos) << shown << app.help();
+}
+
+TEST(Recipe, SetsOfAnEvaluationAreAListAMappingOrOneFile) {
+  const test::TemporaryFolder folder("eval_sets");
+  const auto sets = [&](const std::string& yaml) {
+    std::ofstream(folder / "sets.yaml") << "data:\n  eval: " << yaml << "\n";
+    std::string text;
+    for (const data::EvalSet& set : data::eval_sets(parsed(folder / "sets.yaml").data)) text += set.name + "<" + set.path + "> ";
+    return text;
+  };
+  EXPECT_EQ(sets("{b: x/y.jsonl, a.1: synthetic}"), "b<x/y.jsonl> a.1<synthetic> ");
+  EXPECT_EQ(sets("[b=x.jsonl, a=p=q.jsonl]"), "b<x.jsonl> a<p=q.jsonl> ");
+  EXPECT_EQ(sets("x.jsonl"), "<x.jsonl> ");
+  EXPECT_EQ(sets("date=1/x.jsonl"), "date<1/x.jsonl> ");
+  EXPECT_EQ(sets("./date=1/x.jsonl"), "<./date=1/x.jsonl> ");
+  EXPECT_EQ(sets("\"\""), "");
+  EXPECT_THROW(sets("[a=x, a=y]"), UserError);
+  EXPECT_THROW(sets("[x.jsonl, y.jsonl]"), UserError);
+  EXPECT_THROW(sets("[a=x, y]"), UserError);
+  EXPECT_THROW(sets("['=x']"), UserError);
 }
 
 TEST(Recipe, AWrongValueNamesItsFlagAndWhatWouldBeRight) {

@@ -65,6 +65,21 @@ TEST_F(Prompts, MessagesAreRenderedByTheTemplateOfTheModelOrOfTheRecipe) {
   EXPECT_EQ(stream().at_row(1).text, "a!");
 }
 
+TEST_F(Prompts, HeldOutSetsFollowEachOtherAndTheirRowsAreCountedTogether) {
+  options_.eval = {"first=" + folder_ + "/a.jsonl", "second=" + folder_ + "/b.jsonl"};
+  options_.max_prompt_tokens = 2;
+  options_.too_long = "drop";  // ccc goes
+  const PromptStream prompts(options_, data::Split::kHeldOut, PromptText{*tokenizer_, folder_});
+  ASSERT_EQ(prompts.size(), 3);
+  std::string seen;
+  for (int64_t row = 0; row < 3; ++row) seen += prompts.at_row(row).text + std::to_string(prompts.at_row(row).row) + " ";
+  EXPECT_EQ(seen, "a1 bb2 zz3 ") << "rows of the files, one set behind the other";
+  ASSERT_EQ(prompts.sets().size(), 2);
+  EXPECT_EQ(prompts.sets()[0].name + std::to_string(prompts.sets()[0].size), "first2");
+  EXPECT_EQ(prompts.sets()[1].name + std::to_string(prompts.sets()[1].size), "second1");
+  EXPECT_EQ(prompts.longest_prompt(), 2);
+}
+
 TEST_F(Prompts, MessagesTheTemplateRefusesNameTheLine) {
   options_.as_chat = true;
   file("own.jinja", "{{ raise_exception('no') if messages[0].content == 'bb' }}x");

@@ -26,6 +26,7 @@ std::unique_ptr<Command> run_command();
 std::unique_ptr<Command> sft_command();
 std::unique_ptr<Command> eval_command();
 std::unique_ptr<Command> generate_command();
+std::unique_ptr<Command> talk_command();
 std::unique_ptr<Command> logprobs_command();
 std::unique_ptr<Command> tokenize_command();
 std::unique_ptr<Command> detokenize_command();

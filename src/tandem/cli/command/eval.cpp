@@ -24,7 +24,8 @@ class Eval : public Command {
     add_inference(app, request_.inference);
     const std::string problems = "Problems";
     data::Options& data = request_.data;
-    app.add_option("--data", data.eval, "Problems with answers: a .jsonl, .json or .parquet file, or `synthetic`")
+    add_repeated(app, "--data", data.eval,
+                 "Problems with answers: a .jsonl, .json or .parquet file, or `synthetic`; several sets as NAME=FILE each")
         ->type_name("FILE")
         ->group(problems);
     const auto text = [&](const char* name, std::string& value, const char* help) {
@@ -47,6 +48,7 @@ class Eval : public Command {
     add_repeated(app, "--stop", request_.generate.stop, "Text that ends an answer and is cut off; may be repeated")->group("Sampling");
     app.footer(
         "Writes a line per answer and at last {\"accuracy\":, \"mean_score\":, \"pass_at_k\":, \"num_problems\":, \"tokens_per_s\":}.\n"
+        "Several --data NAME=FILE: the numbers are over all of them, and under \"sets\" by name.\n"
         "Examples:\n"
         "  tandem eval --config configs/quickstart.yaml --model runs/quickstart/checkpoint/latest/hf\n"
         "  tandem eval --config runs/X/config.yaml --model DIR --n 4 --temperature 0.7 --max-problems 100\n"
@@ -60,21 +62,24 @@ class Eval : public Command {
     if (config_.empty() && reward_->count() == 0) throw UserError("--reward", "no rule is named", "a rule, such as number, or a --config");
     if (config_.empty() && !set_.empty()) throw UserError("--set", "there is no recipe to set it in", "--config FILE beside it");
     if (reward_->count() > 0) request_.reward.rules.clear(), request_.reward.by_source.clear();  // one rule instead of the recipe's
-    if (data.eval == "synthetic" && data.eval_max_rows > 0)
+    several_ = data.eval.size() > 1;
+    const auto is_synthetic = [](const data::EvalSet& set) { return set.path == "synthetic"; };
+    if (data.eval_max_rows > 0 && std::ranges::any_of(data::eval_sets(data), is_synthetic))
       data.synthetic_eval_rows = config_.empty() ? data.eval_max_rows : std::min(data.eval_max_rows, data.synthetic_eval_rows);
-    const serve::EvalSummary summary = serve::evaluate(request_, write);
-    write_line(std::cout, {{"accuracy", summary.accuracy},
-                           {"mean_score", summary.mean_score},
-                           {"pass_at_k", summary.pass_at_k},
-                           {"num_problems", summary.num_problems},
-                           {"tokens_per_s", summary.tokens_per_s}});
+    const serve::EvalSummary summary = serve::evaluate(request_, [this](const data::Group& group) { write(group); });
+    ordered_json last = numbers_of(summary);
+    last["tokens_per_s"] = summary.tokens_per_s;
+    for (const serve::NamedSummary& set : summary.sets) last["sets"][set.name] = numbers_of(set.summary);
+    write_line(std::cout, last);
   }
 
  private:
   // The recipe comes first of all options, so that those beside it refine it.
   void declare_recipe(CLI::App& app) {
     const std::string group = "Recipe";
-    add_repeated(app, "--set", set_, "Sets one option of the recipe; may be repeated")->type_name("a.b=c")->group(group);
+    add_repeated(app, "--set", set_, "Sets one option of the recipe; may be repeated. The other options of this command refine it")
+        ->type_name("a.b=c")
+        ->group(group);
     app.add_option_function<std::string>(
            "--config", [this](const std::string& path) { adopt(path); },
            "Takes problems, rule, sampling and engine from a recipe, as its own evaluation does; other options refine it")
@@ -97,26 +102,33 @@ class Eval : public Command {
     request_.generate = {config.eval.sampling, config.eval.n, config.rollout.stop};
   }
 
-  static void write(const data::Group& group) {
+  static ordered_json numbers_of(const serve::EvalSummary& s) {
+    return {{"accuracy", s.accuracy}, {"mean_score", s.mean_score}, {"pass_at_k", s.pass_at_k}, {"num_problems", s.num_problems}};
+  }
+
+  void write(const data::Group& group) const {
     for (size_t i = 0; i < group.samples.size(); ++i) {
       const data::Sample& sample = group.samples[i];
       ordered_json parts = ordered_json::object();
       for (const auto& [name, value] : sample.parts) parts[name] = value;
-      write_line(std::cout, {{"problem", group.prompt.row},
-                             {"answer_index", i},
-                             {"prompt", group.prompt.text},
-                             {"response", sample.text},
-                             {"gold", group.prompt.answer},
-                             {"score", sample.score},
-                             {"parts", std::move(parts)},
-                             {"response_tokens", sample.ids.size()},
-                             {"finish_reason", sample.finish == data::FinishReason::kStop ? "stop" : "length"}});
+      ordered_json row = {{"problem", group.prompt.row},
+                          {"answer_index", i},
+                          {"prompt", group.prompt.text},
+                          {"response", sample.text},
+                          {"gold", group.prompt.answer},
+                          {"score", sample.score},
+                          {"parts", std::move(parts)},
+                          {"response_tokens", sample.ids.size()},
+                          {"finish_reason", sample.finish == data::FinishReason::kStop ? "stop" : "length"}};
+      if (several_) row["data_source"] = group.prompt.data_source;
+      write_line(std::cout, row);
     }
   }
 
   serve::EvalRequest request_;
   std::string config_;
   std::vector<std::string> set_;
+  bool several_ = false;                 ///< sets; rows then say which one they are of
   const CLI::Option* reward_ = nullptr;  ///< of the parser, which outlives run()
 };
 

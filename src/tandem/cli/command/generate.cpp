@@ -69,6 +69,8 @@ class Generate : public Command {
  public:
   void declare(CLI::App& app) override {
     add_inference(app, inference_);
+    add_repeated(app, "--prompt", texts_, "Text to continue; may be repeated. They come before those of --input, and none is read from "
+                 "standard input then")->type_name("TEXT");
     app.add_option("--input", input_, "File of prompts; default standard input")->type_name("FILE");
     app.add_option("--chat-template", chat_template_, "Template for messages; default that of the model")->type_name("FILE");
     add_checked(app, "--n", &options_.n, "Completions per prompt", at_least(1))->group("Sampling");
@@ -82,6 +84,7 @@ class Generate : public Command {
         "{\"role\": \"assistant\", \"ids\": []} with the ids of a completion. Writes, in the same order, lines of the form\n"
         "{\"prompt_ids\":[],\"completions\":[{\"text\":,\"ids\":[],\"logprobs\":[],\"finish_reason\":\"stop|length\"}]}\n"
         "Examples:\n"
+        "  tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0 --prompt 123+456=\n"
         "  echo '{\"prompt\": \"123+456=\"}' | tandem generate --model runs/quickstart/checkpoint/latest/hf --temperature 0\n"
         "  tandem generate --model DIR --input prompts.jsonl --n 4 --max-new-tokens 128 --logprobs > answers.jsonl");
   }
@@ -127,10 +130,9 @@ class Generate : public Command {
 
   std::vector<data::Prompt> read(const text::Tokenizer* tokenizer) const {
     const InputBounds bounds(inference_.model);
-    InputFile input(input_);
     std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
-    each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
+    const auto add = [&](const Object& object, const std::string& where) {
       data::Prompt prompt;
       prompt.row = static_cast<int64_t>(prompts.size());
       prompt.data_source = where;
@@ -141,8 +143,7 @@ class Generate : public Command {
         if (!tokenizer)
           throw UserError(where, join_text("field `", name, "` is text, and ", inference_.model, " has no tokenizer"),
                           "expected `prompt_ids`");
-        const bool messages = object.contains("messages");
-        if (messages) {
+        if (object.contains("messages")) {
           const auto conversation = text::Conversation::from_json(object, where);
           if (!chat) chat = text::ChatTemplate::load(inference_.model, chat_template_);
           prompt.ids = text::encode_conversation(*tokenizer, *chat, conversation, where).ids;
@@ -154,7 +155,15 @@ class Generate : public Command {
       bounds.check_ids(prompt.ids, where);
       bounds.check_length(prompt.ids.size(), 1, where);
       prompts.push_back(std::move(prompt));
-    });
+    };
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      Object object;
+      object["prompt"] = texts_[i];
+      add(object, texts_.size() > 1 ? join_text("--prompt ", i + 1) : "--prompt");
+    }
+    if (!texts_.empty() && input_.empty()) return prompts;
+    InputFile input(input_);
+    each_object(input.stream(), input.name(), add);
     return prompts;
   }
 
@@ -171,6 +180,7 @@ class Generate : public Command {
 
   serve::InferenceOptions inference_;
   serve::GenerateOptions options_;
+  std::vector<std::string> texts_;
   std::string input_, chat_template_;
   bool logprobs_ = false;
   const CLI::Option* max_new_tokens_ = nullptr;  ///< of the parser, which outlives run()

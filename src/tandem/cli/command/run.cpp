@@ -32,6 +32,7 @@ class Train : public Command {
   void declare(CLI::App& app) override {
     recipe_.declare(app);
     app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
+    app.add_flag("--overwrite", overwrite_, "Begin anew where the folder holds a run, whose files go to RUN_DIR/aside_N")->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
       app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
           ->type_name("RUN_DIR")
@@ -44,6 +45,7 @@ class Train : public Command {
     runtime::RunRequest request;
     request.config = recipe_.load();
     request.resume = resume_;
+    request.overwrite = overwrite_;
     request.replay = replay_;
     request.stop = [&flag = stop_on_signals()] { return flag.load(); };
     kind_ == RecipeArguments::kReinforced ? runtime::run_rl(request) : runtime::run_supervised(request);
@@ -52,7 +54,7 @@ class Train : public Command {
  private:
   RecipeArguments::Kind kind_;
   RecipeArguments recipe_{RecipeArguments::kRequired, kind_};
-  bool resume_ = false;
+  bool resume_ = false, overwrite_ = false;
   std::string replay_;
 };
 

@@ -22,6 +22,23 @@ std::string number(const char* format, double x) {
 std::string score(const std::optional<serve::EvalSummary>& e) { return e ? number("%7.3f", e->mean_score) : "    -  "; }
 std::string percent(const std::optional<serve::EvalSummary>& e) { return e ? number("%5.1f %%", 100 * e->accuracy) : "    -  "; }
 
+// A line for the accuracy of each named set.
+void print_sets(const RunSummary& s) {
+  const auto named = [](const std::optional<serve::EvalSummary>& all, const std::string& name) -> std::optional<serve::EvalSummary> {
+    if (all)
+      for (const serve::NamedSummary& set : all->sets)
+        if (set.name == name) return set.summary;
+    return std::nullopt;
+  };
+  const std::optional<serve::EvalSummary>& last = s.after ? s.after : s.before;
+  if (!last) return;
+  for (const serve::NamedSummary& set : last->sets) {
+    const std::string name = "  " + set.name;
+    log::info(name, std::string(name.size() < 21 ? 21 - name.size() : 1, ' '), percent(named(s.before, set.name)), "   ",
+              percent(named(s.after, set.name)), "    (", set.summary.num_problems, " problems)");
+  }
+}
+
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text.size() > 100 ? text.substr(0, 97) + "..." : text;
@@ -66,6 +83,7 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
     log::info("\n                      before     after");
     log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
     log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems)");
+    print_sets(s);
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {
     const auto mark = [](const data::EvalAnswer& a) { return a.score >= 0.5 ? "  right" : "  wrong"; };

@@ -26,11 +26,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kAside = "aside_";
+
 // A run, or what is left of one that was killed before it had written its recipe.
 bool holds_run(const std::string& dir) {
   if (fs::exists(dir + "/config.yaml")) return true;
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir))
-    if (!entry.path().filename().string().starts_with(".") && !entry.path().filename().string().starts_with("config.yaml")) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(".") && !name.starts_with("config.yaml") && !name.starts_with(kAside)) return false;
+  }
   return true;
 }
 
@@ -50,6 +54,24 @@ bool decides_samples(const std::string& name) {
 }
 
 const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm", "samples.sqlite-journal"};
+// What a run has before its first step, and all else that it writes but .lock.
+const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
+const std::vector<std::string> kLaterFiles = {"metrics.jsonl", "trace.json", "tensorboard", "summary.json",
+                                              "checkpoint",    "warm_start", "hf",          "adapter"};
+
+std::vector<std::string> all_run_files() {
+  std::vector<std::string> names = kFirstFiles;
+  for (const std::vector<std::string>* more : {&kLaterFiles, &kSampleFiles}) names.insert(names.end(), more->begin(), more->end());
+  return names;
+}
+
+// Where in the folder of a run a path leads, as the first name below it; "." for the folder itself, "" for a path outside.
+std::string name_in_folder(const std::string& path, const std::string& dir) {
+  std::error_code failed;
+  if (path.empty() || !fs::exists(path, failed)) return "";
+  const fs::path inside = fs::weakly_canonical(path, failed).lexically_relative(fs::weakly_canonical(dir, failed));
+  return failed || inside.empty() || *inside.begin() == ".." ? "" : inside.begin()->string();
+}
 constexpr double kPatienceS = 30;  // to look at every page of a store
 
 // A link to a disk that is not there, or not yet. Errors: UserError if its target cannot be made.
@@ -66,12 +88,43 @@ void check_checkpoint_link(const std::string& link) {
 
 }  // namespace
 
-void claim_folder(const std::string& dir, bool resume) {
+void check_put_aside(const config::RunConfig& config, const std::string& replay) {
+  const std::vector<std::string> moved = all_run_files();
+  const auto check = [&](const std::string& option, const std::string& path) {
+    const std::string name = name_in_folder(path, config.run.dir);
+    if (name == "." || std::ranges::find(moved, name) != moved.end())
+      throw UserError(option, path + " lies in the run folder, and --overwrite would put it aside", "another --run-dir");
+  };
+  check("--replay", replay);
+  config::RunConfig copy = config;
+  OptionList list;
+  describe(list, copy);
+  for (const OptionEntry& entry : list.entries) {
+    std::vector<std::string> texts;
+    if (auto* text = std::get_if<std::string*>(&entry.ref.value)) texts = {**text};
+    if (auto* items = std::get_if<std::vector<std::string>*>(&entry.ref.value)) texts = **items;
+    if (entry.path == "run.dir") continue;
+    for (const std::string& text : texts)  // a path, FILE:FUNCTION, FILE=WEIGHT or NAME=FILE
+      for (const std::string& path :
+           {text, text.substr(0, text.rfind(':')), text.substr(0, text.rfind('=')), text.substr(text.find('=') + 1)})
+        check(entry.path, path);
+  }
+}
+
+void claim_folder(const std::string& dir, EarlierRun earlier) {
   std::error_code fault;
+  const bool resume = earlier == EarlierRun::kResume;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
-  if (exists && !resume) throw UserError(dir, "the run folder exists", "--resume to continue it, or another --run-dir");
+  if (exists && earlier == EarlierRun::kRefuse)
+    throw UserError(dir, "the run folder exists", "--resume to continue it, --overwrite to begin anew, or another --run-dir");
   if (exists && !holds_run(dir))
-    throw UserError(dir, "is not the folder of a run: it has no config.yaml", "the --run-dir of the run to resume");
+    throw UserError(dir, "is not the folder of a run: it has no config.yaml",
+                    resume ? "the --run-dir of the run to resume" : "the --run-dir of a run; --overwrite puts nothing else aside");
+  if (exists && earlier == EarlierRun::kPutAside && !fs::exists(dir + "/.lock", fault))
+    throw UserError(dir, "is not the folder of a run: no run had its .lock", "the --run-dir of a run; --overwrite puts nothing else aside");
+  if (exists && earlier == EarlierRun::kPutAside && fs::is_symlink(dir + "/checkpoint", fault))
+    throw UserError(dir + "/checkpoint", "is a link, and --overwrite would leave the new run without it",
+                    "the link and the checkpoints behind it moved away, or another --run-dir");
   if (!exists && resume) log::warning(dir, ": no run to resume there yet, so it starts");
   fs::create_directories(dir, fault);
   if (fault) throw UserError(dir, "the run folder cannot be made: " + fault.message(), "a writable --run-dir");
@@ -99,12 +152,15 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
   }
 }
 
-RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bool resume)
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
     : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run) {
-  std::error_code absent;
-  made_ = !fs::exists(path("config.yaml"), absent);
-  claim_folder(dir, resume);
+  claim_folder(dir, earlier);
   lock_ = lock_file(path(".lock"));
+  std::error_code absent;
+  const auto is_there = [&](const std::string& name) { return fs::exists(path(name), absent); };
+  const std::vector<std::string> names = all_run_files();
+  if (earlier == EarlierRun::kPutAside && std::ranges::any_of(names, is_there)) aside_ = put_aside(names);
+  made_ = !is_there("config.yaml");
   if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
@@ -112,7 +168,7 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, bo
 }
 
 RunFolder::~RunFolder() {
-  if (made_ && !samples_) remove_unused();
+  if (made_ && !samples_ && !put_back()) remove_unused();
   ::close(lock_);
 }
 
@@ -151,17 +207,32 @@ void RunFolder::come_back() {
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
 }
 
+// A run refused before it began leaves the earlier one as it was. False if there was none, or if this one has begun.
+bool RunFolder::put_back() const {
+  std::error_code failed;
+  const auto is_there = [&](const std::string& name) { return fs::exists(path(name), failed); };
+  if (aside_.empty() || std::ranges::any_of(kLaterFiles, is_there)) return false;
+  log::stop_file();
+  for (const std::string& name : kFirstFiles) fs::remove_all(path(name), failed);
+  for (const std::string& name : all_run_files())
+    if (fs::exists(aside_ + "/" + name, failed)) fs::rename(aside_ + "/" + name, path(name), failed);
+  fs::remove(aside_, failed);  // fails where something is left in it
+  log::info(dir_, ": the earlier run is back in its place");
+  return true;
+}
+
 // Renames within the folder, so that nothing is lost however large it is.
-void RunFolder::put_aside(const std::vector<std::string>& names) const {
+std::string RunFolder::put_aside(const std::vector<std::string>& names) const {
   std::error_code failed;
   int64_t number = 1;
-  while (fs::exists(path(join_text("aside_", number)), failed)) ++number;
-  const std::string aside = path(join_text("aside_", number));
+  while (fs::exists(path(join_text(kAside, number)), failed)) ++number;
+  const std::string aside = path(join_text(kAside, number));
   fs::create_directory(aside, failed);
   for (const std::string& name : names)
     if (!failed && fs::exists(path(name))) fs::rename(path(name), aside + "/" + name, failed);
   if (failed) throw PeerError(aside + ": what an earlier attempt left cannot be put aside: " + failed.message());
   log::warning(aside, ": holds what an earlier attempt left in the run folder");
+  return aside;
 }
 
 // Steps or answers of an evaluation, which took time.
@@ -216,11 +287,7 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
 }
 
 void RunFolder::write_summary(const RunSummary& s) {
-  const auto eval = [](const std::optional<serve::EvalSummary>& e) {
-    if (!e) return nlohmann::json();
-    return nlohmann::json{
-        {"accuracy", e->accuracy}, {"mean_score", e->mean_score}, {"pass_at_k", e->pass_at_k}, {"num_problems", e->num_problems}};
-  };
+  const auto eval = [](const std::optional<serve::EvalSummary>& e) { return e ? to_json(*e) : nlohmann::json(); };
   const nlohmann::json out = {{"eval_before", eval(s.before)}, {"eval_after", eval(s.after)}, {"steps", s.steps},
                               {"seconds", s.seconds},         {"tokens", s.tokens}};
   checkpoint::write_durable(path("summary.json"), out.dump(1) + "\n");

@@ -23,12 +23,16 @@ struct RunSummary {
 };
 
 
+/// What becomes of an earlier run in the folder.
+enum class EarlierRun { kRefuse, kResume, kPutAside };
+
 /// Ownership  holds RUN_DIR/.lock while it lives: one process at a time writes into the folder.
 /// Errors     UserError if the folder exists and the run does not resume, holds something else, is in use, or cannot be
-///            written; if a resumed run would draw other prompts or samples than the recipe it has (config.yaml).
+///            written; if a resumed run would draw other prompts or samples than the recipe it has (config.yaml). A run that is
+///            refused before its first file puts back what it had put aside.
 class RunFolder {
  public:
-  RunFolder(const std::string& dir, const config::RunConfig& config, bool resume);
+  RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier);
   ~RunFolder();
 
   /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what its checkpoint
@@ -50,7 +54,8 @@ class RunFolder {
   void remove_unused() const;
   enum class Place { kOurs, kGone, kOfOthers };
   Place place() const;
-  void put_aside(const std::vector<std::string>& names) const;
+  std::string put_aside(const std::vector<std::string>& names) const;
+  bool put_back() const;
   bool holds_work() const;
   void open_samples(const RunState& state);
 
@@ -58,13 +63,17 @@ class RunFolder {
   std::string config_yaml_;
   int lock_ = -1;
   bool made_ = false;
+  std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
   std::unique_ptr<SampleWriter> samples_;
 };
 
-/// Makes the folder if there is none. Errors: UserError if it holds something and `resume` is false; with `resume`, if what it
-/// holds is no run.
-void claim_folder(const std::string& dir, bool resume);
+/// Makes the folder if there is none. Errors: UserError if it holds something and an earlier run is refused; else if what it holds is
+/// no run.
+void claim_folder(const std::string& dir, EarlierRun earlier);
+
+/// Errors: UserError naming the option if the run reads a file that kPutAside would move, such as a model in its own folder.
+void check_put_aside(const config::RunConfig& config, const std::string& replay);
 
 /// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
 /// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.

@@ -43,9 +43,7 @@ json to_json(const RunState& s, const StartModel& start) {
               {"start", {{"path", start.path}, {"checksum", start.checksum}}}};
   if (s.kl_coef) out["kl_coef"] = *s.kl_coef;
   for (const auto& [name, value] : s.unconcluded) out["unconcluded"][name] = number_json(value);
-  if (s.before)
-    out["eval_before"] = {{"accuracy", s.before->accuracy}, {"mean_score", s.before->mean_score}, {"pass_at_k", s.before->pass_at_k},
-                          {"num_problems", s.before->num_problems}};
+  if (s.before) out["eval_before"] = runtime::to_json(*s.before);
   return out;
 }
 
@@ -53,6 +51,10 @@ json to_json(const RunState& s, const StartModel& start) {
 int64_t whole(const json& number) {
   if (number.is_number_float()) return json("a float where an integer is due").get<int64_t>();
   return number.get<int64_t>();
+}
+
+serve::EvalSummary summary_of(const json& j) {
+  return {j.at("accuracy"), j.at("pass_at_k"), whole(j.at("num_problems")), 0, j.at("mean_score"), {}};
 }
 
 RunState from_json(const json& j) {
@@ -70,7 +72,9 @@ RunState from_json(const json& j) {
     for (const auto& [name, value] : j["unconcluded"].items()) s.unconcluded[name] = number_of(value);
   if (j.contains("eval_before")) {
     const json& b = j["eval_before"];
-    s.before = serve::EvalSummary{b.at("accuracy"), b.at("pass_at_k"), whole(b.at("num_problems")), 0, b.at("mean_score")};
+    s.before = summary_of(b);
+    if (b.contains("sets"))
+      for (const auto& [name, set] : b["sets"].items()) s.before->sets.push_back({name, summary_of(set)});
   }
   return s;
 }
@@ -131,6 +135,12 @@ std::string folder_of(const std::string& checkpoint, const policy::TrainedRole& 
 }
 
 }  // namespace
+
+nlohmann::json to_json(const serve::EvalSummary& s) {
+  json out = {{"accuracy", s.accuracy}, {"mean_score", s.mean_score}, {"pass_at_k", s.pass_at_k}, {"num_problems", s.num_problems}};
+  for (const serve::NamedSummary& named : s.sets) out["sets"][named.name] = to_json(named.summary);
+  return out;
+}
 
 StateFiles::StateFiles(const policy::RunParts& parts, const std::string& run_dir, std::string model_dir)
     : parts_(parts),

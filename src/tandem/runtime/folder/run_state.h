@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +47,9 @@ struct StartModel {
   std::string path;
   std::string checksum;  ///< model/weight_checksum.h
 };
+
+/// As state.json and summary.json have it; without tokens_per_s.
+nlohmann::json to_json(const serve::EvalSummary& summary);
 
 /// What a run trains: the actor first, then a critic, if it has one.
 using TrainedRoles = std::span<policy::TrainedRole* const>;

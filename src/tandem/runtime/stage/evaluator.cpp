@@ -41,4 +41,14 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   return exchange_groups(parts.ranks.world, std::move(mine), speaks);
 }
 
+void record_eval(monitor::Recorder& recorder, const serve::EvalSummary& summary) {
+  const auto set = [&](const std::string& prefix, const serve::EvalSummary& s) {
+    recorder.set(prefix + "accuracy", s.accuracy);
+    recorder.set(prefix + "score_mean", s.mean_score);
+    recorder.set(prefix + "pass_at_k", s.pass_at_k);
+  };
+  set("eval/", summary);
+  for (const serve::NamedSummary& named : summary.sets) set("eval/" + named.name + "/", named.summary);
+}
+
 }  // namespace tandem::runtime

@@ -30,4 +30,10 @@ struct Evaluation {
 std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& parts, const text::Tokenizer& tokenizer,
                                                        Evaluation evaluation);
 
+/// Of evaluations in a run with that seed: a seed of its own, so that they never draw the numbers of training.
+inline uint64_t evaluation_seed(int64_t run_seed) { return static_cast<uint64_t>(run_seed) ^ 0x65766171ull; }
+
+/// The metrics eval/accuracy, eval/score_mean and eval/pass_at_k, and of each named set eval/NAME/accuracy and so on.
+void record_eval(monitor::Recorder& recorder, const serve::EvalSummary& summary);
+
 }  // namespace tandem::runtime
