@@ -332,7 +332,7 @@ void RlRun::evaluate_before() {
     save();
     stop(", in the evaluation before training");
   }
-  if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
+  if (parts_.ranks.is_first()) log::info("before: ", accuracy_text(*state.before));
 }
 
 // Of the version that there is: for rollout after a stage that needed its memory.

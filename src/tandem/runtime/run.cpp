@@ -100,15 +100,15 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
 
 std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) {
   data::SampleReader reader(folder.path("samples.sqlite"));
-  for (const data::StepSummary& s : reader.eval_steps())
+  for (const data::StepSummary& s : reader.eval_steps(0))
     if (value(s.step) == step) return reader.evals(data::StepId{step}, 0, 3);
   return {};
 }
 
-void finish(RunFolder& folder, const RunSummary& summary, const StopRequested& stop) {
-  folder.samples().finish(stop);
+void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& request) {
+  folder.samples().finish(request.stop);
   folder.write_summary(summary);
-  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), folder.dir());
+  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), request.config);
   log::stop_file();
 }
 
@@ -146,7 +146,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
     world.barrier();
     const RunSummary summary = on_rank(request, world, folder);
     if (!folder) return;
-    finish(*folder, summary, request.stop);
+    finish(*folder, summary, request);
     result = summary;
   });
   return result;

@@ -15,11 +15,14 @@
 namespace tandem::serve {
 
 struct EvalSummary {
-  double accuracy = 0;         ///< mean over all answers
+  double accuracy = 0;         ///< share of all answers that count as right
   double pass_at_k = 0;        ///< share of problems with a right answer among its n
   int64_t num_problems = 0;
   double tokens_per_s = 0;
   double mean_score = 0;       ///< over all answers, whatever counts as right
+
+  /// Whether the mean score says more than the accuracy: scores are not 0 and 1 alone.
+  bool graded() const { return mean_score != accuracy; }
 };
 
 struct AnswerRequest {
@@ -61,7 +64,7 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
 /// As the sample store keeps them.
 std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups);
 
-/// Accuracy and pass@k of scored groups.
+/// Accuracy, mean score and pass@k of scored groups. An answer counts as right from the score `right_at` on.
 EvalSummary summarize(const std::vector<data::Group>& groups, double right_at);
 
 }  // namespace tandem::serve

@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/log.h"
+#include "tandem/data/source.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
@@ -50,7 +51,8 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
   std::string line = join_text("step ", step, "/", total_steps_);
   if (metrics.count("reward/mean")) line += number("  reward %.3f", value("reward/mean"));
   else line += number("  loss %.4f", value("actor/loss"));
-  if (metrics.count("eval/accuracy")) line += number("  accuracy %.1f %%", 100 * value("eval/accuracy"));
+  if (metrics.count("eval/accuracy"))
+    line += "  " + accuracy_text({.accuracy = value("eval/accuracy"), .mean_score = value("eval/score_mean")});
   if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
   if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
   line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s")) + number("  %.2f s", seconds);
@@ -59,13 +61,14 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
 }
 
 void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
-                  const std::string& run_dir) {
+                  const config::RunConfig& config) {
   const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
   log::info("\n", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
   if (problems > 0) {
     log::info("\n                      before     after");
     log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
-    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems)");
+    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems; right: a score of ",
+              config.eval.right_at, " or more)");
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {
     const auto mark = [](const data::EvalAnswer& a) { return a.score >= 0.5 ? "  right" : "  wrong"; };

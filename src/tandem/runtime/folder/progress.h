@@ -27,8 +27,12 @@ class Progress {
 /// "1h02m", "3m20s", "45s".
 std::string duration_text(double seconds);
 
-/// The table before/after, some answers before and after, and the command that opens the page.
+/// "accuracy 25.0 %", the share of answers that count as right; with the mean score behind it where that says more.
+std::string accuracy_text(const serve::EvalSummary& summary);
+
+/// The table before/after, some answers before and after, and the command that opens the page. An answer is right from the recipe's
+/// eval.right_at on. Synthetic problems are shown as people write numbers.
 void print_result(const RunSummary& summary, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
-                  const std::string& run_dir);
+                  const config::RunConfig& config);
 
 }  // namespace tandem::runtime
