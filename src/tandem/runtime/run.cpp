@@ -14,6 +14,7 @@
 #include "tandem/runtime/launch.h"
 #include "tandem/runtime/start_model.h"
 #include "tandem/runtime/supervised_run.h"
+#include "tandem/serve/reward_trial.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -131,6 +132,15 @@ RunSummary supervise_on_rank(const RunRequest& request, comm::Group& world, RunF
   Start start = start_of(request.config, world);
   check_model(request.config, config::layouts_of(request.config, world.size()), start.model, true, false);
   return supervise(request, world, folder, start);
+}
+
+// A reward that cannot score ends the command where nothing is made yet. A replay has its scores; supervised steps may need none.
+void try_reward(const RunRequest& request, bool supervised) {
+  const config::RunConfig& c = request.config;
+  const bool scores = supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty() || !c.data.eval.empty();
+  if (!scores) return;
+  const reward::Options reward = reward::for_responses_of(c.rollout.sampling.max_new_tokens, c.reward);
+  serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
 }
 
 // What both kinds of runs share: ranks, the run folder, the end.

@@ -55,6 +55,7 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
     line += "  " + accuracy_text({.accuracy = value("eval/accuracy"), .mean_score = value("eval/score_mean")});
   if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
   if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
+  if (value("reward/failed") > 0) line += number("  failed %.1f %%", 100 * value("reward/failed"));
   line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s")) + number("  %.2f s", seconds);
   line += "  left " + duration_text(pace_s_ * static_cast<double>(total_steps_ - step));
   log::info(line);
