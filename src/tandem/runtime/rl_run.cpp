@@ -285,6 +285,7 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
+  if (step.report.without_signal) ledger_.without_signal();
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   conclude_step();

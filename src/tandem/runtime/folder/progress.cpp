@@ -61,6 +61,25 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
   log::info(line);
 }
 
+void Progress::without_signal(int64_t step) {
+  if (without_signal_.empty())
+    log::warning("step ", step, ": no group has a signal: the scores of each are all alike, and no gradient comes of them; such steps are ",
+                 "named at the end (a finer reward, an easier task, or a larger schedule.group_size)");
+  if (!without_signal_.empty() && without_signal_.back().second == step - 1) without_signal_.back().second = step;
+  else without_signal_.emplace_back(step, step);
+}
+
+std::string Progress::steps_without_signal() const {
+  std::string text;
+  for (const auto& [first, last] : without_signal_)
+    text += join_text(text.empty() ? "" : ", ", first, first == last ? "" : join_text(" to ", last));
+  return text;
+}
+
+std::string accuracy_text(const serve::EvalSummary& e) {
+  return number("accuracy %.1f %%", 100 * e.accuracy) + (e.graded() ? number(", mean score %.3f", e.mean_score) : "");
+}
+
 void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
                   const config::RunConfig& config) {
   const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
@@ -77,7 +96,8 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
     if (i < before.size()) log::info("    before: ", one_line(before[i].response), mark(before[i]));
     log::info("    after:  ", one_line(after[i].response), mark(after[i]));
   }
-  log::info("\nSee the curves:  ", device::program_path(), " board ", run_dir);
+  if (!s.without_signal.empty()) log::info("\nsteps without a signal, whose groups had scores all alike: ", s.without_signal);
+  log::info("\nSee the curves:  ", device::program_path(), " board ", config.run.dir);
 }
 
 }  // namespace tandem::runtime

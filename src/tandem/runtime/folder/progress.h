@@ -16,12 +16,19 @@ class Progress {
  public:
   explicit Progress(int64_t total_steps) : total_steps_(total_steps) {}
   void step(int64_t step, const monitor::Metrics& metrics);
+  /// Seconds until the last step; 0 before the first line.
+  double left_s() const { return pace_s_ * static_cast<double>(total_steps_ - last_step_); }
+  /// Warns of a step whose groups have no signal, the first time; the table at the end names them all.
+  void without_signal(int64_t step);
+  /// "3, 5 to 9": all such steps since the start; "" if there was none.
+  std::string steps_without_signal() const;
 
  private:
   int64_t total_steps_;
   int64_t last_step_ = 0;
   double last_s_ = 0;  // when; 0 before the first line
   double pace_s_ = 0;  // seconds a step, smoothed
+  std::vector<std::pair<int64_t, int64_t>> without_signal_;  // first and last of neighbouring steps
 };
 
 /// "1h02m", "3m20s", "45s".
