@@ -85,7 +85,7 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {
-      log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
+      log::info("== warm start: at most ", supervised.config.supervised.steps, " supervised steps");
       folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir));
     }
     world.barrier();
@@ -151,6 +151,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
     RunRequest request = asked;
     check_same_start(asked.config, join_text(asked.resume ? "--resume " : "", asked.replay), world);
     if (all_train) train_on_all_ranks(request.config, world);
+    if (world.rank() == 0) try_reward(request, all_train);
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, request.resume);
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();

@@ -13,7 +13,9 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
       files_(parts, parts.config.run.dir, model_dir),
       progress_(total_steps),
       memory_(parts.config.memory, parts.memory),
-      total_steps_(total_steps) {}
+      total_steps_(total_steps) {
+  if (parts.ranks.is_first()) live_.emplace();
+}
 
 void Ledger::start_clock() { started_s_ = now_s(); }
 

@@ -52,6 +52,7 @@ class Ledger {
   RunFolder* folder_;
   StateFiles files_;
   Progress progress_;
+  std::optional<LiveLine> live_;
   policy::MemoryMetrics memory_;
   RunState state_;
   int64_t total_steps_;

@@ -2,6 +2,7 @@
 #include "tandem/runtime/folder/progress.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -13,6 +14,8 @@
 
 namespace tandem::runtime {
 namespace {
+
+constexpr std::chrono::milliseconds kLiveMoment{100};  // between two drawings
 
 std::string number(const char* format, double x) {
   char buffer[64];
@@ -37,6 +40,64 @@ std::string duration_text(double seconds) {
   else if (s >= 60) std::snprintf(buffer, sizeof buffer, "%ldm%02lds", static_cast<long>(s / 60), static_cast<long>(s % 60));
   else std::snprintf(buffer, sizeof buffer, "%lds", static_cast<long>(s));
   return buffer;
+}
+
+LiveLine::LiveLine() {
+  if (log::shows_live()) thread_ = std::thread([this] { draw(); });
+}
+
+LiveLine::~LiveLine() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+  log::live("");
+}
+
+void LiveLine::stage(const std::string& what, int64_t num_samples) {
+  {
+    std::lock_guard lock(mutex_);
+    what_ = what, num_samples_ = num_samples;
+    samples_ = tokens_ = 0;
+    begin_s_ = now_s();
+    drawn_ = false;
+  }
+  changed_.notify_one();
+}
+
+void LiveLine::count(int64_t samples, int64_t tokens) {
+  std::lock_guard lock(mutex_);
+  samples_ = samples, tokens_ = tokens;
+}
+
+void LiveLine::left(double seconds) {
+  std::lock_guard lock(mutex_);
+  end_s_ = seconds > 0 ? now_s() + seconds : 0;
+}
+
+// Also where nobody calls, as in a long pass: then the seconds go on.
+void LiveLine::draw() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    const std::string shown = text();
+    drawn_ = true;
+    lock.unlock();
+    log::live(shown);
+    lock.lock();
+    changed_.wait_for(lock, kLiveMoment, [this] { return closing_ || !drawn_; });
+  }
+}
+
+std::string LiveLine::text() const {
+  if (what_.empty()) return "";
+  std::string line = what_;
+  if (num_samples_ > 0) line += join_text("  ", samples_, "/", num_samples_, " samples");
+  if (tokens_ > 0) line += join_text("  ", tokens_, " tokens");
+  line += number("  %.1f s", now_s() - begin_s_);
+  return end_s_ > 0 ? line + "  left " + duration_text(end_s_ - now_s()) : line;
 }
 
 void Progress::step(int64_t step, const monitor::Metrics& metrics) {
@@ -83,7 +144,7 @@ std::string accuracy_text(const serve::EvalSummary& e) {
 void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
                   const config::RunConfig& config) {
   const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
-  log::info("\n", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
+  log::info("== result: ", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
   if (problems > 0) {
     log::info("\n                      before     after");
     log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
@@ -91,10 +152,16 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
               config.eval.right_at, " or more)");
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {
-    const auto mark = [](const data::EvalAnswer& a) { return a.score >= 0.5 ? "  right" : "  wrong"; };
-    log::info("\n  ", one_line(after[i].prompt), "   (answer: ", one_line(after[i].answer), ")");
-    if (i < before.size()) log::info("    before: ", one_line(before[i].response), mark(before[i]));
-    log::info("    after:  ", one_line(after[i].response), mark(after[i]));
+    const auto shown = [&](const std::string& text) {
+      return one_line(config.data.eval == "synthetic" ? data::as_read(config.data, text) : text);
+    };
+    const auto mark = [&](const data::EvalAnswer& a) {
+      const std::string how = a.score >= config.eval.right_at ? "  right" : "  wrong";
+      return a.score == 0 || a.score == 1 ? how : how + number(", score %.3f", a.score);
+    };
+    log::info("\n  ", shown(after[i].prompt), "   (answer: ", shown(after[i].answer), ")");
+    if (i < before.size()) log::info("    before: ", shown(before[i].response), mark(before[i]));
+    log::info("    after:  ", shown(after[i].response), mark(after[i]));
   }
   if (!s.without_signal.empty()) log::info("\nsteps without a signal, whose groups had scores all alike: ", s.without_signal);
   log::info("\nSee the curves:  ", device::program_path(), " board ", config.run.dir);

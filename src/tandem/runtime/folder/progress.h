@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a person sees while a run goes on: a line per step, and at the end the table.
+// What a person sees while a run goes on: in a terminal what happens at this moment, a line per step, and at the end the table.
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tandem/data/sample_store.h"
@@ -10,6 +13,38 @@
 #include "tandem/runtime/folder/run_folder.h"
 
 namespace tandem::runtime {
+
+/// The last line of a terminal: "step 3/400  rollout  128/512 samples  3412 tokens  1.2 s  left 2m10s".
+///
+/// Ownership  owns the thread that draws it; without base/log.h:shows_live there is none, and all does nothing.
+/// Threads    any.
+class LiveLine {
+ public:
+  LiveLine();
+  ~LiveLine();
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
+
+  /// What begins now. `num_samples`: how many it is to have; 0: it counts none.
+  void stage(const std::string& what, int64_t num_samples = 0);
+  /// What the stage has by now; tokens are those that this rank drew.
+  void count(int64_t samples, int64_t tokens);
+  /// How long the run takes from now on, as far as one knows.
+  void left(double seconds);
+
+ private:
+  void draw();
+  std::string text() const;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closing_ = false;
+  bool drawn_ = false;  // the stage, at least once
+  std::string what_;
+  int64_t num_samples_ = 0, samples_ = 0, tokens_ = 0;
+  double begin_s_ = 0, end_s_ = 0;  // of the stage; of the run, 0: unknown
+  std::thread thread_;
+};
 
 /// One line per step with progress and the time left, from the time between the last lines: evaluations and checkpoints count.
 class Progress {
