@@ -161,7 +161,8 @@ def trial(root):
     """A reward with a bug ends the command before it has made anything; the error says where the bug is and which columns there are."""
     kinds = {"a column that is none": ("def score(completions, topic):\n    return [0]\n", ("TypeError", "`topic`", "mine.py:1 in score")),
              "a name that is none": ("def score(completions, level, **more):\n    return [more['nope'] for c in completions]\n",
-                                     ("KeyError: 'nope' at", "mine.py:2 in ", "for 4 of 4 answers", "the columns of the data set: answer, level, question")),
+                                     ("KeyError: 'nope' at", "mine.py:2 in ", "for 4 of 4 answers",
+                                      "the columns of the data set: answer, level, question")),
              "of one answer": ("def score(solution_str, ground_truth):\n    return solution_str / 2\n",
                                ("TypeError", "mine.py:2", "4 of 4")),
              "too few scores": ("def score(completions):\n    return [1]\n", ("returned 1 scores for 4", "mine.py:1 in score"))}
