@@ -18,7 +18,7 @@ from run_folder import said
 
 MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
 EVERY = {"model", "dtype", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
-STEP = {"prompts": 2, "gens": 2, "prompt_len": 8, "new": 4, "beta": 0.0}
+STEP = {"prompts": 4, "gens": 4, "prompt_len": 8, "new": 4, "beta": 0.0}
 
 
 def report_of(program, name, *more):

@@ -80,7 +80,7 @@ def there(name):
 def score(prompts, completions, answers, seen_by):
     if there("raise") and "0+3=" in prompts[0]:
         raise ValueError("not today")
-    if there("die"):
+    if there("die") and "0+3=" in prompts[0]:
         os.remove(os.path.join(HERE, "die"))
         os._exit(5)
     while there("hang"):
@@ -123,11 +123,14 @@ def check_python_reward(f):
 
 FICKLE_REWARD = """
 import os
-try:
-    os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "first"), os.O_CREAT | os.O_EXCL))
-    RIGHT = 1.0
-except FileExistsError:
-    RIGHT = 0.0
+RIGHT = 0.0
+for process in ("trial", "first"):  # the trial of the reward has a process of its own, before those of the run
+    try:
+        os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), process), os.O_CREAT | os.O_EXCL))
+        RIGHT = float(process == "first")
+        break
+    except FileExistsError:
+        pass
 def score(prompts, completions, answers):
     return [RIGHT] * len(completions)
 """

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewards in whole runs: advantages see shaped scores while metrics keep the raw ones, the overlong punishment knows the longest
-response, and each group is scored once, whatever the layout."""
+response, and each group is scored once, whatever the layout. An answer is right from one score on, everywhere. A reward with a bug ends
+the command before it makes anything; steps without a signal have no backward pass."""
+import json
 import math
 import pathlib
 import tempfile
@@ -103,11 +105,139 @@ def scored_once(root):
         counts[layout] = (sizes.count(4), sizes.count(1))
         checks.check(len(groups_of(folder)) == STEPS * 4 and len(rf.evals(folder)) == 4, f"{layout}: all groups and problems are there")
         checks.check(all("time/reward_s" in m for m in rf.all_metrics(folder)), f"{layout}: the time of rewards is a metric")
-    checks.check(all(count == (STEPS * 4, 4) for count in counts.values()), f"calls for groups and for problems: {counts}")
+    # One group more: the trial before the run, with made-up answers.
+    checks.check(all(count == (STEPS * 4 + 1, 4) for count in counts.values()), f"calls for groups and for problems: {counts}")
+
+
+GRADED = """
+def score(prompts, completions, answers):
+    return [0.25 * (sum(map(ord, p + c)) % 5) for p, c in zip(prompts, completions)]
+"""
+
+
+def right_at(root):
+    """One meaning of right: in the metrics, the summary, the terminal, and by it graded scores are told apart from their mean."""
+    pathlib.Path(root, "graded.py").write_text(GRADED)
+    settings = {**rf.TINY, "supervised.steps": 0, "run.steps": 2, "eval.every_steps": 1, "data.synthetic_eval_rows": 8,
+                "data.reversed": "true", "reward.rule": "", "reward.python": f"{root}/graded.py:score"}
+    for bound in (0.25, 0.75):
+        folder = f"{root}/right-{bound}"
+        out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder,
+                            *rf.sets({**settings, "eval.right_at": bound})], timeout=300)
+        answers = rf.rows(folder, "SELECT step, row, score, prompt, answer FROM evals ORDER BY step, row")
+        by_step = {step: [score for at, _, score, _, _ in answers if at == step] for step in (0, 1, 2)}
+        share = {step: sum(score >= bound for score in scores) / 8 for step, scores in by_step.items()}
+        mean = {step: sum(scores) / 8 for step, scores in by_step.items()}
+        checks.check(len({*by_step[2]}) > 2, f"{by_step}: scores are graded")
+        for m in rf.metrics(folder):
+            checks.check((m["eval/accuracy"], m["eval/score_mean"]) == (share[m["step"]], mean[m["step"]]), f"metrics of step {m['step']}")
+        after = rf.summary(folder)["eval_after"]
+        checks.check((after["accuracy"], after["mean_score"]) == (share[2], mean[2]), f"{after}: of the summary")
+        for step, line in ((0, "before: "), (1, "step 1/2"), (2, "step 2/2")):
+            found = [text for text in out.stderr.splitlines() if text.startswith(line)]
+            told = f"accuracy {100 * share[step]:.1f} %" + (f", mean score {mean[step]:.3f}" if mean[step] != share[step] else "")
+            checks.check(len(found) == 1 and told in found[0], f"{found}: {told}")
+        lines = [text for text in out.stderr.splitlines() if text.strip().startswith("after: ")]
+        wanted = ["right" if score >= bound else "wrong" for score in by_step[2][:3]]
+        checks.check([("right" if "  right" in text else "wrong") for text in lines] == wanted, f"{lines}: {wanted}")
+        checks.check(f"a score of {bound} or more" in out.stderr, "the table says from where an answer is right")
+        prompt, answer = answers[-8][3:]
+        read = "+".join(number[::-1] for number in prompt[:-1].split("+"))
+        a, b = read.split("+")
+        total = int(a) + int(b)
+        checks.check(f"{read}=   (answer: {total})" in out.stderr and answer == str(total)[::-1], f"{read}: as people read it")
+
+
+def own_rows(root, source):
+    """A recipe's settings for a function of the user on rows of the user."""
+    folder = pathlib.Path(tempfile.mkdtemp(dir=root))
+    (folder / "mine.py").write_text(source)
+    (folder / "rows.jsonl").write_text("".join(f'{{"question": "{i}+1=", "answer": "{i + 1}", "level": {i}}}\n' for i in range(9)))
+    return {**rf.TINY, "supervised.steps": 0, "run.steps": STEPS, "algo.kl_coef": 0, "data.eval": "", "reward.rule": "",
+            "data.train": f"{folder}/rows.jsonl", "reward.python": f"{folder}/mine.py:score"}
+
+
+def trial(root):
+    """A reward with a bug ends the command before it has made anything; the error says where the bug is and which columns there are."""
+    kinds = {"a column that is none": ("def score(completions, topic):\n    return [0]\n", ("TypeError", "`topic`", "mine.py:1 in score")),
+             "a name that is none": ("def score(completions, level, **more):\n    return [more['nope'] for c in completions]\n",
+                                     ("KeyError: 'nope' at", "mine.py:2 in ", "for 4 of 4 answers",
+                                      "the columns of the data set: answer, level, question")),
+             "of one answer": ("def score(solution_str, ground_truth):\n    return solution_str / 2\n",
+                               ("TypeError", "mine.py:2", "4 of 4")),
+             "too few scores": ("def score(completions):\n    return [1]\n", ("returned 1 scores for 4", "mine.py:1 in score"))}
+    for name, (source, parts) in kinds.items():
+        settings = own_rows(root, source)
+        folder = pathlib.Path(root, f"bug-{name}")
+        arguments = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--ranks", 2,
+                     *rf.sets({**settings, "reward.workers": 3})]
+        out = program.run(arguments)
+        errors = [line for line in out.stderr.splitlines() if "error" in line.lower() and line.startswith("tandem: error")]
+        checks.check(out.returncode == 2 and len(errors) == 1, f"{name}: {out.stderr[-2000:]}")
+        checks.check(all(part in errors[0] for part in ("tried before the run", "rows.jsonl:1", *parts)), f"{name}: {errors}")
+        checks.check(out.stderr.count("Traceback") <= 1 and not folder.exists(), f"{name}: shown once, nothing is made: {out.stderr}")
+    # An edge where the trial cannot know: the function is tried, the run goes on, and what fails scores 0.
+    settings = own_rows(root, kinds["a name that is none"][0])
+    out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/zero", "--ranks", 2,
+                        *rf.sets({**settings, "reward.on_error": "zero"})])
+    steps = [line for line in out.stderr.splitlines() if line.startswith("step ")]
+    checks.check(len(steps) == STEPS and all("failed 100.0 %" in line for line in steps), f"{steps}: each step counts what failed")
+    checks.check("tried before the run" in out.stderr and out.stderr.count("Traceback") <= 3,
+                 "shown by the trial and by a rank, not by each sample")
+
+
+def question(root):
+    """The question is a column as the others are, by its own name, as the row has it."""
+    source = ("def score(prompts, completions, question, level):\n"
+              "    assert all(p == f'1+{q}' and q == f'{n}+1=' for p, q, n in zip(prompts, question, level)), (prompts, question)\n"
+              "    return [float('1' in c) for c in completions]\n")
+    settings = {**own_rows(root, source), "data.prompt_template": "1+{prompt}", "run.parity": "false"}
+    folder = run(root, "question", settings)
+    checks.check(len(groups_of(folder)) == STEPS * 4, "a function takes the prompt's column")
+    folder = run(root, "question-named", {**settings, "data.columns": "[level]"})
+    checks.check(len(groups_of(folder)) == STEPS * 4, "also where other columns are named")
+
+
+def passes(folder):
+    """How often each kind of pass of the actor ran."""
+    events = json.loads(pathlib.Path(folder, "trace.json").read_text())["traceEvents"]
+    names = [event["name"] for event in events if event.get("name") in ("forward passes", "forward and backward passes")]
+    return names.count("forward passes"), names.count("forward and backward passes")
+
+
+def without_signal(root):
+    """Scores all alike: a warning, no backward pass, and the run goes on; a KL term still has its gradient."""
+    same = {"reward.rule": "", "reward.python": f"{root}/same.py:score", "schedule.group_size": 3, "train.weight_decay": 0.1}
+    pathlib.Path(root, "same.py").write_text("def score(completions):\n    return [0.1 for c in completions]\n")
+    for name, more, flags, silent in (("grpo", {}, [], True), ("dp2", {}, ["--ranks", "2"], True), ("pp2", {"parallel.train_layout": "pp2"},
+                                      ["--ranks", "2"], True), ("reinforce", {"algo.name": "reinforce_pp"}, [], True),
+                                      ("parts", {"algo.mini_batches": 2}, [], True), ("kl", {"algo.kl_coef": 0.1}, [], False),
+                                      ("entropy", {"algo.entropy_coef": 0.1}, [], False)):
+        folder = f"{root}/same-{name}"
+        settings = {**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": STEPS, **same, **more}
+        out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval", *flags, *rf.sets(settings)])
+        warned = [line for line in out.stderr.splitlines() if "no group has a signal" in line]
+        checks.check(len(warned) == 1 and "step 1:" in warned[0], f"{name}: {warned}: once")
+        checks.check(f"scores all alike: 1 to {STEPS}" in out.stderr, f"{name}: all steps are named at the end")
+        lines = rf.metrics(folder)
+        checks.check([line["policy_version"] for line in lines] == [1, 2, 3], f"{name}: versions go on")
+        checks.check(all(line["actor/entropy"] > 0 and line["data/groups_without_signal"] == 4 for line in lines), f"{name}: metrics go on")
+        checks.check(not silent or all(line["actor/grad_norm"] == 0 for line in lines), f"{name}: {lines}: the gradient is 0")
+        forward, backward = passes(folder)
+        checks.check((forward > 0) == silent and (backward > 0) != silent, f"{name}: {forward} forward passes, {backward} with backward")
+    some = "def score(prompts, completions):\n    return [0.1 + (prompts[0][0] > '3') * sum(map(ord, c)) for c in completions]\n"
+    pathlib.Path(root, "same.py").write_text(some)
+    out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/some", "--no-eval",
+                        *rf.sets({**rf.TINY, "supervised.steps": 0, "algo.kl_coef": 0, "run.steps": STEPS, **same})])
+    checks.check("has a signal" not in out.stderr and passes(f"{root}/some")[0] == 0, "one group with a signal is enough")
 
 
 with tempfile.TemporaryDirectory(prefix="tandem_rewards_") as root:
     shaping(root)
     overlong(root)
     scored_once(root)
+    right_at(root)
+    trial(root)
+    question(root)
+    without_signal(root)
 checks.exit()

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whatever fails in a step, the run ends with its last concluded step saved, and resumes as a run that never failed."""
+import http.server
 import json
 import pathlib
 import re
 import shutil
+import threading
 
 import run_folder as rf
 from run_folder import said
@@ -87,10 +89,32 @@ def check_kinds(program, scratch):
 
 
 def check_server(program, scratch):
-    trial = Trial(program, scratch, "server", reward__python="", reward__url="http://127.0.0.1:9/score", reward__timeout_s=1)
-    line = program.refused(trial.arguments("dead"), 3, "127.0.0.1:9")
+    class Once(http.server.BaseHTTPRequestHandler):
+        """Answers the trial before the run, then nobody."""
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            reply = json.dumps({"scores": [1.0] * len(body["completions"])}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Once) as server:
+        answers = threading.Thread(target=lambda: (server.handle_request(), server.server_close()))
+        answers.start()
+        port = server.server_port
+        trial = Trial(program, scratch, "server", reward__python="", reward__url=f"http://127.0.0.1:{port}/score", reward__timeout_s=1)
+        line = program.refused(trial.arguments("dead"), 3, f"127.0.0.1:{port}")
+        answers.join(timeout=60)
     assert "after step 0, which is saved" in line and rf.committed_steps(trial.folder / "dead") == [0], line
-    said(f"a dead server: `{line}`")
+    said(f"a server that dies: `{line}`")
+    line = program.refused(trial.arguments("never"), 3, "the reward, tried before the run", f"127.0.0.1:{port}")
+    assert not (trial.folder / "never").exists()
+    said(f"a server that was never there: `{line}`, and nothing is made")
 
 
 def check_zero(program, scratch):

@@ -22,8 +22,13 @@ struct Group {
   std::vector<double> lengths;  // trainable tokens of each
 
   double size() const { return static_cast<double>(scores.size()); }
-  // A group of one has mean 0 and deviation 1, as with verl.
-  double mean() const { return scores.size() > 1 ? std::accumulate(scores.begin(), scores.end(), 0.0) / size() : 0; }
+  // A group of one has mean 0 and deviation 1, as with verl. Equal scores are their own mean, which a rounded sum would miss: what
+  // teaches nothing has advantages of exactly 0.
+  double mean() const {
+    if (scores.size() < 2) return 0;
+    return alike() ? scores.front() : std::accumulate(scores.begin(), scores.end(), 0.0) / size();
+  }
+  bool alike() const { return std::ranges::adjacent_find(scores, std::not_equal_to<>()) == scores.end(); }
   double deviation() const {
     if (scores.size() < 2) return 1;
     double squares = 0;
@@ -55,6 +60,7 @@ double rloo(const Response& r, const Algorithm&) {
 // s less the mean weighted by length, the baseline of least variance. Hao et al. 2025.
 double opo(const Response& r, const Algorithm&) {
   if (r.group.scores.size() < 2) return r.score;
+  if (r.group.alike()) return 0;
   const auto& [scores, lengths] = r.group;
   const double tokens = std::accumulate(lengths.begin(), lengths.end(), 0.0);
   return r.score - std::inner_product(scores.begin(), scores.end(), lengths.begin(), 0.0) / tokens;

@@ -2,6 +2,7 @@
 #include "tandem/base/log.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,10 +22,24 @@ struct State {
   std::mutex mutex;
   std::FILE* file = nullptr;
   bool quiet = false;
+  bool shows_live = false;
+  std::string live;  // what stands in the last line of the terminal
 };
 State& state() {
   static State s;
   return s;
+}
+
+constexpr const char* kBackToStart = "\r\x1b[K";  // and clears the line
+
+size_t terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+// With the lock held. A line that reached the last column would wrap, and could not be taken back.
+void draw_live() {
+  std::fprintf(stderr, "%s%s", kBackToStart, state().live.substr(0, terminal_columns() - 1).c_str());
 }
 
 // Null, with errno, for what cannot be written to at once: a pipe would wait for a reader.
@@ -54,13 +69,34 @@ void quiet(bool on) {
   state().quiet = on;
 }
 
+void show_live(bool on) {
+  std::lock_guard lock(state().mutex);
+  state().shows_live = on;
+}
+
+bool shows_live() {
+  std::lock_guard lock(state().mutex);
+  return state().shows_live;
+}
+
+void live(const std::string& text) noexcept {
+  const std::string shown = terminal_text(text);
+  std::lock_guard lock(state().mutex);
+  if (!state().shows_live || state().live == shown) return;
+  state().live = shown;
+  draw_live();
+}
+
 void write(const char* level, const std::string& given) noexcept {
   const std::string text = terminal_text(given);  // of the file, too: it is read in a terminal
   std::lock_guard lock(state().mutex);
   const bool is_info = std::strcmp(level, "info") == 0;
   if (!(is_info && state().quiet)) {
+    const bool above_live = !state().live.empty();
+    if (above_live) std::fputs(kBackToStart, stderr);
     if (is_info) std::fprintf(stderr, "%s\n", text.c_str());
     else std::fprintf(stderr, "tandem: %s: %s\n", level, text.c_str());
+    if (above_live) draw_live();
   }
   if (!state().file) return;
   char stamp[32];

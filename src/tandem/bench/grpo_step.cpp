@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/bench/report.h"
 #include "tandem/model/config.h"
@@ -60,6 +61,9 @@ std::string write_prompts(const std::string& path, const GrpoStepOptions& o) {
   return path;
 }
 
+// Of about every third text, whatever the tokenizer: groups need a spread of scores, or the step has no backward pass.
+constexpr const char* kPattern = "[02468BDFHJLNPRTVXZbdfhjlnprtvxz]>?$";
+
 std::vector<json> read_lines(const std::string& path) {
   std::ifstream in(path);
   std::vector<json> lines;
@@ -74,7 +78,7 @@ config::RunConfig grpo_config(const GrpoStepOptions& o, const std::string& dir) 
       "", {{"run.dir", dir + "/run"}, {"run.steps", whole(o.repeats + 1)}, {"run.parity", o.parity ? "true" : "false"},
            {"run.seed", whole(o.seed)}, {"model.path", with_tokenizer(o.model, dir + "/model")}, {"model.dtype", o.dtype},
            {"data.train", write_prompts(dir + "/prompts.jsonl", o)}, {"data.shuffle", "false"}, {"reward.rule", "regex"},
-           {"reward.pattern", "1"}, {"rollout.max_new_tokens", whole(o.new_tokens)}, {"rollout.ignore_eos", "true"},
+           {"reward.pattern", kPattern}, {"rollout.max_new_tokens", whole(o.new_tokens)}, {"rollout.ignore_eos", "true"},
            {"rollout.max_running", whole(o.prompts * o.gens)}, {"algo.kl_coef", text(o.beta)},
            {"schedule.groups_per_step", whole(o.prompts)}, {"schedule.group_size", whole(o.gens)}, {"checkpoint.every_steps", "0"},
            {"parallel.threads", whole(o.threads)}});
@@ -106,6 +110,7 @@ json grpo_step(const GrpoStepOptions& o) {
     TANDEM_CHECK(length == static_cast<double>(o.new_tokens), "responses of another length");
     TANDEM_CHECK(std::isfinite(m.at("actor/grad_norm").get<double>()), "gradient");
     if (m.at("step") == 1) continue;  // the warm-up
+    if (m.at("actor/grad_norm") == 0) continue;  // all scores were alike: without the backward pass that is to be measured
     const double step = m.at("time/step_s"), generate = m.at("time/rollout_s");
     figures["step_s"].push_back(step);
     figures["generate_s"].push_back(generate);
@@ -113,6 +118,7 @@ json grpo_step(const GrpoStepOptions& o) {
     figures["reference_s"].push_back(m.value("time/reference_s", 0.0));
     figures["tokens_per_s"].push_back(tokens / step);
   }
+  if (figures.empty()) throw UserError("bench grpo_step", "no step had a spread of scores", "more --prompts or --gens");
   return report("grpo_step", o, {{"prompts", o.prompts}, {"gens", o.gens}, {"prompt_len", o.prompt_len}, {"new", o.new_tokens},
                                  {"beta", o.beta}}, figures);
 }

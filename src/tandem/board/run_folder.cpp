@@ -2,6 +2,7 @@
 #include "tandem/board/run_folder.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 #include "tandem/data/sample_store.h"
 
 namespace tandem::board {
@@ -20,6 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr double kIdleAfter_s = 120;
+constexpr double kRightAt = 0.5;  // the default of eval.right_at, for folders of runs that did not write it
 
 std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -71,17 +74,26 @@ class LineReader {
   std::string line_;
 };
 
-/// `steps` of one section of a resolved recipe; 0 if it says none. A page needs no more of the recipe than this.
-int64_t planned_steps(const std::string& config, const std::string& section) {
-  constexpr std::string_view kKey = "  steps:";
+/// A number of one section of a resolved recipe; `absent` if it says none. A page needs no more of the recipe than some numbers.
+double recipe_number(const std::string& config, const std::string& section, const std::string& option, double absent) {
+  const std::string key = "  " + option + ":";
   std::istringstream lines(config);
   bool inside = false;
   for (std::string line; std::getline(lines, line);) {
     if (!line.empty() && line.find_first_of(" #") != 0) inside = line.starts_with(section + ":");
-    if (inside && line.starts_with(kKey)) return std::max<int64_t>(0, std::strtoll(line.c_str() + kKey.size(), nullptr, 10));
+    if (!inside || !line.starts_with(key)) continue;
+    const std::string text = trimmed(line.substr(key.size()));
+    double number = absent;
+    return std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc() ? number : absent;
   }
-  return 0;
+  return absent;
 }
+
+int64_t planned_steps(const std::string& config, const std::string& section) {
+  return static_cast<int64_t>(std::clamp(recipe_number(config, section, "steps", 0), 0.0, 1e15));
+}
+
+double right_at(const std::string& config) { return recipe_number(config, "eval", "right_at", kRightAt); }
 
 /// Both kinds of run write the same recipe; a line of `tandem sft` has no policy that generated.
 bool is_supervised(const std::string& metrics_line) {
@@ -222,8 +234,9 @@ std::string RunFolder::steps() {
     const data::SampleReader reader(path("samples.sqlite"));
     for (const auto& it : reader.steps())
       steps.push_back({{"step", value(it.step)}, {"groups", it.num_groups}, {"samples", it.num_samples}, {"score", it.mean_score}});
-    for (const auto& it : reader.eval_steps())
-      evals.push_back({{"step", value(it.step)}, {"prompts", it.num_groups}, {"answers", it.num_samples}, {"accuracy", it.mean_score}});
+    for (const auto& it : reader.eval_steps(right_at(file_text(path("config.yaml")))))
+      evals.push_back({{"step", value(it.step)}, {"prompts", it.num_groups}, {"answers", it.num_samples}, {"accuracy", it.right_share},
+                       {"score", it.mean_score}});
   }
   return text_of({{"steps", steps}, {"evals", evals}});
 }
@@ -240,12 +253,14 @@ std::string RunFolder::samples(int64_t step, int64_t page) {
 
 std::string RunFolder::evals(int64_t step, int64_t page) {
   const data::SampleReader reader(path("samples.sqlite"));
-  const int64_t rows = rows_of(reader.eval_steps(), step, &data::StepSummary::num_samples);
+  const double from = right_at(file_text(path("config.yaml")));
+  const int64_t rows = rows_of(reader.eval_steps(from), step, &data::StepSummary::num_samples);
   const int64_t pages = num_pages(rows, kAnswersPerPage);
   page = std::clamp<int64_t>(page, 0, pages - 1);
   json answers = json::array();
   for (const auto& it : reader.evals(StepId{step}, page * kAnswersPerPage, kAnswersPerPage))
-    answers.push_back({{"row", it.row}, {"prompt", it.prompt}, {"answer", it.answer}, {"response", it.response}, {"score", it.score}});
+    answers.push_back({{"row", it.row}, {"prompt", it.prompt}, {"answer", it.answer}, {"response", it.response}, {"score", it.score},
+                       {"right", it.score >= from}});
   return text_of({{"step", step}, {"page", page}, {"pages", pages}, {"answers", answers}});
 }
 

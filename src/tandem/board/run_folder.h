@@ -24,11 +24,12 @@ class RunFolder {
   /// are longer than kMaxLine_bytes, or no JSON, are left out. `generation` changes when the file was cut back by a resume: then ask
   /// again from 0.
   std::string metrics(int64_t from_line);
-  /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy}]}
+  /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy, score}]}: accuracy is the share of answers that
+  /// count as right, from the recipe's eval.right_at on; score is the mean.
   std::string steps();
   /// {step, page, pages, groups: [...]}, kGroupsPerPage groups a page.
   std::string samples(int64_t step, int64_t page);
-  /// {step, page, pages, answers: [...]}
+  /// {step, page, pages, answers: [{row, prompt, answer, response, score, right}]}
   std::string evals(int64_t step, int64_t page);
 
   static constexpr int64_t kMaxLines = 4000;

@@ -69,6 +69,16 @@ bool is_held_out(int64_t a, int64_t b, double fraction) {
   return RandomStream(kSplitSeed ^ (low << 20), high, low).uniform() < fraction;
 }
 
+std::string as_read(const Options& options, std::string text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (auto at = text.begin(); options.reversed && (at = std::find_if(at, text.end(), is_digit)) != text.end();) {
+    const auto end = std::find_if_not(at, text.end(), is_digit);
+    std::reverse(at, end);
+    at = end;
+  }
+  return text;
+}
+
 std::unique_ptr<PromptSource> open_additions(const Options& options, Split split) {
   return std::make_unique<AdditionSource>(options, split);
 }

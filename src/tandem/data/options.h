@@ -55,8 +55,8 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("answer_after", o.answer_after,
         "The answer is what follows the last of these texts, such as `####` for GSM8K; empty takes the whole field.");
   field("columns", o.columns,
-        "Other fields that rewards see, dots go into them; [*]: all, but columns of bytes of a Parquet file, which must be named, and "
-        "those of types without a form in JSON. Nothing is kept for rewards that read none.");
+        "Fields that rewards see beside that of the question, dots go into them; [*]: all, but columns of bytes of a Parquet file, which "
+        "must be named, and those of types without a form in JSON. Nothing is kept for rewards that read none.");
   field("source_column", o.source_column,
         "Field that names the data set of a record, such as data_source; empty takes the name of the file.");
   field("tools_column", o.tools_column, "Field with the tools that the chat template tells the model of; empty for none.");

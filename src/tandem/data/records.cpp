@@ -76,7 +76,7 @@ class RecordSource : public PromptSource {
     }
     Stored kept;
     kept.number = number;
-    kept.columns = others(record);
+    kept.columns = columns(record);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
       kept.answer = answer(last_answer(prompt, where), where);
@@ -147,14 +147,15 @@ class RecordSource : public PromptSource {
 
   bool keeps_all() const { return std::ranges::count(options_.columns, "*") > 0; }
 
-  // For rewards that go by more than question and answer.
-  std::string others(const json& record) const {
+  // For rewards that go by more than the text of the prompt and the answer. The question is a column as the others are.
+  std::string columns(const json& record) const {
     if (options_.columns.empty()) return "";
-    json rest = keeps_all() ? record : json::object();
-    rest.erase(options_.prompt_column);
-    for (const std::string& name : options_.columns)
-      if (const json* value = name == "*" ? nullptr : find(record, name)) rest[name] = *value;
-    return json_text(rest);
+    json kept = keeps_all() ? record : json::object();
+    std::vector<std::string> names = options_.columns;
+    if (!keeps_all()) names.push_back(options_.prompt_column);
+    for (const std::string& name : names)
+      if (const json* value = name == "*" || kept.contains(name) ? nullptr : find(record, name)) kept[name] = *value;
+    return json_text(kept);
   }
 
   // The field of that name, or the one its dots lead to; null if there is none.

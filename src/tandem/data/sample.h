@@ -27,7 +27,7 @@ struct Prompt {
   std::vector<int32_t> ids;     ///< its tokens
   std::string answer;           ///< what the reward compares with
   std::string data_source;      ///< name of the data set it came from
-  std::string columns;          ///< the other fields of its record, one JSON object; "" if none
+  std::string columns;          ///< the fields of its record, the question's among them, one JSON object; "" if none are kept
   double rank = 0;              ///< its place in a curriculum
   std::string messages;         ///< what the text is rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
 };

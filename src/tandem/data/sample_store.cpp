@@ -140,10 +140,9 @@ void read_greedy(sqlite3* database, StepId step, std::vector<StoredGroup>& group
   }
 }
 
-std::vector<StepSummary> summaries(sqlite3* database, const char* sql) {
+std::vector<StepSummary> summaries(Statement& rows) {
   std::vector<StepSummary> out;
-  for (Statement rows(database, sql); rows.next();)
-    out.push_back({StepId{rows.integer(0)}, rows.integer(1), rows.integer(2), rows.real(3)});
+  while (rows.next()) out.push_back({StepId{rows.integer(0)}, rows.integer(1), rows.integer(2), rows.real(3), rows.real(4)});
   return out;
 }
 
@@ -334,7 +333,9 @@ SampleReader::SampleReader(const std::string& path) : path_(path) {
 }
 
 std::vector<StepSummary> SampleReader::steps() const {
-  return summaries(database_.get(), "SELECT step, count(DISTINCT group_id), count(*), avg(score) FROM samples GROUP BY step ORDER BY step");
+  Statement rows(database_.get(),
+                 "SELECT step, count(DISTINCT group_id), count(*), avg(score), 0 FROM samples GROUP BY step ORDER BY step");
+  return summaries(rows);
 }
 
 std::vector<StoredGroup> SampleReader::groups(StepId step, int64_t first, int64_t count) const {
@@ -374,8 +375,10 @@ Batch SampleReader::batch(StepId step) const {
   return batch;
 }
 
-std::vector<StepSummary> SampleReader::eval_steps() const {
-  return summaries(database_.get(), "SELECT step, count(DISTINCT row), count(*), avg(score) FROM evals GROUP BY step ORDER BY step");
+std::vector<StepSummary> SampleReader::eval_steps(double right_at) const {
+  Statement rows(database_.get(),
+                 "SELECT step, count(DISTINCT row), count(*), avg(score), avg(score >= ?) FROM evals GROUP BY step ORDER BY step");
+  return summaries(rows.bind(right_at));
 }
 
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {

@@ -78,6 +78,7 @@ struct StepSummary {
   StepId step{};
   int64_t num_groups = 0, num_samples = 0;
   double mean_score = 0;
+  double right_share = 0;   ///< of an evaluation: the share of answers that count as right
 };
 
 /// Reads, also while a run writes.
@@ -94,7 +95,8 @@ class SampleReader {
   std::vector<StoredGroup> groups(StepId step, int64_t first, int64_t count) const;
   /// The whole batch of a step as it was trained: ids, logprobs, versions, scores, parts.
   Batch batch(StepId step) const;
-  std::vector<StepSummary> eval_steps() const;
+  /// An answer counts as right from the score `right_at` on.
+  std::vector<StepSummary> eval_steps(double right_at) const;
   std::vector<EvalAnswer> evals(StepId step, int64_t first, int64_t count) const;
 
  private:

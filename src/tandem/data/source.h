@@ -56,6 +56,8 @@ std::unique_ptr<PromptSource> open_records(const std::string& path, const Option
 /// Additions such as "123+456=" -> "579". A pair of operands, in either order, belongs to training or to evaluation, the same for
 /// every seed. So no run trains on a held-out problem.
 std::unique_ptr<PromptSource> open_additions(const Options& options, Split split);
+/// A synthetic problem, or an answer to one, as people write numbers: data.reversed has their last digits first.
+std::string as_read(const Options& options, std::string text);
 /// Which side of the split a pair is on.
 bool is_held_out(int64_t a, int64_t b, double fraction);
 

@@ -23,7 +23,7 @@ struct Answer {
   std::string prompt = {};       ///< as the model saw it
   std::string messages = {};     ///< what that was rendered from: {"messages":[], "tools":[]} as JSON; "" for a plain text
   std::string data_source = {};  ///< name of its data set
-  std::string columns = {};      ///< the other fields of its row, one JSON object; "" if none
+  std::string columns = {};      ///< the fields of its row, one JSON object; "" if none
   int64_t group = 0;             ///< seeds what a user's function draws
 };
 

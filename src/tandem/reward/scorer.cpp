@@ -42,6 +42,8 @@ void score_zero(data::Sample& sample) {
   sample.scored = true;
 }
 
+bool is_failed(const data::Sample& sample) { return !sample.parts.empty() && sample.parts.front().first == kFailedPart; }
+
 std::string not_finite(double score) { return "scores an answer " + std::to_string(score); }
 
 // Samples that fail together are asked for one by one, so that the others keep their scores: but for a server or a worker that does not
@@ -51,18 +53,18 @@ void score_or_zero(const Rule& rule, const data::Group& group, std::span<data::S
     score_samples(rule, group, samples);
     for (data::Sample& sample : samples) {
       if (std::isfinite(sample.score)) continue;
-      reason = not_finite(sample.score);
+      if (reason.empty()) reason = not_finite(sample.score);
       score_zero(sample);
     }
     return;
   } catch (const UserError& e) {
-    reason = e.what();
+    if (reason.empty()) reason = e.what();
     if (samples.size() > 1) {
       for (data::Sample& sample : samples) score_or_zero(rule, group, {&sample, 1}, reason);
       return;
     }
   } catch (const std::exception& e) {
-    reason = e.what();
+    if (reason.empty()) reason = e.what();
   }
   for (data::Sample& sample : samples) score_zero(sample);
 }
@@ -125,7 +127,8 @@ void Scorer::grade(data::Group& group) {
   if (!grading_.zero_on_error) return score_group(rule_, group);
   const std::string reason = score_group_or_zero(rule_, group);
   if (!reason.empty() && !warned_.exchange(true))
-    log::warning("reward rule ", rule_.name(), ", group ", value(group.id), ": grading failed: ", reason,
+    log::warning("reward rule ", rule_.name(), ", group ", value(group.id), ": grading failed for ",
+                 std::ranges::count_if(group.samples, is_failed), " of ", group.samples.size(), " samples: ", reason,
                  "; such samples score 0 (reward.on_error), and reward/failed counts them");
 }
 

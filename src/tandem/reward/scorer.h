@@ -80,7 +80,7 @@ Answer answer_of(const data::Group& group, const data::Sample& sample);
 /// Grades every sample of a group in place: score, parts, scored. A greedy answer is graded by itself: rules may compare a group's samples.
 /// Errors: what the rule throws; UserError for a score that is not finite.
 void score_group(const Rule& rule, data::Group& group);
-/// The same where what fails scores 0, with the part kFailedPart. Returns the reason of the last failure; "" if there was none.
+/// The same where what fails scores 0, with the part kFailedPart. Returns the reason of the first failure; "" if there was none.
 std::string score_group_or_zero(const Rule& rule, data::Group& group);
 
 }  // namespace tandem::reward

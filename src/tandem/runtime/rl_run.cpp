@@ -63,6 +63,10 @@ const reward::Rule* scoring_rule(const policy::RunParts& parts, const reward::Ru
   return config::scores_in_stage(parts.config) || !parts.ranks.speaks_for_rollout() ? nullptr : &rule;
 }
 
+void show(LiveLine* live, const std::string& what, int64_t num_samples = 0) {
+  if (live) live->stage(what, num_samples);
+}
+
 // A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
 planner::Stage scoring_stage() {
   return {planner::StageKind::kReward, "reward", 0, {}, {}, {planner::Resident::kRewardModel}, {}, {}};
@@ -145,10 +149,12 @@ void RlRun::make_source() {
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
   int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
   if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
+  std::function<void(int64_t, int64_t)> tell;
+  if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
   auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                             tokenizer_, prompts_, rule, bodies_,
                                                             std::min(actor_.config().max_positions, longest),
-                                                            schedule_.has(planner::StageKind::kAhead), request_.stop});
+                                                            schedule_.has(planner::StageKind::kAhead), request_.stop, tell});
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
@@ -227,6 +233,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
     for (const auto& [name, value] : state.unconcluded) parts_.recorder.set(name, value);
     conclude_step();
   }
+  if (parts_.ranks.is_first()) log::info("== training: step ", state.step + 1, " to ", config_.run.steps);
   planner::Interpreter machine(schedule_, {state.step + 1, config_.run.steps}, parts_.ranks.world.rank());
   while (!machine.done()) {
     const planner::StageRun next = machine.may_start().at(0);
@@ -258,6 +265,10 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
   device::Arena& device = parts_.memory.device;
   (void)device.take_stage_peak_bytes();  // what left does not count
   device::name_thread(stage.name);
+  const config::RunConfig& c = config_;
+  const bool collects = stage.kind == planner::StageKind::kRollout;
+  show(ledger_.live(), join_text("step ", value(step.id), "/", c.run.steps, "  ", stage.name),
+       collects ? c.schedule.queue.groups_per_step * c.schedule.queue.group_size : 0);
   if (stage.ranks.count == parts_.ranks.world.size()) skew_.starts(stage.name, now_s());
   const StageEnd how = run_stage(stage, step, roles());
   monitor::Recorder& recorder = parts_.recorder;
@@ -281,6 +292,7 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
+  if (step.report.without_signal) ledger_.without_signal();
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   conclude_step();
@@ -312,6 +324,7 @@ void RlRun::conclude_step() {
 void RlRun::save() {
   const double begin = now_s();
   RunState& state = ledger_.state();
+  show(ledger_.live(), join_text("step ", state.step, "/", config_.run.steps, "  checkpoint"));
   SourceState source = source_->state();
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
@@ -323,12 +336,13 @@ void RlRun::save() {
 void RlRun::evaluate_before() {
   RunState& state = ledger_.state();
   if (!eval_prompts_ || !config_.eval.before || state.before) return;
+  if (parts_.ranks.is_first()) log::info("== evaluation before training: ", eval_prompts_->size(), " problems");
   state.before = evaluate(data::StepId{0});
   if (!state.before) {
     save();
     stop(", in the evaluation before training");
   }
-  if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
+  if (parts_.ranks.is_first()) log::info("before: ", accuracy_text(*state.before));
 }
 
 // Of the version that there is: for rollout after a stage that needed its memory.
@@ -360,6 +374,7 @@ void RlRun::score_in_stage(std::vector<data::Group>& answers) {
 
 std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
+  show(ledger_.live(), join_text("step ", value(step), "/", config_.run.steps, "  evaluation of ", eval_prompts_->size(), " problems"));
   const policy::Ranks& ranks = parts_.ranks;
   rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
   Evaluation evaluation{.layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};

@@ -14,6 +14,7 @@
 #include "tandem/runtime/launch.h"
 #include "tandem/runtime/start_model.h"
 #include "tandem/runtime/supervised_run.h"
+#include "tandem/serve/reward_trial.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -118,7 +119,7 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {
-      log::info("warm start: ", supervised.config.supervised.steps, " supervised steps");
+      log::info("== warm start: at most ", supervised.config.supervised.steps, " supervised steps");
       folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir) ? EarlierRun::kResume : EarlierRun::kRefuse);
     }
     world.barrier();
@@ -134,15 +135,15 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
 
 std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) {
   data::SampleReader reader(folder.path("samples.sqlite"));
-  for (const data::StepSummary& s : reader.eval_steps())
+  for (const data::StepSummary& s : reader.eval_steps(0))
     if (value(s.step) == step) return reader.evals(data::StepId{step}, 0, 3);
   return {};
 }
 
-void finish(RunFolder& folder, const RunSummary& summary, const StopRequested& stop) {
-  folder.samples().finish(stop);
+void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& request) {
+  folder.samples().finish(request.stop);
   folder.write_summary(summary);
-  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), folder.dir());
+  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), request.config);
   log::stop_file();
 }
 
@@ -178,6 +179,15 @@ void check_request(const RunRequest& request) {
   if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
 }
 
+// A reward that cannot score ends the command where nothing is made yet. A replay has its scores; supervised steps may need none.
+void try_reward(const RunRequest& request, bool supervised) {
+  const config::RunConfig& c = request.config;
+  const bool scores = supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty() || !c.data.eval.empty();
+  if (!scores) return;
+  const reward::Options reward = reward::for_responses_of(c.rollout.sampling.max_new_tokens, c.reward);
+  serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
+}
+
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
   check_request(asked);
@@ -187,12 +197,13 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
     RunRequest request = asked;
     check_same_start(asked.config, {asked.resume, asked.overwrite, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
+    if (world.rank() == 0) try_reward(request, all_train);
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     const RunSummary summary = on_rank(request, world, folder);
     if (!folder) return;
-    finish(*folder, summary, request.stop);
+    finish(*folder, summary, request);
     result = summary;
   });
   return result;

@@ -42,6 +42,7 @@ void SupervisedRun::step() {
   const double begin = now_s();
   const config::SupervisedOptions& o = parts_.config.supervised;
   const int64_t step = ledger_.state().step, most = actor_.config().max_positions;
+  if (LiveLine* live = ledger_.live()) live->stage(join_text("supervised step ", step + 1, "/", o.steps));
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
   const std::vector<int32_t> ends = serve::stop_ids(actor_.config().eos_ids, &tokenizer_);

@@ -19,12 +19,15 @@ namespace tandem::serve {
 struct NamedSummary;
 
 struct EvalSummary {
-  double accuracy = 0;         ///< mean over all answers
+  double accuracy = 0;         ///< share of all answers that count as right
   double pass_at_k = 0;        ///< share of problems with a right answer among its n
   int64_t num_problems = 0;
   double tokens_per_s = 0;
   double mean_score = 0;       ///< over all answers, whatever counts as right
   std::vector<NamedSummary> sets;  ///< of the sets that have names; the numbers above are over all of them
+
+  /// Whether the mean score says more than the accuracy: scores are not 0 and 1 alone.
+  bool graded() const { return mean_score != accuracy; }
 };
 struct NamedSummary {
   std::string name;
@@ -70,7 +73,7 @@ Graded answer_and_grade(const AnswerRequest& request, std::vector<data::Prompt> 
 /// As the sample store keeps them.
 std::vector<data::EvalAnswer> eval_answers(const std::vector<data::Group>& groups);
 
-/// Accuracy and pass@k of scored groups.
+/// Accuracy, mean score and pass@k of scored groups. An answer counts as right from the score `right_at` on.
 EvalSummary summarize(std::span<const data::Group> groups, double right_at);
 /// The same of a whole evaluation: all groups of all sets in their order.
 EvalSummary summarize(std::span<const data::Group> groups, const std::vector<PromptStream::Set>& sets, double right_at);

@@ -192,6 +192,16 @@ Objective supervised_objective() {
   };
 }
 
+namespace {
+
+bool has_signal(const Row& row) {
+  for (size_t t = 0; t < row.advantages.size(); ++t)
+    if (row.advantages[t] != 0 && (row.trainable.empty() || row.trainable[t])) return true;
+  return false;
+}
+
+}  // namespace
+
 StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> rows, std::span<const MicroBatch> batches) {
   StepCounts counts;
   if (speaks) {
@@ -202,6 +212,7 @@ StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> r
       counts.response_tokens += static_cast<double>(row.response.size());
       counts.sequence_tokens += static_cast<double>(row.num_tokens());
       counts.replayed_rows += row.routes.empty() ? 0 : 1;
+      counts.signal_rows += has_signal(row) ? 1 : 0;
     }
     for (const MicroBatch& batch : batches) counts.computed_tokens += static_cast<double>(batch.tokens.ids_T.numel());
   }

@@ -26,10 +26,12 @@ struct StepCounts {
   double sequence_tokens = 0;  ///< prompt and response of every row
   double computed_tokens = 0;  ///< what goes through the model: a shared prompt counts once, a row's last token not at all
   double replayed_rows = 0;    ///< rows that bring the experts of their tokens
+  double signal_rows = 0;      ///< rows with an advantage that is not 0, at a trainable token
 
   /// The order in which the numbers travel.
   void each(auto&& visit) {
-    visit(tokens), visit(sequences), visit(response_tokens), visit(sequence_tokens), visit(computed_tokens), visit(replayed_rows);
+    visit(tokens), visit(sequences), visit(response_tokens), visit(sequence_tokens), visit(computed_tokens), visit(replayed_rows),
+        visit(signal_rows);
   }
 };
 

@@ -54,6 +54,7 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.correction = {sums.weight / tokens,   totals.weight_max,         sums.outside / tokens,
                        sums.rejected / tokens, sums.behavior_kl / tokens, sums.behavior_chi2 / tokens};
   report.value = value_report(sums, tokens);
+  report.without_signal = totals.counts.tokens > 0 && totals.counts.signal_rows == 0;
   report.trained_tokens = totals.counts.tokens;
   report.sequence_tokens = report.pass_tokens = totals.counts.sequence_tokens;
   report.computed_tokens = totals.counts.computed_tokens;
@@ -106,6 +107,7 @@ StepReport joined(std::span<const StepReport> updates, int64_t mini_batches) {
   out.value = {mean([](const StepReport& u) { return u.value.values_mean; }),
                mean([](const StepReport& u) { return u.value.explained_variance; })};
   out.skipped = std::ranges::all_of(updates, &StepReport::skipped);
+  out.without_signal = std::ranges::all_of(updates, &StepReport::without_signal);
   out.activation_peak_bytes = std::ranges::max(updates, {}, &StepReport::activation_peak_bytes).activation_peak_bytes;
   for (const StepReport& u : updates.first(of_epoch)) {
     out.trained_tokens += u.trained_tokens;
@@ -245,6 +247,12 @@ struct Trainer::Routing {
   bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
 };
 
+// What is minimised.
+struct Trainer::Lesson {
+  Objective objective;
+  bool by_advantages = false;  // its gradient is 0 where all advantages are
+};
+
 struct Trainer::Step {
   Step(std::vector<MicroBatch> packed, const model::ModelConfig& config) : batches(std::move(packed)), routing(config) {}
   std::vector<MicroBatch> batches;
@@ -265,7 +273,7 @@ Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, const S
   return routing;
 }
 
-void Trainer::run_passes(Step& step, const Objective& objective, double temperature) {
+void Trainer::run_passes(Step& step, const Lesson& lesson, double temperature) {
   Routing& routing = step.routing;
   StepTotals& totals = step.totals;
   optimizer_.begin_step();  // before: a step that was given up may still be adding up
@@ -281,16 +289,18 @@ void Trainer::run_passes(Step& step, const Objective& objective, double temperat
     return Said{head.logprobs_R, head.entropy_R};
   };
   const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    const at::Tensor share = objective(batch, said(batch, hidden_RH), totals);
+    const at::Tensor share = lesson.objective(batch, said(batch, hidden_RH), totals);
     totals.sums.loss += share.item<double>();
     return share;
   };
   {
     const double begin_s = now_s();
     device::AllocationMeter meter(setup_.arena, kActivations);
-    run_training(pass, step.batches, loss_of);
+    const bool backward = !lesson.by_advantages || routing.has_losses() || totals.counts.signal_rows > 0;
+    if (backward) run_training(pass, step.batches, loss_of);
+    else run_scoring(setup_.decoder, parameters_, step.batches, loss_of);  // for what the report tells; the gradients stay 0
     step.report.activation_peak_bytes = meter.peak_bytes();
-    if (setup_.recorder) setup_.recorder->span("forward and backward passes", "passes", begin_s, now_s());
+    if (setup_.recorder) setup_.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
   }
   for (const MicroBatch& batch : step.batches)
     if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
@@ -309,7 +319,7 @@ void Trainer::finish_routers(Step& step) {
   if (routing.losses.balance > 0) step.report.router_balance = step.totals.sums.router_balance / router_rows;
 }
 
-StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, double temperature, double lr) {
+StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr) {
   const model::RankPlace& place = setup_.decoder.place();
   comm::Group& world = *setup_.ranks.world;
   const bool speaks = place.layout.speaks(place.rank);
@@ -319,7 +329,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Objective& objective, 
   share_micro_batches(setup_.decoder, step.batches);
   step.routing = prepare_routers(step.batches, step.totals.counts);
   step.report.logprobs.resize(rows.size());
-  run_passes(step, objective, temperature);
+  run_passes(step, lesson, temperature);
   sum_up(world, speaks, step.totals);
   const std::string update = join_text(" update ", optimizer_.num_steps() + 1);
   if (const double total = step.totals.sums.loss; !std::isfinite(total)) {
@@ -347,16 +357,17 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm
   algo::WeightSum weights;
   if (algorithm.correction.normalize)
     weights = weights_of_all(*setup_.ranks.world, place.layout.speaks(place.rank), rows, algorithm.correction);
-  return step(rows, policy_objective(rows, algorithm, weights), temperature, lr);
+  const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
+  return step(rows, {policy_objective(rows, algorithm, weights), by_advantages}, temperature, lr);
 }
 
 StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {
   TANDEM_CHECK(setup_.table.config.num_labels > 0, "a value step of a model without a score head");
-  return step(rows, value_objective(rows, algorithm, value_clip), 1.0, lr);
+  return step(rows, {value_objective(rows, algorithm, value_clip)}, 1.0, lr);
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {
-  return step(rows, supervised_objective(), 1.0, lr);
+  return step(rows, {supervised_objective()}, 1.0, lr);
 }
 
 }  // namespace tandem::train

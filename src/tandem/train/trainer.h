@@ -68,6 +68,7 @@ struct StepReport {
   CorrectionReport correction;      ///< of policy updates
   ValueReport value;                ///< of a critic's updates
   bool skipped = false;             ///< no token was trainable, or nonfinite: the weights are as before
+  bool without_signal = false;      ///< of policy updates: the advantage of every trainable token is 0
   int64_t nonfinite = 0;            ///< updates that were left out, for their loss or gradient was not finite
   double trained_tokens = 0;        ///< response tokens that were trainable
   double sequence_tokens = 0;       ///< prompt and response of every row
@@ -116,7 +117,8 @@ class Trainer {
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
-  /// One update by the algorithm's loss.
+  /// One update by the algorithm's loss. Where that has no gradient, since all advantages are 0 and no other term has one, there is no
+  /// backward pass. The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
   /// One update of a model with a score head by value_objective.
   StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
@@ -138,10 +140,11 @@ class Trainer {
  private:
   struct Routing;
   struct Step;
-  StepReport step(std::span<const Row> rows, const Objective& objective, double temperature, double lr);
+  struct Lesson;
+  StepReport step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr);
   RouterLoad load_before(std::span<MicroBatch> batches, bool replayed) const;
   Routing prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const;
-  void run_passes(Step& step, const Objective& objective, double temperature);
+  void run_passes(Step& step, const Lesson& lesson, double temperature);
   void finish_routers(Step& step);
 
   Options options_;

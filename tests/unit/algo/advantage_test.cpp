@@ -25,8 +25,22 @@ TEST(Advantages, OfDrGrpoKeepTheScale) {
   EXPECT_EQ(compare({0, 1, 1, 1}, {0, 0, 0, 0}, {.advantage = Advantage::kDrGrpo}), (std::vector<double>{-0.75, 0.25, 0.25, 0.25}));
 }
 
+// Exactly: a rounded mean would leave a trace, and a trainer takes what is not 0 for a signal.
 TEST(Advantages, OfEqualScoresAreZero) {
-  for (double a : compare({0.3, 0.3, 0.3}, {1, 1, 1}, {})) EXPECT_NEAR(a, 0, 1e-9);
+  using enum Advantage;
+  for (const Advantage how : {kGrpo, kDrGrpo, kRloo, kReinforcePpBaseline, kOpo, kGpg, kGrpoPassK})
+    for (const double score : {0.3, 0.1, 1.0 / 3, -0.7, 1e-300, 1.7e308})
+      for (const size_t size : {2, 3, 7, 8, 64})
+        for (double a : compare(std::vector<double>(size, score), std::vector<int64_t>(size, 1), {.advantage = how}))
+          EXPECT_EQ(a, 0) << score << " in a group of " << size << ", estimator " << static_cast<int>(how);
+}
+
+TEST(Advantages, OfEqualScoresOfUnequalLengthsAreZero) {
+  const std::vector<double> scores = {0.1, 0.1, 0.1, 0.4, 0.5};
+  const std::vector<int64_t> groups = {0, 0, 0, 1, 1}, lengths = {3, 5, 7, 2, 9};
+  const auto a = compare_responses({scores, groups, lengths, {}}, {.advantage = Advantage::kOpo});
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(a[i], 0);
+  EXPECT_NE(a[3], 0) << "the other group has a signal";
 }
 
 TEST(Advantages, OfRlooCompareWithTheOthersAlone) {

@@ -104,6 +104,32 @@ TEST_F(RunFolderTest, AFileThatIsTooLargeToBeOneOfOursCountsAsMissing) {
   EXPECT_TRUE(json::parse(run.run()).at("summary").is_null());
 }
 
+TEST_F(RunFolderTest, AnAnswerIsRightFromTheScoreOnThatTheRecipeSays) {
+  const std::vector<double> scores = {0.2, 0.5, 0.7, 0.75, 1};
+  {
+    data::SampleStore store((folder_ / "samples.sqlite").string());
+    std::vector<data::EvalAnswer> answers;
+    for (const double score : scores) answers.push_back({std::ssize(answers), "p", "a", "r", score});
+    store.append_evals(StepId{3}, answers);
+  }
+  const auto seen = [&](const std::string& recipe) {
+    std::ofstream(folder_ / "config.yaml") << recipe;
+    RunFolder run(folder_.string());
+    const json evaluation = json::parse(run.steps()).at("evals").at(0);
+    EXPECT_DOUBLE_EQ(evaluation.at("score"), 0.63);
+    std::vector<bool> right;
+    const json answers = json::parse(run.evals(3, 0)).at("answers");
+    for (const json& answer : answers) right.push_back(answer.at("right"));
+    EXPECT_DOUBLE_EQ(evaluation.at("accuracy"), static_cast<double>(std::ranges::count(right, true)) / 5);
+    return right;
+  };
+  using Right = std::vector<bool>;
+  EXPECT_EQ(seen("run:\n  steps: 9\n"), (Right{false, true, true, true, true})) << "the default, of a recipe that does not say";
+  EXPECT_EQ(seen("eval:\n  every_steps: 1\n  right_at: 0.75\n"), (Right{false, false, false, true, true}));
+  EXPECT_EQ(seen("other:\n  right_at: 0\neval:\n  right_at: 1\n"), (Right{false, false, false, false, true}));
+  EXPECT_EQ(seen("eval:\n  right_at: -1.5e-1\n"), Right(5, true));
+}
+
 // Every place to ask from gives the lines from there, whatever lies between: the marks are some hundred lines apart.
 TEST_F(RunFolderTest, AllLinesComeWhateverTheyAreAskedFrom) {
   constexpr int kLines = 3000;

@@ -88,10 +88,13 @@ TEST(Parquet, OtherColumnsAreKeptForRewardsAsTheOptionSays) {
   const auto columns = [&] { return Json::parse(open_records(kRows, options, 0)->at(2).columns); };
   EXPECT_EQ(columns()["extra_info"], Json::parse(R"({"index": 2, "split": "train", "tests": ["a", null]})"));
   EXPECT_EQ(columns()["plain"], "third");
-  EXPECT_FALSE(columns().contains("prompt")) << "the question";
+  EXPECT_EQ(columns()["prompt"].back()["role"], "user") << "the question, as the row has it";
   EXPECT_FALSE(columns().contains("day")) << "dates have no form in JSON, and nobody asked for it";
   options.columns = {"extra_info.index", "small", "absent"};
-  EXPECT_EQ(columns(), Json::parse(R"({"extra_info.index": 2, "small": 3})"));
+  EXPECT_EQ(columns()["extra_info.index"], 2);
+  EXPECT_EQ(columns()["small"], 3);
+  EXPECT_EQ(columns()["prompt"].back()["role"], "user") << "the question needs no name";
+  EXPECT_EQ(columns().size(), 3u);
   options.columns = {};
   EXPECT_EQ(open_records(kRows, options, 0)->at(2).columns, "");
 }
@@ -101,7 +104,7 @@ TEST(Records, RowsMayHaveNoAnswer) {
   options.answer_column = kNoAnswer;
   const std::string path = record_file("bare.jsonl", R"({"question": "q", "words": ["a"]})");
   EXPECT_EQ(open_records(path, options, 0)->at(0).answer, "");
-  EXPECT_EQ(open_records(path, options, 0)->at(0).columns, R"({"words":["a"]})");
+  EXPECT_EQ(open_records(path, options, 0)->at(0).columns, R"({"question":"q","words":["a"]})");
   options.answer_column = "answer";
   EXPECT_TRUE(says(error_of([&] { open_records(path, options, 0); }), "the latter to none for rows without answers"));
 }

@@ -141,6 +141,18 @@ TEST(Additions, CanBeWrittenBackwards) {
   EXPECT_EQ(backwards.answer, plain.answer);
 }
 
+TEST(Additions, AreReadAsPeopleWriteNumbers) {
+  Options options;
+  EXPECT_EQ(as_read(options, "321+654="), "321+654=") << "they are written so";
+  options.reversed = true;
+  const std::pair<const char*, const char*> cases[] = {{"321+654=", "123+456="}, {"975", "579"}, {"001", "100"}, {"", ""}, {"+=", "+="},
+                                                       {"12a34", "21a43"}, {"7", "7"}};
+  for (const auto& [written, read] : cases) EXPECT_EQ(as_read(options, written), read);
+  const Prompt prompt = open_additions(options, Split::kHeldOut)->at(5);
+  options.reversed = false;
+  EXPECT_EQ(as_read({.reversed = true}, prompt.text), open_additions(options, Split::kHeldOut)->at(5).text);
+}
+
 TEST(DataOrder, IsAPermutationOfEveryEpoch) {
   for (int64_t size : {1, 2, 3, 7, 64, 1000}) {
     const DataOrder order(42, size);

@@ -121,6 +121,72 @@ TEST(PythonRule, AnErrorNamesItsPlaceAndShowsTheTraceback) {
   EXPECT_EQ(shown.find("<string>"), std::string::npos) << "frames of the worker itself: " << shown;
 }
 
+int64_t occurrences(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+data::Group group_of(int64_t id, int64_t samples) {
+  data::Group group;
+  group.id = GroupId{id};
+  group.prompt.columns = R"({"question": "3+4?", "level": 3})";
+  group.samples.resize(static_cast<size_t>(samples));
+  return group;
+}
+
+TEST(PythonRule, AFailureIsShownOnceWhateverTheWorkersAndSamples) {
+  const PythonFile file("def score(completions, **row):\n    return [row['nope'] for c in completions]\n");
+  Options options;
+  options.workers = 3;
+  const auto rule = rule_of(file, options);
+  testing::internal::CaptureStderr();
+  {
+    Scorer scorer(*rule, {.workers = 3, .zero_on_error = true});
+    for (int64_t id = 0; id < 9; ++id) scorer.submit(group_of(id, 4));
+    for (const data::Group& group : scorer.collect_all(60))
+      for (const data::Sample& sample : group.samples) EXPECT_EQ(sample.parts.at(0).first, kFailedPart);
+  }
+  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(occurrences(shown, "Traceback (most recent call last)"), 1) << shown;
+  EXPECT_EQ(occurrences(shown, "grading failed"), 1) << shown;
+  for (const char* part : {"KeyError: 'nope' at ", "rewards.py:2 in ", "failed for 4 of 4 samples", "for 4 of 4 answers",
+                           "a function may take prompts, completions, answers", "the columns of the data set: level, question"})
+    EXPECT_NE(shown.find(part), std::string::npos) << part << " in " << shown;
+}
+
+TEST(PythonRule, EachKindOfFailureIsShown) {
+  const PythonFile file("def score(completions):\n    if completions[0] == 'a':\n        raise KeyError(1)\n    raise ValueError(2)\n");
+  const auto rule = rule_of(file);
+  testing::internal::CaptureStderr();
+  for (const char* text : {"a", "b", "a", "b"}) EXPECT_NE(error_of([&] { rule->score({text, ""}); }), "");
+  EXPECT_EQ(occurrences(testing::internal::GetCapturedStderr(), "Traceback"), 2);
+}
+
+TEST(PythonRule, AFunctionOfOneAnswerSaysForHowManyItFails) {
+  const PythonFile file("def score(solution_str, ground_truth):\n    return 1 / len(solution_str)\n");
+  const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"7", "", "8", "", ""})); });
+  for (const char* part : {"ZeroDivisionError: ", "rewards.py:2 in score, for 3 of 5 answers",
+                           "may take data_source, solution_str, ground_truth", "the columns of the data set: level"})
+    EXPECT_NE(error.find(part), std::string::npos) << part << " in " << error;
+}
+
+TEST(PythonRule, AnErrorHasALineOfTheUsersFileWhereverItWasRaised) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"import json\ndef score(completions):\n    return [json.loads('{') for c in completions]\n", "rewards.py:3 in "},
+      {"\n\ndef score(completions):\n    return [1]\n", "rewards.py:3 in score, for 2 of 2 answers"},
+      {"\ndef score(completions, wish):\n    return [1]\n", "rewards.py:2 in score"},
+      {"def score(completions):\n    return [1]\n\nx = (\n", "rewards.py:4"},
+  };
+  for (const auto& [source, place] : cases) {
+    const PythonFile file(source);
+    testing::internal::CaptureStderr();
+    const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"a", "b"})); });
+    testing::internal::GetCapturedStderr();
+    EXPECT_NE(error.find(place), std::string::npos) << place << " in " << error;
+  }
+}
+
 TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"return [1, 2]", "returned 2 scores for 1 completions"},
@@ -158,7 +224,7 @@ TEST(PythonRule, WhatCannotWorkIsFoundAtTheStart) {
   EXPECT_NE(error_of([&] { make_reward(options); }).find("names no function"), std::string::npos);
   const auto rule = rule_of(good);
   const std::string wish = error_of([&] { rule->score({"a", "b"}); });
-  EXPECT_NE(wish.find("the function wants `wish`; there are"), std::string::npos) << wish;
+  EXPECT_NE(wish.find("the function wants `wish`, which is neither"), std::string::npos) << wish;
 }
 
 TEST(PythonRule, AWorkerThatDiesIsReplacedAndItsBatchTriedAgain) {

@@ -214,8 +214,11 @@ TEST_F(SampleStoreTest, ResumeDropsLaterStepsAndAStepWrittenTwiceIsThereOnce) {
   EXPECT_EQ(steps[0].num_samples, 6);
   EXPECT_DOUBLE_EQ(steps[0].mean_score, 0.05);
   EXPECT_EQ(steps[1].num_groups, 1);
-  ASSERT_EQ(reader.eval_steps().size(), 2u);
-  EXPECT_EQ(reader.eval_steps()[1].mean_score, 0.5);
+  ASSERT_EQ(reader.eval_steps(0.5).size(), 2u);
+  EXPECT_EQ(reader.eval_steps(0.5)[1].mean_score, 0.5);
+  EXPECT_EQ(reader.eval_steps(1)[1].right_share, 0.5);
+  EXPECT_EQ(reader.eval_steps(1.5)[1].right_share, 0);
+  EXPECT_EQ(reader.eval_steps(0)[1].right_share, 1);
   EXPECT_EQ(reader.evals(StepId{1}, 1, 10).at(0).row, 1);
 }
 

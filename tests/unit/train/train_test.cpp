@@ -2,6 +2,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -202,6 +203,75 @@ TEST(Trainer, AnUpdateWithoutATrainableTokenIsSkippedAndLeavesTheWeights) {
   EXPECT_EQ(c.trainer.optimizer().num_steps(), 0);
   for (Row& row : batch.rows) row.trainable.clear();
   EXPECT_FALSE(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3).skipped);
+}
+
+void silence(Rows& batch) {
+  for (Row& row : batch.rows) std::ranges::fill(row.advantages, 0.0f);
+}
+
+bool equal_states(Case& a, Case& b) {
+  bool equal = at::equal(a.model.values, b.model.values) && a.trainer.optimizer().num_steps() == b.trainer.optimizer().num_steps();
+  for (const std::string& name : OptimizerState::names())
+    equal = equal && at::equal(a.trainer.optimizer().state().tensor(name), b.trainer.optimizer().state().tensor(name));
+  return equal;
+}
+
+// An entropy bonus too small for a float makes the other take the backward pass, and get a gradient of zeros from it.
+TEST(Trainer, AnUpdateWithoutASignalHasNoBackwardPassAndMovesTheOptimizerAsAGradientOfZerosDoes) {
+  Rows batch(8), silent(8);
+  silence(silent);
+  for (const auto& [dtype, decay] : {std::pair{at::kFloat, 0.0}, {at::kFloat, 0.1}, {at::kBFloat16, 0.1}}) {
+    Options options = options_of(60);
+    options.weight_decay = decay;
+    Case skips(options, dtype, true), computes(options, dtype, true);
+    const algo::Algorithm plain, bonus{.entropy_coef = 1e-300};
+    for (Case* c : {&skips, &computes}) {
+      const StepReport first = c->trainer.policy_step(batch.rows, plain, 1.0, 1e-2);
+      EXPECT_FALSE(first.without_signal);
+    }
+    ASSERT_TRUE(equal_states(skips, computes));
+    const at::Tensor before = skips.model.values.clone();
+    const StepReport without = skips.trainer.policy_step(silent.rows, plain, 1.0, 1e-2);
+    const StepReport with = computes.trainer.policy_step(silent.rows, bonus, 1.0, 1e-2);
+    EXPECT_TRUE(equal_states(skips, computes));
+    EXPECT_FALSE(at::equal(skips.model.values, before)) << "the moments of the step before move the weights";
+    EXPECT_TRUE(without.without_signal);
+    EXPECT_FALSE(without.skipped);
+    EXPECT_EQ(without.grad_norm, 0);
+    EXPECT_EQ(with.grad_norm, 0);
+    EXPECT_LT(without.activation_peak_bytes, with.activation_peak_bytes / 2) << "nothing is kept for a backward pass";
+    EXPECT_EQ(without.logprobs, with.logprobs);
+    EXPECT_EQ(without.entropy, with.entropy);
+    EXPECT_EQ(without.ratio_max, with.ratio_max);
+    EXPECT_EQ(without.trained_tokens, with.trained_tokens);
+    const StepReport next = skips.trainer.policy_step(batch.rows, plain, 1.0, 1e-2);
+    const StepReport other = computes.trainer.policy_step(batch.rows, plain, 1.0, 1e-2);
+    EXPECT_EQ(next.grad_norm, other.grad_norm);
+    EXPECT_TRUE(equal_states(skips, computes)) << "and so does all that follows";
+  }
+}
+
+TEST(Trainer, OtherTermsOfTheLossHaveAGradientWithoutASignal) {
+  Rows silent(6);
+  silence(silent);
+  for (Row& row : silent.rows) row.reference.assign(row.response.size(), -1.0f);
+  for (const algo::Algorithm& algorithm : {algo::Algorithm{.kl_coef = 0.1}, algo::Algorithm{.entropy_coef = 0.1}}) {
+    Case c(options_of(8192));
+    const StepReport report = c.trainer.policy_step(silent.rows, algorithm, 1.0, 1e-3);
+    EXPECT_TRUE(report.without_signal);
+    EXPECT_GT(report.grad_norm, 0);
+  }
+}
+
+TEST(Trainer, ASignalIsWhatATrainableTokenHas) {
+  Rows batch(4);
+  silence(batch);
+  batch.rows[2].advantages.back() = 1e-30f;
+  Case c(options_of(8192));
+  EXPECT_FALSE(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3).without_signal) << "one token of one row is enough";
+  batch.rows[2].trainable.assign(batch.rows[2].response.size(), 1);
+  batch.rows[2].trainable.back() = 0;
+  EXPECT_TRUE(c.trainer.policy_step(batch.rows, {}, 1.0, 1e-3).without_signal);
 }
 
 TEST(Trainer, CorrectionTellsHowFarTheSamplesAreFromTheOldPolicy) {

@@ -86,6 +86,10 @@ function show_recipe() {
   if (it) {
     if (isNumber(it.eval_before?.accuracy)) facts.push(['Accuracy before', percent(it.eval_before.accuracy)]);
     if (isNumber(it.eval_after?.accuracy)) facts.push(['Accuracy after', percent(it.eval_after.accuracy)]);
+    for (const when of ['before', 'after']) {
+      const { accuracy, mean_score: score } = it['eval_' + when] || {};
+      if (isNumber(score) && score !== accuracy) facts.push(['Mean score ' + when, number(score)]);
+    }
     for (const [label, value, format] of [['Steps', it.steps, number], ['Time', it.seconds, seconds], ['Tokens', it.tokens, number]])
       if (isNumber(value)) facts.push([label, format(value)]);
   }

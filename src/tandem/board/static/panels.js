@@ -8,6 +8,7 @@ const matching = (pattern) => (name) => pattern.test(name);
 export const PANELS = [
   { group: 'Learning', title: 'Reward', takes: named('reward/mean') },
   { group: 'Learning', title: 'Accuracy', takes: named('eval/accuracy'), format: percent, points: true },
+  { group: 'Learning', title: 'Mean score of the evaluation', takes: named('eval/score_mean'), points: true },
   { group: 'Learning', title: 'Parts of the reward', takes: matching(/^reward\/(?!mean$|std$)/) },
   { group: 'Learning', title: 'KL to the reference', takes: named('actor/kl_ref'), zero: true },
   { group: 'Learning', title: 'KL of rollout to training', takes: named('actor/kl_rollout_train'), zero: true },

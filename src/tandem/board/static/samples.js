@@ -138,13 +138,14 @@ export class EvalBrowser {
     this.answers = found.answers;
     pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
     const it = this.steps.find((other) => String(other.step) === step);
-    byId('eval-accuracy').textContent = it ? `${percent(it.accuracy)} of ${it.answers} answers to ${it.prompts} prompts` : '';
+    byId('eval-accuracy').textContent = it
+      ? `${percent(it.accuracy)} of ${it.answers} answers to ${it.prompts} prompts are right, mean score ${number(it.score)}` : '';
     this.show();
   }
 
   show() {
     const filter = byId('eval-filter').value;
-    const kept = (this.answers || []).filter((it) => filter === 'all' || (it.score > 0.5) === (filter === 'right'));
+    const kept = (this.answers || []).filter((it) => filter === 'all' || it.right === (filter === 'right'));
     byId('evals').replaceChildren(...kept.map((it) => element('div', { class: 'card' },
       element('div', { class: 'meta' }, chip(it.score), fact('row', it.row), fact('expected answer', it.answer)),
       element('pre', { class: 'text muted' }, it.prompt), element('pre', { class: 'text' }, it.response))));

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem run` and `tandem sft`: a recipe, what the command line changes in it, and a flag for signals.
 #include <CLI/App.hpp>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <string_view>
+
+#include "tandem/base/log.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
@@ -25,6 +30,12 @@ constexpr const char* kSftExamples =
     "  tandem sft configs/quickstart.yaml --run-dir runs/sft\n"
     "  tandem sft RECIPE --model DIR --steps 500 --set supervised.lr=2e-5";
 
+// That can go back in its line.
+bool is_terminal() {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && kind && std::string_view(kind) != "dumb";
+}
+
 class Train : public Command {
  public:
   explicit Train(RecipeArguments::Kind kind) : kind_(kind) {}
@@ -47,6 +58,7 @@ class Train : public Command {
     request.resume = resume_;
     request.overwrite = overwrite_;
     request.replay = replay_;
+    log::show_live(is_terminal());
     request.stop = [&flag = stop_on_signals()] { return flag.load(); };
     kind_ == RecipeArguments::kReinforced ? runtime::run_rl(request) : runtime::run_supervised(request);
   }

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/log.h"
@@ -25,7 +26,25 @@ constexpr double kEndPatienceS = 0.5;          // for a worker to end by itself,
 constexpr size_t kLogBytesPerBatch = 64 << 10; // of what a function prints
 constexpr size_t kMaxReplyBytes = size_t{1} << 26;
 
+constexpr size_t kMostKinds = 20;   // of errors that are shown
+constexpr size_t kMostNames = 40;   // of columns that an error lists
+
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+// A function may write to the worker's channel: a reply may hold anything.
+bool is_count(const json& reply, const char* name) { return reply.contains(name) && reply[name].is_number_integer(); }
+
+std::string names_in(const json& reply, const char* name) {
+  std::string text;
+  size_t count = 0;
+  if (reply.contains(name) && reply[name].is_array())
+    for (const json& one : reply[name]) {
+      if (!one.is_string()) continue;
+      if (++count > kMostNames) return text + ", ...";
+      text += (text.empty() ? "" : ", ") + one.get<std::string>();
+    }
+  return text;
+}
 
 }  // namespace
 
@@ -220,13 +239,25 @@ void PythonWorkers::start(PythonWorker& worker) {
   checked(reply);
 }
 
-json PythonWorkers::checked(json reply) const {
+json PythonWorkers::checked(json reply) {
   if (!reply.contains("error")) return reply;
   const auto text_of = [&](const char* name) {
     return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
   };
-  log::warning(function_.name, ": ", text_of("traceback"));
-  throw UserError(function_.name, text_of("error"), "the traceback stands above and in log.txt");
+  show_once(text_of("kind"), text_of("traceback"));
+  std::string what = text_of("error"), remedy = "the traceback stands above";
+  if (is_count(reply, "failed") && is_count(reply, "of"))
+    what += join_text(", for ", reply["failed"].get<int64_t>(), " of ", reply["of"].get<int64_t>(), " answers");
+  const std::string arguments = names_in(reply, "arguments"), columns = names_in(reply, "columns");
+  if (!arguments.empty())
+    remedy = join_text("a function may take ", arguments, columns.empty() ? "" : ", and the columns of the data set: ", columns, "; ",
+                       remedy);
+  throw UserError(function_.name, what, remedy);
+}
+
+void PythonWorkers::show_once(const std::string& kind, const std::string& traceback) {
+  std::lock_guard lock(mutex_);
+  if (shown_.size() < kMostKinds && shown_.insert(kind).second) log::warning(function_.name, ": ", traceback);
 }
 
 PythonWorker& PythonWorkers::check_out() {

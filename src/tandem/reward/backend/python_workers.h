@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -74,8 +75,9 @@ class PythonWorker {
 ///            that ends.
 /// Threads    call() from any number of threads; as many batches run at once as there are workers.
 /// Blocking   call() waits for a free worker, then at most (1 + retries) * (start_timeout_s + timeout_s).
-/// Errors     UserError with the place in the user's file; the traceback goes to the log first. A worker that dies or hangs is
-///            replaced, and its batch tried again `retries` times; then a UserError says so.
+/// Errors     UserError with the place in the user's file, for how many answers, and what the function could have asked for. Before it
+///            the traceback goes to the log, once for each kind of error and place, whichever worker has it. A worker that dies or
+///            hangs is replaced, and its batch tried again `retries` times; then a UserError says so.
 class PythonWorkers {
  public:
   /// Starts one worker, so that a file that does not load is found now. The others start when they are needed.
@@ -96,7 +98,8 @@ class PythonWorkers {
   void start(PythonWorker& worker);
   Process start_process(const Launch& launch);
   void start_processes();
-  nlohmann::json checked(nlohmann::json reply) const;
+  nlohmann::json checked(nlohmann::json reply);
+  void show_once(const std::string& kind, const std::string& traceback);
 
   PythonFunction function_;
   WorkerOptions options_;
@@ -108,6 +111,7 @@ class PythonWorkers {
   // A process lives no longer than the thread that started it; so one thread of ours starts them all.
   std::deque<std::packaged_task<Process()>> to_start_;
   bool closing_ = false;
+  std::set<std::string> shown_;  // kinds of errors whose traceback is in the log
   std::thread starter_;
 };
 

@@ -72,7 +72,7 @@ def chosen(function, given):
         return given
     for p in parameters:
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in given:
-            raise TypeError(f"the function wants `{p.name}`; there are {', '.join(given)}")
+            raise TypeError(f"the function wants `{p.name}`, which is neither an argument nor a column")
         if p.kind is p.POSITIONAL_ONLY:
             raise TypeError(f"`{p.name}` is positional-only; arguments are given by name")
     names = {p.name for p in parameters}
@@ -84,14 +84,31 @@ def call(function, arguments):
     return asyncio.run(result) if inspect.isawaitable(result) else result
 
 
+BATCH_ARGUMENTS = ("prompts", "completions", "answers", "data_sources", "response_tokens", "truncated")
+ANSWER_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info", "prompt")
+
+
+class Failed(Exception):
+    """Of some answers of a batch; its cause is what the first of them raised."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.count = count
+
+
 def one_by_one(function, batch):
     """verl's form: compute_score(data_source, solution_str, ground_truth, extra_info)."""
-    results = []
+    results, errors = [], []
     for i, completion in enumerate(batch["completions"]):
         row = batch["columns"][i]
         given = {**row, "data_source": batch["data_sources"][i], "solution_str": completion, "ground_truth": batch["answers"][i],
                  "extra_info": row.get("extra_info", row), "prompt": batch["prompts"][i]}
-        results.append(call(function, chosen(function, given)))
+        try:
+            results.append(call(function, chosen(function, given)))
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise Failed(len(errors)) from errors[0]
     return results
 
 
@@ -99,7 +116,7 @@ def all_at_once(function, batch):
     """TRL's form: score(prompts, completions, answers, **columns)."""
     names = {name: None for row in batch["columns"] for name in row}
     given = {name: [row.get(name) for row in batch["columns"]] for name in names}
-    given.update({name: batch[name] for name in ("prompts", "completions", "answers", "data_sources", "response_tokens", "truncated")})
+    given.update({name: batch[name] for name in BATCH_ARGUMENTS})
     results = call(function, chosen(function, given))
     results = results.tolist() if hasattr(results, "tolist") else list(results)
     if len(results) != len(batch["completions"]):
@@ -132,18 +149,44 @@ def answer(function, batch):
     random.seed(batch["seed"])  # the same group, the same numbers, whichever worker and however often
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(batch["seed"] % 2**32)
-    form = one_by_one if "solution_str" in inspect.signature(function).parameters else all_at_once
+    form = one_by_one if takes_one(function) else all_at_once
     return {"scores": [scored(i, value) for i, value in enumerate(form(function, batch))]}
 
 
-def failure(error):
+def takes_one(function):
+    return "solution_str" in inspect.signature(function).parameters
+
+
+def place_of(error, frames, function, file):
+    """The line of the user's own file that failed: the innermost there, however deep in a library it ended. Without one, the function."""
+    own = [f for f in frames if file and f.filename == os.path.abspath(file)] or frames
+    if own:
+        return f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno}"
+    code = getattr(inspect.unwrap(function), "__code__", None) if function else None
+    return f" at {code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
+
+
+def failure(error, function=None, file=""):
     """What went wrong: one line for the error, and the traceback without frames of this file."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>" and "importlib" not in f.filename]
     last = traceback.format_exception_only(type(error), error)
-    place = f" at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    place = place_of(error, frames, function, file)
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
     hint = " (reward.python_memory_mib is what a worker may have)" if isinstance(error, MemoryError) else ""
-    return {"error": " ".join(last[-1].split()) + place + hint, "traceback": "".join(lines)}
+    return {"error": " ".join(last[-1].split()) + place + hint, "kind": type(error).__name__ + place, "traceback": "".join(lines)}
+
+
+def failure_of_batch(error, function, wanted, batch):
+    """The same, for how many answers of the batch, and what the function could have asked for."""
+    count, of = len(batch["completions"]), len(batch["completions"])
+    if isinstance(error, Failed):
+        error, count = error.__cause__, error.count
+    reply = failure(error, function, wanted["file"])
+    arguments = ANSWER_ARGUMENTS if takes_one(function) else BATCH_ARGUMENTS
+    columns = [str(name) for name in {name: None for row in batch["columns"] for name in row} if name not in arguments]
+    return {**reply, "failed": count, "of": of, "arguments": arguments, "columns": columns}
 
 
 KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
@@ -227,18 +270,19 @@ def main():
     start_worker()
     channel = socket.socket(fileno=3)
     channel.set_inheritable(False)
-    function = None
+    function, wanted = None, None
     while True:
         message = receive(channel)
         try:
             if function is None:
+                wanted = message
                 bound_memory(message["memory_bytes"])
                 function = load(message)
                 reply = {"ready": True}
             else:
                 reply = answer(function, message)
         except (Exception, SystemExit) as error:
-            reply = failure(error)
+            reply = failure_of_batch(error, function, wanted, message) if function else failure(error, None, wanted["file"])
         try:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -13,7 +13,9 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
       files_(parts, parts.config.run.dir, model_dir),
       progress_(total_steps),
       memory_(parts.config.memory, parts.memory),
-      total_steps_(total_steps) {}
+      total_steps_(total_steps) {
+  if (parts.ranks.is_first()) live_.emplace();
+}
 
 void Ledger::start_clock() { started_s_ = now_s(); }
 
@@ -47,8 +49,15 @@ void Ledger::commit(int64_t line_every) {
   const monitor::Metrics metrics = parts_.recorder.commit_step(state_.step);
   const bool line = state_.step % line_every == 0 || state_.step == total_steps_;
   if (parts_.ranks.is_first() && line) progress_.step(state_.step, metrics);
+  if (live_) live_->left(progress_.left_s());
 }
 
-RunSummary Ledger::summary() const { return {state_.before, {}, state_.step, seconds(), state_.tokens}; }
+void Ledger::without_signal() {
+  if (parts_.ranks.is_first()) progress_.without_signal(state_.step);
+}
+
+RunSummary Ledger::summary() const {
+  return {state_.before, {}, state_.step, seconds(), state_.tokens, progress_.steps_without_signal()};
+}
 
 }  // namespace tandem::runtime

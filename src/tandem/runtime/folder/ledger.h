@@ -41,6 +41,10 @@ class Ledger {
   void record_memory() { memory_.record(parts_.recorder, parts_.ranks.world); }
   /// The numbers of state().step go to the sinks; the line per step, every `line_every` steps.
   void commit(int64_t line_every = 1);
+  /// What happens now, in the last line of a terminal; null on all ranks but the first.
+  LiveLine* live() { return live_ ? &*live_ : nullptr; }
+  /// No group of state().step has a signal.
+  void without_signal();
   RunSummary summary() const;
 
  private:
@@ -48,6 +52,7 @@ class Ledger {
   RunFolder* folder_;
   StateFiles files_;
   Progress progress_;
+  std::optional<LiveLine> live_;
   policy::MemoryMetrics memory_;
   RunState state_;
   int64_t total_steps_;

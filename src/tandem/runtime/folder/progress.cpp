@@ -2,16 +2,20 @@
 #include "tandem/runtime/folder/progress.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/log.h"
+#include "tandem/data/source.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
 namespace {
+
+constexpr std::chrono::milliseconds kLiveMoment{100};  // between two drawings
 
 std::string number(const char* format, double x) {
   char buffer[64];
@@ -55,6 +59,64 @@ std::string duration_text(double seconds) {
   return buffer;
 }
 
+LiveLine::LiveLine() {
+  if (log::shows_live()) thread_ = std::thread([this] { draw(); });
+}
+
+LiveLine::~LiveLine() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+  log::live("");
+}
+
+void LiveLine::stage(const std::string& what, int64_t num_samples) {
+  {
+    std::lock_guard lock(mutex_);
+    what_ = what, num_samples_ = num_samples;
+    samples_ = tokens_ = 0;
+    begin_s_ = now_s();
+    drawn_ = false;
+  }
+  changed_.notify_one();
+}
+
+void LiveLine::count(int64_t samples, int64_t tokens) {
+  std::lock_guard lock(mutex_);
+  samples_ = samples, tokens_ = tokens;
+}
+
+void LiveLine::left(double seconds) {
+  std::lock_guard lock(mutex_);
+  end_s_ = seconds > 0 ? now_s() + seconds : 0;
+}
+
+// Also where nobody calls, as in a long pass: then the seconds go on.
+void LiveLine::draw() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    const std::string shown = text();
+    drawn_ = true;
+    lock.unlock();
+    log::live(shown);
+    lock.lock();
+    changed_.wait_for(lock, kLiveMoment, [this] { return closing_ || !drawn_; });
+  }
+}
+
+std::string LiveLine::text() const {
+  if (what_.empty()) return "";
+  std::string line = what_;
+  if (num_samples_ > 0) line += join_text("  ", samples_, "/", num_samples_, " samples");
+  if (tokens_ > 0) line += join_text("  ", tokens_, " tokens");
+  line += number("  %.1f s", now_s() - begin_s_);
+  return end_s_ > 0 ? line + "  left " + duration_text(end_s_ - now_s()) : line;
+}
+
 void Progress::step(int64_t step, const monitor::Metrics& metrics) {
   const auto value = [&](const char* name) {
     const auto it = metrics.find(name);
@@ -67,31 +129,60 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
   std::string line = join_text("step ", step, "/", total_steps_);
   if (metrics.count("reward/mean")) line += number("  reward %.3f", value("reward/mean"));
   else line += number("  loss %.4f", value("actor/loss"));
-  if (metrics.count("eval/accuracy")) line += number("  accuracy %.1f %%", 100 * value("eval/accuracy"));
+  if (metrics.count("eval/accuracy"))
+    line += "  " + accuracy_text({.accuracy = value("eval/accuracy"), .mean_score = value("eval/score_mean")});
   if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
   if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
+  if (value("reward/failed") > 0) line += number("  failed %.1f %%", 100 * value("reward/failed"));
   line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s")) + number("  %.2f s", seconds);
   line += "  left " + duration_text(pace_s_ * static_cast<double>(total_steps_ - step));
   log::info(line);
 }
 
+void Progress::without_signal(int64_t step) {
+  if (without_signal_.empty())
+    log::warning("step ", step, ": no group has a signal: the scores of each are all alike, and no gradient comes of them; such steps are ",
+                 "named at the end (a finer reward, an easier task, or a larger schedule.group_size)");
+  if (!without_signal_.empty() && without_signal_.back().second == step - 1) without_signal_.back().second = step;
+  else without_signal_.emplace_back(step, step);
+}
+
+std::string Progress::steps_without_signal() const {
+  std::string text;
+  for (const auto& [first, last] : without_signal_)
+    text += join_text(text.empty() ? "" : ", ", first, first == last ? "" : join_text(" to ", last));
+  return text;
+}
+
+std::string accuracy_text(const serve::EvalSummary& e) {
+  return number("accuracy %.1f %%", 100 * e.accuracy) + (e.graded() ? number(", mean score %.3f", e.mean_score) : "");
+}
+
 void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
-                  const std::string& run_dir) {
+                  const config::RunConfig& config) {
   const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
-  log::info("\n", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
+  log::info("== result: ", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
   if (problems > 0) {
     log::info("\n                      before     after");
     log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
-    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems)");
+    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems; right: a score of ",
+              config.eval.right_at, " or more)");
     print_sets(s);
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {
-    const auto mark = [](const data::EvalAnswer& a) { return a.score >= 0.5 ? "  right" : "  wrong"; };
-    log::info("\n  ", one_line(after[i].prompt), "   (answer: ", one_line(after[i].answer), ")");
-    if (i < before.size()) log::info("    before: ", one_line(before[i].response), mark(before[i]));
-    log::info("    after:  ", one_line(after[i].response), mark(after[i]));
+    const auto shown = [&](const std::string& text) {
+      return one_line(config.data.eval == std::vector<std::string>{"synthetic"} ? data::as_read(config.data, text) : text);
+    };
+    const auto mark = [&](const data::EvalAnswer& a) {
+      const std::string how = a.score >= config.eval.right_at ? "  right" : "  wrong";
+      return a.score == 0 || a.score == 1 ? how : how + number(", score %.3f", a.score);
+    };
+    log::info("\n  ", shown(after[i].prompt), "   (answer: ", shown(after[i].answer), ")");
+    if (i < before.size()) log::info("    before: ", shown(before[i].response), mark(before[i]));
+    log::info("    after:  ", shown(after[i].response), mark(after[i]));
   }
-  log::info("\nSee the curves:  ", device::program_path(), " board ", run_dir);
+  if (!s.without_signal.empty()) log::info("\nsteps without a signal, whose groups had scores all alike: ", s.without_signal);
+  log::info("\nSee the curves:  ", device::program_path(), " board ", config.run.dir);
 }
 
 }  // namespace tandem::runtime

@@ -243,7 +243,7 @@ bool RunFolder::holds_work() const {
   if (!fs::exists(path("samples.sqlite"), absent)) return false;
   try {
     const data::SampleReader reader(path("samples.sqlite"));
-    return !reader.steps().empty() || !reader.eval_steps().empty();
+    return !reader.steps().empty() || !reader.eval_steps(0).empty();
   } catch (const std::exception&) {
     return true;  // damaged: somebody may want to look
   }

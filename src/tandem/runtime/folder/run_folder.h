@@ -20,6 +20,7 @@ struct RunSummary {
   int64_t steps = 0;           ///< optimizer steps of the whole run
   double seconds = 0;          ///< over all its parts, if it was resumed
   int64_t tokens = 0;          ///< prompt and response tokens trained on
+  std::string without_signal;  ///< steps since this start whose groups had none: "3, 5 to 9"
 };
 
 

@@ -274,12 +274,19 @@ std::vector<algo::TokenAdvantages> token_advantages(const StepData& step, const 
   return out;
 }
 
-// Over the trainable tokens of the batch.
+// Over the trainable tokens of the batch. Where all are alike there is nothing to learn from: they become 0, and not what rounding leaves.
 void whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch) {
   algo::Moments moments;
-  for (size_t i = 0; i < tokens.size(); ++i)
-    if (batch.trainable[i] > 0) moments.add(tokens[i].advantages_T, {});
-  for (algo::TokenAdvantages& one : tokens) algo::whiten(one.advantages_T, {}, moments);
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (batch.trainable[i] == 0) continue;
+    moments.add(tokens[i].advantages_T, {});
+    for (const double advantage : tokens[i].advantages_T) low = std::min(low, advantage), high = std::max(high, advantage);
+  }
+  for (algo::TokenAdvantages& one : tokens) {
+    if (low < high) algo::whiten(one.advantages_T, {}, moments);
+    else std::ranges::fill(one.advantages_T, 0.0);
+  }
 }
 
 // The same on every rank, tokens of other ranks' rows included.
