@@ -116,8 +116,10 @@ class Trainer {
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
-  /// One update by the algorithm's loss.
-  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
+  /// One update by the algorithm's loss, or by one of the user's own. The trainer asks that once, before the passes, which takes a forward
+  /// pass more. Errors: what it throws.
+  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
+                         const UserLoss& loss = {});
   /// One update of a model with a score head by value_objective.
   StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.

@@ -26,6 +26,7 @@
 #include "tandem/policy/actor.h"
 #include "tandem/policy/staged_reward.h"
 #include "tandem/runtime/folder/sample_writer.h"
+#include "tandem/runtime/stage/hooks.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
@@ -73,6 +74,7 @@ struct Roles {
   const serve::PromptStream& prompts;
   SampleWriter* samples;                      ///< on rank 0
   int64_t lr_steps;                           ///< RunState::lr_steps
+  const Hooks& hooks;                         ///< of the host
 };
 
 /// How a stage ended. kAgain: the batch lost groups, and the schedule's repeat begins anew, with a fresh StepData.
