@@ -53,6 +53,13 @@ if(TANDEM_PARQUET)
   target_link_options(tandem::arrow INTERFACE "-Wl,-rpath,${TANDEM_ARROW_DIR}")
 endif()
 
+if(TANDEM_PYTHON_MODULE)
+  set(Python_EXECUTABLE ${TANDEM_PYTHON})
+  find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+  execute_process(COMMAND ${TANDEM_PYTHON} -m nanobind --cmake_dir OUTPUT_VARIABLE nanobind_DIR OUTPUT_STRIP_TRAILING_WHITESPACE)
+  find_package(nanobind CONFIG REQUIRED)
+endif()
+
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -30,6 +30,7 @@ std::atomic<bool>& interrupts() {
 }
 
 const std::atomic<bool>& stop_on_signals() {
+  stop_flag = false;
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write(), which names the path

@@ -6,7 +6,7 @@
 
 namespace tandem::cli {
 
-/// From now on the first of the two signals sets the flag it returns. A second SIGINT ends the process at once.
+/// Clears the flag that it returns; from now on the first of the two signals sets it. A second SIGINT ends the process at once.
 const std::atomic<bool>& stop_on_signals();
 
 /// True once Ctrl-C came; whoever reads it clears it. A second Ctrl-C before that ends the process.

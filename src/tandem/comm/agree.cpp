@@ -9,6 +9,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/scalar.h"
 
 namespace tandem::comm {
 
@@ -23,19 +24,28 @@ std::string text_of_first(Group& group, const std::string& mine) {
   return group.size() == 1 ? mine : texts_of_all(group, group.rank() == 0 ? mine : "").front();
 }
 
+std::optional<Fault> first_fault(Group& group, const std::optional<Fault>& mine) {
+  if (group.size() == 1) return mine;
+  // The lowest rank with a fault has the largest number.
+  const int64_t first = max_over(group, mine ? int64_t{group.size()} - group.rank() : 0);
+  if (first == 0) return std::nullopt;
+  const std::vector<std::string> said = texts_of_all(group, mine ? join_text(mine->exit_code, ' ', mine->what) : "");
+  const int64_t rank = group.size() - first;
+  const std::string& text = said[static_cast<size_t>(rank)];
+  return Fault{std::atoi(text.c_str()), text.substr(text.find(' ') + 1), rank, std::ranges::count(said, text) == group.size()};
+}
+
 void run_alike(Group& group, const std::function<void()>& work) {
   if (group.size() == 1) return work();
-  std::string fault;
+  std::optional<Fault> mine;
   try {
     work();
   } catch (const std::exception& e) {
-    fault = e.what();
+    mine = Fault{exit_code_of(e), e.what()};
   }
-  const std::vector<std::string> faults = texts_of_all(group, fault);
-  const auto first = std::find_if(faults.begin(), faults.end(), [](const std::string& text) { return !text.empty(); });
-  if (first == faults.end()) return;
-  const bool agreed = std::count(faults.begin(), faults.end(), *first) == group.size();  // by such a call within `work`
-  throw PeerError(agreed ? *first : join_text("rank ", first - faults.begin(), ": ", *first));
+  const std::optional<Fault> first = first_fault(group, mine);
+  // Shared: by such a call within `work`.
+  if (first) throw PeerError(first->is_shared ? first->what : join_text("rank ", first->rank, ": ", first->what));
 }
 
 std::map<std::string, double> largest_of_all(Group& group, const std::map<std::string, double>& mine) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -17,6 +18,17 @@ namespace tandem::comm {
 /// The text of each rank, in rank order; that of rank 0.
 std::vector<std::string> texts_of_all(Group& group, const std::string& mine);
 std::string text_of_first(Group& group, const std::string& mine);
+
+/// What failed on a rank.
+struct Fault {
+  int exit_code = 0;      ///< base/error.h:exit_code_of
+  std::string what;
+  int64_t rank = 0;
+  bool is_shared = false;  ///< all ranks bring it, in the same words: they have heard of it already
+};
+
+/// The fault of the first rank that brings one, in place of what it says of rank and is_shared; nullopt where none does.
+std::optional<Fault> first_fault(Group& group, const std::optional<Fault>& mine);
 
 /// Runs `work` on every rank; where it is collective, it must end alike by itself.
 /// Errors  what `work` throws, with one rank; with several, where it fails on some, one PeerError on all: the fault of the first of

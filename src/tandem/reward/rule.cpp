@@ -129,6 +129,24 @@ Score FunctionRule::score(const Answer& answer) const {
   return score;
 }
 
+std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function) {
+  class BatchRule : public Rule {
+   public:
+    BatchRule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function)
+        : name_(std::move(name)), function_(std::move(function)) {}
+    Score score(const Answer& answer) const override { return score_batch({&answer, 1}).at(0); }
+    std::vector<Score> score_batch(std::span<const Answer> answers) const override { return function_(answers); }
+    const std::string& name() const override { return name_; }
+    bool needs_gold() const override { return false; }
+    bool reads_columns() const override { return true; }
+
+   private:
+    std::string name_;
+    std::function<std::vector<Score>(std::span<const Answer>)> function_;
+  };
+  return std::make_unique<BatchRule>(std::move(name), std::move(function));
+}
+
 std::vector<std::string> rule_names() {
   std::vector<std::string> names = function_rule_names();
   for (const Worker& worker : kWorkers) names.emplace_back(worker.first);

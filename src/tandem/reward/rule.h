@@ -71,6 +71,9 @@ class FunctionRule : public Rule {
   Needs needs_;
 };
 
+/// A rule from a function of the answers to a prompt; it asks for no right answer, and reads columns.
+std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function);
+
 std::vector<std::string> rule_names();
 
 /// Makes the rule `model`: what runs a model is above this module (serve/reward_model.h).

@@ -106,7 +106,8 @@ std::string differences(const std::string& first, const std::string& other) {
 
 void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world) {
   if (!comm::mpi_launched()) return;
-  const std::string recipe = joined(options_of(config)) + (how.resume ? "--resume" : how.overwrite ? "--overwrite" : "") + '\n' + how.replay + '\n';
+  const char* begins = how.resume ? "--resume" : how.overwrite ? "--overwrite" : "";
+  const std::string recipe = joined(options_of(config)) + begins + '\n' + how.replay + '\n';
   const std::pair<const char*, std::string> digests[] = {
       {"recipe", recipe},
       {"data", digest_of(data_files(config, how.replay))},

@@ -24,8 +24,9 @@ std::unique_ptr<reward::Rule> later_rule() {
   return std::make_unique<reward::FunctionRule>("model", none, reward::FunctionRule::Needs{false, false});
 }
 
-std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, serve::RewardModels& models) {
+std::unique_ptr<reward::Rule> reward_of(const policy::RunParts& parts, const Hooks& hooks, serve::RewardModels& models) {
   const config::RunConfig& config = parts.config;
+  if (hooks.reward) return reward::batch_rule("host", hooks.reward);
   if (config::scores_in_stage(config) || !parts.ranks.speaks_for_rollout()) return later_rule();
   const reward::Options options = reward::for_responses_of(config.rollout.sampling.max_new_tokens, config.reward);
   if (config.parallel.placement != "fully_colocated") return reward::make_reward(options, models.maker());
@@ -81,7 +82,7 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       schedule_(start.schedule),
       tokenizer_(text::Tokenizer::load(start.model_dir)),
       reward_models_(serve::kBesideGeneration, parts.memory.device),
-      reward_(reward_of(parts, reward_models_)),
+      reward_(reward_of(parts, request.hooks, reward_models_)),
       prompts_(serve::data_for(*reward_, config_.data), data::Split::kTrain, serve::PromptText{tokenizer_, start.model_dir}),
       algorithm_(config::algorithm_of(config_)),
       actor_(parts, start.model, config_.train),
@@ -91,6 +92,9 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   if (!config_.data.eval.empty())
     eval_prompts_.emplace(serve::data_for(*reward_, config_.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, start.model_dir});
   check_contexts();
+  if (request.hooks.advantage && (algorithm_.whitens() || algorithm_.rewards_tokens() || algorithm_.advantage == algo::Advantage::kRemax))
+    throw UserError("advantage", "gives a number for each response, and algo.advantage is " + config_.algo.advantage + ", of tokens",
+                    "algo.advantage: grpo, and no KL in the reward");
   if (config_.schedule.routing_replay && actor_.route_width() == 0)
     throw UserError("schedule.routing_replay", "is on, and " + start.model_dir + " has no experts", "false for a dense model");
   ledger_.files().load_start(actor_.trained());
@@ -164,8 +168,8 @@ void RlRun::make_source() {
 
 Roles RlRun::roles() {
   return {parts_,   algorithm_, actor_,   reference_.get(),     critic_.get(),           staged_reward_.get(),
-          *source_, bodies_,    prompts_, ledger_.samples(), ledger_.state().lr_steps};
-
+          *source_, bodies_,    prompts_, ledger_.samples(), ledger_.state().lr_steps,
+          request_.hooks};
 }
 
 void RlRun::enter(const planner::Stage& stage) {

@@ -179,11 +179,12 @@ void check_request(const RunRequest& request) {
   if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
 }
 
-// A reward that cannot score ends the command where nothing is made yet. A replay has its scores; supervised steps may need none.
+// A reward that cannot score ends the command where nothing is made yet. A replay has its scores; supervised steps may need none; a host
+// knows its own function.
 void try_reward(const RunRequest& request, bool supervised) {
   const config::RunConfig& c = request.config;
-  const bool scores = supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty() || !c.data.eval.empty();
-  if (!scores) return;
+  const bool scores = !c.data.eval.empty() || (supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty());
+  if (!scores || request.hooks.reward) return;
   const reward::Options reward = reward::for_responses_of(c.rollout.sampling.max_new_tokens, c.reward);
   serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
 }

@@ -9,6 +9,7 @@
 #include "tandem/config/config.h"
 #include "tandem/base/error.h"
 #include "tandem/runtime/folder/run_folder.h"
+#include "tandem/runtime/stage/stages.h"
 
 namespace tandem::runtime {
 
@@ -18,6 +19,7 @@ struct RunRequest {
   bool overwrite = false;      ///< puts aside what an earlier run left in the run folder; not beside `resume`
   std::string replay;          ///< train on the samples of this run folder instead of generating
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
+  Hooks hooks;                 ///< of run_rl
 };
 
 /// Runs on `parallel.ranks` threads, or as one rank of an MPI job. Writes the run folder; prints a line per step and, at the

@@ -139,6 +139,62 @@ algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const 
   return sum;
 }
 
+namespace {
+
+// Of whole rows, end to end.
+MicroBatch whole_of(std::span<const Row> rows) {
+  MicroBatch batch;
+  batch.response_offsets = {0};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    batch.rows.push_back(i);
+    batch.response_offsets.push_back(batch.response_offsets.back() + std::ssize(rows[i].response));
+  }
+  batch.trainable_R = at::ones({batch.response_offsets.back()}, at::kBool);
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (size_t t = 0; t < rows[i].trainable.size(); ++t)
+      batch.trainable_R.data_ptr<bool>()[batch.response_offsets[i] + static_cast<int64_t>(t)] = rows[i].trainable[t] != 0;
+  return batch;
+}
+
+at::Tensor reference_column(const MicroBatch& batch, std::span<const Row> rows) {
+  return per_token(batch, rows, [](const Row& row, int64_t, float* out) {
+    TANDEM_CHECK(row.reference.size() == row.response.size(), row.reference.size(), " reference values for ", row.response.size());
+    std::copy(row.reference.begin(), row.reference.end(), out);
+  });
+}
+
+}  // namespace
+
+LossColumns columns_of(std::span<const Row> rows, const Said& said, const algo::Algorithm& algorithm, const algo::WeightSum& weights,
+                       const StepCounts& counts) {
+  const MicroBatch whole = whole_of(rows);
+  StepTotals unused;
+  LossColumns columns{policy_input(whole, rows, said.of_tokens_R.data_ptr<float>(), counts), said.entropy_R, {}};
+  columns.policy.logprobs_T = said.of_tokens_R;
+  correct(columns.policy, algorithm, weights, unused);
+  if (!rows.empty() && !rows.front().reference.empty()) columns.reference_R = reference_column(whole, rows);
+  return columns;
+}
+
+Objective given_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights, LossGradient given) {
+  return [rows, &algorithm, weights, given = std::move(given), begins = whole_of(rows).response_offsets](
+             const MicroBatch& batch, const Said& said, StepTotals& totals) {
+    const at::Tensor &logprobs_R = said.of_tokens_R, current = logprobs_R.detach();
+    if (batch.rows.empty()) return logprobs_R.sum();
+    algo::PolicyLossInput in = policy_input(batch, rows, current.data_ptr<float>(), totals.counts);
+    in.logprobs_T = current;
+    correct(in, algorithm, weights, totals);
+    const at::Tensor moved_R = (in.old_T - current).masked_fill(in.trainable_T.logical_not(), 0);
+    totals.sums.kl_old += moved_R.sum().item<double>();
+    totals.ratio_max = std::max(totals.ratio_max, moved_R.neg().exp().max().item<double>());
+    count_fresh(batch, rows, current.data_ptr<float>(), totals.sums);
+    const int64_t begin = begins[batch.rows.front()], R = batch.response_offsets.back();
+    at::Tensor linear = (logprobs_R * given.logprobs_R.narrow(0, begin, R)).sum();
+    if (given.entropy_R.defined()) linear = linear + (said.entropy_R * given.entropy_R.narrow(0, begin, R)).sum();
+    return linear - linear.detach() + (begin == 0 ? given.loss : 0);  // its value counts once, its gradient everywhere
+  };
+}
+
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights) {
   return [rows, &algorithm, weights](const MicroBatch& batch, const Said& said, StepTotals& totals) {
     const at::Tensor &logprobs_R = said.of_tokens_R, current = logprobs_R.detach();
@@ -156,10 +212,7 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     at::Tensor loss = policy.loss;
     if (algorithm.entropy_coef != 0) loss = loss - algorithm.entropy_coef * algo::aggregate(said.entropy_R, scope, algorithm);
     if (!algorithm.has_kl_loss()) return loss;
-    const at::Tensor reference = per_token(batch, rows, [](const Row& row, int64_t, float* out) {
-      TANDEM_CHECK(row.reference.size() == row.response.size(), row.reference.size(), " reference values for ", row.response.size());
-      std::copy(row.reference.begin(), row.reference.end(), out);
-    });
+    const at::Tensor reference = reference_column(batch, rows);
     const at::Tensor moved_R = (logprobs_R - in.behavior_T).masked_fill(in.trainable_T.logical_not(), 0);
     const algo::KlPenalty kl =
         algo::kl_penalty(logprobs_R, reference, scope, algorithm, algorithm.kl_weighted ? moved_R.exp() : at::Tensor());

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "tandem/algo/correction.h"
+#include "tandem/algo/policy_loss.h"
 #include "tandem/comm/group.h"
 #include "tandem/train/micro_batch.h"
 
@@ -79,6 +80,31 @@ algo::WeightSum weights_of_all(comm::Group& world, bool speaks, std::span<const 
 /// The algorithm's policy loss, corrected for samples of another policy, its penalty against the reference, and its bonus for entropy.
 /// `weights` is what a correction that normalizes divides by. Rows and algorithm must outlive it.
 Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights = {});
+
+/// What a loss of the user's own reads of the rows of one update on one data-parallel replica, whole and end to end: R response tokens.
+struct LossColumns {
+  algo::PolicyLossInput policy;  ///< its logprobs_T are of the weights before the update, and carry no gradient
+  at::Tensor entropy_R;          ///< of the distribution that each token was drawn from
+  at::Tensor reference_R;        ///< undefined where the algorithm has no reference
+};
+
+/// What such a loss gives back. The gradient is continued through the model.
+struct LossGradient {
+  double loss = 0;        ///< the replica's share: shares of all add up to the update's loss
+  at::Tensor logprobs_R;  ///< float32: by each log-probability
+  at::Tensor entropy_R;   ///< float32: by each entropy; undefined: 0
+};
+
+/// `columns` is null on ranks that have nothing to ask it: those that share a replica with another, and replicas without a row. Where it
+/// fails on one rank it must throw on all.
+using UserLoss = std::function<LossGradient(const LossColumns* columns)>;
+
+/// `said` holds all response tokens of `rows`.
+LossColumns columns_of(std::span<const Row> rows, const Said& said, const algo::Algorithm& algorithm, const algo::WeightSum& weights,
+                       const StepCounts& counts);
+/// The loss whose gradient is given. Its report is policy_objective's, but for what only that loss would know. Rows and algorithm must
+/// outlive it.
+Objective given_objective(std::span<const Row> rows, const algo::Algorithm& algorithm, const algo::WeightSum& weights, LossGradient given);
 
 /// A critic's loss against the rows' returns: algo/value_loss.h, aggregated as the algorithm's policy loss. Rows and algorithm must outlive
 /// it.

@@ -4,8 +4,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -352,13 +355,72 @@ StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double
   return std::move(step.report);
 }
 
-StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr) {
-  const model::RankPlace& place = setup_.decoder.place();
-  algo::WeightSum weights;
-  if (algorithm.correction.normalize)
-    weights = weights_of_all(*setup_.ranks.world, place.layout.speaks(place.rank), rows, algorithm.correction);
+namespace {
+
+algo::WeightSum weights_of(const TrainerSetup& setup, std::span<const Row> rows, const algo::Algorithm& algorithm) {
+  const model::RankPlace& place = setup.decoder.place();
+  if (!algorithm.correction.normalize) return {};
+  return weights_of_all(*setup.ranks.world, place.layout.speaks(place.rank), rows, algorithm.correction);
+}
+
+// From the rank of a replica that asked to those that have the same log-probabilities.
+void share_gradient(const model::RankPlace& place, LossGradient& given) {
+  const bool asked = place.layout.speaks(place.rank);
+  const int64_t R = given.logprobs_R.numel();
+  at::Tensor all = at::zeros({2 + 2 * R}, at::kDouble);  // loss, whether there are entropies, both columns
+  if (asked) {
+    const bool has_entropy = given.entropy_R.defined();
+    all.data_ptr<double>()[0] = given.loss, all.data_ptr<double>()[1] = has_entropy ? 1 : 0;
+    all.narrow(0, 2, R).copy_(given.logprobs_R);
+    if (has_entropy) all.narrow(0, 2 + R, R).copy_(given.entropy_R);
+  }
+  for (comm::Group* group : {place.tp, place.cp})
+    if (group && group->size() > 1) group->broadcast(all, 0);
+  if (asked) return;
+  given.loss = all.data_ptr<double>()[0];
+  given.logprobs_R = all.narrow(0, 2, R).to(at::kFloat);
+  if (all.data_ptr<double>()[1] != 0) given.entropy_R = all.narrow(0, 2 + R, R).to(at::kFloat);
+}
+
+// Of all response tokens; without values but on the last stage.
+Said said_of(const TrainerSetup& setup, const model::ModelParameters& parameters, std::span<const Row> rows, double temperature,
+             int64_t budget_tokens) {
+  std::vector<MicroBatch> batches = pack(rows, budget_tokens);
+  share_micro_batches(setup.decoder, batches);
+  std::vector<at::Tensor> logprobs, entropies;  // of micro-batches, which are in the order of the rows
+  run_scoring(setup.decoder, parameters, batches, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    const model::kernel::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
+    logprobs.push_back(head.logprobs_R), entropies.push_back(head.entropy_R);
+  });
+  if (logprobs.empty()) return {};
+  return {at::cat(logprobs), at::cat(entropies)};
+}
+
+// What a user's loss says of rows, of which the model has said `said`; on every rank of a replica that has that. Collective.
+LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const Said& said, const algo::Algorithm& algorithm,
+                   const UserLoss& loss) {
+  const model::RankPlace& place = setup.decoder.place();
+  const bool speaks = place.layout.speaks(place.rank), asks = speaks && !rows.empty();
+  const algo::WeightSum weights = weights_of(setup, rows, algorithm);
+  const StepCounts counts = counts_of_all(*setup.ranks.world, speaks, rows, {});
+  LossColumns columns;
+  if (asks) columns = columns_of(rows, said, algorithm, weights, counts);
+  LossGradient given = loss(asks ? &columns : nullptr);
+  if (!said.of_tokens_R.defined()) return given;
+  if (!given.logprobs_R.defined()) given.logprobs_R = at::zeros_like(said.of_tokens_R);
+  share_gradient(place, given);
+  return given;
+}
+
+}  // namespace
+
+StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
+                                const UserLoss& loss) {
+  const algo::WeightSum weights = weights_of(setup_, rows, algorithm);
   const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
-  return step(rows, {policy_objective(rows, algorithm, weights), by_advantages}, temperature, lr);
+  if (!loss) return step(rows, {policy_objective(rows, algorithm, weights), by_advantages}, temperature, lr);
+  const Said said = said_of(setup_, parameters_, rows, temperature, options_.logprob_micro_batch_tokens);
+  return step(rows, {given_objective(rows, algorithm, weights, asked(setup_, rows, said, algorithm, loss))}, temperature, lr);
 }
 
 StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {

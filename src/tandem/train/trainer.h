@@ -117,9 +117,11 @@ class Trainer {
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
-  /// One update by the algorithm's loss. Where that has no gradient, since all advantages are 0 and no other term has one, there is no
-  /// backward pass. The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why.
-  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr);
+  /// One update by the algorithm's loss, or by one of the user's own, which the trainer asks once, before the passes; that takes a forward
+  /// pass more. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no backward pass.
+  /// The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the user's throws.
+  StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
+                         const UserLoss& loss = {});
   /// One update of a model with a score head by value_objective.
   StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.

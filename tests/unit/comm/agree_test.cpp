@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
@@ -118,6 +119,21 @@ TEST(Agree, WhatFailsOnOneRankFailsOnAllWithItsWords) {
       EXPECT_NE(std::string(e.what()).find("rank 1: "), std::string::npos) << e.what();
       EXPECT_NE(std::string(e.what()).find("the disk is full"), std::string::npos) << e.what();
     }
+  });
+}
+
+TEST(Agree, TheFirstFaultKeepsItsCodeItsWordsAndItsRank) {
+  run_local(4, kDeadlineS, [](Group& world) {
+    EXPECT_FALSE(first_fault(world, std::nullopt));
+    const bool fails = world.rank() % 2 == 1;
+    const Fault mine{2, join_text("rank ", world.rank(), " has no\nroom")};
+    const auto first = first_fault(world, fails ? std::optional(mine) : std::nullopt);
+    ASSERT_TRUE(first);
+    EXPECT_EQ(first->exit_code, 2);
+    EXPECT_EQ(first->what, "rank 1 has no\nroom");
+    EXPECT_EQ(first->rank, 1);
+    EXPECT_FALSE(first->is_shared);
+    EXPECT_TRUE(first_fault(world, Fault{3, "the same"})->is_shared);
   });
 }
 

@@ -291,4 +291,5 @@ def main():
         send(channel, reply)
 
 
-main()
+if __name__ == "__main__":
+    main()

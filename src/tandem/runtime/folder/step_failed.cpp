@@ -3,35 +3,27 @@
 
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
-#include "tandem/comm/scalar.h"
 
 namespace tandem::runtime {
 namespace {
 
-int code_of(const std::exception_ptr& fault) {
+comm::Fault fault_of(const std::exception_ptr& error) {
   try {
-    std::rethrow_exception(fault);
+    std::rethrow_exception(error);
   } catch (const StepFailed& e) {
-    return e.exit_code;
+    return {e.exit_code, e.what()};
   } catch (const std::exception& e) {
-    return exit_code_of(e);
+    return {exit_code_of(e), e.what()};
   } catch (...) {
-    return exit_code_of(InternalError("unknown exception"));
+    return {exit_code_of(InternalError("")), what_of(error)};
   }
 }
 
 }  // namespace
 
 void fail_alike(comm::Group& group, const std::exception_ptr& fault) {
-  // The lowest rank with a fault has the largest number.
-  const int64_t mine = fault ? group.size() - group.rank() : 0, first = comm::max_over(group, mine);
-  if (first == 0) return;
-  const bool speaks = first == mine;
-  const int64_t code = comm::max_over(group, speaks ? int64_t{code_of(fault)} : 0);
-  std::string what;
-  for (const std::string& text : comm::texts_of_all(group, speaks ? what_of(fault) : ""))
-    if (!text.empty()) what = text;
-  throw StepFailed(static_cast<int>(code), what);
+  const std::optional<comm::Fault> first = comm::first_fault(group, fault ? std::optional(fault_of(fault)) : std::nullopt);
+  if (first) throw StepFailed(first->exit_code, first->what);
 }
 
 void fail_alike(comm::Group& group, const std::function<void()>& work) {

@@ -274,6 +274,25 @@ std::vector<algo::TokenAdvantages> token_advantages(const StepData& step, const 
   return out;
 }
 
+// By the host's function on the first rank of those that train. Errors: UserError for what it throws, or another number of them than
+// responses. The same on all ranks.
+std::vector<double> host_advantages(const algo::Responses& responses, const Roles& roles) {
+  comm::Group& ranks = roles.parts.ranks.side();
+  std::vector<double> mine;
+  std::optional<comm::Fault> fault;
+  try {
+    if (ranks.rank() == 0) mine = roles.hooks.advantage(responses);
+  } catch (const std::exception& e) {
+    fault = comm::Fault{exit_code_of(e), e.what()};
+  }
+  if (const auto first = comm::first_fault(ranks, fault)) throw UserError("advantage", first->what, "a number for each response");
+  const std::vector<double> all = comm::values_of_all(ranks, mine);
+  if (all.size() != responses.scores.size() || !std::ranges::all_of(all, [](double each) { return std::isfinite(each); }))
+    throw UserError("advantage", join_text("gave ", all.size(), " numbers, or one that is not finite"),
+                    join_text("a finite number for each of ", responses.scores.size(), " responses"));
+  return all;
+}
+
 // Over the trainable tokens of the batch. Where all are alike there is nothing to learn from: they become 0, and not what rounding leaves.
 void whiten(std::vector<algo::TokenAdvantages>& tokens, const Scored& batch) {
   algo::Moments moments;
@@ -299,7 +318,8 @@ void advantages(StepData& step, const Roles& roles) {
   // Responses are compared by all that they are rewarded with.
   std::vector<double> totals = batch.scores;
   for (size_t i = 0; i < rewards.size(); ++i) totals[i] = std::accumulate(rewards[i].begin(), rewards[i].end(), totals[i]);
-  step.advantages = algo::compare_responses({totals, batch.groups, batch.lengths, batch.greedy_scores}, algorithm);
+  const algo::Responses responses{totals, batch.groups, batch.lengths, batch.greedy_scores};
+  step.advantages = roles.hooks.advantage ? host_advantages(responses, roles) : algo::compare_responses(responses, algorithm);
   std::vector<algo::TokenAdvantages> tokens = token_advantages(step, roles, batch, rewards, step.advantages);
   if (algorithm.whitens()) whiten(tokens, batch);
   if (differs_by_token(algorithm))
@@ -362,6 +382,23 @@ void update_critic(StepData& step, const Roles& roles) {
   if (!reports.empty()) step.critic_report = train::joined(reports, updates.mini_batches);
 }
 
+// The host's, if there is one, on all ranks that train alike. Errors: UserError for what it throws on some rank, the same on all.
+train::UserLoss host_loss(const Roles& roles) {
+  if (!roles.hooks.loss) return {};
+  return [&roles](const train::LossColumns* columns) {
+    train::LossGradient given;
+    std::optional<comm::Fault> fault;
+    try {
+      if (columns) given = roles.hooks.loss(*columns);
+    } catch (const std::exception& e) {
+      fault = comm::Fault{exit_code_of(e), e.what()};
+    }
+    if (const auto first = comm::first_fault(roles.parts.ranks.side(), fault))
+      throw UserError("loss", join_text(first->what, ", on rank ", first->rank), "a scalar that depends on logprobs or entropy");
+    return given;
+  };
+}
+
 void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.train, value(step.id), roles.lr_steps);
@@ -374,8 +411,9 @@ void update(StepData& step, const Roles& roles) {
     const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
     if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
+    const double temperature = config.rollout.sampling.temperature;
     auto made = updated(step, [&] {
-      return trainer.policy_step(part.rows, roles.algorithm, config.rollout.sampling.temperature, lr);
+      return trainer.policy_step(part.rows, roles.algorithm, temperature, lr, host_loss(roles));
     });
     if (!made) break;
     train::StepReport& report = reports.emplace_back(std::move(*made));

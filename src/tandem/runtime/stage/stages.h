@@ -18,10 +18,13 @@
 //   switch     the update is committed to the source; then the new weights go to the rollout
 
 #include <exception>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "tandem/algo/advantage.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/policy/actor.h"
 #include "tandem/policy/staged_reward.h"
@@ -60,6 +63,18 @@ struct StepData {
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
 };
 
+/// Functions of the program that hosts a run, in place of what the recipe names. Each may be empty.
+/// Threads  reward: any number at once. advantage and loss: those of the ranks, some at once.
+/// Errors   what they throw ends the run with the last step saved, as a failing reward does.
+struct Hooks {
+  /// A score for each answer of a group.
+  std::function<std::vector<reward::Score>(std::span<const reward::Answer>)> reward;
+  /// What each response of a batch is worth, in place of algo/advantage.h:compare_responses. Called once a step, on rank 0.
+  std::function<std::vector<double>(const algo::Responses&)> advantage;
+  /// In place of the policy loss. Called once an update on each replica.
+  std::function<train::LossGradient(const train::LossColumns&)> loss;
+};
+
 /// What stages work with. The run owns all of it.
 struct Roles {
   const policy::RunParts& parts;
@@ -73,6 +88,7 @@ struct Roles {
   const serve::PromptStream& prompts;
   SampleWriter* samples;                      ///< on rank 0
   int64_t lr_steps;                           ///< RunState::lr_steps
+  const Hooks& hooks;                         ///< of the host
 };
 
 /// How a stage ended. kAgain: the batch lost groups, and the schedule's repeat begins anew, with a fresh StepData.

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of the user's, in the form in which the run calls them. What goes wrong in one becomes a HookError of one line."""
+import functools
+import inspect
+import json
+import traceback
+
+import torch
+
+from tandem import _worker
+
+
+class HookError(Exception):
+    """Says what was wrong in a user's function, and where."""
+
+
+def of_reward(function):
+    if function is None:
+        return None
+    return _told(function, lambda batch: json.dumps(_worker.answer(function, json.loads(batch))["scores"]))
+
+
+def of_advantage(function):
+    if function is None:
+        return None
+
+    def advantage(scores, groups, lengths):
+        given = _worker.chosen(function, {"scores": scores, "groups": groups, "lengths": lengths})
+        result = torch.as_tensor(function(**given), dtype=torch.float64).detach().cpu()
+        if result.shape != scores.shape:
+            raise HookError(f"returned a shape of {list(result.shape)}, expected {list(scores.shape)}: a number for each response")
+        if (place := _not_finite(result)) is not None:
+            raise HookError(f"returned {result[place].item()} for response {place}")
+        return result.tolist()
+
+    return _told(function, advantage)
+
+
+LEAVES = ("logprobs", "entropy")
+
+
+def of_loss(function):
+    if function is None:
+        return None
+
+    def loss(columns):
+        given = _worker.chosen(function, {name: value for name, value in columns.items() if value is not None})
+        leaves = {name: given[name].requires_grad_() for name in LEAVES if name in given}
+        with torch.enable_grad():
+            result = function(**given)
+        _check_scalar(result)
+        if not result.requires_grad:
+            raise HookError("returned a tensor without a gradient; it must depend on logprobs or entropy, and not on what .detach() gave")
+        gradients = dict(zip(leaves, torch.autograd.grad(result, list(leaves.values()), allow_unused=True)))
+        for name, gradient in gradients.items():
+            if gradient is not None and (token := _not_finite(gradient)) is not None:
+                raise HookError(f"has the gradient {gradient[token].item()} by {name}[{token}]; the loss is {result.item()}")
+        if all(gradient is None for gradient in gradients.values()):
+            raise HookError(f"returned a tensor that does not depend on {' or '.join(leaves) or 'logprobs or entropy'}")
+        by_logprobs = gradients.get("logprobs")
+        if by_logprobs is None:
+            by_logprobs = torch.zeros_like(columns["logprobs"])
+        by_entropy = gradients.get("entropy")
+        return result.item(), by_logprobs.contiguous(), None if by_entropy is None else by_entropy.contiguous()
+
+    return _told(function, loss)
+
+
+def _not_finite(values):
+    """The first place in `values` [n] where one is not; None if all are."""
+    places = (~torch.isfinite(values)).nonzero()
+    return int(places[0]) if len(places) else None
+
+
+def _check_scalar(result):
+    if not isinstance(result, torch.Tensor):
+        raise HookError(f"returned a {type(result).__name__}, expected a scalar tensor")
+    if result.numel() != 1:
+        raise HookError(f"returned a tensor of shape {list(result.shape)}, expected a scalar: sum it")
+    if not torch.isfinite(result):
+        raise HookError(f"returned {result.item()}")
+
+
+def _told(function, adapted):
+    """`adapted`, with what it raises as one line that names `function` and the line of it that failed."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+
+    @functools.wraps(adapted)
+    def called(*arguments):
+        try:
+            return adapted(*arguments)
+        except HookError as error:
+            place = f", at {code.co_filename}:{code.co_firstlineno}" if code else ""
+            raise HookError(f"`{name}` {error}{place}") from None
+        except Exception as error:
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
+            place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+            words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+            raise HookError(f"`{name}` raised {words}{place}") from None
+
+    return called

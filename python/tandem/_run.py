@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run from Python, and what it leaves."""
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import sqlite3
+import threading
+
+from tandem import _hooks, _tandem
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that has ended, or a run folder.
+
+    `before` and `after` are evaluations, {"accuracy", "mean_score", "pass_at_k"}, or None where there was none."""
+    dir: pathlib.Path
+    steps: int
+    seconds: float
+    tokens: int
+    before: dict | None = None
+    after: dict | None = None
+
+    def metrics(self):
+        """The metrics as a pandas.DataFrame: a row for each step, a column for each name, NaN where a step has none."""
+        import pandas
+        with open(self.dir / "metrics.jsonl", encoding="utf-8") as lines:
+            return pandas.DataFrame([json.loads(line) for line in lines])
+
+    def samples(self, step=None):
+        """The samples as a pandas.DataFrame, those of one step or of all; the columns are those of the table in samples.sqlite."""
+        import pandas
+        where, values = ("", ()) if step is None else (" where step = ?", (step,))
+        with contextlib.closing(sqlite3.connect(f"file:{self.dir}/samples.sqlite?mode=ro", uri=True)) as database:
+            return pandas.read_sql_query(f"select * from samples{where}", database, params=values)
+
+
+def load(run_dir):
+    """The run of a run folder, whether it goes on or has ended. Raises FileNotFoundError where there is none."""
+    folder = pathlib.Path(run_dir)
+    summary = folder / "summary.json"
+    if not (folder / "config.yaml").exists():
+        raise FileNotFoundError(f"{folder} is no run folder: it has no config.yaml")
+    found = json.loads(summary.read_text()) if summary.exists() else {}
+    return Run(folder, found.get("steps", 0), found.get("seconds", 0.0), found.get("tokens", 0))
+
+
+def run(recipe=None, *, settings=None, resume=False, replay=None, reward=None, advantage=None, loss=None):
+    """Trains a model by reinforcement learning, as `tandem run` does. Returns the `Run` that it made.
+
+    recipe     a YAML file, or a dict such as {"data": {"train": "rows.jsonl"}}; None: what `settings` say
+    settings   options over those of the recipe, such as {"run.steps": 20, "train.lr": 1e-5}; docs/config.md has all
+    resume     go on from the newest checkpoint of the run folder
+    replay     train on the samples of this run folder instead of generating
+    reward     f(prompts, completions, answers, **columns) -> a score for each completion; it takes what it names (docs/rewards.md)
+    advantage  g(scores, groups, lengths) -> a number for each response of the batch. Tensors [responses], float64, int64, int64.
+               Called once a step, on rank 0; what it gives is the advantage of each token of the response
+    loss       h(...) -> a scalar tensor, this replica's share of the loss of one update. It takes what it names, tensors [R] of the R
+               response tokens of whole rows, which share memory with the run:
+                 logprobs, entropy            float32, leaves that require a gradient: of the weights before the update
+                 old, reference, behavior     float32 log-probabilities: before the step's first update, of the reference, as sampled
+                 advantages, correction       float32; correction is the weight of samples of another policy, 1 where there is none
+                 mask                         bool: the tokens that are trained on
+                 offsets                      int64 [rows]: where each row begins in R
+                 global_tokens, global_sequences   numbers: of trained tokens, and of rows with one, over all replicas
+
+    A function that raises, or returns what is no such thing, ends the run with the last step saved. Raises UserError for wrong input and
+    wrong functions, PeerError where another rank or the disk failed, Interrupted (a KeyboardInterrupt) once a signal is obeyed; after
+    each, `resume=True` goes on."""
+    path, options = "", {}
+    if isinstance(recipe, dict):
+        options = dict(_flat(recipe))
+    elif recipe is not None:
+        path = os.fspath(recipe)
+    options.update(settings or {})
+    hooks = (_hooks.of_reward(reward), _hooks.of_advantage(advantage), _hooks.of_loss(loss))
+    with _signals():
+        ended = _tandem.run(recipe=path, settings=[(name, _text(value)) for name, value in options.items()], resume=resume,
+                            replay=os.fspath(replay) if replay else "", hooks=hooks)
+    return Run(**{**ended, "dir": pathlib.Path(ended["dir"])})
+
+
+def _flat(recipe, prefix=""):
+    for name, value in recipe.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _text(value):
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@contextlib.contextmanager
+def _signals():
+    """A run takes SIGINT and SIGTERM while it lasts. They can be given back in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/python/hooks.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/error.h"
+#include "tandem/base/json_depth.h"
+#include "tandem/reward/batch.h"
+
+namespace tandem::python {
+namespace {
+
+namespace nb = nanobind;
+
+/// A function of Python that any thread may call and let go of.
+using Function = std::shared_ptr<nb::object>;
+
+Function kept(nb::object function) {
+  return Function(new nb::object(std::move(function)), [](nb::object* held) {
+    nb::gil_scoped_acquire lock;
+    delete held;
+  });
+}
+
+template <class Body>
+auto with_python(const char* where, const Body& body) {
+  nb::gil_scoped_acquire lock;
+  try {
+    return body();
+  } catch (const nb::python_error& e) {
+    throw UserError(where, nb::cast<std::string>(nb::str(e.value())), "see docs/python.md");
+  } catch (const nb::cast_error&) {
+    throw UserError(where, "the adapter of the function returned something else than it should", "see python/tandem/_hooks.py");
+  }
+}
+
+/// A tensor of Python with the memory of `values` [n], which stays as long as either does; None for an undefined one.
+template <class Value>
+nb::object column(const at::Tensor& values) {
+  if (!values.defined()) return nb::none();
+  auto held = std::make_unique<at::Tensor>(values.contiguous());
+  const size_t shape[] = {static_cast<size_t>(values.numel())};
+  Value* data = held->data_ptr<Value>();
+  const nb::capsule owner(held.release(), [](void* tensor) noexcept { delete static_cast<at::Tensor*>(tensor); });
+  return nb::cast(nb::ndarray<nb::pytorch, Value, nb::ndim<1>>(data, 1, shape, owner));
+}
+
+template <class Value>
+nb::object copied(std::span<const Value> values) {
+  at::Tensor out = at::empty({std::ssize(values)}, c10::CppTypeToScalarType<Value>::value);
+  std::ranges::copy(values, out.data_ptr<Value>());
+  return column<Value>(out);
+}
+
+at::Tensor gradient_of(const nb::handle& value, int64_t count) {
+  if (value.is_none()) return {};
+  const auto array = nb::cast<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(value);
+  if (static_cast<int64_t>(array.size()) != count) throw nb::cast_error();
+  return at::from_blob(const_cast<float*>(array.data()), {count}, at::kFloat).clone();
+}
+
+nb::dict columns_of(const train::LossColumns& columns) {
+  const algo::PolicyLossInput& in = columns.policy;
+  nb::dict out;
+  out["logprobs"] = column<float>(in.logprobs_T);
+  out["entropy"] = column<float>(columns.entropy_R);
+  out["old"] = column<float>(in.old_T);
+  out["behavior"] = column<float>(in.behavior_T);
+  out["reference"] = column<float>(columns.reference_R);
+  out["advantages"] = column<float>(in.advantages_T);
+  out["correction"] = column<float>(in.correction_T);
+  out["mask"] = column<bool>(in.trainable_T);
+  out["offsets"] = column<int64_t>(in.offsets_S);
+  out["global_tokens"] = in.global_tokens;
+  out["global_sequences"] = in.global_sequences;
+  return out;
+}
+
+}  // namespace
+
+runtime::Hooks hooks_of(nb::object reward, nb::object advantage, nb::object loss) {
+  runtime::Hooks hooks;
+  if (!reward.is_none())
+    hooks.reward = [function = kept(std::move(reward))](std::span<const reward::Answer> answers) {
+      const std::string batch = reward::batch_json(answers).dump();
+      const std::string reply = with_python("reward", [&] { return nb::cast<std::string>((*function)(batch)); });
+      return reward::scores_of(parse_or_discard<nlohmann::json>(reply), answers.size(), "python");
+    };
+  if (!advantage.is_none())
+    hooks.advantage = [function = kept(std::move(advantage))](const algo::Responses& responses) {
+      return with_python("advantage", [&] {
+        return nb::cast<std::vector<double>>((*function)(copied(responses.scores), copied(responses.groups), copied(responses.lengths)));
+      });
+    };
+  if (!loss.is_none())
+    hooks.loss = [function = kept(std::move(loss))](const train::LossColumns& columns) {
+      return with_python("loss", [&] {
+        const auto [value, by_logprobs, by_entropy] =
+            nb::cast<std::tuple<double, nb::object, nb::object>>((*function)(columns_of(columns)));
+        const int64_t R = columns.policy.logprobs_T.numel();
+        return train::LossGradient{value, gradient_of(by_logprobs, R), gradient_of(by_entropy, R)};
+      });
+    };
+  return hooks;
+}
+
+}  // namespace tandem::python

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`import tandem`: a run from Python is the program's; a loss of five lines is GRPO under every layout; functions that are wrong end a run
+with one clear error and nothing lost. PYTHONPATH leads to the package: build/release/python."""
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "run"))
+import run_folder as rf  # noqa: E402
+
+import tandem  # noqa: E402
+
+STEPS = 3
+LAYOUTS = {"one": 1, "tp2": 2, "pp2": 2, "cp2": 2, "dp2": 2, "dp2,pp2": 4}
+
+
+def layout_of(name):
+    return {} if name == "one" else {"parallel.ranks": LAYOUTS[name], "parallel.train_layout": name}
+
+
+def grpo(logprobs, old, advantages, mask, global_tokens):
+    ratio = torch.exp(logprobs - old)
+    gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    return -(gain * mask).sum() / global_tokens
+
+
+def recipe(scratch, **changed):
+    return rf.tiny_recipe(scratch / "recipe.yaml", **{"run__steps": STEPS, "data__eval": "", **changed})
+
+
+def weights(folder):
+    """The float32 tensors of a checkpoint, by name."""
+    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    return {name: torch.frombuffer(bytearray(data[8 + size:][slice(*one["data_offsets"])]), dtype=torch.float32)
+            for name, one in header.items() if name != "__metadata__"}
+
+
+def difference(left, right):
+    return max((left[name].double() - right[name].double()).abs().max().item() for name in left)
+
+
+def check_same(program, scratch):
+    """Without a function of the user's the run is that of `tandem run`, bit for bit."""
+    path = recipe(scratch)
+    program.done(["run", path, "--run-dir", scratch / "program"])
+    ended = tandem.run(path, settings={"run.dir": str(scratch / "module")})
+    assert ended.steps == STEPS and ended.after is None
+    rf.check_equal(ended.dir, scratch / "program", "a run from Python")
+    assert len(ended.metrics()) == STEPS and ended.metrics()["step"].tolist() == list(range(1, STEPS + 1))
+    of_step = ended.samples(step=2)
+    assert set(of_step["step"]) == {2} and 3 * len(of_step) == len(tandem.load(ended.dir).samples())
+    rf.said("a run from Python is that of the program, bit for bit")
+
+
+def check_loss(program, scratch):
+    """On the same samples. With several updates a batch, the ratios of the later ones are not 1. Adam divides by a gradient's size, so
+    where that is all rounding, weights differ by a share of the learning rate; it is small here."""
+    source = tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "sampled")}).dir
+    start = weights(source / "init/hf")
+    worst = 0
+    for name in LAYOUTS:
+        for updates in ({}, {"algo.epochs": 2, "algo.mini_batches": 2, "algo.correction": "none"}):
+            runs = {}
+            for kind, loss in (("built_in", None), ("python", grpo)):
+                options = {"run.dir": str(scratch / f"{kind}_{name}_{len(updates)}"), "train.micro_batch_tokens": 64, **layout_of(name),
+                           "train.lr": 1e-4, **updates}
+                runs[kind] = tandem.run(recipe(scratch), settings=options, replay=source, loss=loss)
+            frames = [ended.metrics() for ended in runs.values()]
+            for metric in ("actor/loss", "actor/grad_norm", "actor/entropy", "actor/ratio_max"):
+                left, right = (frame[metric][0] for frame in frames)  # later updates start from weights that differ by rounding
+                assert updates or abs(left - right) <= 1e-6 * (1 + abs(left)), (name, metric, left, right)
+            ends = [weights(ended.dir / "checkpoint/latest/hf") for ended in runs.values()]
+            assert difference(*ends) < 1e-6 < difference(ends[0], start), (name, updates, difference(*ends))
+            worst = max(worst, difference(*ends))
+    rf.said(f"a loss of five lines is GRPO under {' '.join(LAYOUTS)}: weights differ by {worst:.1e}")
+
+
+def check_entropy(program, scratch):
+    """The entropies are leaves, too."""
+    def with_bonus(logprobs, entropy, advantages, mask, global_tokens):
+        return -((torch.exp(logprobs - logprobs.detach()) * advantages + 0.1 * entropy) * mask).sum() / global_tokens
+
+    for name in ("one", "tp2", "pp2"):
+        ends = []
+        for kind, options, loss in (("built_in", {"algo.entropy_coef": 0.1}, None), ("python", {}, with_bonus)):
+            settings = {"run.dir": str(scratch / f"entropy_{kind}_{name}"), "run.seed": 3, **layout_of(name), **options}
+            ends.append(weights(tandem.run(recipe(scratch, run__steps=1), settings=settings, loss=loss).dir / "checkpoint/latest/hf"))
+        assert difference(*ends) < 1e-6, difference(*ends)
+    rf.said("a bonus for entropy reaches the model")
+
+
+def check_functions(program, scratch):
+    """A reward and advantages of the user's. Advantages are those by rank within a group."""
+    seen = []
+
+    def digits(prompts, completions, answers):
+        seen.append((prompts[0], len(completions)))
+        return [sum(map(str.isdigit, text)) for text in completions]
+
+    def by_rank(scores, groups):
+        out = torch.zeros_like(scores)
+        for group in groups.unique():
+            mine = groups == group
+            out[mine] = scores[mine].argsort().argsort().double() - (mine.sum() - 1) / 2
+        return out
+
+    for name in ("one", "dp2", "tp2"):
+        seen.clear()
+        ended = tandem.run(recipe(scratch), settings={"run.dir": str(scratch / f"functions_{name}"), **layout_of(name)}, reward=digits,
+                           advantage=by_rank)
+        rows = ended.samples()
+        assert seen and (rows["score"] == [sum(map(str.isdigit, text)) for text in rows["response"]]).all()
+        for _, group in rows.groupby(["step", "group_id"]):
+            wanted = torch.arange(len(group)).double() - (len(group) - 1) / 2
+            assert torch.equal(torch.tensor(sorted(group["advantage"])).double(), wanted), group["advantage"].tolist()
+    rf.said("a reward and advantages of the user's are what the run trains on")
+
+
+def raises(logprobs):
+    return logprobs.nonsense
+
+
+def kept(logprobs, seen=[]):
+    """Keeps a tensor of the run beyond the call."""
+    seen.append(logprobs)
+    return sum(one.detach().sum() for one in seen) * 0 + logprobs.sum()
+
+
+WRONG = {
+    "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}"),
+    "wants": (lambda logprobs, rewards: logprobs.sum(), "wants `rewards`", "there are logprobs"),
+    "shape": (lambda logprobs: logprobs * 2, "expected a scalar", __file__),
+    "float": (lambda logprobs: logprobs.sum().item(), "returned a float, expected a scalar tensor", __file__),
+    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan", __file__),
+    "gradient": (lambda logprobs: (logprobs - logprobs.detach()).sqrt().sum(), "has the gradient", "by logprobs["),
+    "detached": (lambda logprobs: logprobs.detach().sum(), "without a gradient", __file__),
+    "other": (lambda logprobs: torch.ones(3, requires_grad=True).sum(), "does not depend", __file__),
+    "too_long": (lambda logprobs, mask: (logprobs * torch.ones(len(mask) + 1)).sum(), "raised RuntimeError", "must match"),
+}
+
+
+def check_wrong(program, scratch):
+    """Each ends the run with one error that names the function; the steps before it are saved, and a right function goes on."""
+    for name, (wrong, *words) in WRONG.items():
+        for layout in ("one", "dp2", "tp2") if name in ("raises", "nan") else ("one",):
+            folder = scratch / f"wrong_{name}_{layout}"
+            settings = {"run.dir": str(folder), **layout_of(layout)}
+            tandem.run(recipe(scratch, run__steps=1), settings=settings, loss=grpo)
+            error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=wrong, resume=True))
+            assert all(word in error for word in words) and "after step 1, which is saved" in error and "\n" not in error, error
+            assert tandem.run(recipe(scratch), settings=settings, loss=grpo, resume=True).steps == STEPS
+            rf.check_whole(folder, STEPS)
+    for name, arguments, words in (
+            ("advantage", {"advantage": lambda scores: scores[1:]}, "a number for each response"),
+            ("advantage_nan", {"advantage": lambda scores: scores * float("nan")}, "returned nan for response 0"),
+            ("reward", {"reward": lambda completions: 1 / 0}, "ZeroDivisionError"),
+            ("reward_few", {"reward": lambda completions: [1.0]}, "1 scores for")):
+        error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / name)}, **arguments))
+        assert words in error and "\n" not in error, error
+    error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "gae"), "algo.name": "ppo"},
+                                                         advantage=lambda scores: scores))
+    assert "algo.advantage is gae" in error, error
+    error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"train.rl": 1}))
+    assert "train.lr" in error, error
+    tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "kept")}, loss=kept)
+    rf.said(f"{len(WRONG)} wrong losses end a run with one error, and nothing is lost")
+
+
+def refused(kind, call):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def check_interrupt(program, scratch):
+    """Ctrl-C ends a run saved, and is Python's again afterwards."""
+    folder = scratch / "interrupted"
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt():
+        rf.wait_until(lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size > 0, 60, "no step")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    refused(tandem.Interrupted, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(folder), "run.steps": 100000}, loss=grpo))
+    assert signal.getsignal(signal.SIGINT) is before
+    done = len(tandem.load(folder).metrics())
+    settings = {"run.dir": str(folder), "run.steps": done + 2}
+    assert done > 0 and tandem.run(recipe(scratch), settings=settings, loss=grpo, resume=True).steps == done + 2
+    refused(KeyboardInterrupt, lambda: (os.kill(os.getpid(), signal.SIGINT), threading.Event().wait(10)))
+    rf.said("an interrupted run goes on")
+
+
+CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "wrong": check_wrong,
+          "interrupt": check_interrupt}
+
+
+if __name__ == "__main__":
+    rf.run_checks(__doc__, CHECKS, lambda program, scratch: (program, pathlib.Path(scratch)))
