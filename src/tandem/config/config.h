@@ -160,7 +160,8 @@ bool start_is_reference(const RunConfig& config);
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
 /// Checks that concern several options. Errors: UserError.
 void validate(const RunConfig& config, const std::string& where);
-/// The whole configuration as YAML that load_config reads back to the same value.
+/// The whole configuration as YAML that load_config reads back to the same value. Behind an option that is not the default, which is that
+/// of its algorithm in the section algo, a comment says the default; the page of a run marks those (board/static/recipe.js).
 std::string to_yaml(const RunConfig& config);
 /// Names of a section's options, such as critic.lr, that differ from their defaults.
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
