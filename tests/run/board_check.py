@@ -356,6 +356,9 @@ def check_recipe(browser, run):
     browser.run("document.getElementById('recipe-changed').click()")
     browser.type("#recipe-search", "algo.K")
     browser.wait("[...document.querySelectorAll('.option')].map(o => o.title).join() === 'algo.kl_coef'", "search")
+    lines = 'a:\\n  b: 1\\n  c: ["x  # default: 2", "y"]  # default: []\\nstrange\\n'
+    parsed = browser.run(f"return import('/recipe.js').then(m => m.options_of('{lines}').map(o => [o.section, o.name, o.value, o.was]))")
+    assert parsed == [["a", "b", "1", None], ["a", "c", '["x  # default: 2", "y"]', "[]"], ["a", "", "strange", None]], parsed
     said(f"{len(changed)} of {options} options are marked as changed, with their defaults; options are found by name")
 
 
@@ -370,7 +373,7 @@ def check_finished(browser, run):
     assert done["lines"] == STEPS, done
     facts = browser.run("return document.querySelector('.facts').innerText")
     assert "so far" not in facts and "left" not in facts and "in all" in facts, facts
-    assert not browser.run("return document.getElementById('end').offsetParent"), "nothing is to be explained"
+    assert not browser.run("return document.getElementById('end')?.offsetParent"), "nothing is to be explained"
     said(f"finished run: {done['lines']} lines, {done['points']} points; its time is that of the whole run")
 
 
@@ -387,7 +390,7 @@ def check_killed(browser, run):
     open_page(browser, run, "curves")
     browser.wait("tandemState.run_state === 'running' && tandemState.lines > 2", "running")
     assert "so far" in browser.run("return document.querySelector('.facts').innerText")
-    assert not browser.run("return document.getElementById('end').offsetParent")
+    assert not browser.run("return document.getElementById('end')?.offsetParent")
     run.grow.send_signal(signal.SIGKILL)
     run.grow.wait(20)
     begin = time.time()

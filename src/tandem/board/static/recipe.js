@@ -36,7 +36,9 @@ export class Recipe {
     const changed = this.options.filter((it) => it.was !== undefined);
     const found = this.options.filter((it) => (!changed_alone || it.was !== undefined) &&
       `${it.section}.${it.name} ${it.value}`.toLowerCase().includes(wanted));
-    byId('recipe-count').textContent = this.options.length ? `${changed.length} of ${this.options.length} options are not the default` : '';
+    const count = changed.length ? `${changed.length} of ${this.options.length} options are not the default`
+      : 'this config.yaml does not say the defaults';  // an earlier Tandem wrote it: run.dir is always set
+    byId('recipe-count').textContent = this.options.length ? count : '';
     const sections = new Map();
     for (const it of found) {
       if (!sections.has(it.section)) sections.set(it.section, []);
