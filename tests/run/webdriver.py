@@ -54,12 +54,30 @@ class Browser:
     def open(self, url):
         self.call("POST", "/url", {"url": url})
 
+    def emulate(self, width, height, scheme):
+        """A window of this size and a scheme, "light" or "dark", from now on."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        for command, params in (("Emulation.setDeviceMetricsOverride", metrics), ("Emulation.setEmulatedMedia", media)):
+            self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": params})
+
     def run(self, script):
         return self.call("POST", "/execute/sync", {"script": script, "args": []})
 
     def click(self, selector):
         found = self.call("POST", "/element", {"using": "css selector", "value": selector})
         self.call("POST", f"/element/{next(iter(found.values()))}/click", {})
+
+    def type(self, selector, text):
+        """In place of what is there."""
+        found = self.call("POST", "/element", {"using": "css selector", "value": selector})
+        place = f"/element/{next(iter(found.values()))}"
+        self.call("POST", place + "/clear", {})
+        self.call("POST", place + "/value", {"text": text})
+
+    def choose(self, selector, value):
+        self.run(f"""const it = document.querySelector('{selector}'); it.value = '{value}';
+            it.dispatchEvent(new Event('change', {{bubbles: true}}));""")
 
     def wait(self, script, what, seconds=30):
         """The value of `script` once it is true."""

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/board/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -20,9 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-constexpr double kIdleAfter_s = 120;
-constexpr double kRightAt = 0.5;  // the default of eval.right_at, for folders of runs that did not write it
 
 std::string text_of(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -74,26 +75,83 @@ class LineReader {
   std::string line_;
 };
 
-/// A number of one section of a resolved recipe; `absent` if it says none. A page needs no more of the recipe than some numbers.
-double recipe_number(const std::string& config, const std::string& section, const std::string& option, double absent) {
-  const std::string key = "  " + option + ":";
+/// What a resolved recipe says of an option; nothing if it does not. A page needs no more of the recipe than a few numbers.
+std::optional<double> option_of(const std::string& config, const std::string& section, const std::string& name) {
+  const std::string key = "  " + name + ": ";
   std::istringstream lines(config);
   bool inside = false;
   for (std::string line; std::getline(lines, line);) {
     if (!line.empty() && line.find_first_of(" #") != 0) inside = line.starts_with(section + ":");
     if (!inside || !line.starts_with(key)) continue;
-    const std::string text = trimmed(line.substr(key.size()));
-    double number = absent;
-    return std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc() ? number : absent;
+    double number = 0;
+    const auto [end, error] = std::from_chars(line.data() + key.size(), line.data() + line.size(), number);
+    return error == std::errc() ? std::optional(number) : std::nullopt;
   }
-  return absent;
+  return std::nullopt;
 }
 
-int64_t planned_steps(const std::string& config, const std::string& section) {
-  return static_cast<int64_t>(std::clamp(recipe_number(config, section, "steps", 0), 0.0, 1e15));
+constexpr double kRightAt = 0.5;  // of a recipe that does not say it
+
+double right_at_of(const std::string& config) { return option_of(config, "eval", "right_at").value_or(kRightAt); }
+
+/// Whether a process holds the lock that a run has as long as it goes on. To ask takes the lock for a moment, if it is free; who starts a
+/// run waits that long (runtime/folder/run_folder.cpp:lock_file).
+bool is_held(const std::string& lock) {
+  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return held;
 }
 
-double right_at(const std::string& config) { return recipe_number(config, "eval", "right_at", kRightAt); }
+struct LogEntry {
+  std::string level, text;
+};
+
+/// The last entry of a log, of which each begins with a time and a level (base/log.h). Empty where there is none in the last part.
+LogEntry last_entry(const std::string& path) {
+  if (!fs::is_regular_file(path)) return {};
+  const RegularFile file(path);
+  const int64_t bytes = file.size_bytes();
+  std::string end(static_cast<size_t>(std::min(bytes, kPart_bytes)), '\0');
+  end.resize(static_cast<size_t>(file.read(bytes - std::ssize(end), end)));
+  constexpr size_t kStamp = sizeof "2026-01-31T12:00:00Z";  // with the blank behind it
+  LogEntry last;
+  std::istringstream lines(end);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() <= kStamp || line[4] != '-' || line[10] != 'T' || line[kStamp - 2] != 'Z') continue;
+    const size_t level_end = line.find(' ', kStamp);
+    if (level_end != std::string::npos) last = {line.substr(kStamp, level_end - kStamp), line.substr(level_end + 1)};
+  }
+  return last;
+}
+
+/// The step of `checkpoint/latest`, which is a link to step_N.
+json saved_step(const std::string& latest) {
+  constexpr std::string_view kPrefix = "step_";
+  std::error_code none;
+  const std::string target = fs::read_symlink(latest, none).filename().string();
+  int64_t step = 0;
+  if (none || !target.starts_with(kPrefix)) return nullptr;
+  const auto [end, error] = std::from_chars(target.data() + kPrefix.size(), target.data() + target.size(), step);
+  return error == std::errc() ? json(step) : json();
+}
+
+data::SampleOrder order_of(const std::string& word) {
+  using enum data::SampleOrder;
+  for (const auto& [name, order] : {std::pair{"", kById}, {"lowest", kLowestScore}, {"highest", kHighestScore}, {"spread", kWidestSpread},
+                                    {"longest", kLongest}})
+    if (word == name) return order;
+  throw UserError("sort=" + word, "no such order", "lowest, highest, spread or longest");
+}
+
+data::AnswerKind kind_of(const std::string& word) {
+  using enum data::AnswerKind;
+  for (const auto& [name, kind] : {std::pair{"", kAll}, {"right", kRight}, {"wrong", kWrong}, {"became_right", kBecameRight},
+                                   {"became_wrong", kBecameWrong}})
+    if (word == name) return kind;
+  throw UserError("show=" + word, "no such answers", "right, wrong, became_right or became_wrong");
+}
 
 /// Both kinds of run write the same recipe; a line of `tandem sft` has no policy that generated.
 bool is_supervised(const std::string& metrics_line) {
@@ -126,13 +184,14 @@ json group_json(const data::StoredGroup& stored) {
   return {{"id", value(stored.group.id)},          {"row", stored.group.prompt.row},
           {"prompt", stored.group.prompt.text},    {"answer", stored.group.prompt.answer},
           {"version", value(stored.group.version)}, {"lag", data::lag(stored.group, stored.trained_version)},
+          {"greedy", stored.group.greedy ? json(stored.group.greedy->score) : json()},
           {"samples", samples}};
 }
 
-int64_t rows_of(const std::vector<data::StepSummary>& steps, int64_t step, int64_t data::StepSummary::*count) {
-  for (const auto& it : steps)
-    if (value(it.step) == step) return it.*count;
-  return 0;
+json answer_json(const data::ComparedAnswer& it) {
+  const json before = it.before ? json{{"response", it.before->response}, {"score", it.before->score}} : json();
+  return {{"row", it.now.row},           {"prompt", it.now.prompt}, {"answer", it.now.answer},
+          {"response", it.now.response}, {"score", it.now.score},   {"before", before}};
 }
 
 }  // namespace
@@ -173,22 +232,17 @@ std::string RunFolder::bytes_of_last_line() const {
   return bytes;
 }
 
-// A run that has not written for a while, by its own pace, is called idle. It may wait, or somebody killed it.
-std::string RunFolder::state() const {
+RunFolder::State RunFolder::state() const {
+  if (is_held(path(".lock"))) return {"running"};
+  if (fs::is_regular_file(path("summary.json"))) return {"finished"};
   std::error_code absent;
-  const auto summary_time = fs::last_write_time(path("summary.json"), absent);
-  const bool has_summary = !absent;
-  const auto metrics_time = fs::last_write_time(path("metrics.jsonl"), absent);
-  const bool has_metrics = !absent;
-  if (has_summary && (!has_metrics || metrics_time <= summary_time + std::chrono::seconds(1))) return "finished";
-  double step_s = 0;
-  if (const json last = parse_or_discard<json>(last_line_); last.is_object() && last.value("time/step_s", json()).is_number())
-    step_s = last["time/step_s"];
-  auto newest = fs::file_time_type::min();
-  for (const char* name : {"metrics.jsonl", "log.txt", "samples.sqlite-wal", "config.yaml"})
-    if (const auto time = fs::last_write_time(path(name), absent); !absent) newest = std::max(newest, time);
-  const double quiet_s = std::chrono::duration<double>(fs::file_time_type::clock::now() - newest).count();
-  return quiet_s < std::max(kIdleAfter_s, 5 * step_s) ? "running" : "idle";
+  const auto warm_time = fs::last_write_time(path("warm_start/log.txt"), absent);
+  const bool ended_warming = !absent && !(fs::last_write_time(path("log.txt"), absent) > warm_time);
+  const LogEntry last = last_entry(path(ended_warming ? "warm_start/log.txt" : "log.txt"));
+  if (last.level == "error") return {"failed", last.text};
+  if (last.level == "info" && last.text.starts_with("stopped ")) return {"stopped", last.text};
+  if (fs::is_directory(path("hf"))) return {"finished"};  // a warm start, which has no summary
+  return {fs::exists(path("config.yaml")) ? "killed" : "empty"};
 }
 
 std::string RunFolder::run() {
@@ -197,10 +251,23 @@ std::string RunFolder::run() {
   const std::string config = file_text(path("config.yaml"));
   const json summary = parse_or_discard<json>(file_text(path("summary.json")));
   const fs::path absolute = fs::weakly_canonical(folder_);
+  const State now = state();
+  std::error_code absent;
+  std::optional<fs::file_time_type> wrote;
+  for (const char* name : {"metrics.jsonl", "log.txt", "samples.sqlite-wal", "config.yaml"})
+    if (const auto time = fs::last_write_time(path(name), absent); !absent) wrote = std::max(wrote.value_or(time), time);
+  const auto unix_s = [](fs::file_time_type time) {
+    return std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch()).count();
+  };
+  const double steps = option_of(config, is_supervised(last_line_) ? "supervised" : "run", "steps").value_or(0);
   return text_of({{"name", absolute.filename().string()},
                   {"folder", absolute.string()},
-                  {"state", state()},
-                  {"total_steps", planned_steps(config, is_supervised(last_line_) ? "supervised" : "run")},
+                  {"state", now.name},
+                  {"error", now.error},
+                  {"wrote_unix_s", wrote ? json(unix_s(*wrote)) : json()},
+                  {"saved_step", saved_step(path("checkpoint/latest"))},
+                  {"total_steps", static_cast<int64_t>(std::clamp(steps, 0.0, 1e15))},
+                  {"right_at", right_at_of(config)},
                   {"config", config},
                   {"summary", summary.is_discarded() ? json() : summary},
                   {"generation", generation_},
@@ -234,34 +301,45 @@ std::string RunFolder::steps() {
     const data::SampleReader reader(path("samples.sqlite"));
     for (const auto& it : reader.steps())
       steps.push_back({{"step", value(it.step)}, {"groups", it.num_groups}, {"samples", it.num_samples}, {"score", it.mean_score}});
-    for (const auto& it : reader.eval_steps(right_at(file_text(path("config.yaml")))))
+    for (const auto& it : reader.eval_steps(right_at_of(file_text(path("config.yaml")))))
       evals.push_back({{"step", value(it.step)}, {"prompts", it.num_groups}, {"answers", it.num_samples}, {"accuracy", it.right_share},
                        {"score", it.mean_score}});
   }
   return text_of({{"steps", steps}, {"evals", evals}});
 }
 
-std::string RunFolder::samples(int64_t step, int64_t page) {
+std::string RunFolder::samples(const PageRequest& request) {
+  const data::GroupQuery query{StepId{request.step}, request.search, order_of(request.sort)};
   const data::SampleReader reader(path("samples.sqlite"));
-  const int64_t rows = rows_of(reader.steps(), step, &data::StepSummary::num_groups);
-  const int64_t pages = num_pages(rows, kGroupsPerPage);
-  page = std::clamp<int64_t>(page, 0, pages - 1);
+  const int64_t found = reader.num_groups(query), pages = num_pages(found, kGroupsPerPage);
+  const int64_t page = std::clamp<int64_t>(request.page, 0, pages - 1);
   json groups = json::array();
-  for (const auto& it : reader.groups(StepId{step}, page * kGroupsPerPage, kGroupsPerPage)) groups.push_back(group_json(it));
-  return text_of({{"step", step}, {"page", page}, {"pages", pages}, {"groups", groups}});
+  for (const auto& it : reader.groups(query, page * kGroupsPerPage, kGroupsPerPage)) groups.push_back(group_json(it));
+  return text_of({{"step", request.step}, {"page", page}, {"pages", pages}, {"found", found}, {"groups", groups}});
 }
 
-std::string RunFolder::evals(int64_t step, int64_t page) {
+std::string RunFolder::evals(const AnswersRequest& request) {
+  data::AnswerQuery query{StepId{request.page.step}, std::nullopt, right_at_of(file_text(path("config.yaml"))), kind_of(request.show),
+                          request.page.search, order_of(request.page.sort)};
+  if (request.since) query.since = StepId{*request.since};
   const data::SampleReader reader(path("samples.sqlite"));
-  const double from = right_at(file_text(path("config.yaml")));
-  const int64_t rows = rows_of(reader.eval_steps(from), step, &data::StepSummary::num_samples);
-  const int64_t pages = num_pages(rows, kAnswersPerPage);
-  page = std::clamp<int64_t>(page, 0, pages - 1);
+  const data::AnswerCounts counts = reader.counts(query);
+  const int64_t pages = num_pages(counts.num_found, kAnswersPerPage);
+  const int64_t page = std::clamp<int64_t>(request.page.page, 0, pages - 1);
   json answers = json::array();
-  for (const auto& it : reader.evals(StepId{step}, page * kAnswersPerPage, kAnswersPerPage))
-    answers.push_back({{"row", it.row}, {"prompt", it.prompt}, {"answer", it.answer}, {"response", it.response}, {"score", it.score},
-                       {"right", it.score >= from}});
-  return text_of({{"step", step}, {"page", page}, {"pages", pages}, {"answers", answers}});
+  for (const auto& it : reader.compared(query, page * kAnswersPerPage, kAnswersPerPage)) answers.push_back(answer_json(it));
+  return text_of({{"step", request.page.step},
+                  {"page", page},
+                  {"pages", pages},
+                  {"found", counts.num_found},
+                  {"right_at", query.right_at},
+                  {"counts",
+                   {{"answers", counts.num_answers},
+                    {"right", counts.num_right},
+                    {"compared", counts.num_compared},
+                    {"became_right", counts.num_became_right},
+                    {"became_wrong", counts.num_became_wrong}}},
+                  {"answers", answers}});
 }
 
 }  // namespace tandem::board

@@ -4,21 +4,39 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tandem::board {
 
+/// A page of a long list. `search` is a part of what is looked for, "" for all.
+struct PageRequest {
+  int64_t step = 0, page = 0;
+  std::string search = {};
+  std::string sort = {};  ///< "" (by number), lowest, highest, spread, longest
+};
+
+/// Answers of the evaluation of a step.
+struct AnswersRequest {
+  PageRequest page;
+  std::optional<int64_t> since;  ///< step of the evaluation to compare with
+  std::string show = {};         ///< "" (all), right, wrong, became_right, became_wrong
+};
+
 /// Threads    any.
 /// Blocking   on file reads alone; never on the run that writes.
 /// Memory     bounded, whatever the files hold: kMaxLine_bytes, kMaxReply_bytes, and 8 bytes for each kLinesPerMark lines.
-/// Errors     UserError if the folder does not exist. A file that is missing, half written or broken gives an empty answer.
+/// Errors     UserError if the folder does not exist, or for a word that is none of a request's. A file that is missing, half written or
+///            broken gives an empty answer.
 class RunFolder {
  public:
   explicit RunFolder(const std::string& folder);
 
-  /// {name, folder, state: "running" | "idle" | "finished", total_steps, config, summary, generation, num_lines}. total_steps are
-  /// supervised.steps once the lines are those of `tandem sft`, else run.steps.
+  /// {name, folder, state, error, wrote_unix_s, saved_step, total_steps, right_at, config, summary, generation, num_lines}.
+  /// State: "running" while a process holds the folder's lock. Else "finished" with a summary; "failed" or "stopped" where the log ends so,
+  /// with the log's words as `error`; "killed" without any; "empty" where no run has begun. `saved_step` is that of the newest
+  /// checkpoint, or null. total_steps are supervised.steps once the lines are those of `tandem sft`, else run.steps.
   std::string run();
   /// {generation, from, next, total, lines: [...]}: at most kMaxLines whole lines of metrics.jsonl, and kMaxReply_bytes. Lines that
   /// are longer than kMaxLine_bytes, or no JSON, are left out. `generation` changes when the file was cut back by a resume: then ask
@@ -27,10 +45,12 @@ class RunFolder {
   /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy, score}]}: accuracy is the share of answers that
   /// count as right, from the recipe's eval.right_at on; score is the mean.
   std::string steps();
-  /// {step, page, pages, groups: [...]}, kGroupsPerPage groups a page.
-  std::string samples(int64_t step, int64_t page);
-  /// {step, page, pages, answers: [{row, prompt, answer, response, score, right}]}
-  std::string evals(int64_t step, int64_t page);
+  /// {step, page, pages, found, groups: [...]}, kGroupsPerPage groups a page. A group has its `greedy` score where its step has greedy
+  /// answers, else null.
+  std::string samples(const PageRequest& request);
+  /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [...]}. An answer has
+  /// the response and the score of the earlier evaluation as `before`, or null.
+  std::string evals(const AnswersRequest& request);
 
   static constexpr int64_t kMaxLines = 4000;
   static constexpr int64_t kMaxLine_bytes = int64_t{1} << 18;
@@ -43,7 +63,11 @@ class RunFolder {
  private:
   void index_new_lines();
   std::string bytes_of_last_line() const;
-  std::string state() const;
+  struct State {
+    const char* name;
+    std::string error = {};
+  };
+  State state() const;
   std::string path(const char* name) const { return folder_ + "/" + name; }
 
   std::string folder_;

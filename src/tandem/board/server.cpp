@@ -33,6 +33,10 @@ int64_t number(const httplib::Request& request, const char* key) {
   return request.has_param(key) ? std::strtoll(request.get_param_value(key).c_str(), nullptr, 10) : 0;
 }
 
+PageRequest page_of(const httplib::Request& request) {
+  return {number(request, "step"), number(request, "page"), request.get_param_value("search"), request.get_param_value("sort")};
+}
+
 // By name alone: a port may be forwarded. A page of another host whose name leads here names that host.
 bool names_this_machine(const std::string& host) {
   for (const std::string_view name : {"127.0.0.1", "localhost", "[::1]"})
@@ -84,8 +88,12 @@ struct Server::Http {
     answer("/api/run", [this](const auto&) { return folder.run(); });
     answer("/api/metrics", [this](const auto& request) { return folder.metrics(number(request, "from_line")); });
     answer("/api/steps", [this](const auto&) { return folder.steps(); });
-    answer("/api/samples", [this](const auto& request) { return folder.samples(number(request, "step"), number(request, "page")); });
-    answer("/api/evals", [this](const auto& request) { return folder.evals(number(request, "step"), number(request, "page")); });
+    answer("/api/samples", [this](const auto& request) { return folder.samples(page_of(request)); });
+    answer("/api/evals", [this](const auto& request) {
+      AnswersRequest asked{page_of(request), std::nullopt, request.get_param_value("show")};
+      if (request.has_param("since")) asked.since = number(request, "since");
+      return folder.evals(asked);
+    });
   }
 
   void serve(const Asset& asset) {

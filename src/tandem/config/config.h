@@ -160,7 +160,8 @@ bool start_is_reference(const RunConfig& config);
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
 /// Checks that concern several options. Errors: UserError.
 void validate(const RunConfig& config, const std::string& where);
-/// The whole configuration as YAML that load_config reads back to the same value.
+/// The whole configuration as YAML that load_config reads back to the same value. Behind an option that is not the default, which is that
+/// of its algorithm in the section algo, a comment says the default; the page of a run marks those (board/static/recipe.js).
 std::string to_yaml(const RunConfig& config);
 /// Whether two configurations have the same values in a section.
 bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& section);

@@ -271,14 +271,20 @@ std::vector<std::string> changed_options(const RunConfig& config, const std::str
 }
 
 std::string to_yaml(const RunConfig& config) {
-  RunConfig copy = config;
-  const OptionList list = list_options(copy);
+  RunConfig copy = config, defaults;
+  const std::string usual_algorithm = defaults.algo.name;
+  defaults.algo = algo::named_algorithm(config.algo.name);  // as load_config begins
+  defaults.algo.name = usual_algorithm;
+  const OptionList list = list_options(copy), usual = list_options(defaults);
   std::ostringstream out;
   std::string section;
-  for (const OptionEntry& entry : list.entries) {
-    const auto dot = entry.path.find('.');
-    if (const std::string now = entry.path.substr(0, dot); now != section) out << (section = now) << ":\n";
-    out << "  " << entry.path.substr(dot + 1) << ": " << option_text(entry.ref.value) << "\n";
+  for (size_t i = 0; i < list.entries.size(); ++i) {
+    const std::string &path = list.entries[i].path, text = option_text(list.entries[i].ref.value);
+    const auto dot = path.find('.');
+    if (const std::string now = path.substr(0, dot); now != section) out << (section = now) << ":\n";
+    out << "  " << path.substr(dot + 1) << ": " << text;
+    if (const std::string was = option_text(usual.entries[i].ref.value); was != text) out << "  # default: " << was;
+    out << "\n";
   }
   return out.str();
 }

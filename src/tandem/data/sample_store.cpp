@@ -38,9 +38,75 @@ constexpr const char* kInsertSample =
 
 constexpr const char* kSelectGroups =
     "SELECT group_id, prompt_row, prompt, prompt_ids, answer, data_source, group_version, trained_version, sample_id, response, "
-    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes FROM samples WHERE step = ?1 AND "
-    "group_id IN (SELECT DISTINCT group_id FROM samples WHERE step = ?1 ORDER BY group_id LIMIT ?2 OFFSET ?3) "
-    "ORDER BY group_id, sample_index";
+    "response_ids, logprobs, kept_mass, versions, train_logprobs, finish, score, advantage, parts, routes FROM samples JOIN page ON "
+    "group_id = page.id WHERE step = ?2 ORDER BY page.place, sample_index";
+
+// Of samples and of answers alike; ?1 is the text. Without one all are found, and nobody reads what they say.
+const char* holds_text(const std::string& text) {
+  return text.empty() ? "?1 = ''" : "instr(lower(prompt || char(10) || answer || char(10) || response), lower(?1)) > 0";
+}
+
+std::string group_order(SampleOrder order) {
+  switch (order) {
+    case SampleOrder::kById: return "group_id";
+    case SampleOrder::kLowestScore: return "avg(score), group_id";
+    case SampleOrder::kHighestScore: return "avg(score) DESC, group_id";
+    case SampleOrder::kWidestSpread: return "max(score) - min(score) DESC, group_id";
+    case SampleOrder::kLongest: return "max(length(response_ids)) DESC, group_id";
+  }
+  TANDEM_CHECK(false, "order ", static_cast<int>(order));
+}
+
+// ?2 is the step.
+std::string found_groups(const GroupQuery& query) {
+  return "SELECT group_id AS id, row_number() OVER (ORDER BY " + group_order(query.order) +
+         ") AS place FROM samples WHERE step = ?2 GROUP BY group_id HAVING max(" + holds_text(query.text) + ")";
+}
+
+std::string answer_order(SampleOrder order) {
+  switch (order) {
+    case SampleOrder::kById: return "row, id";
+    case SampleOrder::kLowestScore: return "score, row, id";
+    case SampleOrder::kHighestScore: return "score DESC, row, id";
+    case SampleOrder::kWidestSpread: return "abs(score - old_score) DESC, row, id";
+    case SampleOrder::kLongest: return "length(response) DESC, row, id";
+  }
+  TANDEM_CHECK(false, "order ", static_cast<int>(order));
+}
+
+const char* answer_kind(AnswerKind kind) {
+  switch (kind) {
+    case AnswerKind::kAll: return "1";
+    case AnswerKind::kRight: return "is_right";
+    case AnswerKind::kWrong: return "NOT is_right";
+    case AnswerKind::kBecameRight: return "is_right AND old_id IS NOT NULL AND NOT was_right";
+    case AnswerKind::kBecameWrong: return "NOT is_right AND was_right";
+  }
+  TANDEM_CHECK(false, "kind ", static_cast<int>(kind));
+}
+
+// The answers of one evaluation beside those of an earlier one. ?2 and ?3 are their steps, ?4 is the score from which an answer is right.
+// A score that is no number is not right.
+constexpr const char* kComparedAnswers = R"(
+WITH numbered AS (SELECT rowid AS id, *, row_number() OVER (PARTITION BY step, row, prompt ORDER BY rowid) AS place FROM evals
+                  WHERE step IN (?2, ?3)),
+compared AS (SELECT later.id, later.row, later.prompt, later.answer, later.response, later.score,
+                    coalesce(later.score >= ?4, 0) AS is_right, earlier.id AS old_id, earlier.response AS old_response,
+                    earlier.score AS old_score, coalesce(earlier.score >= ?4, 0) AS was_right
+             FROM numbered AS later LEFT JOIN numbered AS earlier ON earlier.step = ?3 AND earlier.row = later.row AND
+             earlier.prompt = later.prompt AND earlier.place = later.place WHERE later.step = ?2)
+SELECT )";
+
+std::string asked_for(const AnswerQuery& query) { return join_text("(", answer_kind(query.kind), ") AND (", holds_text(query.text), ")"); }
+
+Statement compared_rows(sqlite3* database, const AnswerQuery& query, const std::string& columns, const std::string& which) {
+  Statement rows(database, kComparedAnswers + columns + " FROM compared " + which);
+  rows.bind(std::string_view(query.text)).bind(value(query.step));
+  if (query.since) rows.bind(value(*query.since));
+  else rows.bind_null();
+  rows.bind(query.right_at);
+  return rows;
+}
 
 const char* finish_name(FinishReason reason) {
   switch (reason) {
@@ -338,9 +404,10 @@ std::vector<StepSummary> SampleReader::steps() const {
   return summaries(rows);
 }
 
-std::vector<StoredGroup> SampleReader::groups(StepId step, int64_t first, int64_t count) const {
-  Statement row(database_.get(), kSelectGroups);
-  row.bind(value(step)).bind(count).bind(first);
+std::vector<StoredGroup> SampleReader::groups(const GroupQuery& query, int64_t first, int64_t count) const {
+  Statement row(database_.get(),
+                "WITH page AS (" + found_groups(query) + " ORDER BY place LIMIT ?3 OFFSET ?4) " + kSelectGroups);
+  row.bind(std::string_view(query.text)).bind(value(query.step)).bind(count).bind(first);
   std::vector<StoredGroup> out;
   while (row.next()) {
     const GroupId id{row.integer(0)};
@@ -355,12 +422,18 @@ std::vector<StoredGroup> SampleReader::groups(StepId step, int64_t first, int64_
     out.back().train_logprobs.push_back(row.numbers<float>(14));
     out.back().advantages.push_back(row.real(17));
   }
-  read_greedy(database_.get(), step, out);
+  read_greedy(database_.get(), query.step, out);
   return out;
 }
 
+int64_t SampleReader::num_groups(const GroupQuery& query) const {
+  Statement row(database_.get(), "SELECT count(*) FROM (" + found_groups(query) + ")");
+  row.bind(std::string_view(query.text)).bind(value(query.step));
+  return row.next() ? row.integer(0) : 0;
+}
+
 Batch SampleReader::batch(StepId step) const {
-  std::vector<StoredGroup> stored = groups(step, 0, std::numeric_limits<int64_t>::max());
+  std::vector<StoredGroup> stored = groups({step}, 0, std::numeric_limits<int64_t>::max());
   if (stored.empty()) {
     const auto all = steps();
     const std::string remedy = all.empty() ? "the store is empty"
@@ -388,6 +461,30 @@ std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t 
   std::vector<EvalAnswer> out;
   while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)});
   return out;
+}
+
+std::vector<ComparedAnswer> SampleReader::compared(const AnswerQuery& query, int64_t first, int64_t count) const {
+  Statement row = compared_rows(database_.get(), query, "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score",
+                                "WHERE " + asked_for(query) + " ORDER BY " + answer_order(query.order) + " LIMIT ?5 OFFSET ?6");
+  row.bind(count).bind(first);
+  std::vector<ComparedAnswer> out;
+  while (row.next()) {
+    ComparedAnswer& it = out.emplace_back();
+    it.now = {row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)};
+    if (row.integer(5)) it.before = {it.now.row, it.now.prompt, it.now.answer, row.text(6), row.real(7)};
+  }
+  return out;
+}
+
+AnswerCounts SampleReader::counts(const AnswerQuery& query) const {
+  const auto those = [](const std::string& condition) { return ", count(*) FILTER (WHERE " + condition + ")"; };
+  Statement row = compared_rows(database_.get(), query,
+                                "count(*)" + those("is_right") + those("old_id IS NOT NULL") +
+                                    those(answer_kind(AnswerKind::kBecameRight)) + those(answer_kind(AnswerKind::kBecameWrong)) +
+                                    those(asked_for(query)),
+                                "");
+  if (!row.next()) return {};
+  return {row.integer(0), row.integer(1), row.integer(2), row.integer(3), row.integer(4), row.integer(5)};
 }
 
 }  // namespace tandem::data

@@ -81,6 +81,43 @@ struct StepSummary {
   double right_share = 0;   ///< of an evaluation: the share of answers that count as right
 };
 
+/// kById for answers of an evaluation: by row. kWidestSpread orders groups by the distance of their highest and lowest score.
+enum class SampleOrder { kById, kLowestScore, kHighestScore, kWidestSpread, kLongest };
+
+/// Some groups of a step.
+struct GroupQuery {
+  StepId step{};
+  std::string text = {};  ///< a part of prompt, expected answer or a response, in any case of the letters A to Z; "" is in all
+  SampleOrder order = SampleOrder::kById;
+};
+
+/// Which answers of an evaluation. The last two compare with an earlier evaluation.
+enum class AnswerKind { kAll, kRight, kWrong, kBecameRight, kBecameWrong };
+
+/// Some answers of an evaluation. An answer is right from a score of `right_at` on.
+struct AnswerQuery {
+  StepId step{};
+  std::optional<StepId> since;  ///< the evaluation to compare with
+  double right_at = 0.5;
+  AnswerKind kind = AnswerKind::kAll;
+  std::string text = {};  ///< as above
+  SampleOrder order = SampleOrder::kById;  ///< kWidestSpread: by the change of the score, upwards or downwards
+};
+
+/// An answer, and what the model said to the same prompt in the evaluation before: none if it was not asked then.
+struct ComparedAnswer {
+  EvalAnswer now;
+  std::optional<EvalAnswer> before;
+};
+
+/// Of one evaluation against another.
+struct AnswerCounts {
+  int64_t num_answers = 0, num_right = 0;
+  int64_t num_compared = 0;  ///< answers that the earlier evaluation has, too
+  int64_t num_became_right = 0, num_became_wrong = 0;
+  int64_t num_found = 0;     ///< what the query asks for
+};
+
 /// Reads, also while a run writes.
 ///
 /// Threads    one at a time.
@@ -91,13 +128,17 @@ class SampleReader {
   explicit SampleReader(const std::string& path);
 
   std::vector<StepSummary> steps() const;
-  /// Groups [first, first + count) of a step, ordered by group id; fewer at the end.
-  std::vector<StoredGroup> groups(StepId step, int64_t first, int64_t count) const;
+  /// Groups [first, first + count) of those asked for, in their order; fewer at the end.
+  std::vector<StoredGroup> groups(const GroupQuery& query, int64_t first, int64_t count) const;
+  int64_t num_groups(const GroupQuery& query) const;
   /// The whole batch of a step as it was trained: ids, logprobs, versions, scores, parts.
   Batch batch(StepId step) const;
   /// An answer counts as right from the score `right_at` on.
   std::vector<StepSummary> eval_steps(double right_at) const;
   std::vector<EvalAnswer> evals(StepId step, int64_t first, int64_t count) const;
+  /// Answers [first, first + count) of those asked for. Where a prompt has several answers, the n-th is compared with the n-th.
+  std::vector<ComparedAnswer> compared(const AnswerQuery& query, int64_t first, int64_t count) const;
+  AnswerCounts counts(const AnswerQuery& query) const;
 
  private:
   std::string path_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// board_fixture RUN_DIR STEPS MILLISECONDS_PER_STEP: grows a made-up run through the real sinks and serves its page. Prints
-// the address, serves until standard input ends.
+// board_fixture grow RUN_DIR STEPS MILLISECONDS_PER_STEP finish|fail: grows a made-up run through the real sinks, and ends it so.
+// board_fixture serve RUN_DIR: serves its page. Prints the address, serves until standard input ends.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -11,6 +14,7 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/base/rng.h"
 #include "tandem/board/server.h"
 #include "tandem/data/sample_store.h"
@@ -45,7 +49,9 @@ void record_metrics(monitor::Recorder& recorder, int64_t step, double skill, Ran
   recorder.set("throughput/tokens_per_s", near(5200, 250));
   recorder.set("throughput/rollout_tokens_per_s", near(7600, 400));
   recorder.set("throughput/train_tokens_per_s", near(15500, 600));
-  for (const auto& [name, seconds] : {std::pair{"rollout", 1.1}, {"reward", 0.05}, {"train", 0.5}, {"switch", 0.08}, {"wait", 0.1}})
+  for (const auto& [name, seconds] :
+       {std::pair{"rollout", 1.1}, {"reward", 0.05}, {"train", 0.5}, {"switch", 0.08}, {"wait", 0.1}, {"reference", 0.3}, {"values", 0.2},
+        {"old_logprob", 0.3}, {"train_critic", 0.4}, {"advantage", 0.1}, {"meet", 0.1}, {"ahead", 0.2}, {"save", 0.1}, {"export", 0.1}})
     recorder.add(std::string("time/") + name + "_s", std::abs(near(seconds, seconds * 0.1)));
   recorder.set("time/step_s", near(1.85, 0.1));
   recorder.set("memory/peak_bytes", 1.6e9);
@@ -54,15 +60,23 @@ void record_metrics(monitor::Recorder& recorder, int64_t step, double skill, Ran
   recorder.set("queue/depth", std::floor(4 * noise.uniform()));
 }
 
+// As a chat template makes it: the same words around each question, most of them behind it.
+std::string prompt_of(const std::string& question) {
+  return "<|im_start|>system\nYou add numbers. Think first, answer last.<|im_end|>\n<|im_start|>user\n" + question +
+         "\nLet's think step by step and write the last line as <answer>the number</answer>, without a unit and without any other words."
+         "<|im_end|>\n<|im_start|>assistant\n<think>\n";
+}
+
 data::Batch make_batch(int64_t step, double skill, RandomStream& noise) {
   data::Batch batch{StepId{step}, PolicyVersion{step - 1}, {}};
   for (int64_t g = 0; g < kGroups; ++g) {
     data::Group group;
     group.id = GroupId{(step - 1) * kGroups + g};
     const int64_t a = 10 + noise.below(90), b = 10 + noise.below(90);
-    group.prompt = {g, "Add the numbers. Think first, answer last.\n" + std::to_string(a) + " + " + std::to_string(b) + " = ?", {1, 2, 3},
-                    std::to_string(a + b), "sums"};
-    if (g == 0) group.prompt.text += " <img src=x onerror=\"window.tandemBroken=1\"><script>window.tandemBroken=1</script>";
+    std::string question = std::to_string(a) + " + " + std::to_string(b) + " = ?";
+    if (g == 0) question += " <img src=x onerror=\"window.tandemBroken=1\"><script>window.tandemBroken=1</script>";
+    group.prompt = {g, prompt_of(question), {1, 2, 3}, std::to_string(a + b), "sums"};
+    group.greedy.emplace().score = noise.uniform() < skill ? 1.0 : 0.1;
     group.version = PolicyVersion{std::max<int64_t>(0, step - 1 - noise.below(3))};
     for (int i = 0; i < kGroupSize; ++i) {
       const bool right = noise.uniform() < skill;
@@ -94,68 +108,94 @@ std::vector<double> make_advantages(const data::Batch& batch) {
   return advantages;
 }
 
-void grow(const std::string& folder, int64_t steps, int64_t pause_ms, const std::atomic<bool>& stop) {
+std::vector<data::EvalAnswer> make_answers(double skill, RandomStream& noise) {
+  std::vector<data::EvalAnswer> answers;
+  for (int64_t row = 0; row < 100; ++row) {
+    const std::string sum = std::to_string(row + 2);
+    const bool right = noise.uniform() < skill;
+    const std::string said = right ? sum : row % 7 ? "not sure" : std::to_string(row + 3);
+    answers.push_back({row, prompt_of("2 + " + std::to_string(row) + " = ?"), sum, "<answer>" + said + "</answer>", right ? 1.0 : 0.0});
+  }
+  return answers;
+}
+
+void add_steps(const std::string& folder, int64_t steps, int64_t pause_ms) {
   monitor::Recorder recorder;
   recorder.add_sink(std::make_unique<monitor::JsonlSink>(folder + "/metrics.jsonl"));
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(folder + "/tensorboard"));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(folder + "/trace.json"));
   data::SampleStore store(folder + "/samples.sqlite");
   RandomStream noise(7, 0);
-  const auto skill_at = [&](double step) { return 0.15 + 0.75 * (1 - std::exp(-3.0 * step / static_cast<double>(steps))); };
-  for (int64_t step = 1; step <= steps && !stop; ++step) {
+  const auto skill_at = [&](double step) { return 0.15 + 0.75 * (1 - std::exp(-step / 20)); };
+  for (int64_t step = 1; step <= steps; ++step) {
     monitor::ScopedSpan span(recorder, "step", "run");
     const double skill = skill_at(static_cast<double>(step));
     record_metrics(recorder, step, skill, noise);
     if (step % 10 == 1 || step == steps) {
       recorder.set("eval/accuracy", skill);
-      std::vector<data::EvalAnswer> answers;
-      for (int64_t row = 0; row < 40; ++row) {
-        const std::string sum = std::to_string(row + 2);
-        const bool right = noise.uniform() < skill;
-        answers.push_back({row, "2 + " + std::to_string(row) + " = ?", sum, right ? sum : "not sure", right ? 1.0 : 0.0});
-      }
-      store.append_evals(StepId{step}, answers);
+      store.append_evals(StepId{step}, make_answers(skill, noise));
     }
     const data::Batch batch = make_batch(step, skill, noise);
     store.append(batch, make_advantages(batch));
     recorder.commit_step(step);
     recorder.flush();
+    log::info("step ", step, "/", steps);
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }
-  if (stop) return;
-  std::ofstream summary(folder + "/summary.json");
-  summary << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":)" << skill_at(static_cast<double>(steps));
-  summary << R"(},"steps":)" << steps << R"(,"seconds":)" << 1.85 * static_cast<double>(steps) << R"(,"tokens":1234567})";
 }
 
-int run(const std::vector<std::string>& args) {
-  const std::string folder = args.at(0);
-  const int64_t steps = std::stoll(args.at(1));
+// As tandem run writes it.
+void write_recipe(const std::string& folder, int64_t steps) {
+  std::ofstream(folder + "/config.yaml") << "run:\n  dir: \"" << folder << "\"  # default: \"run\"\n  steps: " << steps
+                                         << "  # default: 100\n  seed: 1\nmodel:\n  path: \"tiny\"  # default: \"\"\n  dtype: \"float32\"\n"
+                                            "data:\n  prompt_template: \"say  # default: \\\"no\\\" {prompt}\"\n  train: []\n"
+                                            "algo:\n  name: \"remax\"  # default: \"grpo\"\n  kl_coef: 0.05\neval:\n  right_at: 0.5\n";
+}
+
+// Holds the folder as a run does.
+int grow(const std::string& folder, int64_t steps, int64_t pause_ms, bool fails) {
   std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.yaml") << "model:\n  path: tiny\nsteps: " << steps << "\nalgorithm: grpo\ngroup_size: 8\n";
+  const int lock = ::open((folder + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) throw UserError(folder, "another process runs in this folder", "another folder");
+  log::also_to_file(folder + "/log.txt");
+  log::quiet(true);
+  write_recipe(folder, fails ? 2 * steps : steps);
+  std::filesystem::create_directories(folder + "/checkpoint/step_10");
+  std::filesystem::create_symlink("step_10", folder + "/checkpoint/latest");
+  add_steps(folder, steps, pause_ms);
+  if (fails) throw UserError("reward.py:12", "<b>ZeroDivisionError</b>: division by zero", "a reward that every answer gets");
+  std::ofstream(folder + "/summary.json") << R"({"eval_before":{"accuracy":0.15},"eval_after":{"accuracy":0.86},"steps":)" << steps
+                                          << R"(,"seconds":)" << 1.85 * static_cast<double>(steps) << R"(,"tokens":1234567})";
+  return 0;
+}
+
+int serve(const std::string& folder) {
   board::Server server(folder, 0);
   std::atomic<bool> stop = false;
   std::thread serving([&] { server.run(stop); });
-  std::thread growing([&] { grow(folder, steps, std::stoll(args.at(2)), stop); });
   std::printf("%s\n", server.url().c_str());
   std::fflush(stdout);
   while (std::getchar() != EOF) {
   }
   stop = true;
-  growing.join();
   serving.join();
   return 0;
+}
+
+int run(const std::vector<std::string>& args) {
+  if (args.size() == 2 && args[0] == "serve") return serve(args[1]);
+  if (args.size() != 5 || args[0] != "grow") return 2;
+  return grow(args[1], std::stoll(args[2]), std::stoll(args[3]), args[4] == "fail");
 }
 
 }  // namespace
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
   try {
     return tandem::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "board_fixture: error: %s\n", error.what());
+    tandem::log::write("error", error.what());
     return 1;
   }
 }

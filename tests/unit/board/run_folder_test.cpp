@@ -2,12 +2,16 @@
 #include "tandem/board/run_folder.h"
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "../../small_memory.h"
 #include "tandem/base/error.h"
@@ -118,8 +122,8 @@ TEST_F(RunFolderTest, AnAnswerIsRightFromTheScoreOnThatTheRecipeSays) {
     const json evaluation = json::parse(run.steps()).at("evals").at(0);
     EXPECT_DOUBLE_EQ(evaluation.at("score"), 0.63);
     std::vector<bool> right;
-    const json answers = json::parse(run.evals(3, 0)).at("answers");
-    for (const json& answer : answers) right.push_back(answer.at("right"));
+    const json found = json::parse(run.evals({{3}}));
+    for (const json& answer : found.at("answers")) right.push_back(answer.at("score") >= found.at("right_at"));
     EXPECT_DOUBLE_EQ(evaluation.at("accuracy"), static_cast<double>(std::ranges::count(right, true)) / 5);
     return right;
   };
@@ -177,22 +181,92 @@ TEST_F(RunFolderTest, AnyAmountOfMetricsIsReadInLittleMemory) {
             }), "done");
 }
 
-TEST_F(RunFolderTest, TheStateFollowsTheSummaryAndTheFilesAge) {
+// As a run holds its folder.
+class HeldLock {
+ public:
+  explicit HeldLock(const fs::path& path) : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (::flock(file_, LOCK_EX | LOCK_NB) != 0) throw std::runtime_error("the lock is held");
+  }
+  ~HeldLock() { ::close(file_); }
+  HeldLock(const HeldLock&) = delete;
+  HeldLock& operator=(const HeldLock&) = delete;
+
+ private:
+  int file_;
+};
+
+TEST_F(RunFolderTest, ARunIsRunningAsLongAsItsLockIsHeldHoweverOldItsFilesAre) {
   RunFolder run(folder_.string());
-  std::ofstream(folder_ / "config.yaml") << "model:\n  path: x\nrun:\n  steps: 40  # all\n";
-  append("{\"step\":1,\"policy_version\":1}\n");
-  json found = json::parse(run.run());
-  EXPECT_EQ(found.at("state"), "running");
-  EXPECT_EQ(found.at("total_steps"), 40);
-  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(2);
-  for (const char* name : {"metrics.jsonl", "config.yaml"}) fs::last_write_time(folder_ / name, old);
-  EXPECT_EQ(json::parse(run.run()).at("state"), "idle");
+  EXPECT_EQ(json::parse(run.run()).at("state"), "empty");
+  {
+    const HeldLock lock(folder_ / ".lock");
+    std::ofstream(folder_ / "config.yaml") << "model:\n  path: x\nrun:\n  steps: 40  # all\n";
+    append("{\"step\":1,\"policy_version\":1}\n");
+    for (const char* name : {"metrics.jsonl", "config.yaml"})
+      fs::last_write_time(folder_ / name, fs::file_time_type::clock::now() - std::chrono::hours(2));
+    EXPECT_EQ(json::parse(run.run()).at("state"), "running");
+    EXPECT_EQ(json::parse(run.run()).at("total_steps"), 40);
+    std::ofstream(folder_ / "summary.json") << "{}";
+    EXPECT_EQ(json::parse(run.run()).at("state"), "running") << "a finished run that is resumed";
+    fs::remove(folder_ / "summary.json");
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << "{\"step\":2,\"policy_version\":2}\n";
+  }
+  EXPECT_EQ(json::parse(run.run()).at("state"), "killed") << "it wrote a moment ago, but nobody holds it";
+  EXPECT_NEAR(json::parse(run.run()).at("wrote_unix_s").get<double>(), static_cast<double>(std::time(nullptr)), 60);
+  const HeldLock again(folder_ / ".lock");
+  EXPECT_EQ(json::parse(run.run()).at("state"), "running");
+}
+
+TEST_F(RunFolderTest, ASummaryMeansFinishedInACopyOfTheFolderToo) {
+  RunFolder run(folder_.string());
   std::ofstream(folder_ / "summary.json") << R"({"steps":1,"eval_after":{"accuracy":0.5}})";
-  found = json::parse(run.run());
+  append("{\"step\":1,\"policy_version\":1}\n");
+  fs::last_write_time(folder_ / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(5));
+  const json found = json::parse(run.run());
   EXPECT_EQ(found.at("state"), "finished");
   EXPECT_EQ(found.at("summary").at("eval_after").at("accuracy"), 0.5);
-  fs::last_write_time(folder_ / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(5));  // resumed
-  EXPECT_EQ(json::parse(run.run()).at("state"), "running");
+}
+
+TEST_F(RunFolderTest, TheLogsLastWordSaysWhyARunEnded) {
+  RunFolder run(folder_.string());
+  const auto log = [&](const std::string& text, const char* name = "log.txt") { std::ofstream(folder_ / name, std::ios::app) << text; };
+  const auto state = [&] {
+    const json found = json::parse(run.run());
+    return found.at("state").get<std::string>() + ":" + found.at("error").get<std::string>();
+  };
+  std::ofstream(folder_ / "config.yaml") << "run:\n  steps: 4\n";
+  EXPECT_EQ(state(), "killed:") << "without a log";
+  log("2026-11-23T11:17:51Z info step 1/4\n2026-11-23T11:18:12Z error reward: div\xff by zero (a reward that can be computed)\n");
+  EXPECT_EQ(state(), "failed:reward: div\xef\xbf\xbd by zero (a reward that can be computed)");
+  log("2026-11-23T11:19:51Z info step 2/4\n");
+  EXPECT_EQ(state(), "killed:") << "the error was of an earlier attempt";
+  log("2026-11-23T11:19:52Z info a text of\n2026 error lines\n");
+  EXPECT_EQ(state(), "killed:") << "a line of a text is no entry";
+  log("2026-11-23T11:20:12Z info stopped after step 2, which is saved; --resume continues\n");
+  EXPECT_EQ(state(), "stopped:stopped after step 2, which is saved; --resume continues");
+  log(std::string(1'000'000, 'x') + "\n2026-11-23T11:21:00Z error " + std::string(100, 'y') + "\n");
+  EXPECT_EQ(state(), "failed:" + std::string(100, 'y')) << "of a long log the end is read";
+
+  fs::create_directory(folder_ / "warm_start");
+  log("2026-11-23T11:30:00Z error no memory\n", "warm_start/log.txt");
+  fs::last_write_time(folder_ / "log.txt", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(state(), "failed:no memory") << "a run that warms up logs in that folder";
+  log("2026-11-23T12:00:00Z info step 1/4\n");
+  fs::last_write_time(folder_ / "log.txt", fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(state(), "killed:");
+  fs::create_directory(folder_ / "hf");
+  EXPECT_EQ(state(), "finished:") << "a warm start leaves a model, and no summary";
+}
+
+TEST_F(RunFolderTest, TheNewestCheckpointIsNamedByItsStep) {
+  RunFolder run(folder_.string());
+  EXPECT_TRUE(json::parse(run.run()).at("saved_step").is_null());
+  fs::create_directories(folder_ / "checkpoint/step_40");
+  fs::create_symlink("step_40", folder_ / "checkpoint/latest");
+  EXPECT_EQ(json::parse(run.run()).at("saved_step"), 40);
+  fs::remove(folder_ / "checkpoint/latest");
+  fs::create_symlink("/etc/passwd", folder_ / "checkpoint/latest");
+  EXPECT_TRUE(json::parse(run.run()).at("saved_step").is_null());
 }
 
 TEST_F(RunFolderTest, ASupervisedRunPlansTheStepsOfItsOwnSection) {
@@ -222,22 +296,51 @@ TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {
     sample.score = 1;
     sample.parts = {{"answer", 1.0}};
     group.samples = {sample};
+    if (g == 32) group.greedy.emplace().score = 0.25;
     batch.groups.push_back(group);
     advantages.push_back(0.5);
   }
   data::SampleStore(folder_ / "samples.sqlite").append(batch, advantages);
   RunFolder run(folder_.string());
   EXPECT_EQ(json::parse(run.steps()).at("steps")[0].at("groups"), RunFolder::kGroupsPerPage + 1);
-  const json found = json::parse(run.samples(5, 1));
+  const json found = json::parse(run.samples({5, 1}));
   EXPECT_EQ(found.at("pages"), 2);
   ASSERT_EQ(found.at("groups").size(), 1u);
   const json& group = found.at("groups")[0];
   EXPECT_EQ(group.at("lag"), 2);
   EXPECT_EQ(group.at("prompt"), "<b>32");
+  EXPECT_EQ(group.at("greedy"), 0.25);
+  EXPECT_TRUE(json::parse(run.samples({5, 0})).at("groups")[0].at("greedy").is_null());
+  EXPECT_EQ(json::parse(run.samples({5, 7, "<B>32"})).at("page"), 0) << "one is found, on one page";
+  EXPECT_EQ(json::parse(run.samples({5, 0, "<B>32"})).at("groups"), found.at("groups"));
+  EXPECT_THROW(run.samples({5, 0, "", "sideways"}), UserError);
   EXPECT_EQ(group.at("samples")[0].at("advantage"), 0.5);
   EXPECT_EQ(group.at("samples")[0].at("newest_version"), 3);
   EXPECT_EQ(group.at("samples")[0].at("response"), "bad bytes \xef\xbf\xbd");
-  EXPECT_EQ(json::parse(run.samples(6, 0)).at("groups"), json::array());
+  EXPECT_EQ(json::parse(run.samples({6, 0})).at("groups"), json::array());
+}
+
+TEST_F(RunFolderTest, AnEvaluationIsComparedByWhatTheRecipeCallsRight) {
+  {
+    data::SampleStore store(folder_ / "samples.sqlite");
+    store.append_evals(StepId{0}, std::vector<data::EvalAnswer>{{0, "q", "1", "no", 0.6}, {1, "r", "2", "two", 0.9}});
+    store.append_evals(StepId{5}, std::vector<data::EvalAnswer>{{0, "q", "1", "one", 0.8}, {1, "r", "2", "w", 0.1}});
+  }
+  std::ofstream(folder_ / "config.yaml") << "data:\n  right_at: 0\neval:\n  right_at: 0.75\n";
+  RunFolder run(folder_.string());
+  EXPECT_EQ(json::parse(run.run()).at("right_at"), 0.75);
+  json found = json::parse(run.evals({{5, 0}, 0}));
+  EXPECT_EQ(found.at("right_at"), 0.75);
+  EXPECT_EQ(found.at("counts"), json::parse(R"({"answers":2,"right":1,"compared":2,"became_right":1,"became_wrong":1})"));
+  EXPECT_EQ(found.at("answers")[0].at("before"), json::parse(R"({"response":"no","score":0.6})"));
+  found = json::parse(run.evals({{5, 0, "", "lowest"}, 0, "became_wrong"}));
+  EXPECT_EQ(found.at("found"), 1);
+  EXPECT_EQ(found.at("answers")[0].at("response"), "w");
+  found = json::parse(run.evals({{5, 0}}));
+  EXPECT_TRUE(found.at("answers")[0].at("before").is_null());
+  EXPECT_THROW(run.evals({{5, 0}, 0, "improved"}), UserError);
+  std::ofstream(folder_ / "config.yaml") << "eval:\n  n: 1\n";
+  EXPECT_EQ(json::parse(run.evals({{5, 0}, 0})).at("counts").at("became_right"), 0) << "0.6 is right by the usual 0.5";
 }
 
 }  // namespace

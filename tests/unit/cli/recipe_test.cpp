@@ -73,6 +73,21 @@ TEST(Recipe, ResolvedRecipeReadsBackToTheSameText) {
   fs::remove(copy);
 }
 
+TEST(Recipe, AResolvedRecipeMarksWhatIsNotTheDefault) {
+  const auto line_of = [](const std::vector<config::Setting>& settings, const std::string& name) {
+    const std::string text = config::to_yaml(config::load_config("", settings));
+    const size_t begin = text.find("  " + name + ": ");
+    return begin == std::string::npos ? "none" : text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(line_of({}, "right_at"), "  right_at: 0.5");
+  EXPECT_EQ(line_of({{"eval.right_at", "0.5"}}, "right_at"), "  right_at: 0.5") << "set to what it is anyway";
+  EXPECT_EQ(line_of({{"eval.right_at", "0.75"}}, "right_at"), "  right_at: 0.75  # default: 0.5");
+  EXPECT_EQ(line_of({{"run.dir", "a # b"}}, "dir"), "  dir: \"a # b\"  # default: \"\"");
+  EXPECT_EQ(line_of({{"algo.name", "ppo"}}, "name"), "  name: \"ppo\"  # default: \"grpo\"");
+  EXPECT_EQ(line_of({{"algo.name", "ppo"}}, "advantage"), "  advantage: \"gae\"") << "what the algorithm brings is its default";
+  EXPECT_EQ(line_of({{"algo.name", "ppo"}, {"algo.advantage", "rloo"}}, "advantage"), "  advantage: \"rloo\"  # default: \"gae\"");
+}
+
 TEST(Recipe, AValueOfTheWrongShapeNamesFileAndOption) {
   const fs::path file = fs::temp_directory_path() / "tandem_wrong_shape.yaml";
   for (const auto& [yaml, name] : {std::pair{"rollout:\n  stop: [[a]]\n", "rollout.stop"}, {"rollout:\n  stop: [{a: b}]\n", "rollout.stop"},

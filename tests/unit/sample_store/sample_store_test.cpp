@@ -12,6 +12,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "tandem/base/error.h"
 
@@ -108,7 +109,7 @@ TEST_F(SampleStoreTest, ABatchComesBackAsItWentIn) {
   store.append(batch, advantages, train);
   const SampleReader reader(path_);  // while the writer is open
   expect_same(reader.batch(StepId{4}), batch);
-  const auto page = reader.groups(StepId{4}, 1, 1);
+  const auto page = reader.groups({StepId{4}}, 1, 1);
   ASSERT_EQ(page.size(), 1u);
   EXPECT_EQ(page[0].group.id, GroupId{401});
   EXPECT_EQ(page[0].trained_version, PolicyVersion{3});
@@ -131,7 +132,7 @@ TEST_F(SampleStoreTest, TheScoreOfAGreedyAnswerIsKeptBesideItsGroup) {
   ASSERT_TRUE(back.groups.at(1).greedy);
   EXPECT_TRUE(back.groups[1].greedy->scored);
   EXPECT_EQ(back.groups[1].greedy->score, 0.75);
-  EXPECT_EQ(SampleReader(path_).groups(StepId{4}, 2, 1).size(), 1u) << "a page without that group";
+  EXPECT_EQ(SampleReader(path_).groups({StepId{4}}, 2, 1).size(), 1u) << "a page without that group";
 
   // As an earlier Tandem wrote it.
   sqlite3* database = nullptr;
@@ -236,6 +237,115 @@ TEST_F(SampleStoreTest, AWrongNumberOfAdvantagesLeavesNothingBehind) {
   SampleStore store(path_);
   EXPECT_THROW(store.append(batch_of(1), std::vector<double>(5, 0.0)), InternalError);
   EXPECT_TRUE(SampleReader(path_).steps().empty());
+}
+
+std::vector<int64_t> ids_of(const std::vector<StoredGroup>& groups) {
+  std::vector<int64_t> ids;
+  for (const StoredGroup& it : groups) ids.push_back(value(it.group.id));
+  return ids;
+}
+
+// One group for each list of scores; the id says which.
+Batch scored_batch(const std::vector<std::vector<double>>& scores) {
+  Batch batch{StepId{1}, PolicyVersion{0}, {}};
+  for (const auto& of_group : scores) {
+    Group group;
+    group.id = GroupId{std::ssize(batch.groups)};
+    group.prompt = {0, "Sum of " + std::to_string(batch.groups.size()), {1}, "Gold 100%", "sums"};
+    for (const double score : of_group) {
+      Sample sample;
+      sample.id = sample_id(group.id, 2, std::ssize(group.samples));
+      sample.ids.assign(static_cast<size_t>(1 + 10 * score), 7);
+      sample.text = score > 0.5 ? "it is_right" : "no idea";
+      sample.score = score;
+      group.samples.push_back(sample);
+    }
+    batch.groups.push_back(group);
+  }
+  return batch;
+}
+
+TEST_F(SampleStoreTest, GroupsComeInTheOrderAndOfTheTextThatIsAskedFor) {
+  SampleStore(path_).append(scored_batch({{0.5, 0.5}, {0, 1}, {1, 1}, {0, 0.2}, {0.4, 0.5}}), std::vector<double>(10, 0.0));
+  const SampleReader reader(path_);
+  const auto ordered = [&](SampleOrder order) { return ids_of(reader.groups({StepId{1}, "", order}, 0, 100)); };
+  EXPECT_EQ(ordered(SampleOrder::kById), (std::vector<int64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(ordered(SampleOrder::kLowestScore), (std::vector<int64_t>{3, 4, 0, 1, 2})) << "0 and 1 have the same mean";
+  EXPECT_EQ(ordered(SampleOrder::kHighestScore), (std::vector<int64_t>{2, 0, 1, 4, 3}));
+  EXPECT_EQ(ordered(SampleOrder::kWidestSpread), (std::vector<int64_t>{1, 3, 4, 0, 2}));
+  EXPECT_EQ(ordered(SampleOrder::kLongest), (std::vector<int64_t>{1, 2, 0, 4, 3}));
+  EXPECT_EQ(ids_of(reader.groups({StepId{1}, "", SampleOrder::kHighestScore}, 1, 2)), (std::vector<int64_t>{0, 1})) << "a page";
+
+  const auto with = [&](const std::string& text) {
+    const GroupQuery query{StepId{1}, text};
+    const auto found = ids_of(reader.groups(query, 0, 100));
+    EXPECT_EQ(reader.num_groups(query), std::ssize(found)) << text;
+    return found;
+  };
+  EXPECT_EQ(with("sum OF 3"), (std::vector<int64_t>{3})) << "of the prompt, in any case";
+  EXPECT_EQ(with("is_right"), (std::vector<int64_t>{1, 2})) << "of one response of a group";
+  EXPECT_EQ(with("gold 100%"), (std::vector<int64_t>{0, 1, 2, 3, 4})) << "of the expected answer";
+  EXPECT_EQ(with("is%right"), (std::vector<int64_t>{})) << "no character means another";
+  EXPECT_EQ(with("' OR 1 --"), (std::vector<int64_t>{}));
+  EXPECT_EQ(reader.groups({StepId{1}, "is_right"}, 0, 100).at(0).group.samples.size(), 2u) << "the group is whole";
+  EXPECT_EQ(reader.num_groups({StepId{2}}), 0);
+}
+
+TEST_F(SampleStoreTest, TwoEvaluationsSayWhatBecameRightAndWhatBecameWrong) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  {
+    SampleStore store(path_);
+    const std::vector<EvalAnswer> before{{0, "a", "1", "x", 0},       {1, "b", "2", "two", 1},   {2, "c", "3", "y", 0},
+                                         {3, "d", "4", "z", none},    {5, "g", "7", "first", 0}, {5, "g", "7", "second", 1}};
+    const std::vector<EvalAnswer> now{{3, "d", "4", "four", 0.7}, {0, "a", "1", "one", 1},   {1, "b", "2", "w", 0.5},
+                                      {2, "c", "3", "v", 0.4},    {4, "new", "6", "six", 1}, {5, "g", "7", "third", 1},
+                                      {5, "g", "7", "fourth", none}};
+    store.append_evals(StepId{0}, before);
+    store.append_evals(StepId{9}, now);
+  }
+  const SampleReader reader(path_);
+  const auto rows = [&](AnswerQuery query) {
+    std::vector<std::string> out;
+    for (const ComparedAnswer& it : reader.compared(query, 0, 100))
+      out.push_back((it.before ? it.before->response : "-") + ">" + it.now.response);
+    EXPECT_EQ(reader.counts(query).num_found, std::ssize(out));
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  AnswerQuery query{StepId{9}, StepId{0}, 0.7};
+  EXPECT_EQ(rows(query), (Texts{"x>one", "two>w", "y>v", "z>four", "->six", "first>third", "second>fourth"}));
+  query.kind = AnswerKind::kBecameRight;
+  EXPECT_EQ(rows(query), (Texts{"x>one", "z>four", "first>third"})) << "what was not asked before did not become right";
+  query.kind = AnswerKind::kBecameWrong;
+  EXPECT_EQ(rows(query), (Texts{"two>w", "second>fourth"}));
+  query.kind = AnswerKind::kWrong;
+  EXPECT_EQ(rows(query), (Texts{"two>w", "y>v", "second>fourth"})) << "a score that is no number is wrong";
+  query.kind = AnswerKind::kRight;
+  EXPECT_EQ(rows(query), (Texts{"x>one", "z>four", "->six", "first>third"}));
+  query.text = "SIX";
+  EXPECT_EQ(rows(query), (Texts{"->six"}));
+  query.text = "first";
+  EXPECT_EQ(rows(query), (Texts{})) << "the answer of before is not searched";
+
+  query = {StepId{9}, StepId{0}, 0.7};
+  const AnswerCounts counts = reader.counts(query);
+  EXPECT_EQ(counts.num_answers, 7);
+  EXPECT_EQ(counts.num_right, 4);
+  EXPECT_EQ(counts.num_compared, 6);
+  EXPECT_EQ(counts.num_became_right, 3);
+  EXPECT_EQ(counts.num_became_wrong, 2);
+  query.right_at = 0.5;
+  EXPECT_EQ(reader.counts(query).num_became_wrong, 1) << "0.5 is right then";
+  query.order = SampleOrder::kWidestSpread;
+  EXPECT_EQ(rows(query).at(0), "x>one");
+  query.order = SampleOrder::kHighestScore;
+  EXPECT_EQ(rows(query).at(3), "z>four");
+
+  query = {StepId{9}, std::nullopt, 0.7};
+  EXPECT_EQ(rows(query), (Texts{"->one", "->w", "->v", "->four", "->six", "->third", "->fourth"}));
+  EXPECT_EQ(reader.counts(query).num_compared, 0);
+  query.kind = AnswerKind::kBecameWrong;
+  EXPECT_EQ(rows(query), (Texts{}));
 }
 
 }  // namespace

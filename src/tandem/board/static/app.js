@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Polls the run folder's server and keeps header, curves and samples up to date.
-import { ask, byId, element, isNumber, number, percent, seconds } from './format.js';
+import { ask, byId, element, isNumber, number, on_typing, percent, seconds } from './format.js';
 import { Charts } from './charts.js';
+import { EvalBrowser } from './evaluation.js';
 import { tiles } from './panels.js';
-import { EvalBrowser, SampleBrowser } from './samples.js';
+import { Template } from './prompt.js';
+import { Recipe } from './recipe.js';
+import { SampleBrowser } from './samples.js';
 
-const POLL_MS = 1200, POLL_FINISHED_MS = 8000;
+const POLL_MS = 1200, POLL_ENDED_MS = 3000;  // a run that ended may be resumed
 
 // What the page has drawn so far, for its check (tests/run/board_check.py).
 const state = (window.tandemState = { lines: 0, points: 0, step: 0, run_state: '', charts: 0, polls: 0, view: '', open_group: null, open_samples: 0 });
@@ -14,8 +17,10 @@ const rows = [];
 const names = new Set();
 let generation = -1, next_line = 0, drawn_lines = -1, run = {};
 const charts = new Charts(byId('charts'));
-const samples = new SampleBrowser(state);
-const evals = new EvalBrowser();
+const template = new Template();
+const samples = new SampleBrowser(state, template);
+const evals = new EvalBrowser(template);
+const recipe = new Recipe();
 
 function start_over() {
   rows.length = 0;
@@ -44,13 +49,14 @@ async function take_metrics() {
 }
 
 function draw() {
-  if (drawn_lines === rows.length) return;
+  Object.assign(state, { lines: rows.length, step: rows.at(-1)?.step ?? 0 });
+  if (state.view !== 'curves' || drawn_lines === rows.length) return;
   drawn_lines = rows.length;
   byId('no-curves').hidden = rows.length > 0;
   byId('tiles').replaceChildren(...tiles(rows).map((it) => element('div', { class: 'tile' },
     element('div', { class: 'label' }, it.label), element('div', { class: 'value' }, it.value), element('div', { class: 'note' }, it.note))));
   state.points = charts.draw(rows, names);
-  Object.assign(state, { lines: rows.length, charts: charts.panels.size, step: rows.at(-1)?.step ?? 0 });
+  state.charts = charts.panels.size;
 }
 
 function fact(id, text) {
@@ -64,23 +70,46 @@ function show_header() {
   const times = rows.map((row) => row['time/step_s']).filter(isNumber);
   const recent = times.slice(-20);
   const pace = recent.reduce((a, b) => a + b, 0) / Math.max(1, recent.length);
-  document.title = `${step} · ${run.name} · Tandem`;
+  document.title = `${run.state === 'running' ? step : run.state} · ${run.name} · Tandem`;
   byId('name').textContent = run.name;
   byId('name').title = run.folder;
-  byId('state').textContent = run.state;
+  byId('state').textContent = run.state === 'empty' ? 'not begun' : run.state;
   byId('state').className = 'pill ' + run.state;
   byId('step').textContent = step;
   byId('of-steps').textContent = total ? ` / ${total}` : '';
   byId('progress').style.width = run.state === 'finished' ? '100%' : total ? `${Math.min(100, (100 * step) / total)}%` : '0';
   fact('remaining', run.state === 'running' && total > step && recent.length ? seconds((total - step) * pace) : '');
   fact('elapsed', isNumber(run.summary?.seconds) ? seconds(run.summary.seconds) : times.length ? seconds(times.reduce((a, b) => a + b, 0)) : '');
+  byId('elapsed-note').textContent = run.state === 'running' ? 'so far' : 'in all';
   const version = rows.at(-1)?.policy_version;
   fact('version', isNumber(version) ? String(version) : '');
   state.run_state = run.state;
 }
 
-function show_recipe() {
-  byId('config').textContent = run.config || 'config.yaml is not there yet.';
+const shell_text = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+// Why a run that ended did so, and how it goes on.
+function show_end() {
+  const titles = { failed: 'This run failed', stopped: 'This run was stopped',
+    killed: 'This run ended without a word: its process was killed, or the machine went down' };
+  const title = titles[run.state];
+  const wrote = isNumber(run.wrote_unix_s) ? new Date(1000 * run.wrote_unix_s).toLocaleString() : '';
+  const text = JSON.stringify([run.state, run.error, wrote, run.saved_step, rows.length > 0]);
+  byId('end').hidden = !title;
+  if (text === byId('end').dataset.shown) return;
+  byId('end').dataset.shown = text;
+  if (!title) return;
+  const command = rows.length && !isNumber(rows.at(-1).policy_version) ? 'sft' : 'run';
+  const folder = shell_text(run.folder), config = shell_text(run.folder + '/config.yaml');
+  const saved = isNumber(run.saved_step) ? `Step ${run.saved_step} is saved. The run goes on from there with`
+    : 'No step is saved. The run begins again with';
+  byId('end').className = 'notice ' + run.state;
+  byId('end').replaceChildren(element('b', {}, title + '.'), ...(run.error ? [element('pre', { class: 'text' }, run.error)] : []),
+    element('p', {}, wrote ? `It last wrote at ${wrote}. ` : '', saved),
+    element('pre', { class: 'text command' }, `tandem ${command} ${config} --run-dir ${folder} --resume`));
+}
+
+function show_summary() {
   const it = run.summary;
   const facts = [];
   if (it) {
@@ -104,7 +133,8 @@ function show_view() {
   state.view = known.includes(wanted) ? wanted : 'curves';
   for (const view of known) byId('view-' + view).hidden = view !== state.view;
   for (const link of document.querySelectorAll('nav a')) link.classList.toggle('on', link.hash === '#' + state.view);
-  if (state.view === 'curves') charts.resize();
+  draw();
+  if (state.view === 'curves') charts.resize();  // the window may have changed meanwhile
 }
 
 async function poll() {
@@ -113,7 +143,9 @@ async function poll() {
     await take_metrics();
     show_header();
     draw();
-    show_recipe();
+    show_end();
+    show_summary();
+    recipe.refresh(run.config);
     if (state.view === 'samples' || state.view === 'evaluation') await refresh_samples();
     ++state.polls;
   } catch (error) {
@@ -121,7 +153,7 @@ async function poll() {
     byId('state').className = 'pill lost';
     byId('state').title = String(error);
   }
-  setTimeout(poll, run.state === 'finished' && state.polls > 1 ? POLL_FINISHED_MS : POLL_MS);
+  setTimeout(poll, ['running', 'empty', undefined].includes(run.state) ? POLL_MS : POLL_ENDED_MS);
 }
 
 async function refresh_samples() {
@@ -130,6 +162,11 @@ async function refresh_samples() {
   await evals.refresh(found.evals);
 }
 
+on_typing(byId('curve-search'), () => {
+  charts.wanted = byId('curve-search').value.trim().toLowerCase();
+  drawn_lines = -1;
+  draw();
+});
 byId('smoothing').addEventListener('input', (event) => {
   charts.smoothing = Number(event.target.value);
   byId('smoothing-value').textContent = charts.smoothing ? charts.smoothing.toFixed(2) : 'off';

@@ -3,7 +3,10 @@
 import { bytes, element, isNumber, number } from './format.js';
 import { GROUPS, PANELS, panel_of, series_label } from './panels.js';
 
-const COLOURS = ['#3b6fd4', '#e0893a', '#3a9d72', '#a05cc0', '#cf5064', '#4aa3b8', '#a58a2c', '#7d8797'];
+// Told apart on a light and on a dark ground.
+const COLOURS = ['#3b6fd4', '#e0893a', '#3a9d72', '#a05cc0', '#cf5064', '#4ab4cc', '#a58a2c', '#7d8797', '#e27fc0', '#8a5a3c', '#8cc63f',
+  '#5b4bd6', '#f0c04a', '#1f7a78', '#b99cf0', '#ff8f78'];
+const colour = (i) => COLOURS[i] ?? `hsl(${Math.round(i * 137.5) % 360} ${i % 2 ? 75 : 45}% ${i % 3 ? 55 : 42}%)`;
 
 // Exponential mean without the pull of the start; absent values stay absent.
 function smoothed(values, weight) {
@@ -24,6 +27,7 @@ export class Charts {
     this.smoothing = 0;
     this.hovered = null;
     this.moving = false;
+    this.wanted = '';  // a part of the metrics' names
   }
 
   clear() {
@@ -33,11 +37,15 @@ export class Charts {
     this.root.replaceChildren();
   }
 
-  // Draws all rows; adds a panel when a metric is seen for the first time. Returns the number of points drawn.
+  // Draws all rows; adds a panel when a metric is seen for the first time. Returns the number of points drawn. Only while the page shows
+  // the curves: a panel without a size would be drawn at a wrong one.
   draw(rows, names) {
     for (const name of names) this.place(name);
+    for (const it of this.panels.values())
+      it.box.hidden = ![it.panel.title, ...it.names].some((text) => text.toLowerCase().includes(this.wanted));
+    for (const grid of this.sections.values()) grid.parentElement.hidden = [...grid.children].every((box) => box.hidden);
     let points = 0;
-    for (const it of this.panels.values()) points += this.draw_panel(it, rows);
+    for (const it of this.panels.values()) if (!it.box.hidden) points += this.draw_panel(it, rows);
     return points;
   }
 
@@ -90,6 +98,7 @@ export class Charts {
     const data = this.rows_of(it, rows);
     if (!data.length) return 0;
     const few = data.length < 25 || !!it.panel.points;
+    it.graph?.resize();  // it may have been hidden meanwhile
     if (it.graph) it.graph.updateOptions({ file: data, drawPoints: few });
     else this.make_graph(it, data, few);
     it.data = data;
@@ -102,7 +111,7 @@ export class Charts {
     const css = getComputedStyle(document.documentElement);
     it.graph = new Dygraph(it.canvas, data, {
       labels: ['step', ...it.names],
-      colors: it.names.map((_, i) => COLOURS[i % COLOURS.length]),
+      colors: it.names.map((_, i) => colour(i)),
       strokeWidth: 1.6, drawPoints: few, pointSize: 2, highlightCircleSize: 3.5, connectSeparatedPoints: true,
       stackedGraph: !!it.panel.stacked, fillAlpha: 0.45, includeZero: !!it.panel.zero, legend: 'never', labelsKMG2: it.panel.format === bytes,
       gridLineColor: css.getPropertyValue('--grid').trim(), axisLineColor: css.getPropertyValue('--line').trim(),
@@ -126,7 +135,7 @@ export class Charts {
         if (!it.hidden.delete(name)) it.hidden.add(name);
         key.classList.toggle('off', it.hidden.has(name));
         it.graph.setVisibility(i, !it.hidden.has(name));
-      } }, element('i', { style: { background: COLOURS[i % COLOURS.length] } }), series_label(name), it.values[i]);
+      } }, element('i', { style: { background: colour(i) } }), series_label(name), it.values[i]);
       key.classList.toggle('off', it.hidden.has(name));
       return key;
     }));

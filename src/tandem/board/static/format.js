@@ -61,3 +61,23 @@ export async function ask(path) {
   if (!response.ok) throw new Error(await response.text());
   return response.json();
 }
+
+export const chip = (score) => element('span', { class: 'chip', style: { background: score_colour(score) } }, number(score));
+export const fact = (label, value) => element('span', {}, label + ' ', element('b', {}, value));
+
+export function pager(root, page, pages, go) {
+  root.replaceChildren();
+  if (pages < 2) return;
+  const button = (text, target) => {
+    const made = element('button', { onclick: () => go(target) }, text);
+    made.disabled = target < 0 || target >= pages;
+    return made;
+  };
+  root.append(button('‹', page - 1), `page ${page + 1} of ${pages}`, button('›', page + 1));
+}
+
+// Once the typing rests.
+export function on_typing(input, act) {
+  let timer;
+  input.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(act, 200); });
+}

@@ -21,11 +21,13 @@ export const PANELS = [
   { group: 'Rollout', title: 'Lag in updates', takes: named('staleness/lag_mean', 'staleness/lag_max'), zero: true },
   { group: 'Rollout', title: 'Truncated answers', takes: named('data/truncated_fraction'), format: percent, zero: true },
   { group: 'System', title: 'Tokens per second', takes: matching(/^throughput\//), zero: true },
-  // Scoring and waiting happen during the rollout stage: in the stack they would count twice.
-  { group: 'System', title: 'Time of each stage', takes: matching(/^time\/(?!(step|reward|wait)_s$)/), format: seconds, zero: true,
-    stacked: true },
-  { group: 'System', title: 'Scoring and waiting within rollout', takes: named('time/reward_s', 'time/wait_s'), format: seconds,
-    zero: true },
+  // Scoring, waiting and exchanging happen during the rollout stage, and a late start is part of its stage: in the stack they would
+  // count twice.
+  { group: 'System', title: 'Time of each stage', takes: matching(/^time\/(?!(step|reward|wait|exchange)_s$|start_skew)/), format: seconds,
+    zero: true, stacked: true },
+  { group: 'System', title: 'Scoring and waiting within rollout', takes: named('time/reward_s', 'time/wait_s', 'time/exchange_s'),
+    format: seconds, zero: true },
+  { group: 'System', title: 'How far apart ranks start', takes: matching(/^time\/start_skew/), format: seconds, zero: true },
   { group: 'System', title: 'Time of a step', takes: named('time/step_s'), format: seconds, zero: true },
   { group: 'System', title: 'Memory by owner', takes: matching(/^memory\/(?!host_|offload_)(?!.*peak_bytes$)/), format: bytes, zero: true, stacked: true },
   { group: 'System', title: 'Peak memory by stage', takes: matching(/^memory\/.+_peak_bytes$/), format: bytes, zero: true },
@@ -43,7 +45,8 @@ export function panel_of(name) {
 
 export const series_label = (name) => {
   const known = { 'eval/accuracy': 'accuracy', 'throughput/tokens_per_s': 'whole step' };
-  return known[name] || name.slice(name.indexOf('/') + 1).replace(/(_tokens_per)?_(s|bytes)$/, '').replace(/^(response_tokens|lag)_/, '').replaceAll('_', ' ');
+  const short = name.slice(name.indexOf('/') + 1).replace(/(_tokens_per)?_(s|bytes)$/, '');
+  return known[name] || short.replace(/^(response_tokens|lag|start_skew)_/, '').replaceAll('_', ' ');
 };
 
 const last = (rows, name) => {

@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/durable_file.h"
@@ -38,10 +41,16 @@ bool holds_run(const std::string& dir) {
   return true;
 }
 
+constexpr double kLookS = 0.5;  // longer than a look at the lock takes
+
 int lock_file(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) throw UserError(path, std::string("cannot be opened: ") + std::strerror(errno), "a writable --run-dir");
-  if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+  // The page of a run asks whether somebody has the lock, and holds it for that moment (board/run_folder.cpp:is_held).
+  for (const Deadline end = Deadline::after_s(kLookS);; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+    if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
+    if (end.passed()) break;
+  }
   ::close(file);
   throw UserError(path, "another process runs in this folder", "its end, or another --run-dir");
 }

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answers of one evaluation, beside those of an earlier one: what became right, and what became wrong.
+import { ask, byId, chip, element, fact, isNumber, number, on_typing, pager, percent } from './format.js';
+
+const KINDS = [['', 'all', 'answers'], ['right', 'right', 'right'], ['wrong', 'wrong', 'wrong'],
+  ['became_right', 'became right', 'became_right'], ['became_wrong', 'became wrong', 'became_wrong']];
+
+export class EvalBrowser {
+  constructor(template) {
+    this.template = template;
+    this.steps = [];
+    this.page = 0;
+    this.kind = '';
+    this.since = null;  // a step as the user chose it, '' for none
+    this.turn = 0;
+    byId('eval-step').addEventListener('change', () => { this.list_earlier(); this.restart(); });
+    byId('eval-since').addEventListener('change', (event) => { this.since = event.target.value; this.restart(); });
+    byId('eval-sort').addEventListener('change', () => this.restart());
+    on_typing(byId('eval-search'), () => this.restart());
+  }
+
+  restart() {
+    this.page = 0;
+    return this.load();
+  }
+
+  async refresh(steps) {
+    if (JSON.stringify(steps) === JSON.stringify(this.steps)) return;
+    const choice = byId('eval-step'), before = choice.value;
+    const at_end = !this.steps.length || Number(before) === this.steps.at(-1).step;
+    this.steps = steps;
+    byId('no-evals').hidden = steps.length > 0;
+    byId('eval-tools').hidden = steps.length === 0;
+    choice.replaceChildren(...steps.map((it) => element('option', { value: it.step }, it.step)));
+    choice.value = at_end && steps.length ? steps.at(-1).step : before;
+    if (!choice.value && steps.length) choice.value = steps.at(-1).step;  // a resume took it back
+    this.list_earlier();
+    if (steps.length) await this.load();
+    else byId('evals').replaceChildren();
+  }
+
+  // What the chosen evaluation can be compared with: the first one, unless another was chosen.
+  list_earlier() {
+    const step = Number(byId('eval-step').value), earlier = this.steps.map((it) => it.step).filter((it) => it < step).map(String);
+    byId('eval-since').replaceChildren(element('option', { value: '' }, 'nothing'),
+      ...earlier.map((it) => element('option', { value: it }, 'step ' + it)));
+    byId('eval-since').value = this.since === '' || earlier.includes(this.since) ? this.since : earlier[0] ?? '';
+  }
+
+  async load() {
+    const turn = ++this.turn, step = byId('eval-step').value, since = byId('eval-since').value;
+    const asked = new URLSearchParams({ step, page: this.page, show: this.kind, search: byId('eval-search').value.trim(),
+      sort: byId('eval-sort').value });
+    if (since !== '') asked.set('since', since);
+    const found = await ask('/api/evals?' + asked);
+    if (turn !== this.turn) return;  // another choice was made meanwhile
+    this.template.learn(found.answers.map((it) => it.prompt));
+    pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
+    this.show_counts(found, this.steps.find((it) => String(it.step) === step), since);
+    byId('evals').replaceChildren(...found.answers.map((it) => this.card(it, found.right_at, { step, since })));
+    if (!found.answers.length) byId('evals').append(element('p', { class: 'empty' }, 'No answer is like that.'));
+  }
+
+  show_counts(found, summary, since) {
+    const counts = { ...found.counts, wrong: found.counts.answers - found.counts.right };
+    const share = counts.answers ? counts.right / counts.answers : NaN;
+    const graded = summary && isNumber(summary.accuracy) && Math.abs(summary.accuracy - share) > 1e-9;
+    byId('eval-accuracy').textContent = `${percent(share)} right` + (graded ? `, mean score ${number(summary.accuracy)}` : '');
+    const kinds = KINDS.filter(([kind]) => since !== '' || !kind.startsWith('became'));
+    if (!kinds.some(([kind]) => kind === this.kind)) this.kind = '';
+    byId('eval-kinds').replaceChildren(...kinds.map(([kind, label, count]) => element('button',
+      { 'aria-pressed': String(kind === this.kind), 'data-show': kind, onclick: () => { this.kind = kind; this.restart(); } },
+      label + ' ', element('b', {}, counts[count]))));
+  }
+
+  card(it, right_at, { step, since }) {
+    const right = (score) => isNumber(score) && score >= right_at;
+    const is_right = right(it.score), was_right = right(it.before?.score);
+    const change = it.before && is_right !== was_right ? (is_right ? 'became right' : 'became wrong') : '';
+    const meta = [chip(it.score), fact('row', it.row), fact('expected answer', it.answer)];
+    if (change) meta.push(element('span', { class: 'change ' + (is_right ? 'good' : 'bad') }, change));
+    const said = (when, response, score) => element('div', { class: 'said' },
+      element('div', { class: 'meta' }, when, chip(score)), element('pre', { class: 'text' }, response));
+    const same = it.before && it.before.response === it.response;
+    const answers = it.before && !same
+      ? [said(`after step ${since}`, it.before.response, it.before.score), said(`after step ${step}`, it.response, it.score)]
+      : [element('pre', { class: 'text' }, it.response)];
+    if (same) meta.push(element('span', { class: 'muted' }, `the same answer as after step ${since}`));
+    return element('div', { class: 'card answer-card' }, element('div', { class: 'meta' }, ...meta), this.template.folded(it.prompt),
+      element('div', { class: answers.length > 1 ? 'beside' : '' }, ...answers));
+  }
+}
