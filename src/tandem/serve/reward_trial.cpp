@@ -33,7 +33,7 @@ std::optional<First> first_row(const RewardTrial& trial, data::Options data) {
   data.max_rows = 1;
   data.max_prompt_tokens = 0;
   data.curriculum_column.clear();
-  const std::unique_ptr<data::PromptSource> source = data::open_source(data, data::Split::kTrain);
+  const std::unique_ptr<data::PromptSource> source = data::open_source(data.train, data, data::Split::kTrain);
   const First plain{source->at(0), source->where(0)};
   if (plain.prompt.messages.empty()) return plain;
   if (!text::Tokenizer::present_in(trial.model_dir)) return std::nullopt;
