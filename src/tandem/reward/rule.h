@@ -72,6 +72,8 @@ class FunctionRule : public Rule {
 };
 
 std::vector<std::string> rule_names();
+/// Those in a line, as help and errors have them.
+std::string listed_rules();
 
 /// Makes the rule `model`: what runs a model is above this module (serve/reward_model.h).
 using ModelRuleMaker = std::function<std::unique_ptr<Rule>(const Options&)>;
