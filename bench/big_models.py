@@ -177,7 +177,7 @@ def commands(name, model, options, runs):
             yield (f"sft step {dtype}", [program, "sft", ROOT / "configs/gsm8k_grpo.yaml", "--model", model, "--steps", 1, "--dtype", dtype,
                                          "--run-dir", runs / dtype, *(part for row in rows for part in ("--set", row))], "")
         else:
-            rows = ["data.train=synthetic", "supervised.batch_size=8", "model.lora_rank=16"]
+            rows = ["data.train=synthetic", "data.eval=", "supervised.batch_size=8", "supervised.stop_at_accuracy=0", "model.lora_rank=16"]
             yield ("LoRA step", [program, "sft", ROOT / "configs/quickstart.yaml", "--model", model, "--steps", 1, "--dtype", dtype,
                                  "--run-dir", runs / "lora", *(part for row in rows for part in ("--set", row))], "")
 

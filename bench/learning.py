@@ -154,7 +154,8 @@ def start_of(options):
     folder = options.out / "start"
     if not (folder / "hf/config.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        code, said = tandem(options, ["sft", options.recipe, "--run-dir", folder, *sets({**options.set, "parallel.threads": 1})])
+        settings = {**options.set, "parallel.threads": 1}
+        code, said = tandem(options, ["sft", options.recipe, "--run-dir", folder, "--no-eval", *sets(settings)])
         if code != 0:
             sys.exit(said[-2000:])
     return folder / "hf"

@@ -159,6 +159,31 @@ def check_sft_accuracy(program, scratch):
     said("sft says the accuracy of data.eval")
 
 
+def check_sft_stopped(program, scratch):
+    """Signals in the evaluations of sft, on one rank and on two that share each answer: the whole ends as if there had been none."""
+    recipe = rf.tiny_recipe(scratch / "stops.yaml", supervised__steps=4, supervised__batch_size=8, eval__every_steps=2, eval__n=80,
+                            eval__temperature=1.0, eval__max_new_tokens=60)
+    for name, flags in (("one", []), ("tp2", ["--ranks", "2", "--train-layout", "tp2", "--threads", "2"])):
+        whole, folder = scratch / f"{name}_whole", scratch / f"{name}_stopped"
+        begin = time.monotonic()
+        program.done(["sft", recipe, "--run-dir", whole, *flags])
+        seconds, stops, log = time.monotonic() - begin, 0, folder / "log.txt"
+        for share in (0.1, 0.45, 0.2, 0.6):  # of the time of all three evaluations; one that was stopped begins again
+            starts = log.read_text().count("products: ") if log.exists() else 0
+            process = program.start(["sft", recipe, "--run-dir", folder, *flags, *(["--resume"] if starts else [])])
+            rf.wait_for(lambda: log.exists() and log.read_text().count("products: ") > starts, process)  # noqa: B023
+            time.sleep(share * seconds)
+            code, err = rf.end(process, signal.SIGTERM)
+            assert code in (0, 130), err[-2000:]
+            stops += code == 130 and "evaluation" in err[err.find("stopped after"):]
+        program.done(["sft", recipe, "--run-dir", folder, *flags, "--resume"])
+        assert stops >= 1, f"{name}: no stop hit an evaluation"
+        assert rf.metrics(folder) == rf.metrics(whole) and rf.evals(folder) == rf.evals(whole), name
+        assert rf.summary(folder) == rf.summary(whole), name
+        assert (folder / "hf/model.safetensors").read_bytes() == (whole / "hf/model.safetensors").read_bytes()
+        said(f"{name}: sft stopped {stops} times in an evaluation: equal bit for bit")
+
+
 def check_eval_sets(program, scratch):
     """Named sets have metrics of their own; all together have those that a single set has."""
     for name, count in (("low", 3), ("high", 5)):
@@ -324,8 +349,8 @@ def check_talk_in_terminal(program, scratch):
 
 
 CHECKS = {"overwrite": check_overwrite, "text": check_text_without_model, "warm_start": check_warm_start, "sft": check_sft_accuracy,
-          "sets": check_eval_sets, "prompt": check_prompt, "pipe": check_talk_by_pipe, "limits": check_talk_limits,
-          "terminal": check_talk_in_terminal}
+          "stopped": check_sft_stopped, "sets": check_eval_sets, "prompt": check_prompt, "pipe": check_talk_by_pipe,
+          "limits": check_talk_limits, "terminal": check_talk_in_terminal}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tandem/base/options.h"
@@ -76,10 +77,11 @@ inline Options for_responses_of(int64_t max_new_tokens, Options o) {
   return o;
 }
 
+/// Of the option `rule`, with the names of all rules; rule.cpp has them.
+std::string_view rule_help();
+
 inline void describe(OptionVisitor& field, Options& o) {
-  field("rule", o.rule,
-        "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`; empty: `python`, `http` or `model` if `python`, `url` "
-        "or `model` is set, else `exact`.");
+  field("rule", o.rule, rule_help());
   field("rules", o.rules, "Several rules with weights, such as [number=1.0, think_format=0.2]; replaces `rule`.");
   field("by_source", o.by_source,
         "A rule for each data set, by the name that data.source_column gives: [openai/gsm8k=gsm8k, lighteval/MATH=math]; other sets "

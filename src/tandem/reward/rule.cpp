@@ -154,6 +154,19 @@ std::vector<std::string> rule_names() {
   return names;
 }
 
+std::string listed_rules() {
+  std::string names;
+  for (const std::string& name : rule_names()) names += (names.empty() ? "" : " ") + name;
+  return names;
+}
+
+std::string_view rule_help() {
+  static const std::string help =
+      "Rule that grades an answer, such as `number` or `gsm8k(method=flexible)`, one of " + listed_rules() +
+      " (docs/rewards.md); empty: `python`, `http` or `model` if `python`, `url` or `model` is set, else `exact`.";
+  return help;
+}
+
 std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, const ModelRuleMaker& model) {
   const Spec spec = parse_spec(text);
   Options options = base;
@@ -173,12 +186,9 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, co
   if (spec.name == kModel && model) return model(options);
   if (spec.name == kModel) throw UserError("reward.rule model", "no model can be run here", "a rule without one");
   std::unique_ptr<Rule> rule = function_rule(spec.name, options);
-  if (!rule) {
-    std::string all;
-    for (const std::string& known : rule_names()) all += " " + known;
+  if (!rule)
     throw UserError("reward.rule", "there is no rule `" + spec.name + "`",
-                    "the nearest is `" + nearest_name(spec.name, rule_names()) + "`; expected one of" + all);
-  }
+                    "the nearest is `" + nearest_name(spec.name, rule_names()) + "`; expected one of " + listed_rules());
   if (spec.name == "math" && options.fallback == "math_verify")
     return math_with_fallback(std::move(rule), math_verify_rule(options, options));
   return rule;

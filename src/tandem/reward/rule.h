@@ -75,6 +75,8 @@ class FunctionRule : public Rule {
 std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Score>(std::span<const Answer>)> function);
 
 std::vector<std::string> rule_names();
+/// Those in a line, as help and errors have them.
+std::string listed_rules();
 
 /// Makes the rule `model`: what runs a model is above this module (serve/reward_model.h).
 using ModelRuleMaker = std::function<std::unique_ptr<Rule>(const Options&)>;

@@ -301,6 +301,7 @@ TEST_F(Program, HelpShowsTheWordsThatAnOptionTakes) {
   EXPECT_NE(run("bench generate --help").out.find("--mode fixed|ragged"), std::string::npos);
   EXPECT_NE(run("sft --help").out.find("--device cpu|cuda"), std::string::npos);
   refuses("generate --model m --dtype int8", {"--dtype", "int8", "float32 bfloat16"});
+  for (const char* help : {"grade --help", "eval --help"}) EXPECT_NE(run(help).out.find("think_format"), std::string::npos) << help;
   refuses("grade --rule numbr", {"numbr", "number", "one of", "exact", "math", "code", "model"});
 }
 

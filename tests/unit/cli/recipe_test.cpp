@@ -252,6 +252,8 @@ TEST(Recipe, TheWordsOfAnOptionStandInTheReferenceInHelpAndInTheError) {
     }
   }
   EXPECT_GE(with_words, 20);
+  for (const std::string& rule : reward::rule_names())
+    EXPECT_NE(reference.find(" " + rule + " "), std::string::npos) << rule << ": the rules are words of reward.rule";
   EXPECT_NE(refusal("--set algo.name=grpoo").find("did you mean 'grpo'; expected one of grpo "), std::string::npos);
   EXPECT_TRUE(config::allowed_words(list.entries.front().ref).empty()) << "run.dir takes any";
   CLI::App app;

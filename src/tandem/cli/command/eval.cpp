@@ -8,6 +8,7 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/cli/recipe_arguments.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::cli {
 
@@ -39,8 +40,8 @@ class Eval : public Command {
     app.add_flag("--as-chat", data.as_chat, "A question that is a text becomes the message of a user")->group(problems);
     add_checked(app, "--max-problems", &data.eval_max_rows, "Problems to use from the start of the file; 0 is all", at_least(0))
         ->group(problems);
-    reward_ = app.add_option("--reward", request_.reward.rule, "Rule that grades an answer, such as gsm8k(method=flexible)")
-                  ->type_name("RULE");
+    const std::string rules = "Rule that grades an answer, such as gsm8k(method=flexible); one of " + reward::listed_rules();
+    reward_ = app.add_option("--reward", request_.reward.rule, rules)->type_name("RULE");
     add_checked(app, "--right-at", &request_.right_at, "Score from which an answer counts as right");
     add_checked(app, "--n", &request_.generate.n, "Answers per problem; needs a --temperature above 0 to differ", at_least(1))
         ->group("Sampling");
