@@ -63,7 +63,7 @@ def screen(text):
 def run_of(root, name, more=()):
     return ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/{name}", *more,
             *rf.sets({**rf.TINY, "supervised.steps": 0, "run.steps": 3, "algo.kl_coef": 0, "rollout.max_new_tokens": 40,
-                      "schedule.groups_per_step": 32, "schedule.group_size": 16})]
+                      "schedule.groups_per_step": 32, "schedule.group_size": 16, "rollout.max_running": 24})]
 
 
 def live_line(root):
@@ -73,6 +73,8 @@ def live_line(root):
     checks.check(len(live) > 3 and all(re.match(r"step \d+/3  [a-z_]+", line) for line in live), f"{live[:20]}: a live line for each stage")
     checks.check(any(re.match(r"step \d/3  rollout  \d+/512 samples.*\d+ tokens  [\d.]+ s", line) for line in live),
                  f"{live}: samples done and tokens")
+    done = [int(line.split("/512 samples")[0].split()[-1]) for line in live if "/512 samples" in line]
+    checks.check(any(0 < number < 512 for number in done), f"{done}: they rise while the batch is generated")
     checks.check(any("  left " in line for line in live), f"{live}: the time left, from the second step on")
     steps = [line for line in lines if line.startswith("step ")]
     checks.check([line.split()[1] for line in steps] == ["1/3", "2/3", "3/3"] and all(" tok/s" in line for line in steps),

@@ -22,8 +22,9 @@ class Grades {
   void submit(data::Group&& group) { scorer_.submit(std::move(group)); }
   /// What is graded, after a moment: a short one while this rank is `generating`. `waits` says that it has nothing else to wait for.
   std::vector<data::Group> collect(bool generating, bool waits);
-  /// Whether groups are out.
-  bool pending() const { return scorer_.num_pending() > 0; }
+  /// Groups that are out.
+  int64_t num_pending() const { return static_cast<int64_t>(scorer_.num_pending()); }
+  bool pending() const { return num_pending() > 0; }
   /// What ended the grading; null if nothing did.
   const std::exception_ptr& fault() const { return fault_; }
   /// Seconds in collect() since the last call.

@@ -42,9 +42,9 @@ bool stop_agreed(const RolloutParts& parts, const std::exception_ptr& fault) {
   return asked == kStop;
 }
 
-// What a batch has by now; `tokens` are those that this rank drew.
-void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t tokens) {
-  const int64_t done = std::min<int64_t>(queue.num_finished(), queue.groups_per_step());
+// What a batch has by now: of all ranks the groups in the queue, of this one those that wait for their scores, and the tokens.
+void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t num_unscored, int64_t tokens) {
+  const int64_t done = std::min<int64_t>(queue.num_finished() + num_unscored, queue.groups_per_step());
   if (parts.tell) parts.tell(done * parts.config.schedule.queue.group_size, tokens);
 }
 
@@ -104,7 +104,7 @@ void RolloutRole::generate() {
     if (!generating_) break;
     if (alone && parts_.stop && parts_.stop()) break;
     engine_->step();
-    tell(parts_, queue_, engine_->counts().drawn - num_tokens_told_);
+    tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), engine_->counts().drawn - num_tokens_told_);
     for (data::Group& group : groups_->finished()) {
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
@@ -121,7 +121,7 @@ void RolloutRole::run_round(comm::Group& peers) {
   const double begin = now_s();
   for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
     if (!queue_.put(head)) filtered_.push_back(head);
-  tell(parts_, queue_, engine_ ? engine_->counts().drawn - num_tokens_told_ : 0);
+  tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, engine_ ? engine_->counts().drawn - num_tokens_told_ : 0);
   if (&peers == &parts_.ranks.world) parts_.bodies.drop(std::exchange(filtered_, {}));  // else the others must hear of them first
   parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
