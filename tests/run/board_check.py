@@ -298,6 +298,11 @@ def check_evaluation(browser, run):
     def right_rows(step):
         return {row for (row,) in run.ask("SELECT row FROM evals WHERE step = ? AND score >= 0.5", step)}
 
+    def press(kind):
+        button = f"document.querySelector('#eval-kinds [data-show=\"{kind}\"]')"
+        browser.run(f"{button}.click()")  # as one: the buttons are made anew with every answer
+        browser.wait(f"{button}.getAttribute('aria-pressed') === 'true'", f"{kind} is pressed")
+
     def check(step, since):
         now, before = right_rows(step), right_rows(since)
         expected = {"": 100, "right": len(now), "wrong": 100 - len(now)}
@@ -307,13 +312,13 @@ def check_evaluation(browser, run):
                  ".map(b => [b.dataset.show, Number(b.querySelector('b').textContent)]))")
         browser.wait(f"JSON.stringify({counts}) === '{json.dumps(expected, separators=(',', ':'))}'", f"counts {expected}")
         for kind, rows in (("became_right", now - before), ("became_wrong", before - now)):
-            browser.click(f'#eval-kinds [data-show="{kind}"]')
+            press(kind)
             shown = min(len(rows), 64)  # on a page
             changes = f"[...document.querySelectorAll('#evals .change')].filter(c => c.innerText === '{kind.replace('_', ' ')}').length"
             browser.wait(f"{changes} === {shown} && document.querySelectorAll('#evals .card').length === {shown}", kind)
             text = browser.run("return document.getElementById('evals').innerText")
             assert text.count(f"after step {since}") == text.count(f"after step {step}") == shown, "both answers are there"
-        browser.click('#eval-kinds [data-show=""]')
+        press("")
 
     check(STEPS, 1)
     said("an evaluation is compared with the first: what became right and what became wrong, with both answers")
@@ -322,8 +327,10 @@ def check_evaluation(browser, run):
     browser.choose("#eval-step", "31")
     assert browser.run("return document.getElementById('eval-since').value") == "1", "a later evaluation is no base"
     check(31, 1)
+    press("became_right")
     browser.choose("#eval-since", "")
     browser.wait("document.querySelectorAll('#eval-kinds button').length === 3", "nothing is compared")
+    browser.wait("document.querySelectorAll('#evals .card').length === 64", "all answers")
     browser.choose("#eval-step", str(STEPS))
     assert browser.run("return document.getElementById('eval-since').value") == "", "and stays so"
     browser.type("#eval-search", "2 + 77 =")

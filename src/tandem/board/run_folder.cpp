@@ -188,10 +188,14 @@ json group_json(const data::StoredGroup& stored) {
           {"samples", samples}};
 }
 
-json answer_json(const data::ComparedAnswer& it) {
-  const json before = it.before ? json{{"response", it.before->response}, {"score", it.before->score}} : json();
-  return {{"row", it.now.row},           {"prompt", it.now.prompt}, {"answer", it.now.answer},
-          {"response", it.now.response}, {"score", it.now.score},   {"before", before}};
+json answer_json(const data::ComparedAnswer& it, double right_at) {
+  const auto said = [&](const data::EvalAnswer& a) {
+    return json{{"response", a.response}, {"score", a.score}, {"right", a.score >= right_at}};
+  };
+  json out = said(it.now);
+  out.update({{"row", it.now.row}, {"prompt", it.now.prompt}, {"answer", it.now.answer}});
+  out["before"] = it.before ? said(*it.before) : json();
+  return out;
 }
 
 }  // namespace
@@ -267,7 +271,6 @@ std::string RunFolder::run() {
                   {"wrote_unix_s", wrote ? json(unix_s(*wrote)) : json()},
                   {"saved_step", saved_step(path("checkpoint/latest"))},
                   {"total_steps", static_cast<int64_t>(std::clamp(steps, 0.0, 1e15))},
-                  {"right_at", right_at_of(config)},
                   {"config", config},
                   {"summary", summary.is_discarded() ? json() : summary},
                   {"generation", generation_},
@@ -327,7 +330,7 @@ std::string RunFolder::evals(const AnswersRequest& request) {
   const int64_t pages = num_pages(counts.num_found, kAnswersPerPage);
   const int64_t page = std::clamp<int64_t>(request.page.page, 0, pages - 1);
   json answers = json::array();
-  for (const auto& it : reader.compared(query, page * kAnswersPerPage, kAnswersPerPage)) answers.push_back(answer_json(it));
+  for (const auto& it : reader.compared(query, page * kAnswersPerPage, kAnswersPerPage)) answers.push_back(answer_json(it, query.right_at));
   return text_of({{"step", request.page.step},
                   {"page", page},
                   {"pages", pages},

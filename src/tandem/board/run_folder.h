@@ -33,7 +33,7 @@ class RunFolder {
  public:
   explicit RunFolder(const std::string& folder);
 
-  /// {name, folder, state, error, wrote_unix_s, saved_step, total_steps, right_at, config, summary, generation, num_lines}.
+  /// {name, folder, state, error, wrote_unix_s, saved_step, total_steps, config, summary, generation, num_lines}.
   /// State: "running" while a process holds the folder's lock. Else "finished" with a summary; "failed" or "stopped" where the log ends so,
   /// with the log's words as `error`; "killed" without any; "empty" where no run has begun. `saved_step` is that of the newest
   /// checkpoint, or null. total_steps are supervised.steps once the lines are those of `tandem sft`, else run.steps.
@@ -48,8 +48,8 @@ class RunFolder {
   /// {step, page, pages, found, groups: [...]}, kGroupsPerPage groups a page. A group has its `greedy` score where its step has greedy
   /// answers, else null.
   std::string samples(const PageRequest& request);
-  /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [...]}. An answer has
-  /// the response and the score of the earlier evaluation as `before`, or null.
+  /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [{row, prompt,
+  /// answer, response, score, right, before}]}. `before` is {response, score, right} of the earlier evaluation, or null.
   std::string evals(const AnswersRequest& request);
 
   static constexpr int64_t kMaxLines = 4000;

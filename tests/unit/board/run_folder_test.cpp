@@ -328,11 +328,12 @@ TEST_F(RunFolderTest, AnEvaluationIsComparedByWhatTheRecipeCallsRight) {
   }
   std::ofstream(folder_ / "config.yaml") << "data:\n  right_at: 0\neval:\n  right_at: 0.75\n";
   RunFolder run(folder_.string());
-  EXPECT_EQ(json::parse(run.run()).at("right_at"), 0.75);
   json found = json::parse(run.evals({{5, 0}, 0}));
   EXPECT_EQ(found.at("right_at"), 0.75);
   EXPECT_EQ(found.at("counts"), json::parse(R"({"answers":2,"right":1,"compared":2,"became_right":1,"became_wrong":1})"));
-  EXPECT_EQ(found.at("answers")[0].at("before"), json::parse(R"({"response":"no","score":0.6})"));
+  EXPECT_EQ(found.at("answers")[0].at("before"), json::parse(R"({"response":"no","score":0.6,"right":false})"));
+  EXPECT_EQ(found.at("answers")[0].at("right"), true);
+  EXPECT_EQ(json::parse(run.steps()).at("evals")[1].at("score"), 0.45);
   found = json::parse(run.evals({{5, 0, "", "lowest"}, 0, "became_wrong"}));
   EXPECT_EQ(found.at("found"), 1);
   EXPECT_EQ(found.at("answers")[0].at("response"), "w");

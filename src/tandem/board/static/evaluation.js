@@ -49,6 +49,7 @@ export class EvalBrowser {
 
   async load() {
     const turn = ++this.turn, step = byId('eval-step').value, since = byId('eval-since').value;
+    if (since === '' && this.kind.startsWith('became')) this.kind = '';
     const asked = new URLSearchParams({ step, page: this.page, show: this.kind, search: byId('eval-search').value.trim(),
       sort: byId('eval-sort').value });
     if (since !== '') asked.set('since', since);
@@ -57,28 +58,26 @@ export class EvalBrowser {
     this.template.learn(found.answers.map((it) => it.prompt));
     pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
     this.show_counts(found, this.steps.find((it) => String(it.step) === step), since);
-    byId('evals').replaceChildren(...found.answers.map((it) => this.card(it, found.right_at, { step, since })));
+    byId('evals').replaceChildren(...found.answers.map((it) => this.card(it, step, since)));
     if (!found.answers.length) byId('evals').append(element('p', { class: 'empty' }, 'No answer is like that.'));
   }
 
   show_counts(found, summary, since) {
     const counts = { ...found.counts, wrong: found.counts.answers - found.counts.right };
     const share = counts.answers ? counts.right / counts.answers : NaN;
-    const graded = summary && isNumber(summary.accuracy) && Math.abs(summary.accuracy - share) > 1e-9;
-    byId('eval-accuracy').textContent = `${percent(share)} right` + (graded ? `, mean score ${number(summary.accuracy)}` : '');
+    const graded = isNumber(summary?.score) && Math.abs(summary.score - share) > 1e-9;
+    byId('eval-accuracy').textContent = `${percent(share)} right` + (graded ? `, mean score ${number(summary.score)}` : '');
+    byId('eval-accuracy').title = `An answer is right from a score of ${number(found.right_at)} on.`;
     const kinds = KINDS.filter(([kind]) => since !== '' || !kind.startsWith('became'));
-    if (!kinds.some(([kind]) => kind === this.kind)) this.kind = '';
     byId('eval-kinds').replaceChildren(...kinds.map(([kind, label, count]) => element('button',
       { 'aria-pressed': String(kind === this.kind), 'data-show': kind, onclick: () => { this.kind = kind; this.restart(); } },
       label + ' ', element('b', {}, counts[count]))));
   }
 
-  card(it, right_at, { step, since }) {
-    const right = (score) => isNumber(score) && score >= right_at;
-    const is_right = right(it.score), was_right = right(it.before?.score);
-    const change = it.before && is_right !== was_right ? (is_right ? 'became right' : 'became wrong') : '';
+  card(it, step, since) {
+    const change = it.before && it.right !== it.before.right ? (it.right ? 'became right' : 'became wrong') : '';
     const meta = [chip(it.score), fact('row', it.row), fact('expected answer', it.answer)];
-    if (change) meta.push(element('span', { class: 'change ' + (is_right ? 'good' : 'bad') }, change));
+    if (change) meta.push(element('span', { class: 'change ' + (it.right ? 'good' : 'bad') }, change));
     const said = (when, response, score) => element('div', { class: 'said' },
       element('div', { class: 'meta' }, when, chip(score)), element('pre', { class: 'text' }, response));
     const same = it.before && it.before.response === it.response;
