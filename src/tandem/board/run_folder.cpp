@@ -16,7 +16,6 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
-#include "tandem/base/strings.h"
 #include "tandem/data/sample_store.h"
 
 namespace tandem::board {

@@ -31,7 +31,7 @@ TEST(RunFolder, ThePageKnowsARunThatGoesOnAndWhyItEnded) {
   const test::TemporaryFolder folder("run_folder");
   const std::string dir = folder / "run";
   {
-    const RunFolder run(dir, config::RunConfig(), false);
+    const RunFolder run(dir, config::RunConfig(), EarlierRun::kRefuse);
     EXPECT_EQ(state_on_the_page(dir), "running:");
     std::filesystem::create_directory(run.path("checkpoint"));  // so that the folder stays
   }
@@ -41,7 +41,7 @@ TEST(RunFolder, ThePageKnowsARunThatGoesOnAndWhyItEnded) {
   log::write("error", "reward: cannot be computed (another one)");
   log::stop_file();
   EXPECT_EQ(state_on_the_page(dir), "failed:reward: cannot be computed (another one)");
-  const RunFolder again(dir, config::RunConfig(), true);
+  const RunFolder again(dir, config::RunConfig(), EarlierRun::kResume);
   EXPECT_EQ(state_on_the_page(dir), "running:");
   log::stop_file();
 }
@@ -64,7 +64,7 @@ TEST(RunFolder, BeginsWhileThePageLooksWhetherARunHoldsIt) {
   });
   for (int i = 0; i < 20; ++i) {
     EXPECT_NO_THROW({
-      const RunFolder run(dir, config::RunConfig(), i > 0);
+      const RunFolder run(dir, config::RunConfig(), i > 0 ? EarlierRun::kResume : EarlierRun::kRefuse);
       std::filesystem::create_directories(run.path("checkpoint"));  // so that the folder stays
     });
     const int before = num_looks;
@@ -79,8 +79,9 @@ TEST(RunFolder, BeginsWhileThePageLooksWhetherARunHoldsIt) {
 TEST(RunFolder, AFolderThatIsInUseIsRefused) {
   const test::TemporaryFolder folder("run_folder");
   const std::string dir = folder / "run";
-  const RunFolder run(dir, config::RunConfig(), false);
-  EXPECT_NE(test::error_of<UserError>([&] { RunFolder(dir, config::RunConfig(), true); }).find("another process"), std::string::npos);
+  const RunFolder run(dir, config::RunConfig(), EarlierRun::kRefuse);
+  const std::string error = test::error_of<UserError>([&] { RunFolder(dir, config::RunConfig(), EarlierRun::kResume); });
+  EXPECT_NE(error.find("another process"), std::string::npos) << error;
 }
 
 }  // namespace
