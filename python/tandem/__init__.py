@@ -7,7 +7,7 @@
         return [-len(text) for text in completions]
 
     run = tandem.run("configs/quickstart.yaml", reward=brevity, settings={"run.steps": 20})
-    print(run.after, run.metrics()["rewards/mean"])
+    print(run.after, run.metrics()["reward/mean"])
 
 `run` trains as `tandem run` does, in this process. A function of yours may stand for the reward, the advantages or the loss.
 """

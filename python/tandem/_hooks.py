@@ -14,6 +14,13 @@ class HookError(Exception):
     """Says what was wrong in a user's function, and where."""
 
 
+def _chosen(function, given):
+    try:
+        return _worker.chosen(function, given)
+    except TypeError as error:
+        raise HookError(f"cannot be called: {error}; there are {', '.join(given)}") from None
+
+
 def of_reward(function):
     if function is None:
         return None
@@ -25,7 +32,7 @@ def of_advantage(function):
         return None
 
     def advantage(scores, groups, lengths):
-        given = _worker.chosen(function, {"scores": scores, "groups": groups, "lengths": lengths})
+        given = _chosen(function, {"scores": scores, "groups": groups, "lengths": lengths})
         result = torch.as_tensor(function(**given), dtype=torch.float64).detach().cpu()
         if result.shape != scores.shape:
             raise HookError(f"returned a shape of {list(result.shape)}, expected {list(scores.shape)}: a number for each response")
@@ -44,7 +51,7 @@ def of_loss(function):
         return None
 
     def loss(columns):
-        given = _worker.chosen(function, {name: value for name, value in columns.items() if value is not None})
+        given = _chosen(function, {name: value for name, value in columns.items() if value is not None})
         leaves = {name: given[name].requires_grad_() for name in LEAVES if name in given}
         with torch.enable_grad():
             result = function(**given)
@@ -94,6 +101,8 @@ def _told(function, adapted):
             place = f", at {code.co_filename}:{code.co_firstlineno}" if code else ""
             raise HookError(f"`{name}` {error}{place}") from None
         except Exception as error:
+            if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised
+                error = error.__cause__
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
             place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
             words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())

@@ -5,9 +5,8 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import sqlite3
-import threading
+import tempfile
 
 from tandem import _hooks, _tandem
 
@@ -16,7 +15,8 @@ from tandem import _hooks, _tandem
 class Run:
     """A run that has ended, or a run folder.
 
-    `before` and `after` are evaluations, {"accuracy", "mean_score", "pass_at_k"}, or None where there was none."""
+    `before` and `after` are evaluations, {"accuracy", "mean_score", "pass_at_k", "sets": the same by name}, or None where there was
+    none."""
     dir: pathlib.Path
     steps: int
     seconds: float
@@ -48,12 +48,13 @@ def load(run_dir):
     return Run(folder, found.get("steps", 0), found.get("seconds", 0.0), found.get("tokens", 0))
 
 
-def run(recipe=None, *, settings=None, resume=False, replay=None, reward=None, advantage=None, loss=None):
+def run(recipe=None, *, settings=None, resume=False, overwrite=False, replay=None, reward=None, advantage=None, loss=None):
     """Trains a model by reinforcement learning, as `tandem run` does. Returns the `Run` that it made.
 
     recipe     a YAML file, or a dict such as {"data": {"train": "rows.jsonl"}}; None: what `settings` say
     settings   options over those of the recipe, such as {"run.steps": 20, "train.lr": 1e-5}; docs/config.md has all
     resume     go on from the newest checkpoint of the run folder
+    overwrite  begin anew where the run folder holds a run; that goes to a folder aside_N
     replay     train on the samples of this run folder instead of generating
     reward     f(prompts, completions, answers, **columns) -> a score for each completion; it takes what it names (docs/rewards.md)
     advantage  g(scores, groups, lengths) -> a number for each response of the batch. Tensors [responses], float64, int64, int64.
@@ -70,40 +71,25 @@ def run(recipe=None, *, settings=None, resume=False, replay=None, reward=None, a
     A function that raises, or returns what is no such thing, ends the run with the last step saved. Raises UserError for wrong input and
     wrong functions, PeerError where another rank or the disk failed, Interrupted (a KeyboardInterrupt) once a signal is obeyed; after
     each, `resume=True` goes on."""
-    path, options = "", {}
-    if isinstance(recipe, dict):
-        options = dict(_flat(recipe))
-    elif recipe is not None:
-        path = os.fspath(recipe)
-    options.update(settings or {})
     hooks = (_hooks.of_reward(reward), _hooks.of_advantage(advantage), _hooks.of_loss(loss))
-    with _signals():
-        ended = _tandem.run(recipe=path, settings=[(name, _text(value)) for name, value in options.items()], resume=resume,
-                            replay=os.fspath(replay) if replay else "", hooks=hooks)
+    how = (resume, overwrite, os.fspath(replay) if replay else "")
+    with tempfile.TemporaryDirectory(prefix="tandem_recipe_") as scratch:
+        if isinstance(recipe, dict):  # JSON is YAML
+            path = pathlib.Path(scratch) / "recipe.yaml"
+            path.write_text(json.dumps(recipe, default=os.fspath))
+        else:
+            path = "" if recipe is None else recipe
+        ended = _tandem.run(recipe=os.fspath(path), settings=[(name, _text(value)) for name, value in (settings or {}).items()], how=how,
+                            hooks=hooks)
     return Run(**{**ended, "dir": pathlib.Path(ended["dir"])})
 
 
-def _flat(recipe, prefix=""):
-    for name, value in recipe.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
 def _text(value):
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-@contextlib.contextmanager
-def _signals():
-    """A run takes SIGINT and SIGTERM while it lasts. They can be given back in the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """A value as `--set` takes it."""
+    if value is None:
+        return ""
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if isinstance(value, dict):  # such as the sets of data.eval by name
+        value = [f"{name}={one}" for name, one in value.items()]
+    return json.dumps(value, default=os.fspath)

@@ -55,8 +55,17 @@ def check_same(program, scratch):
     assert ended.steps == STEPS and ended.after is None
     rf.check_equal(ended.dir, scratch / "program", "a run from Python")
     assert len(ended.metrics()) == STEPS and ended.metrics()["step"].tolist() == list(range(1, STEPS + 1))
+    assert "--overwrite" in refused(tandem.UserError, lambda: tandem.run(path, settings={"run.dir": scratch / "module"}))
     of_step = ended.samples(step=2)
     assert set(of_step["step"]) == {2} and 3 * len(of_step) == len(tandem.load(ended.dir).samples())
+    inline = {}
+    for name, value in {**rf.TINY, "run.dir": scratch / "module", "run.steps": 1, "model.path": None,
+                        "data.eval": {"one": "synthetic", "two": "synthetic"}, "eval.before": True}.items():
+        section, option = name.split(".")
+        inline.setdefault(section, {})[option] = True if value == "true" else value
+    again = tandem.run(inline, overwrite=True)
+    assert again.steps == 1 and set(again.before["sets"]) == {"one", "two"} and (scratch / "module/aside_1/config.yaml").exists()
+    assert tandem.run(inline, resume=True, settings={"run.steps": 2, "data.eval": {"one": "synthetic", "two": "synthetic"}}).steps == 2
     rf.said("a run from Python is that of the program, bit for bit")
 
 
@@ -129,9 +138,9 @@ def raises(logprobs):
 
 
 def kept(logprobs, seen=[]):
-    """Keeps a tensor of the run beyond the call."""
-    seen.append(logprobs)
-    return sum(one.detach().sum() for one in seen) * 0 + logprobs.sum()
+    """Keeps tensors of the run beyond the call."""
+    seen.append((logprobs.detach(), logprobs.detach().clone()))
+    return logprobs.sum()
 
 
 WRONG = {
@@ -162,6 +171,7 @@ def check_wrong(program, scratch):
             ("advantage", {"advantage": lambda scores: scores[1:]}, "a number for each response"),
             ("advantage_nan", {"advantage": lambda scores: scores * float("nan")}, "returned nan for response 0"),
             ("reward", {"reward": lambda completions: 1 / 0}, "ZeroDivisionError"),
+            ("reward_single", {"reward": lambda solution_str, ground_truth: 1 / 0}, "raised ZeroDivisionError"),
             ("reward_few", {"reward": lambda completions: [1.0]}, "1 scores for")):
         error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / name)}, **arguments))
         assert words in error and "\n" not in error, error
@@ -171,6 +181,8 @@ def check_wrong(program, scratch):
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"train.rl": 1}))
     assert "train.lr" in error, error
     tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "kept")}, loss=kept)
+    seen = kept.__defaults__[0]
+    assert len(seen) == STEPS and all(torch.equal(*pair) for pair in seen)
     rf.said(f"{len(WRONG)} wrong losses end a run with one error, and nothing is lost")
 
 
@@ -194,6 +206,7 @@ def check_interrupt(program, scratch):
     threading.Thread(target=interrupt, daemon=True).start()
     refused(tandem.Interrupted, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(folder), "run.steps": 100000}, loss=grpo))
     assert signal.getsignal(signal.SIGINT) is before
+    assert " info " in (folder / "log.txt").read_text().splitlines()[-1], "the log's last word"
     done = len(tandem.load(folder).metrics())
     settings = {"run.dir": str(folder), "run.steps": done + 2}
     assert done > 0 and tandem.run(recipe(scratch), settings=settings, loss=grpo, resume=True).steps == done + 2

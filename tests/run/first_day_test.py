@@ -60,7 +60,7 @@ def check_overwrite(program, scratch):
             assert [m["step"] for m in rf.metrics(folder)] == [1, 2]
         first = files_of(folder / "aside_1")
         assert first == {name: data for name, data in before.items() if name != "notes.txt"}, sorted(first)
-        assert "seed: 1\n" in (folder / "aside_2/config.yaml").read_text() and "seed: 2\n" in (folder / "config.yaml").read_text()
+        assert "  seed: 1 " in (folder / "aside_2/config.yaml").read_text() and "  seed: 2 " in (folder / "config.yaml").read_text()
         program.done([*again, "--resume", "--seed", "2"])
     run = ["run", recipe, "--no-eval", "--overwrite"]
     for name, text in (("project", "a: 1\n"), ("stranger", None)):
@@ -81,7 +81,7 @@ def check_overwrite(program, scratch):
                          capture_output=True, encoding="utf-8", timeout=60, check=False)
     assert out.returncode == 2 and "--overwrite: begins anew" in out.stderr, out.stderr
     program.done([*run, "--run-dir", folder, "--ranks", "2", "--threads", "2"])
-    assert "ranks: 2\n" in (folder / "config.yaml").read_text() and "ranks: 1\n" in (folder / "aside_3/config.yaml").read_text()
+    assert "  ranks: 2 " in (folder / "config.yaml").read_text() and "  ranks: 1\n" in (folder / "aside_3/config.yaml").read_text()
     said("--overwrite puts an earlier run aside, and nothing else")
 
 
@@ -114,7 +114,7 @@ def check_warm_start(program, scratch):
     program.done(["run", plain, "--run-dir", scratch / "made"])
     model = scratch / "made/init/hf"
     out = program.done(["run", recipe, "--run-dir", scratch / "warm", "--model", model])
-    assert "warm start: 3 supervised steps" in out.stderr, out.stderr
+    assert "warm start: at most 3 supervised steps" in out.stderr, out.stderr
     weights = (scratch / "warm/warm_start/hf/model.safetensors").read_bytes()
     assert weights != (model / "model.safetensors").read_bytes(), "the supervised steps trained"
     assert rf.committed_steps(scratch / "warm/warm_start")[-1] == 3
@@ -144,7 +144,7 @@ def check_sft_accuracy(program, scratch):
     for when in ("eval_before", "eval_after"):
         assert summary[when]["num_problems"] == 20, summary
     before, after = (100 * summary[when]["accuracy"] for when in ("eval_before", "eval_after"))
-    assert re.search(r"held-out accuracy +%.1f %% +%.1f %% +\(20 problems\)" % (before, after), out.stderr), out.stderr
+    assert re.search(r"held-out accuracy +%.1f %% +%.1f %% +\(20 problems" % (before, after), out.stderr), out.stderr
     asked = json.loads(program.done(["eval", "--config", recipe, "--model", scratch / "sft/hf"]).stdout.splitlines()[-1])
     assert asked["accuracy"] == summary["eval_after"]["accuracy"]
     assert ["eval/accuracy" in m for m in rf.metrics(scratch / "sft")] == [True, True, False, True]  # that of before stands in the first

@@ -2,9 +2,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <csignal>
+
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/cli/signals.h"
 #include "tandem/device/process.h"
 #include "tandem/python/hooks.h"
@@ -15,29 +20,65 @@ namespace {
 
 namespace nb = nanobind;
 
-nb::object evaluation(const std::optional<serve::EvalSummary>& summary) {
-  if (!summary) return nb::none();
+nb::dict numbers_of(const serve::EvalSummary& summary) {
   nb::dict out;
-  out["accuracy"] = summary->accuracy, out["mean_score"] = summary->mean_score, out["pass_at_k"] = summary->pass_at_k;
+  out["accuracy"] = summary.accuracy, out["mean_score"] = summary.mean_score, out["pass_at_k"] = summary.pass_at_k;
   return out;
 }
 
-using Settings = std::vector<std::pair<std::string, std::string>>;
+nb::object evaluation(const std::optional<serve::EvalSummary>& summary) {
+  if (!summary) return nb::none();
+  nb::dict out = numbers_of(*summary), sets;
+  for (const serve::NamedSummary& set : summary->sets) sets[set.name.c_str()] = numbers_of(set.summary);
+  out["sets"] = sets;
+  return out;
+}
 
-nb::dict run(const std::string& recipe, const Settings& settings, bool resume, const std::string& replay, nb::tuple hooks) {
+/// While it lives, SIGINT and SIGTERM ask the run to stop; then they are the host's again, whichever thread it was.
+class Signals {
+ public:
+  Signals() {
+    for (size_t i = 0; i < kNumbers.size(); ++i) ::sigaction(kNumbers[i], nullptr, &before_[i]);
+  }
+  ~Signals() {
+    for (size_t i = 0; i < kNumbers.size(); ++i) ::sigaction(kNumbers[i], &before_[i], nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGXFSZ};
+  struct sigaction before_[kNumbers.size()];
+};
+
+// The last word of a run stands in its log.
+runtime::RunSummary run_to_end(const runtime::RunRequest& request) {
+  try {
+    return runtime::run_rl(request);
+  } catch (const std::exception& e) {
+    log::write(dynamic_cast<const Interrupted*>(&e) ? "info" : "error", e.what());
+    log::stop_file();
+    throw;
+  }
+}
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+using How = std::tuple<bool, bool, std::string>;  // resume, overwrite, replay
+
+nb::dict run(const std::string& recipe, const Settings& settings, const How& how, nb::tuple hooks) {
   std::vector<config::Setting> given;
   for (const auto& [name, value] : settings) given.push_back({name, value, "tandem.run"});
   runtime::RunRequest request;
   request.config = config::load_config(recipe, given);
-  request.resume = resume;
-  request.replay = replay;
+  std::tie(request.resume, request.overwrite, request.replay) = how;
   request.hooks = hooks_of(hooks[0], hooks[1], hooks[2]);
+  const Signals signals;
   request.stop = [&flag = cli::stop_on_signals()] { return flag.load(); };
   device::tune_allocator();
   runtime::RunSummary summary;
   {
     nb::gil_scoped_release unlocked;
-    summary = runtime::run_rl(request);
+    summary = run_to_end(request);
   }
   nb::dict out;
   out["dir"] = request.config.run.dir;
@@ -53,7 +94,7 @@ NB_MODULE(_tandem, module) {
   nb::exception<UserError>(module, "UserError", PyExc_ValueError);
   nb::exception<PeerError>(module, "PeerError", PyExc_RuntimeError);
   nb::exception<Interrupted>(module, "Interrupted", PyExc_KeyboardInterrupt);
-  module.def("run", &run, nb::arg("recipe"), nb::arg("settings"), nb::arg("resume"), nb::arg("replay"), nb::arg("hooks"));
+  module.def("run", &run, nb::arg("recipe"), nb::arg("settings"), nb::arg("how"), nb::arg("hooks"));
 }
 
 }  // namespace tandem::python

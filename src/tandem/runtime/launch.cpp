@@ -14,6 +14,7 @@
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
+#include "tandem/data/source.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
@@ -75,7 +76,7 @@ std::vector<std::string> data_files(const config::RunConfig& config, const std::
   const std::string& code = config.reward.python;
   std::vector<std::string> files;
   for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
-  for (const std::string& each : config.data.eval) files.push_back(each.substr(each.find('=') + 1));
+  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
   for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
     if (!path.empty()) files.push_back(path);
   if (!replay.empty()) files.push_back(replay + "/samples.sqlite");

@@ -92,6 +92,8 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
   if (!config_.data.eval.empty())
     eval_prompts_.emplace(serve::data_for(*reward_, config_.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, start.model_dir});
   check_contexts();
+  if (request.hooks.reward && config::scores_in_stage(config_))
+    throw UserError("reward", "is a function, and the recipe's reward is a model in a stage of its own", "reward.rule without a model");
   if (request.hooks.advantage && (algorithm_.whitens() || algorithm_.rewards_tokens() || algorithm_.advantage == algo::Advantage::kRemax))
     throw UserError("advantage", "gives a number for each response, and algo.advantage is " + config_.algo.advantage + ", of tokens",
                     "algo.advantage: grpo, and no KL in the reward");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/run.h"
 
+#include <chrono>
 #include <filesystem>
+#include <future>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -94,7 +96,8 @@ bool is_warm(const config::RunConfig& config) {
 bool began_elsewhere(const RunRequest& request) {
   const std::string dir = request.config.run.dir + "/warm_start";
   if (!request.resume || !policy::holds_model(dir + "/hf") || !fs::exists(dir + "/config.yaml")) return false;
-  return config::load_config(dir + "/config.yaml", {}).model.path != request.config.model.path;
+  const std::string before = config::load_config(dir + "/config.yaml", {}).model.path;
+  return fs::weakly_canonical(before) != fs::weakly_canonical(request.config.model.path);
 }
 
 // Whether supervised steps come before RL. Collective.
@@ -179,14 +182,24 @@ void check_request(const RunRequest& request) {
   if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
 }
 
-// A reward that cannot score ends the command where nothing is made yet. A replay has its scores; supervised steps may need none; a host
+// A reward that cannot score ends the command where nothing is made yet. A replay has its scores, supervised steps may need none; a host
 // knows its own function.
 void try_reward(const RunRequest& request, bool supervised) {
   const config::RunConfig& c = request.config;
-  const bool scores = !c.data.eval.empty() || (supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty());
+  const bool evaluates = !c.data.eval.empty() && (c.eval.before || c.eval.after || c.eval.every_steps > 0);
+  const bool scores = evaluates || (supervised ? c.supervised.stop_at_accuracy > 0 : request.replay.empty());
   if (!scores || request.hooks.reward) return;
   const reward::Options reward = reward::for_responses_of(c.rollout.sampling.max_new_tokens, c.reward);
   serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
+}
+
+// On the first rank, beside which the others ask whether it is done: a reward may take longer than ranks wait. Collective.
+void try_reward_first(const RunRequest& request, bool supervised, comm::Group& world) {
+  constexpr std::chrono::milliseconds kMoment{50};
+  std::future<void> tried;
+  if (world.rank() == 0) tried = std::async(std::launch::async, [&] { try_reward(request, supervised); });
+  while (!comm::any_of(world, tried.valid() && tried.wait_for(kMoment) == std::future_status::ready)) continue;
+  if (tried.valid()) tried.get();
 }
 
 // What both kinds of runs share: ranks, the run folder, the end.
@@ -198,7 +211,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
     RunRequest request = asked;
     check_same_start(asked.config, {asked.resume, asked.overwrite, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
-    if (world.rank() == 0) try_reward(request, all_train);
+    try_reward_first(request, all_train, world);
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();

@@ -396,16 +396,20 @@ Said said_of(const TrainerSetup& setup, const model::ModelParameters& parameters
   return {at::cat(logprobs), at::cat(entropies)};
 }
 
+struct Question {
+  const UserLoss& loss;
+  const algo::Algorithm& algorithm;
+  const algo::WeightSum& weights;
+};
+
 // What a user's loss says of rows, of which the model has said `said`; on every rank of a replica that has that. Collective.
-LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const Said& said, const algo::Algorithm& algorithm,
-                   const UserLoss& loss) {
+LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const Said& said, const Question& question) {
   const model::RankPlace& place = setup.decoder.place();
   const bool speaks = place.layout.speaks(place.rank), asks = speaks && !rows.empty();
-  const algo::WeightSum weights = weights_of(setup, rows, algorithm);
   const StepCounts counts = counts_of_all(*setup.ranks.world, speaks, rows, {});
   LossColumns columns;
-  if (asks) columns = columns_of(rows, said, algorithm, weights, counts);
-  LossGradient given = loss(asks ? &columns : nullptr);
+  if (asks) columns = columns_of(rows, said, question.algorithm, question.weights, counts);
+  LossGradient given = question.loss(asks ? &columns : nullptr);
   if (!said.of_tokens_R.defined()) return given;
   if (!given.logprobs_R.defined()) given.logprobs_R = at::zeros_like(said.of_tokens_R);
   share_gradient(place, given);
@@ -420,7 +424,8 @@ StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm
   const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
   if (!loss) return step(rows, {policy_objective(rows, algorithm, weights), by_advantages}, temperature, lr);
   const Said said = said_of(setup_, parameters_, rows, temperature, options_.logprob_micro_batch_tokens);
-  return step(rows, {given_objective(rows, algorithm, weights, asked(setup_, rows, said, algorithm, loss))}, temperature, lr);
+  LossGradient given = asked(setup_, rows, said, {loss, algorithm, weights});
+  return step(rows, {given_objective(rows, algorithm, weights, std::move(given))}, temperature, lr);
 }
 
 StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {

@@ -141,7 +141,7 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
 
 void Progress::without_signal(int64_t step) {
   if (without_signal_.empty())
-    log::warning("step ", step, ": no group has a signal: the scores of each are all alike, and no gradient comes of them; such steps are ",
+    log::warning("step ", step, ": no group has a signal: the scores of each are all alike, so all advantages are 0; such steps are ",
                  "named at the end (a finer reward, an easier task, or a larger schedule.group_size)");
   if (!without_signal_.empty() && without_signal_.back().second == step - 1) without_signal_.back().second = step;
   else without_signal_.emplace_back(step, step);
