@@ -189,7 +189,7 @@ def read_recipe(options, model):
     if done.returncode != 0:
         sys.exit(done.stderr)
     found, section = {}, ""
-    for line in done.stdout.splitlines():
+    for line in without_comments(done.stdout):
         key, _, value = line.partition(":")
         if not line.startswith(" "):
             section = key
