@@ -3,7 +3,9 @@
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-if(NOT DEFINED TANDEM_PYTHON)
+if(NOT DEFINED TANDEM_PYTHON AND SKBUILD)
+  set(TANDEM_PYTHON ${Python_EXECUTABLE} CACHE FILEPATH "Python that the wheel is for")
+elseif(NOT DEFINED TANDEM_PYTHON)
   set(TANDEM_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH "Python that has the torch wheel")
 endif()
 if(NOT TANDEM_TORCH_PYTHON)

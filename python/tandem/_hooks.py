@@ -7,7 +7,7 @@ import traceback
 
 import torch
 
-from tandem import _worker
+from tandem import _tandem, _worker
 
 
 class HookError(Exception):
@@ -21,6 +21,17 @@ def _chosen(function, given):
         raise HookError(f"cannot be called: {error}; there are {', '.join(given)}") from None
 
 
+def of_recipe(kind, name):
+    """The function FILE.py:FUNCTION of a recipe, adapted; `kind` is loss or advantage."""
+    file, function = name.rsplit(":", 1)
+    try:
+        loaded = _worker.load({"source": "", "file": file, "name": name, "function": function})
+    except Exception as error:
+        words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+        raise HookError(f"{name} cannot be loaded: {words}") from None
+    return {"loss": of_loss, "advantage": of_advantage}[kind](loaded)
+
+
 def of_reward(function):
     if function is None:
         return None
@@ -30,6 +41,7 @@ def of_reward(function):
 def of_advantage(function):
     if function is None:
         return None
+    _check_names("advantage", function, ("scores", "groups", "lengths"))
 
     def advantage(scores, groups, lengths):
         given = _chosen(function, {"scores": scores, "groups": groups, "lengths": lengths})
@@ -43,12 +55,24 @@ def of_advantage(function):
     return _told(function, advantage)
 
 
+def _check_names(option, function, names):
+    """Before a run. Raises UserError where the function wants what there never is."""
+    try:
+        _worker.chosen(function, dict.fromkeys(names))
+    except TypeError as error:
+        words = str(error).replace("which is neither an argument nor a column", f"and there are {', '.join(names)}")
+        name = getattr(function, "__name__", type(function).__name__)
+        raise _tandem.UserError(f"{option}: `{name}` cannot be called: {words} (docs/python.md)") from None
+
+
 LEAVES = ("logprobs", "entropy")
+COLUMNS = (*LEAVES, "old", "behavior", "reference", "advantages", "correction", "mask", "offsets", "global_tokens", "global_sequences")
 
 
 def of_loss(function):
     if function is None:
         return None
+    _check_names("loss", function, COLUMNS)
 
     def loss(columns):
         given = _chosen(function, {name: value for name, value in columns.items() if value is not None})
@@ -85,7 +109,7 @@ def _check_scalar(result):
     if result.numel() != 1:
         raise HookError(f"returned a tensor of shape {list(result.shape)}, expected a scalar: sum it")
     if not torch.isfinite(result):
-        raise HookError(f"returned {result.item()}")
+        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip")
 
 
 def _told(function, adapted):

@@ -7,8 +7,14 @@ import os
 import pathlib
 import sqlite3
 import tempfile
+import typing
+from collections.abc import Callable
 
 from tandem import _hooks, _tandem
+
+
+if typing.TYPE_CHECKING:
+    import pandas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,21 +30,29 @@ class Run:
     before: dict | None = None
     after: dict | None = None
 
-    def metrics(self):
+    def metrics(self) -> "pandas.DataFrame":
         """The metrics as a pandas.DataFrame: a row for each step, a column for each name, NaN where a step has none."""
-        import pandas
+        pandas = _pandas()
         with open(self.dir / "metrics.jsonl", encoding="utf-8") as lines:
             return pandas.DataFrame([json.loads(line) for line in lines])
 
-    def samples(self, step=None):
+    def samples(self, step: int | None = None) -> "pandas.DataFrame":
         """The samples as a pandas.DataFrame, those of one step or of all; the columns are those of the table in samples.sqlite."""
-        import pandas
+        pandas = _pandas()
         where, values = ("", ()) if step is None else (" where step = ?", (step,))
         with contextlib.closing(sqlite3.connect(f"file:{self.dir}/samples.sqlite?mode=ro", uri=True)) as database:
             return pandas.read_sql_query(f"select * from samples{where}", database, params=values)
 
 
-def load(run_dir):
+def _pandas():
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("data frames want pandas: scripts/setup pandas, or pip install pandas") from None
+    return pandas
+
+
+def load(run_dir: str | os.PathLike) -> Run:
     """The run of a run folder, whether it goes on or has ended. Raises FileNotFoundError where there is none."""
     folder = pathlib.Path(run_dir)
     summary = folder / "summary.json"
@@ -48,7 +62,9 @@ def load(run_dir):
     return Run(folder, found.get("steps", 0), found.get("seconds", 0.0), found.get("tokens", 0))
 
 
-def run(recipe=None, *, settings=None, resume=False, overwrite=False, replay=None, reward=None, advantage=None, loss=None):
+def run(recipe: str | os.PathLike | dict | None = None, *, settings: dict | None = None, resume: bool = False, overwrite: bool = False,
+        replay: str | os.PathLike | None = None, reward: Callable | None = None, advantage: Callable | None = None,
+        loss: Callable | None = None) -> Run:
     """Trains a model by reinforcement learning, as `tandem run` does. Returns the `Run` that it made.
 
     recipe     a YAML file, or a dict such as {"data": {"train": "rows.jsonl"}}; None: what `settings` say
@@ -71,7 +87,7 @@ def run(recipe=None, *, settings=None, resume=False, overwrite=False, replay=Non
     A function that raises, or returns what is no such thing, ends the run with the last step saved. Raises UserError for wrong input and
     wrong functions, PeerError where another rank or the disk failed, Interrupted (a KeyboardInterrupt) once a signal is obeyed; after
     each, `resume=True` goes on."""
-    hooks = (_hooks.of_reward(reward), _hooks.of_advantage(advantage), _hooks.of_loss(loss))
+    hooks = (_hooks.of_reward(reward), _hooks.of_advantage(advantage), _hooks.of_loss(loss), _hooks.of_recipe)
     how = (resume, overwrite, os.fspath(replay) if replay else "")
     with tempfile.TemporaryDirectory(prefix="tandem_recipe_") as scratch:
         if isinstance(recipe, dict):  # JSON is YAML
@@ -79,13 +95,16 @@ def run(recipe=None, *, settings=None, resume=False, overwrite=False, replay=Non
             path.write_text(json.dumps(recipe, default=os.fspath))
         else:
             path = "" if recipe is None else recipe
-        ended = _tandem.run(recipe=os.fspath(path), settings=[(name, _text(value)) for name, value in (settings or {}).items()], how=how,
-                            hooks=hooks)
+        ended = _tandem.run(recipe=os.fspath(path), settings=texts_of(settings or {}), how=how, hooks=hooks)
     return Run(**{**ended, "dir": pathlib.Path(ended["dir"])})
 
 
+def texts_of(settings):
+    """Names and values as `--set` takes them."""
+    return [(name, _text(value)) for name, value in settings.items()]
+
+
 def _text(value):
-    """A value as `--set` takes it."""
     if value is None:
         return ""
     if isinstance(value, (str, os.PathLike)):

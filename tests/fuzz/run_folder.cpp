@@ -36,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   board::RunFolder run(folder.path());
   json::parse(run.run());
   check_metrics(run);
+  (void)run.prometheus();
   folder.write("metrics.jsonl", metrics);  // it has grown, or a resume has cut it back
   check_metrics(run);
   json::parse(run.run());

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import tandem`: a run from Python is the program's; a loss of five lines is GRPO under every layout; functions that are wrong end a run
 with one clear error and nothing lost. PYTHONPATH leads to the package: build/release/python."""
+import inspect
 import json
 import os
 import pathlib
@@ -28,6 +29,10 @@ def grpo(logprobs, old, advantages, mask, global_tokens):
     ratio = torch.exp(logprobs - old)
     gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
     return -(gain * mask).sum() / global_tokens
+
+
+def by_length(scores, lengths):
+    return scores - lengths / 10
 
 
 def recipe(scratch, **changed):
@@ -145,10 +150,9 @@ def kept(logprobs, seen=[]):
 
 WRONG = {
     "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}"),
-    "wants": (lambda logprobs, rewards: logprobs.sum(), "wants `rewards`", "there are logprobs"),
     "shape": (lambda logprobs: logprobs * 2, "expected a scalar", __file__),
     "float": (lambda logprobs: logprobs.sum().item(), "returned a float, expected a scalar tensor", __file__),
-    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan", __file__),
+    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, which train.nonfinite does not skip", __file__),
     "gradient": (lambda logprobs: (logprobs - logprobs.detach()).sqrt().sum(), "has the gradient", "by logprobs["),
     "detached": (lambda logprobs: logprobs.detach().sum(), "without a gradient", __file__),
     "other": (lambda logprobs: torch.ones(3, requires_grad=True).sum(), "does not depend", __file__),
@@ -178,12 +182,43 @@ def check_wrong(program, scratch):
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "gae"), "algo.name": "ppo"},
                                                          advantage=lambda scores: scores))
     assert "algo.advantage is gae" in error, error
+    for arguments, words in (({"loss": lambda logprobs, rewards: logprobs.sum()}, "wants `rewards`, and there are logprobs"),
+                             ({"advantage": lambda score: score}, "wants `score`, and there are scores")):
+        error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "names")}, **arguments))
+        assert words in error and not (scratch / "names").exists(), error
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"train.rl": 1}))
     assert "train.lr" in error, error
     tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "kept")}, loss=kept)
     seen = kept.__defaults__[0]
     assert len(seen) == STEPS and all(torch.equal(*pair) for pair in seen)
     rf.said(f"{len(WRONG)} wrong losses end a run with one error, and nothing is lost")
+
+
+def check_recipe(program, scratch):
+    """A recipe names the functions; the program runs them as tandem.run does, bit for bit, on threads and on processes."""
+    (scratch / "losses.py").write_text("import torch\n" + inspect.getsource(grpo) + inspect.getsource(by_length))
+    named = {"algo.loss": f"{scratch}/losses.py:grpo", "algo.advantage": f"{scratch}/losses.py:by_length"}
+    flags = rf.sets(named)
+    path = recipe(scratch)
+    for layout in ("one", "dp2"):
+        folders = [scratch / f"recipe_{how}_{layout}" for how in ("given", "named", "program")]
+        options = layout_of(layout)
+        tandem.run(path, settings={"run.dir": str(folders[0]), **options}, loss=grpo, advantage=by_length)
+        tandem.run(path, settings={"run.dir": str(folders[1]), **options, **named})
+        more = rf.sets(options)
+        program.done(["run", path, "--run-dir", folders[2], "--steps", 2, *flags, *more])
+        program.done(["run", path, "--run-dir", folders[2], "--resume", *flags, *more])
+        for folder in folders[1:]:
+            rf.check_equal(folder, folders[0], f"functions of a recipe, {folder.name}")
+        assert all(metrics["time/loss_s"] > 0 for metrics in rf.all_metrics(folders[2]))
+    folder = scratch / "recipe_mpi"
+    program.done(["run", path, "--run-dir", folder, "--train-layout", "dp2", *flags], launcher=rf.mpi(2))
+    rf.check_equal(folder, scratch / "recipe_given_dp2", "functions of a recipe under mpirun")
+    for value, words in ((f"{scratch}/losses.py:nothing", "there is no function `nothing`; the file has grpo, by_length"),
+                         (f"{scratch}/none.py:f", "No such file"), ("clipp", "one of clip")):
+        program.refused(["run", path, "--run-dir", scratch / "refused", "--set", f"algo.loss={value}"], 2, "algo.loss", words)
+    assert not (scratch / "refused").exists()
+    rf.said("a recipe's own functions train as those of tandem.run")
 
 
 def refused(kind, call):
@@ -214,8 +249,8 @@ def check_interrupt(program, scratch):
     rf.said("an interrupted run goes on")
 
 
-CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "wrong": check_wrong,
-          "interrupt": check_interrupt}
+CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "recipe": check_recipe,
+          "wrong": check_wrong, "interrupt": check_interrupt}
 
 
 if __name__ == "__main__":

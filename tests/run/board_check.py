@@ -346,6 +346,16 @@ def check_evaluation(browser, run):
     ordered = f"{scores}.slice(0, {wrong}).every(s => s === 0) && {scores}[{wrong}] === 1"
     browser.wait(f"{scores}.length === 64 && {ordered}", "the wrong ones first")
     said("any two evaluations are compared; answers are found by text, and ordered by score")
+    assert browser.run("return [...document.querySelectorAll('#eval-set option')].map(o => o.value)") == ["", "small", "large"]
+    browser.choose("#eval-set", "small")
+    browser.wait("document.querySelectorAll('#evals .card').length === 40", "the answers of one set")
+    (right,), = run.ask("SELECT sum(score >= 0.5) FROM evals WHERE step = ? AND eval_set = 'small'", STEPS)
+    shown = browser.run("return document.getElementById('eval-accuracy').innerText")
+    assert shown.startswith(f"{100 * right / 40:.1f}".removesuffix(".0")), (shown, right)
+    assert "large" not in browser.run("return document.getElementById('evals').innerText"), "each card names its set"
+    browser.choose("#eval-set", "")
+    browser.wait("document.querySelectorAll('#evals .card').length === 64", "all sets")
+    said("an evaluation of several sets is shown by set")
 
 
 def check_recipe(browser, run):

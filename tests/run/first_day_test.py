@@ -208,8 +208,11 @@ def check_eval_sets(program, scratch):
         assert sorted(r[1] for r in rows if r[0] == 2) == list(range(8)), "each problem has a row of its own"
         prompts = {row[1]: row[2] for row in rows}
         assert prompts[0] == "0+3=" and prompts[3] == "0+5=", prompts
+        named = rf.rows(scratch / name, "SELECT eval_set, count(*), min(row) FROM evals WHERE step = 2 GROUP BY eval_set ORDER BY min(row)")
+        assert named == [("low", 3, 0), ("high", 5, 3)], named
     single = rf.tiny_recipe(scratch / "single.yaml", run__steps=1, data__eval=str(scratch / "low.jsonl"))
     program.done(["run", single, "--run-dir", scratch / "single"])
+    assert rf.rows(scratch / "single", "SELECT DISTINCT eval_set FROM evals") == [("",)], "a single set has no name"
     assert not [m for m in rf.all_metrics(scratch / "single")[-1] if m.startswith("eval/") and m.count("/") > 1]
     assert "sets" not in json.loads((scratch / "single/summary.json").read_text())["eval_after"]
     asked = program.done(["eval", "--model", scratch / "single/init/hf", "--reward", "number", "--max-new-tokens", "4",

@@ -186,6 +186,24 @@ def trial(root):
                  "shown by the trial and by a rank, not by each sample")
 
 
+def told_once(root):
+    """What fails in mid-run on several ranks is told once: its traceback, and that such samples score 0."""
+    source = ("def score(completions, level):\n    if any('made-up' in c for c in completions):\n"
+              "        return [0.0 for c in completions]\n    raise ValueError('not today')\n")
+    settings = own_rows(root, source)
+    for name, launcher, ranks in (("threads", (), ["--ranks", "2"]), ("processes", rf.mpi(2), [])):
+        run = ["run", rf.ROOT / "configs/quickstart.yaml", "--no-eval", *ranks]
+        out = program.done([*run, "--run-dir", f"{root}/told-{name}", *rf.sets({**settings, "reward.on_error": "zero"})], launcher=launcher)
+        told = [out.stderr.count(words) for words in ("Traceback", "grading failed for")]
+        checks.check(told == [1, 1], f"{name}: {told} {out.stderr[-3000:]}")
+        log = pathlib.Path(root, f"told-{name}/log.txt").read_text()
+        checks.check(log.count("Traceback") == 1, f"{name}: in the log of the run: {log[-2000:]}")
+        out = program.run([*run, "--run-dir", f"{root}/ended-{name}", *rf.sets(settings)], launcher=launcher)
+        errors = [line for line in out.stderr.splitlines() if line.startswith("tandem: error")]
+        checks.check(out.returncode == 2 and len(errors) == 1 and "ValueError: not today" in errors[0], f"{name}: {out.stderr[-3000:]}")
+        checks.check(out.stderr.count("Traceback") == 1, f"{name}: {out.stderr[-3000:]}")
+
+
 def question(root):
     """The question is a column as the others are, by its own name, as the row has it."""
     source = ("def score(prompts, completions, question, level):\n"
@@ -238,6 +256,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_rewards_") as root:
     scored_once(root)
     right_at(root)
     trial(root)
+    told_once(root)
     question(root)
     without_signal(root)
 checks.exit()

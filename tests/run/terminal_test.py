@@ -85,6 +85,23 @@ def live_line(root):
     checks.check("\x1b" not in log and "\r" not in log and " step 3/3" in log and "samples" not in log, "log.txt has plain lines alone")
 
 
+def supervised(root):
+    """`tandem sft` has the headings and the live line of a run."""
+    command = run_of(root, "sft")
+    settings = rf.sets({"supervised.steps": 60, "supervised.batch_size": 8, "eval.every_steps": 30, "supervised.stop_at_accuracy": 1,
+                        "supervised.accuracy_every_steps": 20, "supervised.accuracy_problems": 50, "reward.rule": "exact",
+                        "data.synthetic_eval_rows": 40})
+    code, text = in_terminal([program.tandem, "sft", *command[1:], *settings])
+    lines, live = screen(text)
+    checks.check(code == 0, text[-2000:])
+    for wanted in (r"supervised step \d+/60  [\d.]+ s", r"supervised step \d+/60  evaluation of 40 problems",
+                   r"supervised step \d+/60  accuracy on 50 problems", r"supervised step \d+/60 .*  left \d+s"):
+        checks.check(any(re.match(wanted, line) for line in live), f"{wanted}: {live[:40]}")
+    for wanted in ("== evaluation before training: 40 problems", "== training: supervised step 1 to 60"):
+        checks.check(wanted in lines, f"{wanted}: {lines}")
+    checks.check(any(line.startswith("== result: 60 steps") for line in lines) and "\x1b" not in "\n".join(lines), f"{lines[-12:]}")
+
+
 def narrow(root):
     """A line that reached the last column would wrap, and stay."""
     code, text = in_terminal([program.tandem, *run_of(root, "narrow", ["--no-eval"])], columns=20)
@@ -159,6 +176,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_terminal_") as root:
     quietly(root)
     quickstart(root)
     live_line(root)
+    supervised(root)
     narrow(root)
     plain(root)
     refused(root)

@@ -66,6 +66,13 @@ Value value_of(const Words<Value>& words, const std::string& wanted, const char*
                   "did you mean '" + nearest_name(wanted, names_of(words)) + "'; expected one of" + all);
 }
 
+OptionCheck word_or_function(std::vector<std::string> words) {
+  words.emplace_back("FILE.py:FUNCTION");
+  return [word = one_of(std::move(words))](const OptionValue& value) -> std::string {
+    return names_function(**std::get_if<std::string*>(&value)) ? "" : word(value);
+  };
+}
+
 Words<Options> algorithms() {
   // DeepSeekMath (Shao et al. 2024), without the KL term, and with the mean over all tokens of the step. Later work settled on
   // both.
@@ -107,12 +114,14 @@ void describe(OptionVisitor& field, Options& o) {
   field("advantage", o.advantage,
         "How scores become advantages (docs/algorithms.md). Scores are compared within a group; reinforce_pp compares the whole batch; "
         "remax compares with the greedy answer to the prompt, gae with a critic's values; distillation asks a teacher, "
-        "model.ref_model_load_path, in place of the scores.",
-        one_of(advantage_names()));
+        "model.ref_model_load_path, in place of the scores. A function of yours in Python: docs/python.md.",
+        word_or_function(advantage_names()));
   field("gamma", o.gamma, "reinforce_pp, gae: discount of a reward per token.", between(0, 1));
   field("lambda", o.lambda, "gae: 1 compares the rewards to go with a value; below, later values stand in for later rewards.",
         between(0, 1));
-  field("loss", o.loss, "Loss of a token from its ratio and its advantage (docs/algorithms.md).", one_of(names_of(surrogates())));
+  field("loss", o.loss,
+        "Loss of a token from its ratio and its advantage (docs/algorithms.md), or a function of yours in Python (docs/python.md).",
+        word_or_function(names_of(surrogates())));
   field("clip_low", o.clip_low, "The probability ratio counts down to 1 - clip_low; gmpo: its logarithm to -clip_low.", between(0, 1));
   field("clip_high", o.clip_high, "The probability ratio counts up to 1 + clip_high; gmpo: its logarithm to clip_high.", at_least(0));
   field("clip_dual", o.clip_dual, "Loss clip: with a negative advantage A it is at most -A times this; 0 is off.", at_least(0));
@@ -164,6 +173,11 @@ void describe(OptionVisitor& field, Options& o) {
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));
 }
 
+bool names_function(const std::string& value) {
+  const size_t at = value.rfind(".py:");
+  return at != std::string::npos && at > 0 && at + 4 < value.size();
+}
+
 std::vector<std::string> algorithm_names() { return names_of(algorithms()); }
 Options named_algorithm(const std::string& name) { return value_of(algorithms(), name, "algo.name"); }
 Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), word, "algo.loss"); }
@@ -173,10 +187,10 @@ Aggregation aggregation_of(const std::string& word) { return value_of(aggregatio
 Algorithm algorithm_of(const Options& o, bool corrects) {
   Algorithm algorithm;
   const std::string correction = o.correction != "auto" ? o.correction : corrects ? "token" : "none";
-  algorithm.advantage = advantage_of(o.advantage);
+  algorithm.advantage = names_function(o.advantage) ? Advantage::kGrpo : advantage_of(o.advantage);
   algorithm.gamma = o.gamma;
   algorithm.lambda = o.lambda;
-  algorithm.surrogate = surrogate_of(o.loss);
+  algorithm.surrogate = names_function(o.loss) ? Surrogate::kClip : surrogate_of(o.loss);
   algorithm.sapo = {o.sapo_tau_positive, o.sapo_tau_negative};
   algorithm.clip = {o.clip_low, o.clip_high, o.clip_dual};
   algorithm.kl_coef = o.kl_coef;

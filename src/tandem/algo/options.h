@@ -54,6 +54,10 @@ struct Options {
 };
 void describe(OptionVisitor& field, Options& o);
 
+/// Whether a value of `advantage` or `loss` names a function of the user's, FILE.py:FUNCTION. The algorithm is then one whose advantages,
+/// or loss, that function gives: those of grpo stand in their place.
+bool names_function(const std::string& value);
+
 /// Names of the published algorithms that are values of Options.
 std::vector<std::string> algorithm_names();
 /// The settings of a published algorithm; a configuration starts from them and changes what it names.

@@ -10,12 +10,15 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <initializer_list>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
 #include "tandem/base/json_file.h"
+#include "tandem/board/prometheus.h"
 #include "tandem/data/sample_store.h"
 
 namespace tandem::board {
@@ -89,6 +92,8 @@ std::optional<double> option_of(const std::string& config, const std::string& se
   return std::nullopt;
 }
 
+constexpr std::string_view kEvaluation = "eval/";  // how metrics of an evaluation begin
+
 constexpr double kRightAt = 0.5;  // of a recipe that does not say it
 
 double right_at_of(const std::string& config) { return option_of(config, "eval", "right_at").value_or(kRightAt); }
@@ -136,20 +141,27 @@ json saved_step(const std::string& latest) {
   return error == std::errc() ? json(step) : json();
 }
 
+/// The value that a word of a request names. Errors: UserError naming the words there are.
+template <class Value>
+Value value_of(const char* parameter, const std::string& word, std::initializer_list<std::pair<const char*, Value>> words) {
+  std::string known;
+  for (const auto& [name, value] : words) {
+    if (word == name) return value;
+    if (*name) known += std::string(" ") + name;
+  }
+  throw UserError(std::string(parameter) + "=" + word, "is none of the words there are", "expected one of" + known);
+}
+
 data::SampleOrder order_of(const std::string& word) {
   using enum data::SampleOrder;
-  for (const auto& [name, order] : {std::pair{"", kById}, {"lowest", kLowestScore}, {"highest", kHighestScore}, {"spread", kWidestSpread},
-                                    {"longest", kLongest}})
-    if (word == name) return order;
-  throw UserError("sort=" + word, "no such order", "lowest, highest, spread or longest");
+  return value_of<data::SampleOrder>("sort", word, {{"", kById}, {"lowest", kLowestScore}, {"highest", kHighestScore},
+                                                    {"spread", kWidestSpread}, {"longest", kLongest}});
 }
 
 data::AnswerKind kind_of(const std::string& word) {
   using enum data::AnswerKind;
-  for (const auto& [name, kind] : {std::pair{"", kAll}, {"right", kRight}, {"wrong", kWrong}, {"became_right", kBecameRight},
-                                   {"became_wrong", kBecameWrong}})
-    if (word == name) return kind;
-  throw UserError("show=" + word, "no such answers", "right, wrong, became_right or became_wrong");
+  return value_of<data::AnswerKind>("show", word, {{"", kAll}, {"right", kRight}, {"wrong", kWrong}, {"became_right", kBecameRight},
+                                                   {"became_wrong", kBecameWrong}});
 }
 
 /// Both kinds of run write the same recipe; a line of `tandem sft` has no policy that generated.
@@ -192,7 +204,7 @@ json answer_json(const data::ComparedAnswer& it, double right_at) {
     return json{{"response", a.response}, {"score", a.score}, {"right", a.score >= right_at}};
   };
   json out = said(it.now);
-  out.update({{"row", it.now.row}, {"prompt", it.now.prompt}, {"answer", it.now.answer}});
+  out.update({{"row", it.now.row}, {"set", it.now.set}, {"prompt", it.now.prompt}, {"answer", it.now.answer}});
   out["before"] = it.before ? said(*it.before) : json();
   return out;
 }
@@ -297,15 +309,44 @@ std::string RunFolder::metrics(int64_t from_line) {
          ",\"total\":" + std::to_string(num_lines_) + ",\"lines\":[" + lines + "]}";
 }
 
+std::string RunFolder::prometheus() {
+  std::lock_guard lock(mutex_);
+  index_new_lines();
+  if (num_lines_ == 0) return exposition({});
+  const RegularFile file(path("metrics.jsonl"));
+  LineReader reader(file, marks_[marks_.size() - std::min<size_t>(marks_.size(), 2)], end_bytes_);
+  std::map<std::string, double> metrics;
+  while (reader.next()) {
+    const json line = parse_or_discard<json>(reader.line());
+    if (!line.is_object()) continue;
+    std::map<std::string, double> found;
+    for (const auto& [name, value] : line.items())
+      if (value.is_number()) found[name] = value.get<double>();
+    const auto first = found.lower_bound(std::string(kEvaluation));
+    if (first == found.end() || !first->first.starts_with(kEvaluation))  // what the last one found still holds
+      for (const auto& [name, value] : metrics)
+        if (name.starts_with(kEvaluation)) found.emplace(name, value);
+    metrics = std::move(found);
+  }
+  return exposition(metrics);
+}
+
 std::string RunFolder::steps() {
   json steps = json::array(), evals = json::array();
   if (fs::exists(path("samples.sqlite"))) {
     const data::SampleReader reader(path("samples.sqlite"));
     for (const auto& it : reader.steps())
       steps.push_back({{"step", value(it.step)}, {"groups", it.num_groups}, {"samples", it.num_samples}, {"score", it.mean_score}});
-    for (const auto& it : reader.eval_steps(right_at_of(file_text(path("config.yaml")))))
+    const double right_at = right_at_of(file_text(path("config.yaml")));
+    const std::vector<data::EvalSetSummary> sets = reader.eval_sets(right_at);
+    for (const auto& it : reader.eval_steps(right_at)) {
+      json of_step = json::array();
+      for (const data::EvalSetSummary& set : sets)
+        if (set.step == it.step)
+          of_step.push_back({{"name", set.name}, {"answers", set.num_answers}, {"accuracy", set.right_share}, {"score", set.mean_score}});
       evals.push_back({{"step", value(it.step)}, {"prompts", it.num_groups}, {"answers", it.num_samples}, {"accuracy", it.right_share},
-                       {"score", it.mean_score}});
+                       {"score", it.mean_score}, {"sets", std::move(of_step)}});
+    }
   }
   return text_of({{"steps", steps}, {"evals", evals}});
 }
@@ -324,6 +365,7 @@ std::string RunFolder::evals(const AnswersRequest& request) {
   data::AnswerQuery query{StepId{request.page.step}, std::nullopt, right_at_of(file_text(path("config.yaml"))), kind_of(request.show),
                           request.page.search, order_of(request.page.sort)};
   if (request.since) query.since = StepId{*request.since};
+  query.set = request.set;
   const data::SampleReader reader(path("samples.sqlite"));
   const data::AnswerCounts counts = reader.counts(query);
   const int64_t pages = num_pages(counts.num_found, kAnswersPerPage);

@@ -22,6 +22,7 @@ struct AnswersRequest {
   PageRequest page;
   std::optional<int64_t> since;  ///< step of the evaluation to compare with
   std::string show = {};         ///< "" (all), right, wrong, became_right, became_wrong
+  std::optional<std::string> set = {};  ///< of this named set alone
 };
 
 /// Threads    any.
@@ -42,14 +43,18 @@ class RunFolder {
   /// are longer than kMaxLine_bytes, or no JSON, are left out. `generation` changes when the file was cut back by a resume: then ask
   /// again from 0.
   std::string metrics(int64_t from_line);
-  /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy, score}]}: accuracy is the share of answers that
-  /// count as right, from the recipe's eval.right_at on; score is the mean.
+  /// The newest step for Prometheus (prometheus.h). A metric of an evaluation stays until the next one, for kLinesPerMark steps at least:
+  /// who asks now and then would miss it.
+  std::string prometheus();
+  /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy, score, sets: [{name, answers, accuracy,
+  /// score}]}]}: accuracy is the share of answers that count as right, from the recipe's eval.right_at on; score is the mean. `sets` are
+  /// those with names.
   std::string steps();
   /// {step, page, pages, found, groups: [...]}, kGroupsPerPage groups a page. A group has its `greedy` score where its step has greedy
   /// answers, else null.
   std::string samples(const PageRequest& request);
-  /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [{row, prompt,
-  /// answer, response, score, right, before}]}. `before` is {response, score, right} of the earlier evaluation, or null.
+  /// {step, page, pages, found, right_at, counts: {answers, right, compared, became_right, became_wrong}, answers: [{row, set,
+  /// prompt, answer, response, score, right, before}]}. `before` is {response, score, right} of the earlier evaluation, or null.
   std::string evals(const AnswersRequest& request);
 
   static constexpr int64_t kMaxLines = 4000;

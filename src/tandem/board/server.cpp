@@ -14,6 +14,7 @@
 #include "tandem/base/error.h"
 #include "tandem/board/asset.h"
 #include "tandem/board/http_server.h"
+#include "tandem/board/prometheus.h"
 #include "tandem/board/run_folder.h"
 
 namespace tandem::board {
@@ -87,11 +88,13 @@ struct Server::Http {
     for (const Asset& asset : assets()) serve(asset);
     answer("/api/run", [this](const auto&) { return folder.run(); });
     answer("/api/metrics", [this](const auto& request) { return folder.metrics(number(request, "from_line")); });
+    answer("/metrics", [this](const auto&) { return folder.prometheus(); }, kPrometheusText);
     answer("/api/steps", [this](const auto&) { return folder.steps(); });
     answer("/api/samples", [this](const auto& request) { return folder.samples(page_of(request)); });
     answer("/api/evals", [this](const auto& request) {
       AnswersRequest asked{page_of(request), std::nullopt, request.get_param_value("show")};
       if (request.has_param("since")) asked.since = number(request, "since");
+      if (request.has_param("set")) asked.set = request.get_param_value("set");
       return folder.evals(asked);
     });
   }
@@ -104,10 +107,10 @@ struct Server::Http {
     if (asset.name == "index.html") server.Get("/", handler);
   }
 
-  void answer(const char* path, std::function<std::string(const httplib::Request&)> make) {
-    server.Get(path, [make](const httplib::Request& request, httplib::Response& response) {
+  void answer(const char* path, std::function<std::string(const httplib::Request&)> make, const char* type = "application/json") {
+    server.Get(path, [make, type](const httplib::Request& request, httplib::Response& response) {
       try {
-        response.set_content(make(request), "application/json");
+        response.set_content(make(request), type);
       } catch (const std::exception& error) {
         response.status = 404;
         response.set_content(error.what(), "text/plain; charset=utf-8");

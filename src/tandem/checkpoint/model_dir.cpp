@@ -33,7 +33,8 @@ std::pair<int64_t, int64_t> block_of(const json& config, const std::string& wher
 }  // namespace
 
 ModelDir::ModelDir(const std::string& directory) : path_(directory) {
-  if (!fs::is_directory(directory)) throw UserError(directory, "there is no such directory", "expected a Hugging Face model directory");
+  if (!fs::is_directory(directory)) throw UserError(directory, "there is no such directory",
+                    "expected a Hugging Face model directory; `scripts/get OWNER/NAME` fetches one");
   config_ = read_json_object(directory + "/config.json");
   const std::string single = directory + "/model.safetensors", index = directory + "/model.safetensors.index.json";
   if (fs::exists(single)) {

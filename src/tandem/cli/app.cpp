@@ -21,6 +21,7 @@
 #include "tandem/base/options.h"
 #include "tandem/bench/report.h"
 #include "tandem/cli/command/command.h"
+#include "tandem/cli/host.h"
 #include "tandem/config/config.h"
 
 namespace tandem::cli {
@@ -191,6 +192,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 int main(int argc, char** argv) {
   try {
+    command_line().assign(argv, argv + argc);
     run(argc, argv);
     return 0;
   } catch (const UserError& e) {

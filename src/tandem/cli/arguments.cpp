@@ -49,7 +49,7 @@ void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t
 }
 
 void add_model(CLI::App& app, serve::InferenceOptions& options) {
-  app.add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
+  app.add_option("--model", options.model, "Hugging Face directory of the model, or OWNER/NAME on a hub")->required()->type_name("DIR");
   add_compute(app, options.device, options.dtype, options.threads);
   add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
 }

@@ -24,7 +24,7 @@ constexpr std::array<ShortForm, 13> kShortForms = {{
     {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Run folder; default runs/NAME_OF_THE_RECIPE"},
     {"--steps", "run.steps", "supervised.steps", "N", "The run", "Optimizer steps"},
     {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights"},
-    {"--model", "model.path", "model.path", "DIR", "The run", "Hugging Face directory to start from"},
+    {"--model", "model.path", "model.path", "DIR", "The run", "Hugging Face directory to start from, or OWNER/NAME on a hub"},
     {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",
      "Most bytes of one file of exported weights, such as 2GB; default 5GB"},
     {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync, or stale: rollout may run ahead of training"},

@@ -48,10 +48,13 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("samples_wait_s", o.samples_wait_s,
         "Seconds for which samples.sqlite may be busy or find no room, while the run goes on with samples in memory; then it ends, saved.",
         at_least(0));
+  field("fetch_timeout_s", o.fetch_timeout_s, "Seconds in which what is named as on a hub must be fetched.", above(0));
 }
 
 void describe(OptionVisitor& field, ModelOptions& o) {
-  field("path", o.path, "Hugging Face directory to start from; empty makes a small random model with a tokenizer for additions.");
+  field("path", o.path,
+        "Hugging Face directory to start from, or OWNER/NAME[@REVISION] on Hugging Face (modelscope:OWNER/NAME on ModelScope), which is "
+        "fetched once; config.yaml says the commit. Empty makes a small random model with a tokenizer for additions.");
   field("ref_model_load_path", o.ref_model_load_path, "Hugging Face directory of the reference model; empty is the start.");
   field("dtype", o.dtype, "Compute dtype; bfloat16 keeps fp32 master weights.", one_of({"float32", "bfloat16"}));
   field("products", o.products,
@@ -185,6 +188,7 @@ void describe(OptionVisitor& field, RunConfig& o) {
   field.section("checkpoint", o.checkpoint, "What is saved.");
   field.section("parallel", o.parallel, "Ranks and layouts.");
   field.section("memory", o.memory, "Budgets.");
+  field.section("monitor", o.monitor, "Where the numbers of a run go besides its folder.");
 }
 
 bool scores_in_stage(const RunConfig& config) {

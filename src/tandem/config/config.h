@@ -13,6 +13,7 @@
 #include "tandem/queue/options.h"
 #include "tandem/reward/options.h"
 #include "tandem/rollout/options.h"
+#include "tandem/sink/options.h"
 #include "tandem/train/options.h"
 
 namespace tandem::config {
@@ -25,6 +26,7 @@ struct RunOptions {
   bool parity = false;
   int64_t samples_steps = 0;
   double samples_wait_s = 300;
+  double fetch_timeout_s = 3600;
 };
 void describe(OptionVisitor& field, RunOptions& o);
 
@@ -137,6 +139,7 @@ struct RunConfig {
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
   MemoryOptions memory;
+  sink::Options monitor;
 
   /// Steps that a lag policy may let pass; 0 under sync.
   int64_t staleness() const { return schedule.kind == "stale" ? schedule.queue.staleness : 0; }
@@ -158,6 +161,8 @@ bool start_is_reference(const RunConfig& config);
 /// Defaults, then the file (unless ""), then the settings; validated. Errors: UserError naming file, option and what would be
 /// right; an unknown option with the nearest name.
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
+/// The options that the file (unless "") or the settings name, whatever value they give them. Errors: as load_config.
+std::vector<std::string> given_options(const std::string& path, const std::vector<Setting>& settings);
 /// Checks that concern several options. Errors: UserError.
 void validate(const RunConfig& config, const std::string& where);
 /// The whole configuration as YAML that load_config reads back to the same value. Behind an option that is not the default, which is that
@@ -169,7 +174,7 @@ bool equal_section(const RunConfig& a, const RunConfig& b, const std::string& se
 std::vector<std::string> changed_options(const RunConfig& config, const std::string& section);
 /// Every option with default, help and allowed words, as Markdown; this is docs/config.md.
 std::string option_reference();
-/// The words that an option may be, as its check says them; none where other values are right, too.
+/// The words that an option, or each item of a list, may be, as its check says them; none where other values are right, too.
 std::vector<std::string> allowed_words(const OptionRef& option);
 /// Full names of a recipe's options whose last part is that: of lr, train.lr and others.
 std::vector<std::string> options_ending_in(const std::string& part);

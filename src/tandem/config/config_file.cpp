@@ -151,6 +151,15 @@ std::string algorithm_name(const YAML::Node& node, const std::vector<Setting>& s
 
 }  // namespace
 
+std::vector<std::string> given_options(const std::string& path, const std::vector<Setting>& settings) {
+  RunConfig config;
+  const YAML::Node node = path.empty() ? YAML::Node() : read_yaml(path);
+  std::set<std::string> given;
+  if (node.IsMap()) apply_yaml(node, "", list_options(config), path, given);
+  for (const Setting& s : settings) given.insert(s.name);
+  return {given.begin(), given.end()};
+}
+
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings) {
   RunConfig config;
   const YAML::Node node = path.empty() ? YAML::Node() : read_yaml(path);
@@ -290,9 +299,13 @@ std::string to_yaml(const RunConfig& config) {
 }
 
 std::vector<std::string> allowed_words(const OptionRef& option) {
-  if (!option.check || !std::holds_alternative<std::string*>(option.value)) return {};
   std::string no_word = "\x01";
-  std::istringstream wanted(option.check(&no_word));
+  std::vector<std::string> no_words{no_word};
+  OptionValue none = &no_word;
+  if (std::holds_alternative<std::vector<std::string>*>(option.value)) none = &no_words;
+  else if (!std::holds_alternative<std::string*>(option.value)) return {};
+  if (!option.check) return {};
+  std::istringstream wanted(option.check(none));
   std::vector<std::string> words{std::istream_iterator<std::string>(wanted), {}};
   if (words.size() < 3 || words[0] != "one" || words[1] != "of") return {};
   words.erase(words.begin(), words.begin() + 2);
@@ -317,11 +330,12 @@ std::string words_text(const std::string& name) {
 
 namespace {
 
-// " One of `a`, `b`." behind the help of an option that allows so few words.
+// " One of `a`, `b`." behind the help of an option that allows so few words; of a list, " Each is one of `a`, `b`."
 std::string words_sentence(const OptionRef& option) {
+  const char* begin = std::holds_alternative<std::vector<std::string>*>(option.value) ? " Each is one of `" : " One of `";
   std::string text;
   for (const std::string& word : allowed_words(option))
-    text += (text.empty() ? " One of `" : ", `") + (word.empty() ? "\"\"" : word) + "`";
+    text += (text.empty() ? begin : ", `") + (word.empty() ? "\"\"" : word) + "`";
   return text.empty() ? text : text + ".";
 }
 

@@ -41,7 +41,9 @@ struct Options {
 };
 
 inline void describe(OptionVisitor& field, Options& o) {
-  field("train", o.train, "Training prompts: a .jsonl, .json or .parquet file, or `synthetic` for additions.");
+  field("train", o.train,
+        "Training prompts: a .jsonl, .json or .parquet file, `synthetic` for additions, or OWNER/NAME[/FOLDER][@REVISION] of a data set on "
+        "a hub, as model.path; hf:OWNER/NAME/FILE for one of its files.");
   field("eval", o.eval,
         "Held-out prompts: as train; empty for none. Several sets have names, as in {gsm8k: a.jsonl, math: b.jsonl} or "
         "[gsm8k=a.jsonl, math=b.jsonl], and metrics of their own, such as eval/gsm8k/accuracy.");

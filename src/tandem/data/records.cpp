@@ -281,7 +281,8 @@ std::unique_ptr<PromptSource> checked(std::unique_ptr<RecordSource> source, cons
 }  // namespace
 
 std::unique_ptr<PromptSource> open_records(const std::string& path, const Options& options, int64_t max_rows) {
-  const RegularFile file(path, "expected a .jsonl, .json or .parquet file of prompts");
+  const RegularFile file(path, "expected a .jsonl, .json or .parquet file of prompts; `scripts/get gsm8k` and `scripts/get math` fetch "
+                               "some, or say what to put where by hand");
   auto source = std::make_unique<RecordSource>(path, options);
   if (path.ends_with(".parquet")) {
     source->read_columns(max_rows);

@@ -11,6 +11,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
+#include "tandem/base/strings.h"
 #include "tandem/data/statement.h"
 
 namespace tandem::data {
@@ -27,7 +28,8 @@ CREATE TABLE IF NOT EXISTS samples (
 CREATE INDEX IF NOT EXISTS samples_by_score ON samples (step, group_id, score);
 CREATE TABLE IF NOT EXISTS greedy (step INTEGER NOT NULL, group_id INTEGER NOT NULL, score REAL, PRIMARY KEY (step, group_id));
 CREATE TABLE IF NOT EXISTS evals (
-  step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL);
+  step INTEGER NOT NULL, row INTEGER NOT NULL, prompt TEXT NOT NULL, answer TEXT NOT NULL, response TEXT NOT NULL, score REAL,
+  eval_set TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS evals_by_step ON evals (step, row);
 CREATE TABLE IF NOT EXISTS dropped (step INTEGER NOT NULL, group_id INTEGER PRIMARY KEY);)";
 
@@ -87,24 +89,34 @@ const char* answer_kind(AnswerKind kind) {
 
 // The answers of one evaluation beside those of an earlier one. ?2 and ?3 are their steps, ?4 is the score from which an answer is right.
 // A score that is no number is not right.
+// SET is the column of a set's name, ?5 the set asked for.
 constexpr const char* kComparedAnswers = R"(
-WITH numbered AS (SELECT rowid AS id, *, row_number() OVER (PARTITION BY step, row, prompt ORDER BY rowid) AS place FROM evals
+WITH numbered AS (SELECT rowid AS id, *, SET AS set_name,
+                         row_number() OVER (PARTITION BY step, SET, row, prompt ORDER BY rowid) AS place FROM evals
                   WHERE step IN (?2, ?3)),
-compared AS (SELECT later.id, later.row, later.prompt, later.answer, later.response, later.score,
+compared AS (SELECT later.id, later.set_name, later.row, later.prompt, later.answer, later.response, later.score,
                     coalesce(later.score >= ?4, 0) AS is_right, earlier.id AS old_id, earlier.response AS old_response,
                     earlier.score AS old_score, coalesce(earlier.score >= ?4, 0) AS was_right
              FROM numbered AS later LEFT JOIN numbered AS earlier ON earlier.step = ?3 AND earlier.row = later.row AND
-             earlier.prompt = later.prompt AND earlier.place = later.place WHERE later.step = ?2)
+             earlier.prompt = later.prompt AND earlier.place = later.place AND earlier.set_name = later.set_name
+             WHERE later.step = ?2 AND (?5 IS NULL OR later.set_name = ?5))
 SELECT )";
 
 std::string asked_for(const AnswerQuery& query) { return join_text("(", answer_kind(query.kind), ") AND (", holds_text(query.text), ")"); }
 
-Statement compared_rows(sqlite3* database, const AnswerQuery& query, const std::string& columns, const std::string& which) {
-  Statement rows(database, kComparedAnswers + columns + " FROM compared " + which);
+struct Evals {
+  sqlite3* database;
+  const std::string& set_column;
+};
+
+Statement compared_rows(const Evals& evals, const AnswerQuery& query, const std::string& columns, const std::string& which) {
+  Statement rows(evals.database, replaced(kComparedAnswers, "SET", evals.set_column) + columns + " FROM compared " + which);
   rows.bind(std::string_view(query.text)).bind(value(query.step));
   if (query.since) rows.bind(value(*query.since));
   else rows.bind_null();
   rows.bind(query.right_at);
+  if (query.set) rows.bind(std::string_view(*query.set));
+  else rows.bind_null();
   return rows;
 }
 
@@ -206,6 +218,11 @@ void read_greedy(sqlite3* database, StepId step, std::vector<StoredGroup>& group
   }
 }
 
+// Whether evals say which set a row is of; older files do not.
+bool knows_sets(sqlite3* database) {
+  return Statement(database, "SELECT 1 FROM pragma_table_info('evals') WHERE name = 'eval_set'").next();
+}
+
 std::vector<StepSummary> summaries(Statement& rows) {
   std::vector<StepSummary> out;
   while (rows.next()) out.push_back({StepId{rows.integer(0)}, rows.integer(1), rows.integer(2), rows.real(3), rows.real(4)});
@@ -239,6 +256,7 @@ SampleStore::SampleStore(const std::string& path, int64_t keep_steps)
   const std::string mode = has_log_ ? "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
                                     : "PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL;";
   if (sqlite3_exec(database_.get(), (mode + kSchema).c_str(), nullptr, nullptr, &reason) == SQLITE_OK) {
+    if (!knows_sets(database_.get())) Statement(database_.get(), "ALTER TABLE evals ADD COLUMN eval_set TEXT NOT NULL DEFAULT ''").run();
     sqlite3_busy_timeout(database_.get(), kWriterWait_ms);
     return;
   }
@@ -280,9 +298,9 @@ void SampleStore::append(const Batch& batch, std::span<const double> advantages,
 void SampleStore::append_evals(StepId step, std::span<const EvalAnswer> answers) {
   Transaction transaction(database_.get());
   drop_rows(database_.get(), "evals", "=", step);
-  Statement insert(database_.get(), "INSERT INTO evals (step, row, prompt, answer, response, score) VALUES (?,?,?,?,?,?)");
+  Statement insert(database_.get(), "INSERT INTO evals (step, row, prompt, answer, response, score, eval_set) VALUES (?,?,?,?,?,?,?)");
   for (const EvalAnswer& it : answers)
-    insert.bind(value(step)).bind(it.row).bind(it.prompt).bind(it.answer).bind(it.response).bind(it.score).run();
+    insert.bind(value(step)).bind(it.row).bind(it.prompt).bind(it.answer).bind(it.response).bind(it.score).bind(it.set).run();
   transaction.commit();
 }
 
@@ -396,6 +414,7 @@ SampleReader::SampleReader(const std::string& path) : path_(path) {
   }
   if (code != SQLITE_OK)
     throw UserError(path, std::string("is no sample store: ") + sqlite3_errmsg(database_.get()), "give the run folder of a Tandem run");
+  set_column_ = knows_sets(database_.get()) ? "eval_set" : "''";
 }
 
 std::vector<StepSummary> SampleReader::steps() const {
@@ -454,31 +473,42 @@ std::vector<StepSummary> SampleReader::eval_steps(double right_at) const {
   return summaries(rows.bind(right_at));
 }
 
+std::vector<EvalSetSummary> SampleReader::eval_sets(double right_at) const {
+  Statement rows(database_.get(), "SELECT step, " + set_column_ + " AS name, count(*), avg(score), avg(score >= ?) FROM evals WHERE " +
+                                      set_column_ + " != '' GROUP BY step, name ORDER BY step, min(row)");
+  rows.bind(right_at);
+  std::vector<EvalSetSummary> out;
+  while (rows.next()) out.push_back({StepId{rows.integer(0)}, rows.text(1), rows.integer(2), rows.real(3), rows.real(4)});
+  return out;
+}
+
 std::vector<EvalAnswer> SampleReader::evals(StepId step, int64_t first, int64_t count) const {
   Statement row(database_.get(),
-                "SELECT row, prompt, answer, response, score FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
+                "SELECT row, prompt, answer, response, score, " + set_column_ +
+                    " FROM evals WHERE step = ? ORDER BY row, rowid LIMIT ? OFFSET ?");
   row.bind(value(step)).bind(count).bind(first);
   std::vector<EvalAnswer> out;
-  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)});
+  while (row.next()) out.push_back({row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(5)});
   return out;
 }
 
 std::vector<ComparedAnswer> SampleReader::compared(const AnswerQuery& query, int64_t first, int64_t count) const {
-  Statement row = compared_rows(database_.get(), query, "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score",
-                                "WHERE " + asked_for(query) + " ORDER BY " + answer_order(query.order) + " LIMIT ?5 OFFSET ?6");
+  Statement row = compared_rows({database_.get(), set_column_}, query,
+                                "row, prompt, answer, response, score, old_id IS NOT NULL, old_response, old_score, set_name",
+                                "WHERE " + asked_for(query) + " ORDER BY " + answer_order(query.order) + " LIMIT ?6 OFFSET ?7");
   row.bind(count).bind(first);
   std::vector<ComparedAnswer> out;
   while (row.next()) {
     ComparedAnswer& it = out.emplace_back();
-    it.now = {row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4)};
-    if (row.integer(5)) it.before = {it.now.row, it.now.prompt, it.now.answer, row.text(6), row.real(7)};
+    it.now = {row.integer(0), row.text(1), row.text(2), row.text(3), row.real(4), row.text(8)};
+    if (row.integer(5)) it.before = {it.now.row, it.now.prompt, it.now.answer, row.text(6), row.real(7), it.now.set};
   }
   return out;
 }
 
 AnswerCounts SampleReader::counts(const AnswerQuery& query) const {
   const auto those = [](const std::string& condition) { return ", count(*) FILTER (WHERE " + condition + ")"; };
-  Statement row = compared_rows(database_.get(), query,
+  Statement row = compared_rows({database_.get(), set_column_}, query,
                                 "count(*)" + those("is_right") + those("old_id IS NOT NULL") +
                                     those(answer_kind(AnswerKind::kBecameRight)) + those(answer_kind(AnswerKind::kBecameWrong)) +
                                     those(asked_for(query)),

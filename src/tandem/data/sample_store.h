@@ -20,6 +20,7 @@ struct EvalAnswer {
   int64_t row = 0;  ///< row in the evaluation data set
   std::string prompt, answer, response;
   double score = 0;
+  std::string set = {};  ///< its name, as data.eval has it; "" where the set has none
 };
 
 struct CloseDatabase {
@@ -81,6 +82,14 @@ struct StepSummary {
   double right_share = 0;   ///< of an evaluation: the share of answers that count as right
 };
 
+/// What an evaluation has of one named set.
+struct EvalSetSummary {
+  StepId step{};
+  std::string name;
+  int64_t num_answers = 0;
+  double mean_score = 0, right_share = 0;
+};
+
 /// kById for answers of an evaluation: by row. kWidestSpread orders groups by the distance of their highest and lowest score.
 enum class SampleOrder { kById, kLowestScore, kHighestScore, kWidestSpread, kLongest };
 
@@ -102,6 +111,7 @@ struct AnswerQuery {
   AnswerKind kind = AnswerKind::kAll;
   std::string text = {};  ///< as above
   SampleOrder order = SampleOrder::kById;  ///< kWidestSpread: by the change of the score, upwards or downwards
+  std::optional<std::string> set = {};  ///< of this set alone
 };
 
 /// An answer, and what the model said to the same prompt in the evaluation before: none if it was not asked then.
@@ -135,6 +145,8 @@ class SampleReader {
   Batch batch(StepId step) const;
   /// An answer counts as right from the score `right_at` on.
   std::vector<StepSummary> eval_steps(double right_at) const;
+  /// Of the sets that have names, by step, then in the order of their rows.
+  std::vector<EvalSetSummary> eval_sets(double right_at) const;
   std::vector<EvalAnswer> evals(StepId step, int64_t first, int64_t count) const;
   /// Answers [first, first + count) of those asked for. Where a prompt has several answers, the n-th is compared with the n-th.
   std::vector<ComparedAnswer> compared(const AnswerQuery& query, int64_t first, int64_t count) const;
@@ -143,6 +155,7 @@ class SampleReader {
  private:
   std::string path_;
   Database database_;
+  std::string set_column_;  // in SQL; '' for the rows of a Tandem that did not keep sets
 };
 
 }  // namespace tandem::data

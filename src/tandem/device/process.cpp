@@ -52,9 +52,20 @@ int num_cores() {
 
 void name_thread(std::string_view what) { ::prctl(PR_SET_NAME, ("tandem:" + std::string(what)).c_str()); }
 
+namespace {
+std::string& name_of_program() {
+  static std::string name;
+  return name;
+}
+}  // namespace
+
+void name_program(const std::string& name) { name_of_program() = name; }
+
 std::string program_path() {
+  if (!name_of_program().empty()) return name_of_program();
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (program.filename().string().starts_with("python")) return "python -m tandem";
   const std::filesystem::path near = failed ? program : std::filesystem::relative(program, failed);
   return failed || near.empty() ? "tandem" : near.string();
 }

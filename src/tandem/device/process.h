@@ -31,8 +31,10 @@ int num_cores();
 /// What `ps` and `top` call the calling thread from now on: `tandem:WHAT`, of which the system keeps 15 characters.
 void name_thread(std::string_view what);
 
-/// Where this program lies, seen from the working directory; for commands shown to a person.
+/// Where this program lies, seen from the working directory, or how to start it within Python; for commands shown to a person.
 std::string program_path();
+/// What program_path says from now on.
+void name_program(const std::string& name);
 
 /// The machine and those cores, as a text that is equal where they are.
 std::string cores_name();

@@ -251,7 +251,8 @@ void require_use(const ModelConfig& c, ModelUse use, const std::string& path) {
 ModelConfig read_config(const std::string& dir, ModelUse use) {
   if (!std::filesystem::is_directory(dir))
     throw UserError(dir, "is no directory",
-                    "a Hugging Face model directory on this machine; `hf download NAME --local-dir DIR` fetches one");
+                    "a Hugging Face model directory on this machine, or OWNER/NAME on a hub; `scripts/get OWNER/NAME` fetches one, or says "
+                    "what to put where by hand");
   const std::string path = dir + "/config.json";
   ModelConfig config = parse_config(read_json_object(path), path);
   require_use(config, use, path);

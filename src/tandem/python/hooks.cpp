@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/python/hooks.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/ScalarType.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
+#include "tandem/python/tensors.h"
 #include "tandem/reward/batch.h"
 
 namespace tandem::python {
@@ -42,24 +39,6 @@ auto with_python(const char* where, const Body& body) {
   } catch (const nb::cast_error&) {
     throw UserError(where, "the adapter of the function returned something else than it should", "see python/tandem/_hooks.py");
   }
-}
-
-/// A tensor of Python with the memory of `values` [n], which stays as long as either does; None for an undefined one.
-template <class Value>
-nb::object column(const at::Tensor& values) {
-  if (!values.defined()) return nb::none();
-  auto held = std::make_unique<at::Tensor>(values.contiguous());
-  const size_t shape[] = {static_cast<size_t>(values.numel())};
-  Value* data = held->data_ptr<Value>();
-  const nb::capsule owner(held.release(), [](void* tensor) noexcept { delete static_cast<at::Tensor*>(tensor); });
-  return nb::cast(nb::ndarray<nb::pytorch, Value, nb::ndim<1>>(data, 1, shape, owner));
-}
-
-template <class Value>
-nb::object copied(std::span<const Value> values) {
-  at::Tensor out = at::empty({std::ssize(values)}, c10::CppTypeToScalarType<Value>::value);
-  std::ranges::copy(values, out.data_ptr<Value>());
-  return column<Value>(out);
 }
 
 at::Tensor gradient_of(const nb::handle& value, int64_t count) {
@@ -99,7 +78,8 @@ runtime::Hooks hooks_of(nb::object reward, nb::object advantage, nb::object loss
   if (!advantage.is_none())
     hooks.advantage = [function = kept(std::move(advantage))](const algo::Responses& responses) {
       return with_python("advantage", [&] {
-        return nb::cast<std::vector<double>>((*function)(copied(responses.scores), copied(responses.groups), copied(responses.lengths)));
+        return nb::cast<std::vector<double>>((*function)(copied<double>(responses.scores), copied<int64_t>(responses.groups),
+                                                         copied<int64_t>(responses.lengths)));
       });
     };
   if (!loss.is_none())
@@ -112,6 +92,18 @@ runtime::Hooks hooks_of(nb::object reward, nb::object advantage, nb::object loss
       });
     };
   return hooks;
+}
+
+runtime::Hooks hooks_of_recipe(const config::RunConfig& config, const nb::object& load, runtime::Hooks given) {
+  const auto loaded = [&](const char* kind, const std::string& name, bool is_given) -> nb::object {
+    if (is_given || !algo::names_function(name)) return nb::none();
+    return with_python((std::string("algo.") + kind).c_str(), [&] { return load(kind, name); });
+  };
+  const runtime::Hooks named = hooks_of(nb::none(), loaded("advantage", config.algo.advantage, static_cast<bool>(given.advantage)),
+                                        loaded("loss", config.algo.loss, static_cast<bool>(given.loss)));
+  if (named.advantage) given.advantage = named.advantage;
+  if (named.loss) given.loss = named.loss;
+  return given;
 }
 
 }  // namespace tandem::python

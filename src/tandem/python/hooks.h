@@ -17,4 +17,8 @@ namespace tandem::python {
 /// Errors: UserError with the words of a HookError, or of any other exception. Call it with the lock held.
 runtime::Hooks hooks_of(nanobind::object reward, nanobind::object advantage, nanobind::object loss);
 
+/// The functions that a recipe names, loaded by `load` (kind, FILE.py:FUNCTION), where `given` has none. Errors: UserError naming the
+/// option. Call it with the lock held.
+runtime::Hooks hooks_of_recipe(const config::RunConfig& config, const nanobind::object& load, runtime::Hooks given = {});
+
 }  // namespace tandem::python

@@ -10,9 +10,12 @@
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/cli/app.h"
+#include "tandem/cli/host.h"
 #include "tandem/cli/signals.h"
 #include "tandem/device/process.h"
 #include "tandem/python/hooks.h"
+#include "tandem/python/own_loop.h"
 #include "tandem/runtime/run.h"
 
 namespace tandem::python {
@@ -71,7 +74,7 @@ nb::dict run(const std::string& recipe, const Settings& settings, const How& how
   runtime::RunRequest request;
   request.config = config::load_config(recipe, given);
   std::tie(request.resume, request.overwrite, request.replay) = how;
-  request.hooks = hooks_of(hooks[0], hooks[1], hooks[2]);
+  request.hooks = hooks_of_recipe(request.config, hooks[3], hooks_of(hooks[0], hooks[1], hooks[2]));
   const Signals signals;
   request.stop = [&flag = cli::stop_on_signals()] { return flag.load(); };
   device::tune_allocator();
@@ -87,6 +90,21 @@ nb::dict run(const std::string& recipe, const Settings& settings, const How& how
   return out;
 }
 
+// The program. `load` is that of hooks_of_recipe.
+int program(std::vector<std::string> words, nb::object load) {
+  cli::host_hooks() = [&load](const config::RunConfig& config) {
+    const nb::gil_scoped_acquire lock;
+    return hooks_of_recipe(config, load);
+  };
+  device::name_program(words.front());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  device::tune_allocator();
+  const nb::gil_scoped_release unlocked;
+  return cli::main(static_cast<int>(words.size()), argv.data());
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE: the macro defines the module's entry.
@@ -95,6 +113,8 @@ NB_MODULE(_tandem, module) {
   nb::exception<PeerError>(module, "PeerError", PyExc_RuntimeError);
   nb::exception<Interrupted>(module, "Interrupted", PyExc_KeyboardInterrupt);
   module.def("run", &run, nb::arg("recipe"), nb::arg("settings"), nb::arg("how"), nb::arg("hooks"));
+  module.def("main", &program, nb::arg("words"), nb::arg("load"));
+  declare_session(module);
 }
 
 }  // namespace tandem::python

@@ -68,6 +68,7 @@ WorkerOptions worker_options(const PythonOptions& o, const BatchOptions& batch, 
   WorkerOptions options;
   options.executable = python;
   options.num_workers = batch.workers;
+  options.notices = batch.notices;
   options.timeout_s = batch.timeout_s;
   options.retries = o.python_retries;
   options.memory_bytes = o.python_memory_mib << 20;

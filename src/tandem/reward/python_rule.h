@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tandem/base/options.h"
+#include "tandem/monitor/notices.h"
 
 namespace tandem::reward {
 
@@ -16,6 +17,8 @@ class Rule;
 struct BatchOptions {
   int64_t workers = 1;    ///< threads that grade, and processes of each rule that has them
   double timeout_s = 60;  ///< for one batch
+  /// What is said of failures: no option. Copies of a recipe share it, so that its ranks say each thing once.
+  std::shared_ptr<monitor::Notices> notices = std::make_shared<monitor::Notices>();
 };
 
 struct PythonOptions {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tandem/base/error.h"
-#include "tandem/base/log.h"
+#include "tandem/base/check.h"
 
 namespace tandem::reward {
 
@@ -69,9 +69,16 @@ void score_or_zero(const Rule& rule, const data::Group& group, std::span<data::S
   for (data::Sample& sample : samples) score_zero(sample);
 }
 
+// The group, and the record of its prompt.
+std::string place_of(const data::Group& group) {
+  const data::Prompt& prompt = group.prompt;
+  const std::string row = prompt.data_source.empty() ? "" : join_text(" (", prompt.data_source, " row ", prompt.row + 1, ")");
+  return join_text("group ", value(group.id), row);
+}
+
 }  // namespace
 
-Grading grading_of(const Options& options) { return {options.workers, options.on_error == "zero"}; }
+Grading grading_of(const Options& options) { return {options.workers, options.on_error == "zero", options.notices}; }
 
 std::string score_group_or_zero(const Rule& rule, data::Group& group) {
   std::string reason;
@@ -126,10 +133,13 @@ Scorer::Job* Scorer::next_unstarted() {
 void Scorer::grade(data::Group& group) {
   if (!grading_.zero_on_error) return score_group(rule_, group);
   const std::string reason = score_group_or_zero(rule_, group);
-  if (!reason.empty() && !warned_.exchange(true))
-    log::warning("reward rule ", rule_.name(), ", group ", value(group.id), ": grading failed for ",
-                 std::ranges::count_if(group.samples, is_failed), " of ", group.samples.size(), " samples: ", reason,
-                 "; such samples score 0 (reward.on_error), and reward/failed counts them");
+  if (reason.empty()) return;
+  const auto failed = std::ranges::count_if(group.samples, is_failed);
+  const std::string what = failed > 0 ? join_text(failed, " of ", group.samples.size(), " samples: ", reason, "; such samples score 0 "
+                                                  "(reward.on_error), and reward/failed counts them")
+                                      : join_text("all ", group.samples.size(), " samples at once, and not for each alone: ", reason,
+                                                  "; they have the scores of each alone");
+  grading_.notices->say("grading", join_text("reward rule ", rule_.name(), ", ", place_of(group), ": grading failed for ", what));
 }
 
 void Scorer::work() {
@@ -167,7 +177,7 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
     const std::exception_ptr error = std::exchange(head.error, nullptr);
     for (data::Sample& sample : head.group.samples) sample.scored = false;
     if (head.group.greedy) head.group.greedy->scored = false;
-    const std::string where = "reward rule " + rule_.name() + ", group " + std::to_string(value(head.group.id));
+    const std::string where = "reward rule " + rule_.name() + ", " + place_of(head.group);
     try {
       std::rethrow_exception(error);
     } catch (const PeerError& e) {

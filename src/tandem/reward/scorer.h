@@ -3,10 +3,10 @@
 // Grades groups in threads of its own, beside generation: for rollout (runtime/sample/rollout_role.h) and for evaluation
 // (serve/answers.h).
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -15,6 +15,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/data/sample.h"
+#include "tandem/monitor/notices.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::reward {
@@ -23,6 +24,7 @@ namespace tandem::reward {
 struct Grading {
   int64_t workers = 1;         ///< threads
   bool zero_on_error = false;  ///< a sample that cannot be graded scores 0, with the part kFailedPart; else collect throws
+  std::shared_ptr<monitor::Notices> notices = std::make_shared<monitor::Notices>();  ///< as BatchOptions have it
 };
 Grading grading_of(const Options& options);
 
@@ -67,7 +69,6 @@ class Scorer {
 
   const Rule& rule_;
   const Grading grading_;
-  std::atomic<bool> warned_{false};
   mutable std::mutex mutex_;
   std::condition_variable submitted_, finished_;
   std::deque<Job> jobs_;  // a deque: a job keeps its address while others come and go at the ends

@@ -77,6 +77,8 @@ std::vector<std::string> data_files(const config::RunConfig& config, const std::
   std::vector<std::string> files;
   for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
   for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
+  for (const std::string& function : {config.algo.loss, config.algo.advantage})
+    if (algo::names_function(function)) files.push_back(function.substr(0, function.rfind(':')));
   for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
     if (!path.empty()) files.push_back(path);
   if (!replay.empty()) files.push_back(replay + "/samples.sqlite");

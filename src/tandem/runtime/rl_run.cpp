@@ -239,7 +239,9 @@ RunSummary RlRun::run_to_end(StepData& step) {
     for (const auto& [name, value] : state.unconcluded) parts_.recorder.set(name, value);
     conclude_step();
   }
-  if (parts_.ranks.is_first()) log::info("== training: step ", state.step + 1, " to ", config_.run.steps);
+  if (parts_.ranks.is_first())
+    state.step < config_.run.steps ? log::info("== training: step ", state.step + 1, " to ", config_.run.steps)
+                                   : log::info("step ", state.step, " is the last that run.steps asks for; --steps N goes further");
   planner::Interpreter machine(schedule_, {state.step + 1, config_.run.steps}, parts_.ranks.world.rank());
   while (!machine.done()) {
     const planner::StageRun next = machine.may_start().at(0);
@@ -409,7 +411,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), config_.eval.right_at);
   record_eval(parts_.recorder, summary);
   parts_.recorder.add("time/eval_s", now_s() - begin);
-  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers));
+  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(step, serve::eval_answers(*answers, eval_prompts_->sets()));
   return summary;
 }
 

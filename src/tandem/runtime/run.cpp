@@ -3,12 +3,19 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <sstream>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/checkpoint/model_dir.h"
+#include "tandem/comm/agree.h"
+#include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/algorithm.h"
+#include "tandem/fit/fit.h"
+#include "tandem/hub/recipe.h"
 #include "tandem/policy/critic.h"
 #include "tandem/runtime/folder/progress.h"
 #include "tandem/runtime/folder/run_state.h"
@@ -17,6 +24,7 @@
 #include "tandem/runtime/start_model.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/serve/reward_trial.h"
+#include "tandem/sink/worker.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
@@ -59,6 +67,7 @@ struct Start {
 };
 Start start_of(const config::RunConfig& config, comm::Group& world) {
   const std::string dir = start_model(config, world);
+  (void)checkpoint::ModelDir(dir);  // has weights
   Start start{dir, model::read_config(dir), {}};
   world.barrier();
   return start;
@@ -119,6 +128,7 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
     supervised.config.run.dir = dir;
     supervised.config.eval.before = supervised.config.eval.after = false;  // RL evaluates what it begins with
     supervised.config.eval.every_steps = 0;
+    supervised.config.monitor.sinks.clear();  // they have the run, whose steps count anew
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
     if (world.rank() == 0) {
@@ -147,16 +157,28 @@ void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& requ
   folder.samples().finish(request.stop);
   folder.write_summary(summary);
   print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), request.config);
+  folder.end_sinks(sink::End::kFinished);
   log::stop_file();
 }
 
+// What a probe decides, unless the run goes on as an earlier start decided. Collective.
+void fit(RunRequest& request, Start& start, comm::Group& world, RunFolder* folder) {
+  if (!request.fit_but || (request.resume && fs::exists(request.config.run.dir + "/checkpoint/latest"))) return;
+  fit::Fitted fitted = fit::fitted(request.config, {start.model_dir, start.model, start.products}, *request.fit_but, world);
+  request.config = fitted.config;
+  start.products = fitted.products;
+  if (folder) folder->keep_recipe(request.config);
+}
+
 // One rank of `tandem run`.
-RunSummary reinforce_on_rank(const RunRequest& request, comm::Group& world, RunFolder* folder) {
+RunSummary reinforce_on_rank(const RunRequest& asked, comm::Group& world, RunFolder* folder) {
+  RunRequest request = asked;
   const config::RunConfig& config = request.config;
   const config::Layouts layouts = config::layouts_of(config, world.size());
   Start start = start_of(config, world);
   const bool warm = begins_warm(request, world);
   check_model(config, layouts, start.model, warm, true);
+  fit(request, start, world, folder);
   if (warm) start = warm_start(request, world, std::move(start));
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
   policy::Rank rank(config, layouts, world, start.products);
@@ -179,7 +201,29 @@ EarlierRun earlier_run(const RunRequest& request) {
 void check_request(const RunRequest& request) {
   if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
   if (request.overwrite) check_put_aside(request.config, request.replay);
-  if (!request.resume && request.config.model.path.empty()) check_random_model(request.config);
+}
+
+// Calls on the first rank, beside which the others ask whether it is done: it may take longer than ranks wait. Collective.
+void on_first_rank(comm::Group& world, const std::function<void()>& call) {
+  constexpr std::chrono::milliseconds kMoment{50};
+  std::future<void> called;
+  if (world.rank() == 0) called = std::async(std::launch::async, call);
+  while (!comm::any_of(world, called.valid() && called.wait_for(kMoment) == std::future_status::ready)) continue;
+  if (called.valid()) called.get();
+}
+
+// What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.
+config::RunConfig with_local_paths(const RunRequest& request, comm::Group& world) {
+  const config::RunConfig& config = request.config;
+  std::string paths;
+  on_first_rank(world, [&] {
+    const std::vector<hub::Place> earlier = request.resume ? hub::places_of_run(config.run.dir) : std::vector<hub::Place>();
+    for (const std::string& path : hub::local_paths(config, earlier, {config.run.fetch_timeout_s, request.stop})) paths += path + '\n';
+  });
+  std::istringstream lines(comm::text_of_first(world, paths));
+  std::vector<std::string> texts;
+  for (std::string path; std::getline(lines, path);) texts.push_back(path);
+  return hub::with_texts(config, texts);
 }
 
 // A reward that cannot score ends the command where nothing is made yet. A replay has its scores, supervised steps may need none; a host
@@ -193,32 +237,47 @@ void try_reward(const RunRequest& request, bool supervised) {
   serve::try_reward({reward, c.data, c.model.path, c.schedule.queue.group_size, c.schedule.queue.take_timeout_s}, request.stop);
 }
 
-// On the first rank, beside which the others ask whether it is done: a reward may take longer than ranks wait. Collective.
-void try_reward_first(const RunRequest& request, bool supervised, comm::Group& world) {
-  constexpr std::chrono::milliseconds kMoment{50};
-  std::future<void> tried;
-  if (world.rank() == 0) tried = std::async(std::launch::async, [&] { try_reward(request, supervised); });
-  while (!comm::any_of(world, tried.valid() && tried.wait_for(kMoment) == std::future_status::ready)) continue;
-  if (tried.valid()) tried.get();
+// A function of Python that the recipe names must have come with the request.
+void check_functions(const RunRequest& request) {
+  const algo::Options& o = request.config.algo;
+  const auto check = [](const char* option, const std::string& value, bool is_there) {
+    if (algo::names_function(value) && !is_there)
+      throw UserError(option, "names " + value + ", and this process has no Python", "`tandem run`, or tandem.run in Python");
+  };
+  check("algo.loss", o.loss, static_cast<bool>(request.hooks.loss));
+  check("algo.advantage", o.advantage, static_cast<bool>(request.hooks.advantage));
 }
 
 // What both kinds of runs share: ranks, the run folder, the end.
-RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
+RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
   check_request(asked);
+  asked.config.reward.notices = std::make_shared<monitor::Notices>();  // of the ranks of this process, in this run
   RunSummary result;
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes
   launch_ranks(asked.config, [&](comm::Group& world) {
     RunRequest request = asked;
-    check_same_start(asked.config, {asked.resume, asked.overwrite, asked.replay}, world);
+    if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
+    request.config = with_local_paths(asked, world);
+    if (asked.fit_but && asked.resume) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
+    check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
-    try_reward_first(request, all_train, world);
+    on_first_rank(world, [&] {
+      sink::require_packages(request.config.monitor);
+      if (!asked.resume && request.config.model.path.empty()) check_random_model(request.config);
+      try_reward(request, all_train);
+    });
     if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
-    const RunSummary summary = on_rank(request, world, folder);
-    if (!folder) return;
-    finish(*folder, summary, request);
-    result = summary;
+    try {
+      const RunSummary summary = on_rank(request, world, folder);
+      if (!folder) return;
+      finish(*folder, summary, request);
+      result = summary;
+    } catch (const Interrupted&) {
+      if (folder) folder->end_sinks(sink::End::kStopped);
+      throw;
+    }
   });
   return result;
 }
@@ -227,6 +286,7 @@ RunSummary run_on_ranks(const RunRequest& asked, bool all_train, RunSummary (*on
 
 RunSummary run_rl(const RunRequest& request) {
   config::validate(request.config, "run");
+  check_functions(request);
   return run_on_ranks(request, false, reinforce_on_rank);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tandem/config/config.h"
 #include "tandem/base/error.h"
@@ -20,6 +21,9 @@ struct RunRequest {
   std::string replay;          ///< train on the samples of this run folder instead of generating
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
   Hooks hooks;                 ///< of run_rl
+  /// Of run_rl: fit/fit.h decides sizes, but of these options, which the user has set; without a value nothing is probed. A resume takes
+  /// what the earlier start decided.
+  std::optional<std::vector<std::string>> fit_but;
 };
 
 /// Runs on `parallel.ranks` threads, or as one rank of an MPI job. Writes the run folder; prints a line per step and, at the

@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, 8> kTextRules = {"dapo",  "dapo_slime", "
 
 [[noreturn]] void refuse_text(const std::string& why) {
   throw UserError("model.path", "is empty, and " + why + "; the small random model of a recipe without one knows digits and signs alone",
-                  "--model DIR, a Hugging Face directory");
+                  "--model DIR, a Hugging Face directory, or OWNER/NAME, which is fetched; `scripts/get OWNER/NAME` does it before");
 }
 
 // The names of the rules of a reward, without options and weights.

@@ -8,6 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/runtime/folder/step_failed.h"
+#include "tandem/runtime/stage/step_record.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
@@ -38,11 +39,15 @@ SupervisedRun::SupervisedRun(const RunRequest& request, const policy::RunParts& 
   ledger_.files().load_start(actor_.trained());
 }
 
+void SupervisedRun::show(int64_t step, const std::string& what) {
+  if (LiveLine* live = ledger_.live()) live->stage(join_text("supervised step ", step, "/", parts_.config.supervised.steps, what));
+}
+
 void SupervisedRun::step() {
   const double begin = now_s();
   const config::SupervisedOptions& o = parts_.config.supervised;
   const int64_t step = ledger_.state().step, most = actor_.config().max_positions;
-  if (LiveLine* live = ledger_.live()) live->stage(join_text("supervised step ", step + 1, "/", o.steps));
+  show(step + 1, "");
   std::vector<data::Prompt> prompts;
   std::vector<std::vector<int32_t>> answers;
   const std::vector<int32_t> ends = serve::stop_ids(actor_.config().eos_ids, &tokenizer_);
@@ -81,7 +86,7 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
   recorder.set("time/step_s", seconds);
   recorder.set("time/train_s", seconds);
   recorder.span("train", "train", begin_s, begin_s + seconds);
-  recorder.set("throughput/tokens_per_s", report.sequence_tokens / seconds);
+  record_throughput(recorder, report.sequence_tokens / seconds, parts_.ranks.world.size());
   ledger_.record_memory();
 }
 
@@ -101,6 +106,7 @@ bool SupervisedRun::reached_accuracy() {
   const int64_t step = ledger_.state().step;
   if (o.stop_at_accuracy == 0 || step % o.accuracy_every_steps != 0) return false;
   const policy::Ranks& ranks = parts_.ranks;
+  show(step, join_text("  accuracy on ", o.accuracy_problems, " problems"));
   Evaluation evaluation = this->evaluation();
   for (int64_t i = ranks.train_dp_rank(); i < o.accuracy_problems; i += ranks.train_layout.dp)
     evaluation.prompts.push_back(prompts_.at_position(step * o.batch_size + i));
@@ -117,6 +123,7 @@ std::optional<serve::EvalSummary> SupervisedRun::evaluate() {
   const double begin = now_s();
   const config::EvalOptions& o = parts_.config.eval;
   const policy::Ranks& ranks = parts_.ranks;
+  show(ledger_.state().step, join_text("  evaluation of ", eval_prompts_->size(), " problems"));
   Evaluation evaluation = this->evaluation();
   for (int64_t row = ranks.train_dp_rank(); row < eval_prompts_->size(); row += ranks.train_layout.dp)
     evaluation.prompts.push_back(eval_prompts_->at_row(row));
@@ -129,13 +136,15 @@ std::optional<serve::EvalSummary> SupervisedRun::evaluate() {
   serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), o.right_at);
   record_eval(parts_.recorder, summary);
   parts_.recorder.add("time/eval_s", now_s() - begin);
-  if (SampleWriter* samples = ledger_.samples()) samples->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers));
+  if (SampleWriter* samples = ledger_.samples())
+    samples->append_evals(data::StepId{ledger_.state().step}, serve::eval_answers(*answers, eval_prompts_->sets()));
   return summary;
 }
 
 void SupervisedRun::evaluate_before() {
   RunState& state = ledger_.state();
   if (!eval_prompts_ || !parts_.config.eval.before || state.before || state.step > 0) return;
+  if (parts_.ranks.is_first()) log::info("== evaluation before training: ", eval_prompts_->size(), " problems");
   state.before = evaluate();
   if (!state.before) stop(", in the evaluation before training");
   if (parts_.ranks.is_first()) log::info("before: accuracy ", std::round(1000 * state.before->accuracy) / 10, " %");
@@ -191,6 +200,8 @@ void SupervisedRun::train_to_end() {
   const config::RunConfig& config = parts_.config;
   RunState& state = ledger_.state();
   bool reached = false;
+  if (parts_.ranks.is_first() && state.step < config.supervised.steps)
+    log::info("== training: supervised step ", state.step + 1, " to ", config.supervised.steps);
   if (!state.unconcluded.empty()) {
     for (const auto& [name, value] : state.unconcluded) parts_.recorder.set(name, value);
     reached = conclude_step();

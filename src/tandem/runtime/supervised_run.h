@@ -25,6 +25,7 @@ class SupervisedRun {
   RunSummary run();
 
  private:
+  void show(int64_t step, const std::string& what);  // in the last line of a terminal
   void step();
   void record(const train::StepReport& report, double begin_s);
   Evaluation evaluation() const;

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kOtherWays =
-    "give `prompt` or `prompt_ids`, or a template of your own: --chat-template, or data.chat_template in a recipe";
+    "texts in place of messages, as `tandem generate --prompt` has, or a template: --chat-template, or data.chat_template in a recipe";
 
 std::string source_in(const nlohmann::json& config, const std::string& path) {
   const auto found = config.find("chat_template");

@@ -183,7 +183,8 @@ bool Tokenizer::present_in(const std::string& directory) {
 Tokenizer Tokenizer::load(const std::string& directory) {
   const std::string config_path = directory + "/tokenizer_config.json", tokenizer_path = directory + "/tokenizer.json";
   if (!std::filesystem::is_directory(directory))
-    throw UserError(directory, "there is no such directory", "expected a Hugging Face model directory");
+    throw UserError(directory, "there is no such directory",
+                    "expected a Hugging Face model directory; `scripts/get OWNER/NAME` fetches one");
   if (!present_in(directory))
     throw UserError(directory, "holds no tokenizer", "expected tokenizer.json, or vocab.json with merges.txt");
   const json config = std::filesystem::exists(config_path) ? read_json_object(config_path) : json::object();

@@ -18,6 +18,8 @@
 #include "tandem/algo/sequences.h"
 #include "tandem/algo/value_loss.h"
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
 
 namespace tandem::train {
@@ -271,6 +273,32 @@ StepCounts counts_of_all(comm::Group& world, bool speaks, std::span<const Row> r
   }
   comm::sum_fields(world, counts);
   return counts;
+}
+
+UserLoss failing_alike(comm::Group& ranks, std::function<LossGradient(const LossColumns&)> function) {
+  return [&ranks, function = std::move(function)](const LossColumns* columns) {
+    LossGradient given;
+    std::optional<comm::Fault> fault;
+    try {
+      if (columns) given = function(*columns);
+    } catch (const std::exception& e) {
+      fault = comm::Fault{exit_code_of(e), e.what()};
+    }
+    if (const auto first = comm::first_fault(ranks, fault))
+      throw UserError("own loss", join_text(first->what, ", on rank ", first->rank), "a scalar that depends on logprobs or entropy");
+    return given;
+  };
+}
+
+void StepTotals::add(const StepTotals& other) {
+  const auto add_fields = [](auto& mine, auto theirs) {
+    std::vector<double> values;
+    theirs.each([&](double value) { values.push_back(value); });
+    mine.each([&, i = size_t{0}](double& field) mutable { field += values[i++]; });
+  };
+  add_fields(counts, other.counts);
+  add_fields(sums, other.sums);
+  ratio_max = std::max(ratio_max, other.ratio_max), weight_max = std::max(weight_max, other.weight_max);
 }
 
 void sum_up(comm::Group& world, bool speaks, StepTotals& totals) {

@@ -63,6 +63,9 @@ struct StepTotals {
   StepCounts counts;  ///< of all ranks
   StepSums sums;      ///< of this rank's passes, until sum_up
   double ratio_max = 0, weight_max = 0;
+
+  /// Of other rows of the same step.
+  void add(const StepTotals& other);
 };
 
 /// What a model says of the R response tokens: log-probabilities and the entropy of each distribution, or a critic's values alone.
@@ -98,6 +101,9 @@ struct LossGradient {
 /// `columns` is null on ranks that have nothing to ask it: those that share a replica with another, and replicas without a row. Where it
 /// fails on one rank it must throw on all.
 using UserLoss = std::function<LossGradient(const LossColumns* columns)>;
+
+/// A function that may fail on any of `ranks`, those of all replicas, as one that fails on all: with a UserError that names the first.
+UserLoss failing_alike(comm::Group& ranks, std::function<LossGradient(const LossColumns&)> function);
 
 /// `said` holds all response tokens of `rows`.
 LossColumns columns_of(std::span<const Row> rows, const Said& said, const algo::Algorithm& algorithm, const algo::WeightSum& weights,

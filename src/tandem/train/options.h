@@ -65,7 +65,8 @@ inline void describe(OptionVisitor& field, Options& o) {
         at_least(0.0));
   field("nonfinite", o.nonfinite,
         "An update whose loss or gradient is not finite: end saves the last step and ends the run; skip leaves the weights as they are, "
-        "counts it in actor/nonfinite_updates (critic/ for the critic), and goes on.",
+        "counts it in actor/nonfinite_updates (critic/ for the critic), and goes on. A loss of yours in Python that returns NaN ends the "
+        "run all the same.",
         one_of({"end", "skip"}));
 }
 

@@ -19,6 +19,8 @@ class RouterLoad {
   /// Adds the experts of the rows, where this rank has them. routes: int16, model::TokenBatch::recorded_routes_TX or
   /// replayed_routes_TX; rows: int64.
   void count(const at::Tensor& routes_TX, const at::Tensor& rows_R);
+  /// Adds what another one has counted.
+  void add(const RouterLoad& other) { counts_LE_.add_(other.counts_LE_); }
   /// Over ranks that count different tokens and layers. Collective.
   void sum_over(comm::Group& world) { world.all_reduce(counts_LE_, comm::ReduceOp::kSum); }
 

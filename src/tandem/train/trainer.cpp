@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -19,6 +20,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/train/passes.h"
 
@@ -201,9 +203,16 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
   check_options(options, setup.table.config, setup.lora, setup.section);
 }
 
+Trainer::~Trainer() = default;
+
 void Trainer::start() {
   if (lora_) lora_->start(setup_.seed);
   optimizer_.state().adopt_values();
+}
+
+void Trainer::restore(int64_t num_steps, const ReadPiece& read) {
+  begun_.reset();
+  optimizer_.restore(num_steps, read);
 }
 
 void Trainer::release_gradients() {
@@ -221,73 +230,86 @@ void Trainer::share_values() {
   if (lora_) lora_->merge();
 }
 
+// One step's work, from rows to the update; or a part of one, whose gradients wait for the others.
+struct Trainer::Step {
+  Step(Trainer& trainer, std::span<const Row> rows);
+  void run_passes(const Lesson& lesson, double temperature, bool is_whole);
+  void update(double lr);
+  void join(const Step& earlier);
+
+  StepTotals totals;
+  StepReport report;
+
+ private:
+  RouterLoad load_before(bool replayed);
+  void prepare_routers();
+  void finish_routers();
+
+  Trainer& trainer;
+  const Options& options;
+  const TrainerSetup& setup;
+  std::vector<MicroBatch> batches;
+  model::RouterLosses router_losses;
+  RouterLoad load;
+  bool has_router_losses() const { return router_losses.z > 0 || router_losses.balance > 0; }
+};
+
+Trainer::Step::Step(Trainer& t, std::span<const Row> rows)
+    : trainer(t), options(t.options_), setup(t.setup_), batches(pack(rows, options.micro_batch_tokens)), load(setup.table.config) {
+  const model::RankPlace& place = setup.decoder.place();
+  totals.counts = counts_of_all(*setup.ranks.world, place.layout.speaks(place.rank), rows, batches);
+  TANDEM_CHECK(totals.counts.response_tokens > 0, "a step without a response");
+  share_micro_batches(setup.decoder, batches);
+  prepare_routers();
+  report.logprobs.resize(rows.size());
+}
+
 // The load of the step's tokens under the weights before the update: as replayed, else from a forward pass.
 // `replayed` is the same on all ranks: an empty micro-batch does not know.
-RouterLoad Trainer::load_before(std::span<MicroBatch> batches, bool replayed) const {
+RouterLoad Trainer::Step::load_before(bool replayed) {
   at::NoGradGuard no_grad;
-  const model::RankPlace& place = setup_.decoder.place();
+  const model::RankPlace& place = setup.decoder.place();
   const bool counts_replayed = place.layout.tp_rank(place.rank) == 0 && place.layout.pp_rank(place.rank) == 0;
-  RouterLoad load(setup_.table.config);
+  RouterLoad before(setup.table.config);
   for (MicroBatch& batch : batches) {
     const model::TokenBatch& tokens = batch.tokens;
     if (replayed) {
-      if (counts_replayed && tokens.replayed_routes_TX.defined()) load.count(tokens.replayed_routes_TX, tokens.rows_R);
+      if (counts_replayed && tokens.replayed_routes_TX.defined()) before.count(tokens.replayed_routes_TX, tokens.rows_R);
       continue;
     }
-    model::PackedContext context(batch.trees, setup_.decoder.gemm().parity(), batch.parallel);
-    setup_.decoder.forward_stages(parameters_, tokens, context);
-    load.count(tokens.recorded_routes_TX, tokens.rows_R);
+    model::PackedContext context(batch.trees, setup.decoder.gemm().parity(), batch.parallel);
+    setup.decoder.forward_stages(trainer.parameters_, tokens, context);
+    before.count(tokens.recorded_routes_TX, tokens.rows_R);
   }
-  load.sum_over(*setup_.ranks.world);
-  return load;
+  before.sum_over(*setup.ranks.world);
+  return before;
 }
-
-// The routers' part of a step.
-struct Trainer::Routing {
-  explicit Routing(const model::ModelConfig& config) : load(config) {}
-  model::RouterLosses losses;
-  RouterLoad load;
-  bool has_losses() const { return losses.z > 0 || losses.balance > 0; }
-};
-
-// What is minimised.
-struct Trainer::Lesson {
-  Objective objective;
-  bool by_advantages = false;  // its gradient is 0 where all advantages are
-};
-
-struct Trainer::Step {
-  Step(std::vector<MicroBatch> packed, const model::ModelConfig& config) : batches(std::move(packed)), routing(config) {}
-  std::vector<MicroBatch> batches;
-  StepTotals totals;
-  Routing routing;
-  StepReport report;
-};
 
 // An empty micro-batch does not know whether routes are replayed: the counts of all ranks say so.
-Trainer::Routing Trainer::prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const {
-  Routing routing(setup_.table.config);
-  routing.losses.z = options_.router_z_coef / counts.response_tokens;
-  routing.losses.balance = options_.router_balance_coef / counts.response_tokens;
-  const int64_t width = setup_.decoder.route_width();
-  if (width == 0) return routing;
+void Trainer::Step::prepare_routers() {
+  router_losses.z = options.router_z_coef / totals.counts.response_tokens;
+  router_losses.balance = options.router_balance_coef / totals.counts.response_tokens;
+  const int64_t width = setup.decoder.route_width();
+  if (width == 0) return;
   for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
-  if (routing.losses.balance > 0) routing.losses.load_LE = load_before(batches, counts.replayed_rows > 0).relative_LE();
-  return routing;
+  if (router_losses.balance > 0) router_losses.load_LE = load_before(totals.counts.replayed_rows > 0).relative_LE();
 }
 
-void Trainer::run_passes(Step& step, const Lesson& lesson, double temperature) {
-  Routing& routing = step.routing;
-  StepTotals& totals = step.totals;
-  optimizer_.begin_step();  // before: a step that was given up may still be adding up
-  grads().zero_();
-  for (MicroBatch& batch : step.batches) batch.tokens.router_losses = routing.has_losses() ? &routing.losses : nullptr;
-  const TrainingPass pass{setup_.decoder, parameters_, recompute_of(options_),
-                          [this](int64_t layer) { optimizer_.layer_ready(layer); }};
+// The layers of a whole step are final as its backward pass leaves them, those of a part at the update. Afterwards totals are of all ranks.
+void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is_whole) {
+  if (!trainer.begun_) {
+    trainer.optimizer_.begin_step();  // before: a step that was given up may still be adding up
+    trainer.grads().zero_();
+  }
+  for (MicroBatch& batch : batches) batch.tokens.router_losses = has_router_losses() ? &router_losses : nullptr;
+  const model::ModelParameters& parameters = trainer.parameters_;
+  const TrainingPass pass{setup.decoder, parameters, recompute_of(options), [&](int64_t layer) {
+                            if (is_whole) trainer.optimizer_.layer_ready(layer);
+                          }};
   const auto said = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    if (setup_.table.config.num_labels > 0) return Said{values_of(setup_.decoder, parameters_, batch, hidden_RH), {}};
-    const model::kernel::HeadOutput head = head_of(setup_.decoder, parameters_, batch, hidden_RH, temperature);
-    split_rows(batch, head.logprobs_R.detach(), step.report.logprobs);
+    if (setup.table.config.num_labels > 0) return Said{values_of(setup.decoder, parameters, batch, hidden_RH), {}};
+    const model::kernel::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
+    split_rows(batch, head.logprobs_R.detach(), report.logprobs);
     totals.sums.entropy += head.entropy_R.detach().masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
     return Said{head.logprobs_R, head.entropy_R};
   };
@@ -298,60 +320,68 @@ void Trainer::run_passes(Step& step, const Lesson& lesson, double temperature) {
   };
   {
     const double begin_s = now_s();
-    device::AllocationMeter meter(setup_.arena, kActivations);
-    const bool backward = !lesson.by_advantages || routing.has_losses() || totals.counts.signal_rows > 0;
-    if (backward) run_training(pass, step.batches, loss_of);
-    else run_scoring(setup_.decoder, parameters_, step.batches, loss_of);  // for what the report tells; the gradients stay 0
-    step.report.activation_peak_bytes = meter.peak_bytes();
-    if (setup_.recorder) setup_.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
+    device::AllocationMeter meter(setup.arena, kActivations);
+    const bool backward = !lesson.by_advantages || has_router_losses() || totals.counts.signal_rows > 0;
+    if (backward) run_training(pass, batches, loss_of);
+    else run_scoring(setup.decoder, parameters, batches, loss_of);  // for what the report tells; the gradients stay 0
+    report.activation_peak_bytes = meter.peak_bytes();
+    if (setup.recorder) setup.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
   }
-  for (const MicroBatch& batch : step.batches)
-    if (batch.tokens.recorded_routes_TX.defined()) routing.load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
-  totals.sums.router_z = routing.losses.z_sum, totals.sums.router_balance = routing.losses.balance_sum;
+  for (const MicroBatch& batch : batches)
+    if (batch.tokens.recorded_routes_TX.defined()) load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
+  totals.sums.router_z = router_losses.z_sum, totals.sums.router_balance = router_losses.balance_sum;
+  const model::RankPlace& place = setup.decoder.place();
+  sum_up(*setup.ranks.world, place.layout.speaks(place.rank), totals);
+  tell(totals, report);
+  batches.clear();
+}
+
+// What an earlier part of the same step has added up.
+void Trainer::Step::join(const Step& earlier) {
+  totals.add(earlier.totals);
+  load.add(earlier.load);
+  report.activation_peak_bytes = std::max(report.activation_peak_bytes, earlier.report.activation_peak_bytes);
 }
 
 // After the update: the correction bias follows the load, and the report tells it.
-void Trainer::finish_routers(Step& step) {
-  if (setup_.decoder.route_width() == 0) return;
-  Routing& routing = step.routing;
-  routing.load.sum_over(*setup_.ranks.world);
-  if (options_.router_bias_rate > 0) update_bias(setup_.table.config, parameters_, routing.load, options_.router_bias_rate);
-  const double router_rows = step.totals.counts.response_tokens * static_cast<double>(routing.load.relative_LE().size(0));
-  step.report.router_load_max = routing.load.most();
-  if (routing.has_losses()) step.report.router_z = step.totals.sums.router_z / router_rows;
-  if (routing.losses.balance > 0) step.report.router_balance = step.totals.sums.router_balance / router_rows;
+void Trainer::Step::finish_routers() {
+  if (setup.decoder.route_width() == 0) return;
+  load.sum_over(*setup.ranks.world);
+  if (options.router_bias_rate > 0) update_bias(setup.table.config, trainer.parameters_, load, options.router_bias_rate);
+  const double router_rows = totals.counts.response_tokens * static_cast<double>(load.relative_LE().size(0));
+  report.router_load_max = load.most();
+  if (has_router_losses()) report.router_z = totals.sums.router_z / router_rows;
+  if (router_losses.balance > 0) report.router_balance = totals.sums.router_balance / router_rows;
+}
+
+// By the gradients that are there.
+void Trainer::Step::update(double lr) {
+  Optimizer& optimizer = trainer.optimizer_;
+  report.lr = lr;
+  tell(totals, report);
+  const std::string number = join_text(" update ", optimizer.num_steps() + 1);
+  if (const double total = totals.sums.loss; !std::isfinite(total)) {
+    optimizer.give_up_step();
+    leave_out(report, "loss of" + number, total, options, setup);
+  } else if (totals.counts.tokens > 0) {
+    report.grad_norm = optimizer.step(options, lr);
+    if (!std::isfinite(report.grad_norm)) {
+      leave_out(report, "gradient norm of" + number, report.grad_norm, options, setup);
+    } else {
+      if (trainer.lora_) trainer.lora_->merge();
+      finish_routers();
+    }
+  } else {
+    optimizer.give_up_step();
+    report.skipped = true;
+  }
 }
 
 StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr) {
-  const model::RankPlace& place = setup_.decoder.place();
-  comm::Group& world = *setup_.ranks.world;
-  const bool speaks = place.layout.speaks(place.rank);
-  Step step(pack(rows, options_.micro_batch_tokens), setup_.table.config);
-  step.totals.counts = counts_of_all(world, speaks, rows, step.batches);
-  TANDEM_CHECK(step.totals.counts.response_tokens > 0, "a step without a response");
-  share_micro_batches(setup_.decoder, step.batches);
-  step.routing = prepare_routers(step.batches, step.totals.counts);
-  step.report.logprobs.resize(rows.size());
-  run_passes(step, lesson, temperature);
-  sum_up(world, speaks, step.totals);
-  const std::string update = join_text(" update ", optimizer_.num_steps() + 1);
-  if (const double total = step.totals.sums.loss; !std::isfinite(total)) {
-    optimizer_.give_up_step();
-    leave_out(step.report, "loss of" + update, total, options_, setup_);
-  } else if (step.totals.counts.tokens > 0) {
-    step.report.grad_norm = optimizer_.step(options_, lr);
-    if (!std::isfinite(step.report.grad_norm)) {
-      leave_out(step.report, "gradient norm of" + update, step.report.grad_norm, options_, setup_);
-    } else {
-      if (lora_) lora_->merge();
-      finish_routers(step);
-    }
-  } else {
-    optimizer_.give_up_step();
-    step.report.skipped = true;
-  }
-  step.report.lr = lr;
-  tell(step.totals, step.report);
+  TANDEM_CHECK(!begun_, "a step among gradients that wait for an update");
+  Step step(*this, rows);
+  step.run_passes(lesson, temperature, true);
+  step.update(lr);
   return std::move(step.report);
 }
 
@@ -416,16 +446,61 @@ LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const S
   return given;
 }
 
+// Whether every rank has the rows of the update in one pass that it sees whole.
+bool is_one_pass(const TrainerSetup& setup, std::span<const Row> rows, int64_t budget_tokens) {
+  const double mine = static_cast<double>(pack(rows, budget_tokens).size());
+  std::array most = {mine, -mine};
+  comm::max_over(*setup.ranks.world, most);
+  return setup.decoder.place().layout.pp == 1 && most[0] == 1 && most[1] == -1;
+}
+
+// A user's loss, asked within the one pass of the update, which then goes on by the gradient that it gives.
+Objective asking_objective(const TrainerSetup& setup, std::span<const Row> rows, const Question& question) {
+  return [&setup, rows, loss = question.loss, &algorithm = question.algorithm, weights = question.weights](
+             const MicroBatch& batch, const Said& said, StepTotals& totals) {
+    const double begin_s = now_s();
+    LossGradient given = asked(setup, rows, {said.of_tokens_R.detach(), said.entropy_R.detach()}, {loss, algorithm, weights});
+    if (setup.recorder) setup.recorder->add("time/loss_s", now_s() - begin_s);
+    return given_objective(rows, algorithm, weights, std::move(given))(batch, said, totals);
+  };
+}
+
 }  // namespace
+
+Lesson Trainer::policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature,
+                              const UserLoss& loss) const {
+  const algo::WeightSum weights = weights_of(setup_, rows, algorithm);
+  const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
+  if (!loss) return {policy_objective(rows, algorithm, weights), by_advantages};
+  if (is_one_pass(setup_, rows, options_.micro_batch_tokens)) return {asking_objective(setup_, rows, {loss, algorithm, weights})};
+  const double begin_s = now_s();
+  const Said said = said_of(setup_, parameters_, rows, temperature, options_.logprob_micro_batch_tokens);
+  LossGradient given = asked(setup_, rows, said, {loss, algorithm, weights});
+  if (setup_.recorder) setup_.recorder->add("time/loss_s", now_s() - begin_s);
+  return {given_objective(rows, algorithm, weights, std::move(given))};
+}
 
 StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                                 const UserLoss& loss) {
-  const algo::WeightSum weights = weights_of(setup_, rows, algorithm);
-  const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
-  if (!loss) return step(rows, {policy_objective(rows, algorithm, weights), by_advantages}, temperature, lr);
-  const Said said = said_of(setup_, parameters_, rows, temperature, options_.logprob_micro_batch_tokens);
-  LossGradient given = asked(setup_, rows, said, {loss, algorithm, weights});
-  return step(rows, {given_objective(rows, algorithm, weights, std::move(given))}, temperature, lr);
+  return step(rows, policy_lesson(rows, algorithm, temperature, loss), temperature, lr);
+}
+
+StepReport Trainer::accumulate(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss) {
+  const Lesson lesson = policy_lesson(rows, algorithm, temperature, loss);
+  auto part = std::make_unique<Step>(*this, rows);
+  part->run_passes(lesson, temperature, false);
+  StepReport report = std::move(part->report);
+  part->report = {.activation_peak_bytes = report.activation_peak_bytes};
+  if (begun_) part->join(*begun_);
+  begun_ = std::move(part);
+  return report;
+}
+
+StepReport Trainer::update(double lr) {
+  TANDEM_CHECK(begun_, "an update without a gradient");
+  const std::unique_ptr<Step> whole = std::move(begun_);
+  whole->update(lr);
+  return std::move(whole->report);
 }
 
 StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {

@@ -101,6 +101,12 @@ struct TrainerSetup {
 /// epoch, which had `mini_batches` updates. It has no log-probabilities.
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
+/// What is minimised.
+struct Lesson {
+  Objective objective;
+  bool by_advantages = false;  ///< its gradient is 0 where all advantages are
+};
+
 /// Ownership  owns gradients and optimizer state; uses the flat values.
 /// Threads    one; collective: all ranks of the layout call the same steps, DP ranks with their own rows (maybe none).
 /// Errors     under Options::nonfinite `end`, UserError on all ranks if loss or gradient is not finite; the weights are then unchanged.
@@ -109,11 +115,12 @@ class Trainer {
  public:
   /// Errors: as check_options.
   Trainer(const Options& options, const TrainerSetup& setup);
+  ~Trainer();
 
   /// Call it once the values are loaded: it takes the master weights from them, and adapters start anew.
   void start();
-  /// Reads the state of a trainer with the same options, after start().
-  void restore(int64_t num_steps, const ReadPiece& read) { optimizer_.restore(num_steps, read); }
+  /// Reads the state of a trainer with the same options, after start(). What was accumulated is dropped.
+  void restore(int64_t num_steps, const ReadPiece& read);
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
@@ -122,6 +129,11 @@ class Trainer {
   /// The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the user's throws.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                          const UserLoss& loss = {});
+  /// The passes of a policy step without its update: the gradients add to those since the last update. Each call divides by its own
+  /// tokens. The report is of these rows alone.
+  StepReport accumulate(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss = {});
+  /// The update by what accumulate() added up, at least once. The report is of all of it.
+  StepReport update(double lr);
   /// One update of a model with a score head by value_objective.
   StepReport value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr);
   /// One update by the mean negative log-likelihood of the response tokens.
@@ -140,14 +152,9 @@ class Trainer {
   const Options& options() const { return options_; }
 
  private:
-  struct Routing;
   struct Step;
-  struct Lesson;
   StepReport step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr);
-  RouterLoad load_before(std::span<MicroBatch> batches, bool replayed) const;
-  Routing prepare_routers(std::span<MicroBatch> batches, const StepCounts& counts) const;
-  void run_passes(Step& step, const Lesson& lesson, double temperature);
-  void finish_routers(Step& step);
+  Lesson policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss) const;
 
   Options options_;
   TrainerSetup setup_;
@@ -155,6 +162,7 @@ class Trainer {
   device::Swappable grads_;        // of what is trained: the model or its adapters
   model::ModelParameters parameters_;
   Optimizer optimizer_;
+  std::unique_ptr<Step> begun_;    // what was accumulated since the last update
 };
 
 }  // namespace tandem::train

@@ -99,7 +99,8 @@ class ScoreServer:
                     length = int(line.split(b":")[1])
             batch = json.loads(stream.read(length))
             scores = scores_of(batch)
-            if self.bad and self.bad in batch["prompts"][0] and self.posts > 0:
+            tries = any("A made-up answer" in text for text in batch["completions"])  # before the run: nothing can be lost yet
+            if self.bad and self.bad in batch["prompts"][0] and self.posts > 0 and not tries:
                 self.posts -= 1
                 self.asked.set()
                 FAULTS[self.fault](peer, scores, self.rng)

@@ -57,6 +57,25 @@ TEST_F(RunFolderTest, AHalfWrittenLastLineWaitsUntilItIsWhole) {
   EXPECT_EQ(json::parse(run.metrics(2)).at("lines"), json::array());
 }
 
+// Lines that a scrape must and must not have.
+void expect_gauges(const std::string& text, const std::vector<std::string>& present, const std::vector<std::string>& absent) {
+  for (const std::string& line : present) EXPECT_NE(("\n" + text).find("\n" + line + "\n"), std::string::npos) << line << " in\n" << text;
+  for (const std::string& name : absent) EXPECT_EQ(text.find(name), std::string::npos) << name << " in\n" << text;
+}
+
+TEST_F(RunFolderTest, PrometheusGetsTheNewestStepAndTheNewestEvaluation) {
+  RunFolder run(folder_.string());
+  EXPECT_EQ(run.prometheus(), "");
+  append("{\"step\":1,\"eval/accuracy\":0.25,\"eval/a/accuracy\":0.125,\"staleness/lag_3\":4,\"actor/loss\":0.5}\n");
+  append("{\"step\":2,\"actor/loss\":null,\"reward/mean\":0.75}\n[3]\n{\"step\":3,");
+  expect_gauges(run.prometheus(), {"tandem_step 2", "tandem_eval_accuracy 0.25", "tandem_eval_a_accuracy 0.125", "tandem_reward_mean 0.75"},
+                {"lag_3", "loss"});
+  append("\"eval/accuracy\":0.5}\n");
+  expect_gauges(run.prometheus(), {"tandem_step 3", "tandem_eval_accuracy 0.5"}, {"eval_a_", "reward"});
+  for (int64_t step = 4; step < 4 + RunFolder::kLinesPerMark; ++step) append("{\"step\":" + std::to_string(step) + "}\n");
+  expect_gauges(run.prometheus(), {"tandem_step " + std::to_string(3 + RunFolder::kLinesPerMark), "tandem_eval_accuracy 0.5"}, {});
+}
+
 TEST_F(RunFolderTest, AResumeThatCutTheFileBackStartsANewGeneration) {
   RunFolder run(folder_.string());
   append("{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
@@ -318,6 +337,26 @@ TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {
   EXPECT_EQ(group.at("samples")[0].at("newest_version"), 3);
   EXPECT_EQ(group.at("samples")[0].at("response"), "bad bytes \xef\xbf\xbd");
   EXPECT_EQ(json::parse(run.samples({6, 0})).at("groups"), json::array());
+}
+
+TEST_F(RunFolderTest, AnEvaluationOfNamedSetsIsShownBySet) {
+  {
+    data::SampleStore store(folder_ / "samples.sqlite");
+    store.append_evals(StepId{0}, std::vector<data::EvalAnswer>{{0, "q", "1", "no", 0, "sums"}, {0, "q", "1", "x", 1, "words"}});
+    store.append_evals(StepId{5}, std::vector<data::EvalAnswer>{{0, "q", "1", "one", 1, "sums"}, {0, "q", "1", "y", 0, "words"}});
+  }
+  RunFolder run(folder_.string());
+  EXPECT_EQ(json::parse(run.steps()).at("evals")[1].at("sets"),
+            json::parse(R"([{"name":"sums","answers":1,"accuracy":1.0,"score":1.0},
+                            {"name":"words","answers":1,"accuracy":0.0,"score":0.0}])"));
+  const json all = json::parse(run.evals({{5, 0}, 0}));
+  EXPECT_EQ(all.at("found"), 2);
+  EXPECT_EQ(all.at("answers")[1].at("set"), "words");
+  EXPECT_EQ(all.at("answers")[1].at("before").at("response"), "x") << "a row of another set is not compared with";
+  const json one = json::parse(run.evals({{5, 0}, 0, "", "sums"}));
+  EXPECT_EQ(one.at("counts"), json::parse(R"({"answers":1,"right":1,"compared":1,"became_right":1,"became_wrong":0})"));
+  EXPECT_EQ(one.at("answers")[0].at("before").at("response"), "no");
+  EXPECT_EQ(json::parse(run.evals({{5, 0}, 0, "", "others"})).at("found"), 0);
 }
 
 TEST_F(RunFolderTest, AnEvaluationIsComparedByWhatTheRecipeCallsRight) {

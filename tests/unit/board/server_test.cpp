@@ -31,6 +31,7 @@ TEST(Server, ServesThePageItsFilesAndTheApiUntilStopped) {
     EXPECT_EQ(answer->status, 200) << path;
     EXPECT_FALSE(answer->body.empty());
   }
+  EXPECT_EQ(client.Get("/metrics")->get_header_value("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
   EXPECT_EQ(client.Get("/api/samples?step=1")->status, 404);
   EXPECT_EQ(client.Get("/../etc/passwd")->status, 404);
   stop = true;

@@ -159,7 +159,7 @@ TEST_F(Program, AWrongLineIsNamedByItsNumber) {
   refuses(generate, {"stdin:2: ", "no token id"}, good + "{\"prompt_ids\": [-1]}\n");
   refuses(generate, {"stdin:1: ", "empty"}, "{\"prompt_ids\": []}\n");
   const std::string hello = "{\"messages\": [{\"role\": \"user\", \"content\": \"1\"}]}\n";
-  refuses(generate, {"stdin:1: ", "chat template", "a template of your own"}, hello);
+  refuses(generate, {"stdin:1: ", "chat template", "texts in place of messages", "--chat-template"}, hello);
   refuses(generate, {"stdin:1: ", "messages", "expected a list"}, "{\"messages\": 5}\n");
   refuses(generate, {"stdin:1: ", "messages", "role", "in each message"}, "{\"messages\": [{\"content\": \"1\"}]}\n");
   json ids = json::array();

@@ -247,7 +247,7 @@ TEST(Recipe, TheWordsOfAnOptionStandInTheReferenceInHelpAndInTheError) {
     const size_t at = reference.find("| `" + entry.path + "` |");
     const std::string row = reference.substr(at, reference.find('\n', at) - at), wrong = refusal("--set " + entry.path + "=nonsense");
     for (const std::string& word : words) {
-      EXPECT_NE(row.find(word.empty() ? "`\"\"`" : "`" + word + "`", row.rfind("One of")), std::string::npos) << row;
+      EXPECT_NE(row.find(word.empty() ? "`\"\"`" : "`" + word + "`", row.rfind("ne of `")), std::string::npos) << row;
       EXPECT_NE(wrong.find(" " + (word.empty() ? "''" : word)), std::string::npos) << wrong;
     }
   }

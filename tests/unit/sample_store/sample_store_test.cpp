@@ -291,6 +291,39 @@ TEST_F(SampleStoreTest, GroupsComeInTheOrderAndOfTheTextThatIsAskedFor) {
   EXPECT_EQ(reader.num_groups({StepId{2}}), 0);
 }
 
+TEST_F(SampleStoreTest, AnswersKnowTheirSetAndOlderFilesHaveNone) {
+  const auto run_sql = [&](const char* sql) {
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open(path_.c_str(), &database), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(database);
+    sqlite3_close(database);
+  };
+  { SampleStore store(path_); }
+  run_sql("ALTER TABLE evals DROP COLUMN eval_set; INSERT INTO evals VALUES (0, 4, 'p', 'a', 'r', 1.0)");  // as before there were sets
+  {
+    const SampleReader reader(path_);
+    EXPECT_EQ(reader.evals(StepId{0}, 0, 10).at(0).set, "");
+    EXPECT_TRUE(reader.eval_sets(0.5).empty());
+    EXPECT_EQ(reader.counts({StepId{0}}).num_answers, 1);
+  }
+  {
+    SampleStore store(path_);
+    const std::vector<EvalAnswer> answers{{0, "p", "a", "r", 1.0, "x"}, {1, "p", "a", "r", 0.0, "x"}, {2, "p", "a", "s", 0.6, "y"}};
+    store.append_evals(StepId{2}, answers);
+  }
+  const SampleReader reader(path_);
+  EXPECT_EQ(reader.evals(StepId{0}, 0, 10).at(0).set, "") << "rows of before stay";
+  EXPECT_EQ(reader.evals(StepId{2}, 0, 10).at(2).set, "y");
+  const std::vector<EvalSetSummary> sets = reader.eval_sets(0.5);
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[0].name, "x");
+  EXPECT_EQ(sets[0].right_share, 0.5);
+  EXPECT_EQ(sets[1].num_answers, 1);
+  EXPECT_EQ(sets[1].mean_score, 0.6);
+  EXPECT_EQ(reader.compared({.step = StepId{2}, .set = "y"}, 0, 10).at(0).now.response, "s");
+  EXPECT_EQ(reader.counts({.step = StepId{2}, .set = "x"}).num_answers, 2);
+}
+
 TEST_F(SampleStoreTest, TwoEvaluationsSayWhatBecameRightAndWhatBecameWrong) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   {

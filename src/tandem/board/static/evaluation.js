@@ -15,6 +15,7 @@ export class EvalBrowser {
     this.turn = 0;
     byId('eval-step').addEventListener('change', () => { this.list_earlier(); this.restart(); });
     byId('eval-since').addEventListener('change', (event) => { this.since = event.target.value; this.restart(); });
+    byId('eval-set').addEventListener('change', () => this.restart());
     byId('eval-sort').addEventListener('change', () => this.restart());
     on_typing(byId('eval-search'), () => this.restart());
   }
@@ -35,6 +36,7 @@ export class EvalBrowser {
     choice.value = at_end && steps.length ? steps.at(-1).step : before;
     if (!choice.value && steps.length) choice.value = steps.at(-1).step;  // a resume took it back
     this.list_earlier();
+    this.list_sets();
     if (steps.length) await this.load();
     else byId('evals').replaceChildren();
   }
@@ -47,17 +49,27 @@ export class EvalBrowser {
     byId('eval-since').value = this.since === '' || earlier.includes(this.since) ? this.since : earlier[0] ?? '';
   }
 
+  // The sets that have names, of any evaluation.
+  list_sets() {
+    const names = [...new Set(this.steps.flatMap((it) => it.sets.map((set) => set.name)))], before = byId('eval-set').value;
+    byId('eval-of').hidden = !names.length;
+    byId('eval-set').replaceChildren(element('option', { value: '' }, 'all'), ...names.map((it) => element('option', { value: it }, it)));
+    byId('eval-set').value = names.includes(before) ? before : '';
+  }
+
   async load() {
-    const turn = ++this.turn, step = byId('eval-step').value, since = byId('eval-since').value;
+    const turn = ++this.turn, step = byId('eval-step').value, since = byId('eval-since').value, set = byId('eval-set').value;
     if (since === '' && this.kind.startsWith('became')) this.kind = '';
     const asked = new URLSearchParams({ step, page: this.page, show: this.kind, search: byId('eval-search').value.trim(),
       sort: byId('eval-sort').value });
     if (since !== '') asked.set('since', since);
+    if (set !== '') asked.set('set', set);
     const found = await ask('/api/evals?' + asked);
     if (turn !== this.turn) return;  // another choice was made meanwhile
     this.template.learn(found.answers.map((it) => it.prompt));
     pager(byId('eval-pages'), found.page, found.pages, (page) => { this.page = page; this.load(); });
-    this.show_counts(found, this.steps.find((it) => String(it.step) === step), since);
+    const whole = this.steps.find((it) => String(it.step) === step);
+    this.show_counts(found, set === '' ? whole : whole?.sets.find((it) => it.name === set), since);
     byId('evals').replaceChildren(...found.answers.map((it) => this.card(it, step, since)));
     if (!found.answers.length) byId('evals').append(element('p', { class: 'empty' }, 'No answer is like that.'));
   }
@@ -77,6 +89,7 @@ export class EvalBrowser {
   card(it, step, since) {
     const change = it.before && it.right !== it.before.right ? (it.right ? 'became right' : 'became wrong') : '';
     const meta = [chip(it.score), fact('row', it.row), fact('expected answer', it.answer)];
+    if (it.set) meta.splice(1, 0, fact('set', it.set));
     if (change) meta.push(element('span', { class: 'change ' + (it.right ? 'good' : 'bad') }, change));
     const said = (when, response, score) => element('div', { class: 'said' },
       element('div', { class: 'meta' }, when, chip(score)), element('pre', { class: 'text' }, response));

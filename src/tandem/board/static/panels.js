@@ -44,7 +44,7 @@ export function panel_of(name) {
 }
 
 export const series_label = (name) => {
-  const known = { 'eval/accuracy': 'accuracy', 'throughput/tokens_per_s': 'whole step' };
+  const known = { 'eval/accuracy': 'accuracy', 'throughput/tokens_per_s': 'whole step', 'throughput/tokens_per_s_per_device': 'per device' };
   const short = name.slice(name.indexOf('/') + 1).replace(/(_tokens_per)?_(s|bytes)$/, '');
   return known[name] || short.replace(/^(response_tokens|lag|start_skew)_/, '').replaceAll('_', ' ');
 };

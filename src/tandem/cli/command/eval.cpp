@@ -8,6 +8,7 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
 #include "tandem/cli/recipe_arguments.h"
+#include "tandem/hub/recipe.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::cli {
@@ -63,6 +64,7 @@ class Eval : public Command {
     if (config_.empty() && reward_->count() == 0) throw UserError("--reward", "no rule is named", "a rule, such as number, or a --config");
     if (config_.empty() && !set_.empty()) throw UserError("--set", "there is no recipe to set it in", "--config FILE beside it");
     if (reward_->count() > 0) request_.reward.rules.clear(), request_.reward.by_source.clear();  // one rule instead of the recipe's
+    fetch();
     several_ = data.eval.size() > 1;
     const auto is_synthetic = [](const data::EvalSet& set) { return set.path == "synthetic"; };
     if (data.eval_max_rows > 0 && std::ranges::any_of(data::eval_sets(data), is_synthetic))
@@ -101,6 +103,18 @@ class Eval : public Command {
     request_.reward = config.reward;
     request_.right_at = config.eval.right_at;
     request_.generate = {config.eval.sampling, config.eval.n, config.rollout.stop};
+  }
+
+  // What is named as on a hub.
+  void fetch() {
+    config::RunConfig named;
+    named.model.path = request_.inference.model;
+    named.data.eval = request_.data.eval;
+    named.reward.model = request_.reward.model;
+    const config::RunConfig here = hub::with_texts(named, hub::local_paths(named, {}, {}));
+    request_.inference.model = here.model.path;
+    request_.data.eval = here.data.eval;
+    request_.reward.model = here.reward.model;
   }
 
   static ordered_json numbers_of(const serve::EvalSummary& s) {

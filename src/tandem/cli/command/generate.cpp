@@ -16,6 +16,7 @@
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
+#include "tandem/hub/fetch.h"
 #include "tandem/text/turns.h"
 
 namespace tandem::cli {
@@ -90,6 +91,7 @@ class Generate : public Command {
   }
 
   void run() override {
+    inference_.model = hub::local_path(inference_.model, hub::Kind::kModel, "--model");
     serve::Inference model(inference_);
     auto all = by_limit(read(model.tokenizer()));
     const double begin = now_s();
@@ -200,6 +202,7 @@ class Logprobs : public Command {
   }
 
   void run() override {
+    inference_.model = hub::local_path(inference_.model, hub::Kind::kModel, "--model");
     serve::Inference model(inference_);
     const InputBounds bounds(inference_.model);
     InputFile input(input_);

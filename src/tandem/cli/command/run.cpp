@@ -8,6 +8,7 @@
 
 #include "tandem/base/log.h"
 #include "tandem/cli/command/command.h"
+#include "tandem/cli/host.h"
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
 #include "tandem/runtime/run.h"
@@ -21,6 +22,7 @@ constexpr const char* kRunExamples =
     "  tandem run configs/quickstart.yaml\n"
     "  tandem run configs/quickstart.yaml --resume\n"
     "  tandem run configs/quickstart.yaml --run-dir runs/a --steps 20 --set train.lr=3e-4\n"
+    "  tandem run configs/gsm8k_grpo.yaml --model Qwen/Qwen2.5-0.5B-Instruct --fit\n"
     "  tandem run configs/gsm8k_grpo.yaml --model DIR --staleness 2\n"
     "  tandem run configs/quickstart.yaml --ranks 2 --train-layout dp2 --threads 2\n"
     "  scripts/mpi -n 2 build/release/tandem run configs/quickstart.yaml";
@@ -45,6 +47,10 @@ class Train : public Command {
     app.add_flag("--resume", resume_, "Go on from the newest checkpoint of the run folder")->group("The run");
     app.add_flag("--overwrite", overwrite_, "Begin anew where the folder holds a run, whose files go to RUN_DIR/aside_N")->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
+      app.add_flag("--fit", fit_,
+                   "Probe memory and speed first, and set sizes of passes, running sequences and KV cache that you have not set")
+          ->group("The run");
+    if (kind_ == RecipeArguments::kReinforced)
       app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
           ->type_name("RUN_DIR")
           ->group("The run");
@@ -58,6 +64,8 @@ class Train : public Command {
     request.resume = resume_;
     request.overwrite = overwrite_;
     request.replay = replay_;
+    if (fit_) request.fit_but = config::given_options(recipe_.path(), recipe_.settings());
+    if (kind_ == RecipeArguments::kReinforced) request.hooks = hooks_of_recipe(request.config);
     log::show_live(is_terminal());
     request.stop = [&flag = stop_on_signals()] { return flag.load(); };
     kind_ == RecipeArguments::kReinforced ? runtime::run_rl(request) : runtime::run_supervised(request);
@@ -66,7 +74,7 @@ class Train : public Command {
  private:
   RecipeArguments::Kind kind_;
   RecipeArguments recipe_{RecipeArguments::kRequired, kind_};
-  bool resume_ = false, overwrite_ = false;
+  bool resume_ = false, overwrite_ = false, fit_ = false;
   std::string replay_;
 };
 

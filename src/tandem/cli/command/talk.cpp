@@ -10,6 +10,7 @@
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/signals.h"
+#include "tandem/hub/fetch.h"
 #include "tandem/serve/talk.h"
 
 namespace tandem::cli {
@@ -36,6 +37,7 @@ class Talk : public Command {
   }
 
   void run() override {
+    options_.inference.model = hub::local_path(options_.inference.model, hub::Kind::kModel, "--model");
     serve::Talk talk(options_);
     const bool in_terminal = ::isatty(STDIN_FILENO) == 1;
     std::atomic<bool> never{false};  // elsewhere Ctrl-C ends the program, as it does others

@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
+#include "tandem/hub/fetch.h"
 #include "tandem/reward/graders.h"
 #include "tandem/reward/rule.h"
 #include "tandem/serve/reward_model.h"
@@ -112,6 +113,8 @@ void grade(const std::string& spec, std::istream& in, std::ostream& out) {
 
 namespace {
 
+std::string local_model(const std::string& model) { return hub::local_path(model, hub::Kind::kModel, "--model"); }
+
 class Tokenize : public Command {
  public:
   void declare(CLI::App& app) override {
@@ -121,7 +124,7 @@ class Tokenize : public Command {
         "Reads {\"text\":} lines, writes {\"ids\":[]} lines.\n"
         "Example:\n  echo '{\"text\": \"Hello\"}' | tandem tokenize --model DIR");
   }
-  void run() override { tokenize(model_, plain_, std::cin, std::cout); }
+  void run() override { tokenize(local_model(model_), plain_, std::cin, std::cout); }
 
  private:
   std::string model_;
@@ -136,7 +139,7 @@ class Detokenize : public Command {
         "Reads {\"ids\":[]} lines, writes {\"text\":} lines.\n"
         "Example:\n  echo '{\"ids\": [9707]}' | tandem detokenize --model DIR");
   }
-  void run() override { detokenize(model_, std::cin, std::cout); }
+  void run() override { detokenize(local_model(model_), std::cin, std::cout); }
 
  private:
   std::string model_;
@@ -154,7 +157,7 @@ class Chat : public Command {
         "and writes {\"text\":} lines. Variables are more names for the template, such as enable_thinking.\n"
         "Example:\n  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | tandem chat --model DIR");
   }
-  void run() override { chat(model_, template_, std::cin, std::cout); }
+  void run() override { chat(local_model(model_), template_, std::cin, std::cout); }
 
  private:
   std::string model_, template_;

@@ -26,7 +26,6 @@ constexpr double kEndPatienceS = 0.5;          // for a worker to end by itself,
 constexpr size_t kLogBytesPerBatch = 64 << 10; // of what a function prints
 constexpr size_t kMaxReplyBytes = size_t{1} << 26;
 
-constexpr size_t kMostKinds = 20;   // of errors that are shown
 constexpr size_t kMostNames = 40;   // of columns that an error lists
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -244,7 +243,7 @@ json PythonWorkers::checked(json reply) {
   const auto text_of = [&](const char* name) {
     return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
   };
-  show_once(text_of("kind"), text_of("traceback"));
+  options_.notices->say(function_.name + " " + text_of("kind"), function_.name + ": " + text_of("traceback"));
   std::string what = text_of("error"), remedy = "the traceback stands above";
   if (is_count(reply, "failed") && is_count(reply, "of"))
     what += join_text(", for ", reply["failed"].get<int64_t>(), " of ", reply["of"].get<int64_t>(), " answers");
@@ -253,11 +252,6 @@ json PythonWorkers::checked(json reply) {
     remedy = join_text("a function may take ", arguments, columns.empty() ? "" : ", and the columns of the data set: ", columns, "; ",
                        remedy);
   throw UserError(function_.name, what, remedy);
-}
-
-void PythonWorkers::show_once(const std::string& kind, const std::string& traceback) {
-  std::lock_guard lock(mutex_);
-  if (shown_.size() < kMostKinds && shown_.insert(kind).second) log::warning(function_.name, ": ", traceback);
 }
 
 PythonWorker& PythonWorkers::check_out() {

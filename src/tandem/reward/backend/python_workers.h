@@ -10,12 +10,12 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tandem/base/clock.h"
+#include "tandem/monitor/notices.h"
 #include "tandem/reward/backend/process.h"
 
 namespace tandem::reward {
@@ -35,6 +35,7 @@ struct WorkerOptions {
   double start_timeout_s = 300; ///< for imports
   int64_t retries = 1;          ///< of a batch whose worker died or hung
   int64_t memory_bytes = 0;     ///< of data that a process may have, shared memory apart; 0: no limit
+  std::shared_ptr<monitor::Notices> notices = std::make_shared<monitor::Notices>();  ///< as BatchOptions have it
 };
 
 /// One process. Threads: one at a time, except stop().
@@ -99,7 +100,6 @@ class PythonWorkers {
   Process start_process(const Launch& launch);
   void start_processes();
   nlohmann::json checked(nlohmann::json reply);
-  void show_once(const std::string& kind, const std::string& traceback);
 
   PythonFunction function_;
   WorkerOptions options_;
@@ -111,7 +111,6 @@ class PythonWorkers {
   // A process lives no longer than the thread that started it; so one thread of ours starts them all.
   std::deque<std::packaged_task<Process()>> to_start_;
   bool closing_ = false;
-  std::set<std::string> shown_;  // kinds of errors whose traceback is in the log
   std::thread starter_;
 };
 

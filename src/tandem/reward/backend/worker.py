@@ -150,7 +150,15 @@ def answer(function, batch):
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(batch["seed"] % 2**32)
     form = one_by_one if takes_one(function) else all_at_once
-    return {"scores": [scored(i, value) for i, value in enumerate(form(function, batch))]}
+    scores, errors = [], []
+    for i, value in enumerate(form(function, batch)):
+        try:
+            scores.append(scored(i, value))
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    if errors:
+        raise Failed(len(errors)) from errors[0]
+    return {"scores": scores}
 
 
 def takes_one(function):

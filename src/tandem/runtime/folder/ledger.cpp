@@ -48,7 +48,9 @@ void Ledger::save(TrainedRoles roles) {
 void Ledger::commit(int64_t line_every) {
   const monitor::Metrics metrics = parts_.recorder.commit_step(state_.step);
   const bool line = state_.step % line_every == 0 || state_.step == total_steps_;
-  if (parts_.ranks.is_first() && line) progress_.step(state_.step, metrics);
+  const auto seconds = metrics.find("time/step_s");
+  progress_.done(state_.step, seconds == metrics.end() ? 0 : seconds->second);
+  if (parts_.ranks.is_first() && line) progress_.line(metrics);
   if (live_) live_->left(progress_.left_s());
 }
 

@@ -117,16 +117,18 @@ std::string LiveLine::text() const {
   return end_s_ > 0 ? line + "  left " + duration_text(end_s_ - now_s()) : line;
 }
 
-void Progress::step(int64_t step, const monitor::Metrics& metrics) {
+void Progress::done(int64_t step, double seconds) {
+  const double now = now_s(), each = last_s_ == 0 ? seconds : now - last_s_;
+  pace_s_ = pace_s_ == 0 ? each : 0.9 * pace_s_ + 0.1 * each;
+  last_step_ = step, last_s_ = now;
+}
+
+void Progress::line(const monitor::Metrics& metrics) const {
   const auto value = [&](const char* name) {
     const auto it = metrics.find(name);
     return it == metrics.end() ? 0.0 : it->second;
   };
-  const double seconds = value("time/step_s"), now = now_s();
-  const double each = last_s_ == 0 ? seconds : (now - last_s_) / static_cast<double>(std::max<int64_t>(1, step - last_step_));
-  pace_s_ = pace_s_ == 0 ? each : 0.9 * pace_s_ + 0.1 * each;
-  last_step_ = step, last_s_ = now;
-  std::string line = join_text("step ", step, "/", total_steps_);
+  std::string line = join_text("step ", last_step_, "/", total_steps_);
   if (metrics.count("reward/mean")) line += number("  reward %.3f", value("reward/mean"));
   else line += number("  loss %.4f", value("actor/loss"));
   if (metrics.count("eval/accuracy"))
@@ -134,8 +136,8 @@ void Progress::step(int64_t step, const monitor::Metrics& metrics) {
   if (metrics.count("data/response_tokens_mean")) line += number("  length %.1f", value("data/response_tokens_mean"));
   if (metrics.count("actor/kl_ref")) line += number("  kl %.4f", value("actor/kl_ref"));
   if (value("reward/failed") > 0) line += number("  failed %.1f %%", 100 * value("reward/failed"));
-  line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s")) + number("  %.2f s", seconds);
-  line += "  left " + duration_text(pace_s_ * static_cast<double>(total_steps_ - step));
+  line += number("  grad %.3f", value("actor/grad_norm")) + number("  %.0f tok/s", value("throughput/tokens_per_s"));
+  line += number("  %.2f s", value("time/step_s")) + "  left " + duration_text(left_s());
   log::info(line);
 }
 

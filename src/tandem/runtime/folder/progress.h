@@ -46,12 +46,15 @@ class LiveLine {
   std::thread thread_;
 };
 
-/// One line per step with progress and the time left, from the time between the last lines: evaluations and checkpoints count.
+/// One line per step with progress and the time left, from the time between the last steps: evaluations and checkpoints count.
 class Progress {
  public:
   explicit Progress(int64_t total_steps) : total_steps_(total_steps) {}
-  void step(int64_t step, const monitor::Metrics& metrics);
-  /// Seconds until the last step; 0 before the first line.
+  /// A step of so many seconds is done; it counts in the time left.
+  void done(int64_t step, double seconds);
+  /// The line of a step that is done.
+  void line(const monitor::Metrics& metrics) const;
+  /// Seconds until the last step; 0 before the first is done.
   double left_s() const { return pace_s_ * static_cast<double>(total_steps_ - last_step_); }
   /// Warns of a step whose groups have no signal, the first time; the table at the end names them all.
   void without_signal(int64_t step);
@@ -61,7 +64,7 @@ class Progress {
  private:
   int64_t total_steps_;
   int64_t last_step_ = 0;
-  double last_s_ = 0;  // when; 0 before the first line
+  double last_s_ = 0;  // when; 0 before the first step
   double pace_s_ = 0;  // seconds a step, smoothed
   std::vector<std::pair<int64_t, int64_t>> without_signal_;  // first and last of neighbouring steps
 };

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -67,10 +68,12 @@ const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite
 const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
 const std::vector<std::string> kLaterFiles = {"metrics.jsonl", "trace.json", "tensorboard", "summary.json",
                                               "checkpoint",    "warm_start", "hf",          "adapter"};
+// Of monitor.sinks: where each stands, what their packages say, what they keep here.
+const std::vector<std::string> kSinkFiles = {"sinks.json", "sinks.log", "wandb", "swanlog", "mlruns"};
 
 std::vector<std::string> all_run_files() {
   std::vector<std::string> names = kFirstFiles;
-  for (const std::vector<std::string>* more : {&kLaterFiles, &kSampleFiles}) names.insert(names.end(), more->begin(), more->end());
+  for (const auto* more : {&kLaterFiles, &kSampleFiles, &kSinkFiles}) names.insert(names.end(), more->begin(), more->end());
   return names;
 }
 
@@ -82,6 +85,21 @@ std::string name_in_folder(const std::string& path, const std::string& dir) {
   return failed || inside.empty() || *inside.begin() == ".." ? "" : inside.begin()->string();
 }
 constexpr double kPatienceS = 30;  // to look at every page of a store
+
+// {section: {option: value}}. Of numbers that JSON does not have, the text.
+nlohmann::json recipe_json(const config::RunConfig& config) {
+  config::RunConfig copy = config;
+  OptionList list;
+  describe(list, copy);
+  nlohmann::json recipe;
+  for (const OptionEntry& entry : list.entries) {
+    const size_t dot = entry.path.find('.');
+    nlohmann::json& value = recipe[entry.path.substr(0, dot)][entry.path.substr(dot + 1)];
+    std::visit([&](const auto* v) { value = *v; }, entry.ref.value);
+    if (value.is_number_float() && !std::isfinite(value.get<double>())) value = option_text(entry.ref.value);
+  }
+  return recipe;
+}
 
 // A link to a disk that is not there, or not yet. Errors: UserError if its target cannot be made.
 void check_checkpoint_link(const std::string& link) {
@@ -124,6 +142,7 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
   std::error_code fault;
   const bool resume = earlier == EarlierRun::kResume;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
+  if (exists && earlier == EarlierRun::kRefuse && fs::exists(dir + "/.lock", fault)) ::close(lock_file(dir + "/.lock"));  // its run is over
   if (exists && earlier == EarlierRun::kRefuse)
     throw UserError(dir, "the run folder exists", "--resume to continue it, --overwrite to begin anew, or another --run-dir");
   if (exists && !holds_run(dir))
@@ -162,7 +181,7 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 }
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
-    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run) {
+    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
   lock_ = lock_file(path(".lock"));
   std::error_code absent;
@@ -176,7 +195,13 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   check_checkpoint_link(path("checkpoint"));
 }
 
+void RunFolder::keep_recipe(const config::RunConfig& config) {
+  config_yaml_ = config::to_yaml(config);
+  checkpoint::write_durable(path("config.yaml"), config_yaml_);
+}
+
 RunFolder::~RunFolder() {
+  sinks_.reset();
   if (made_ && !samples_ && !put_back()) remove_unused();
   ::close(lock_);
 }
@@ -282,7 +307,11 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   if (state.sink_bytes.empty()) {
     std::vector<std::string> names = {"metrics.jsonl", "trace.json", "tensorboard"};
     names.insert(names.end(), kSampleFiles.begin(), kSampleFiles.end());
-    if (holds_work()) put_aside(names);
+    if (holds_work()) {
+      std::vector<std::string> all = names;
+      all.insert(all.end(), kSinkFiles.begin(), kSinkFiles.end());  // an attempt that did nothing leaves its place at a sink
+      put_aside(all);
+    }
     for (const std::string& name : names) fs::remove_all(path(name), absent);
   }
   const auto at = [&](const char* name) -> monitor::ResumeAt {
@@ -293,6 +322,11 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(path("tensorboard"), at("tensorboard")));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(path("trace.json"), at("trace")));
   open_samples(state);
+  if (!sink_job_.options.sinks.empty()) sinks_ = std::make_unique<sink::Worker>(sink_job_);
+}
+
+void RunFolder::end_sinks(sink::End how) {
+  if (sinks_) sinks_->end(how);
 }
 
 void RunFolder::write_summary(const RunSummary& s) {

@@ -12,6 +12,7 @@
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/serve/answers.h"
+#include "tandem/sink/worker.h"
 
 namespace tandem::runtime {
 
@@ -38,8 +39,10 @@ class RunFolder {
 
   /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what its checkpoint
   /// knew. Without a checkpoint they begin anew, and what an earlier attempt left goes to a folder aside_N; so does a damaged
-  /// samples.sqlite. What is missing is said.
+  /// samples.sqlite. What is missing is said. The process of monitor.sinks, if there are any, begins to follow the metrics.
   void open_sinks(monitor::Recorder& recorder, const RunState& state);
+  /// The recipe as it has become before the sinks are opened.
+  void keep_recipe(const config::RunConfig& config);
   SampleWriter& samples() { return *samples_; }
   /// Why the run should end: a PeerError where somebody removed or moved the folder, or SampleWriter::fault. Null if there is nothing.
   std::exception_ptr fault() const;
@@ -50,6 +53,8 @@ class RunFolder {
   const std::string& dir() const { return dir_; }
   /// summary.json.
   void write_summary(const RunSummary& summary);
+  /// Waits for monitor.sinks, for a bounded time (sink/worker.h). Without it, the end of the folder is that of a failed run.
+  void end_sinks(sink::End how);
 
  private:
   void remove_unused() const;
@@ -67,6 +72,8 @@ class RunFolder {
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
   std::unique_ptr<SampleWriter> samples_;
+  sink::Job sink_job_;
+  std::unique_ptr<sink::Worker> sinks_;  // null where the recipe names none
 };
 
 /// Makes the folder if there is none. Errors: UserError if it holds something and an earlier run is refused; else if what it holds is

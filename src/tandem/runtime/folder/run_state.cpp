@@ -211,7 +211,8 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const std::func
     });
   } catch (const std::exception& e) {
     if (parts_.ranks.is_first()) writer_.abandon(state.step);
-    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what()));
+    const std::string left = last_saved_step_ < 0 ? "no earlier one is there" : join_text("--resume goes on from step ", last_saved_step_);
+    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what(), " (", left, ")"));
   }
   last_saved_step_ = state.step;
 }

@@ -33,11 +33,26 @@ void check_filtered(const queue::SampleQueue& queue, const algo::Options& o) {
 
 std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades ? grades->fault() : nullptr; }
 
+// What other processes have to say of failures, said by the first: of each kind once. Collective.
+void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
+  std::string mine;
+  for (const monitor::Notice& notice : waiting) mine += notice.kind + '\x1f' + notice.text + '\x1f';
+  for (const std::string& text : comm::texts_of_all(world, mine))
+    for (size_t at = 0; world.rank() == 0 && at < text.size();) {
+      const size_t middle = text.find('\x1f', at), end = text.find('\x1f', middle + 1);
+      ours.say(text.substr(at, middle - at), text.substr(middle + 1, end - middle - 1));
+      at = end + 1;
+    }
+}
+
 // Whether any rank was asked to stop. Errors: StepFailed where the grading on one has a `fault`. Collective.
 bool stop_agreed(const RolloutParts& parts, const std::exception_ptr& fault) {
-  enum Asks : int64_t { kNothing, kStop, kEnd };
-  const Asks mine = fault ? kEnd : parts.stop && parts.stop() ? kStop : kNothing;
+  enum Asks : int64_t { kNothing, kTell, kStop, kEnd };
+  monitor::Notices& notices = *parts.config.reward.notices;
+  const std::vector<monitor::Notice> waiting = notices.take();
+  const Asks mine = fault ? kEnd : parts.stop && parts.stop() ? kStop : waiting.empty() ? kNothing : kTell;
   const int64_t asked = comm::max_over(parts.ranks.world, static_cast<int64_t>(mine));
+  if (asked != kNothing) tell_notices(parts.ranks.world, notices, waiting);
   if (asked == kEnd) fail_alike(parts.ranks.world, fault);
   return asked == kStop;
 }

@@ -382,23 +382,6 @@ void update_critic(StepData& step, const Roles& roles) {
   if (!reports.empty()) step.critic_report = train::joined(reports, updates.mini_batches);
 }
 
-// The host's, if there is one, on all ranks that train alike. Errors: UserError for what it throws on some rank, the same on all.
-train::UserLoss host_loss(const Roles& roles) {
-  if (!roles.hooks.loss) return {};
-  return [&roles](const train::LossColumns* columns) {
-    train::LossGradient given;
-    std::optional<comm::Fault> fault;
-    try {
-      if (columns) given = roles.hooks.loss(*columns);
-    } catch (const std::exception& e) {
-      fault = comm::Fault{exit_code_of(e), e.what()};
-    }
-    if (const auto first = comm::first_fault(roles.parts.ranks.side(), fault))
-      throw UserError("loss", join_text(first->what, ", on rank ", first->rank), "a scalar that depends on logprobs or entropy");
-    return given;
-  };
-}
-
 void update(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const double lr = train::learning_rate(config.train, value(step.id), roles.lr_steps);
@@ -407,13 +390,15 @@ void update(StepData& step, const Roles& roles) {
   std::vector<std::vector<float>> logprobs(step.mine.size());
   const int64_t most = updates.epochs * updates.mini_batches;
   train::Trainer& trainer = roles.actor.trained().trainer();
+  train::UserLoss loss;
+  if (roles.hooks.loss) loss = train::failing_alike(roles.parts.ranks.side(), roles.hooks.loss);
   for (int64_t number = 0; number < most; ++number) {
     const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
     if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     const double temperature = config.rollout.sampling.temperature;
     auto made = updated(step, [&] {
-      return trainer.policy_step(part.rows, roles.algorithm, temperature, lr, host_loss(roles));
+      return trainer.policy_step(part.rows, roles.algorithm, temperature, lr, loss);
     });
     if (!made) break;
     train::StepReport& report = reports.emplace_back(std::move(*made));

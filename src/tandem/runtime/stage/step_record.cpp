@@ -94,6 +94,11 @@ void record_critic(monitor::Recorder& recorder, const train::StepReport& r, bool
 
 }  // namespace
 
+void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num_devices) {
+  recorder.set("throughput/tokens_per_s", tokens_per_s);
+  recorder.set("throughput/tokens_per_s_per_device", tokens_per_s / num_devices);
+}
+
 void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
   record_rewards(recorder, step.batch, roles.parts.config.reward);
@@ -112,7 +117,7 @@ void record_step(const StepData& step, const Roles& roles) {
   recorder.set("policy_version", static_cast<double>(value(step.after())));
   recorder.set("time/step_s", seconds);
   recorder.add("time/wait_s", 0);
-  recorder.set("throughput/tokens_per_s", step.report.sequence_tokens / seconds);
+  record_throughput(recorder, step.report.sequence_tokens / seconds, roles.parts.ranks.world.size());
   recorder.set("throughput/train_tokens_per_s", step.report.pass_tokens / std::max(1e-9, recorder.current("time/train_s")));
   recorder.set("data/computed_tokens", step.report.computed_tokens);
   roles.source.record(recorder);

@@ -9,4 +9,7 @@ namespace tandem::runtime {
 /// Metrics of a step whose stages have ended, but for memory and start skew; its samples into the store. Collective.
 void record_step(const StepData& step, const Roles& roles);
 
+/// Tokens a second of a step, and the share of each device. Every rank of a run has one, whatever it does in a step.
+void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num_devices);
+
 }  // namespace tandem::runtime
