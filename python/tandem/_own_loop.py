@@ -30,7 +30,7 @@ class Sample:
 class Policy:
     """A model, opened for a loop of your own.
 
-    model     a Hugging Face directory
+    model     a Hugging Face directory, or a name on a hub such as OWNER/NAME, which is fetched once
     dir       where `Trainer.save` writes and `Trainer.load` reads; None: nowhere
     settings  options of docs/config.md, in the sections run, model, rollout, algo, train, checkpoint and parallel, such as
               {"train.lr": 1e-5, "rollout.temperature": 0.7, "parallel.ranks": 2, "parallel.train_layout": "tp2"}

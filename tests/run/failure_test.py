@@ -212,7 +212,8 @@ def check_full_disk(f):
             shutil.rmtree(f.scratch / folder / "checkpoint/step_4")
             fill(disk, "more", 3 << 20)
             only_one = ["--set", "checkpoint.keep_last=1"]  # which must stay until the next is whole
-            line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_8.tmp/", "No space left on device")
+            line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_8.tmp/", "No space left on device",
+                                    "--resume goes on from step 6")
             assert rf.committed_steps(f.scratch / folder) == [6], rf.committed_steps(f.scratch / folder)
             for name in ("ballast", "more"):
                 (disk / name).unlink()
@@ -221,13 +222,16 @@ def check_full_disk(f):
             folder = "limited"
             f.program.done(f.run(recipe, folder, "--steps", "4"))
             limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (3 << 20, 3 << 20))  # noqa: E731
-            line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)
+            line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "File too large",
+                                    "--resume goes on from step 4", preexec_fn=limit)
             how = "a file larger than allowed"
             assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
         assert not list((f.scratch / folder / "checkpoint").glob("*.tmp")), "the failed attempt is left"
         f.resumes_like(recipe, folder, "full_whole")
         said(f"{how} while saving: `{line}`; resumed after room was made, equal bit for bit")
     limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
+    room = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (4 << 20, 4 << 20))  # noqa: E731
+    f.program.refused(f.run(recipe, "none"), 3, "checkpoint/step_2.tmp/", "File too large", "no earlier one is there", preexec_fn=room)
     f.program.done(f.run(recipe, "two", "--ranks", "2", "--steps", "4"))
     again = f.run(recipe, "two", "--ranks", "2", "--resume")
     line = f.program.refused(again, 3, "rank ", "checkpoint/step_6.tmp/", "File too large", preexec_fn=limit)

@@ -52,7 +52,8 @@ def check_overwrite(program, scratch):
         assert files_of(folder) == before, "a refused run leaves the earlier one as it was"
         with open(folder / ".lock", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            program.refused([*again, "--overwrite"], 2, "another process")
+            for how in (["--overwrite"], ["--resume"], []):
+                program.refused([*again, *how], 2, "another process")
         assert files_of(folder) == before
         for step in (1, 2):
             program.done([*again, "--overwrite", "--seed", str(step)])
@@ -100,9 +101,15 @@ def check_text_without_model(program, scratch):
     program.refused(["run", rf.ROOT / "configs/gsm8k_grpo.yaml", "--run-dir", scratch / "no_model"], 2, "model.path", "gsm8k", "--model")
     program.refused(["sft", recipe, "--run-dir", scratch / "no_model", "--set", f"data.train={scratch / 'words.jsonl'}"], 2, "model.path",
                     "--model")
+    (scratch / "bare").mkdir()
+    (scratch / "bare/config.json").write_text(json.dumps(small_model.tiny_config(16, 15)))
+    program.refused([*run, recipe, "--model", scratch / "bare"], 2, "bare", "holds no weights", "model.safetensors")
     assert not (scratch / "no_model").exists()
     (scratch / "sums.jsonl").write_text('{"question": "2+3=", "answer": "5"}\n' * 4)
-    program.done([*run, recipe, "--set", f"data.train={scratch / 'sums.jsonl'}"])
+    once = [*run, recipe, "--set", f"data.train={scratch / 'sums.jsonl'}"]
+    program.done(once)
+    again = program.done([*once, "--resume"]).stderr
+    assert "step 1 is the last that run.steps asks for; --steps N goes further" in again and "== training" not in again, again
     said("a recipe about text wants a model, and says so before any work")
 
 

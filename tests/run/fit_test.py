@@ -39,7 +39,7 @@ def chosen(folder):
 
 def table(log):
     """Rows by option."""
-    return {line.split()[0]: line for line in log.splitlines() if re.match(r"  (train|supervised|rollout)\.\w+ ", line)}
+    return {line.split()[0]: line for line in log.splitlines() if re.match(r"  (train|supervised|rollout|critic)\.\w+ ", line)}
 
 
 def check_limit(program, scratch):
@@ -81,7 +81,6 @@ def check_given(program, scratch):
     assert values["logprob_micro_batch_tokens"] == 1024, "a step has 16 rows of some 54 tokens"
     assert all("set by the user" in rows[name] for name in ("train.micro_batch_tokens", "rollout.kv_cache_mib")), rows
     run = ["run", path, "--run-dir", scratch / "x", "--fit"]
-    program.refused([*run, "--set", "algo.name=ppo"], 2, "--fit", "critic")
     program.refused([*run, "--ranks", "2", "--set", "parallel.placement=split"], 2, "--fit", "split")
     program.refused([*run, "--set", "memory.device_mib=1"], 2, "--fit", "memory.device_mib", "model.lora_rank")
     assert not (scratch / "x").exists()
@@ -100,7 +99,26 @@ def check_ranks(program, scratch):
     said("several ranks agree on sizes")
 
 
-CHECKS = {"limit": check_limit, "given": check_given, "ranks": check_ranks}
+def check_critic(program, scratch):
+    """A critic beside the actor takes memory and passes of its own; both fit where the actor alone would have had more."""
+    path = recipe(scratch, **{"algo.name": "ppo", "run.steps": 2})
+    most = 1300
+    run = ["run", path, "--threads", "1", "--fit"]
+    out = program.done([*run, "--run-dir", scratch / "critic"], preexec_fn=limited(most), timeout=300)
+    rows = table(out.stderr)
+    assert rf.committed_steps(scratch / "critic")[-1] == 2
+    of_critic = {name: int(rows[f"critic.{name}"].split()[1]) for name in ("micro_batch_tokens", "value_micro_batch_tokens")}
+    assert 64 <= of_critic["micro_batch_tokens"] < 8192, rows
+    section = (scratch / "critic/config.yaml").read_text().split("\ncritic:\n", 1)[1]
+    for name, value in of_critic.items():
+        assert re.search(rf"^  {name}: {value}\b", section, re.M), (name, value)
+    set_by_hand = program.done([*run, "--run-dir", scratch / "by_hand", "--set", "critic.micro_batch_tokens=256"],
+                               preexec_fn=limited(most), timeout=300)
+    assert "set by the user" in table(set_by_hand.stderr)["critic.micro_batch_tokens"]
+    said("a critic has sizes of its own")
+
+
+CHECKS = {"limit": check_limit, "critic": check_critic, "given": check_given, "ranks": check_ranks}
 
 
 if __name__ == "__main__":

@@ -177,6 +177,24 @@ def check_commands(program, site):
     said("generate, eval and tokenize take names")
 
 
+def check_policy(program, site):
+    """A name in Python, and one that is on no hub."""
+    package = pathlib.Path(program.tandem).parent / "python"
+    environment = site.environment()
+    environment["PYTHONPATH"] = f"{package}:{environment['PYTHONPATH']}"
+
+    def opened(name):
+        code = f"import tandem\nwith tandem.Policy({name!r}) as policy: print(len(policy.encode('1+1=')))"
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, encoding="utf-8", timeout=120,
+                              check=False)
+
+    found = opened("maker/tiny")
+    assert found.stdout.split()[-1] == "4", found
+    wrong = opened("maker/none")
+    assert wrong.returncode == 1 and "UserError: model: maker/none is not there" in wrong.stderr, wrong
+    said("tandem.Policy takes names")
+
+
 def check_local_wins(program, site):
     """What exists here is a path; what begins with a folder of here, too; a file name is a file."""
     place = site.scratch / "here"
@@ -296,8 +314,8 @@ def check_get(program, site):
     said("scripts/get fetches, converts, and explains the way by hand")
 
 
-CHECKS = {"pinned": check_pinned, "ranks": check_ranks, "commands": check_commands, "local_wins": check_local_wins, "errors": check_errors,
-          "modelscope": check_modelscope, "get": check_get}
+CHECKS = {"pinned": check_pinned, "ranks": check_ranks, "commands": check_commands, "policy": check_policy, "local_wins": check_local_wins,
+          "errors": check_errors, "modelscope": check_modelscope, "get": check_get}
 
 
 if __name__ == "__main__":

@@ -235,6 +235,26 @@ def check_removed(program, scratch):
     said("a run folder that is removed or moved ends the run within a step, saved")
 
 
+def check_inputs(program, scratch):
+    data = pathlib.Path(scratch) / "sums.jsonl"
+    data.write_text('{"question": "2+3=", "answer": "5"}\n' * 4)
+    trial = Trial(program, scratch, "inputs", run__steps=2, data__train=str(data))
+    program.done(trial.arguments("a"))
+
+    def warned(*more):
+        out = program.done(trial.arguments("a", "--resume", *more))
+        return [line for line in out.stderr.splitlines() if "is not what this run has read before" in line]
+
+    assert not warned(), "nothing has changed"
+    moved = data.rename(data.with_name("moved.jsonl"))
+    assert not warned("--set", f"data.train={moved}"), "the same rows elsewhere"
+    moved.write_text('{"question": "2+3=", "answer": "5"}\n' * 5)
+    lines = warned("--set", f"data.train={moved}", "--steps", "3")
+    assert len(lines) == 1 and "warning: resume: moved.jsonl is not" in lines[0], lines
+    assert not warned("--set", f"data.train={moved}"), "it was said once"
+    said(f"data that changed between two starts: `{lines[0]}`")
+
+
 def check_exchange(program, scratch):
     """A step that is saved again, with and without a file system that can exchange; what an earlier kill left goes."""
     for name, options in (("exchanged", {}), ("renamed", faulty(scratch, "exchange:step_:0:0"))):
@@ -254,7 +274,8 @@ def check_exchange(program, scratch):
 
 
 CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_samples, "state": check_state, "busy": check_busy,
-          "full": check_full, "shared": check_shared_disk, "removed": check_removed, "exchange": check_exchange}
+          "full": check_full, "shared": check_shared_disk, "removed": check_removed, "exchange": check_exchange,
+          "inputs": check_inputs}
 
 
 if __name__ == "__main__":

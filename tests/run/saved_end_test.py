@@ -123,7 +123,7 @@ def check_zero(program, scratch):
         trial.fail_at(21, mode)
         out = program.done(trial.arguments(mode))
         warnings = [line for line in out.stderr.splitlines() if "grading failed" in line]
-        assert len(warnings) == 1 and "group 21" in warnings[0], warnings
+        assert len(warnings) == 1 and "group 21" in warnings[0] and "failed for 4 of 4 samples" in warnings[0], warnings
         rf.check_whole(trial.folder / mode, STEPS)
         wanted = [failed / 16 if m["step"] == 6 else 0 for m in rf.metrics(trial.folder / mode)]
         assert [m["reward/failed"] for m in rf.metrics(trial.folder / mode)] == wanted, mode

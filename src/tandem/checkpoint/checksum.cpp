@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "tandem/base/json_file.h"
+#include "tandem/base/strings.h"
 
 namespace tandem::checkpoint {
 
@@ -41,6 +46,23 @@ uint64_t Checksum::value() const {
     hash ^= hash >> 32;
   }
   return hash;
+}
+
+std::string file_digest(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30, kBlockBytes = int64_t{1} << 20;
+  std::error_code absent;
+  if (!std::filesystem::is_regular_file(path, absent)) return "absent " + path;
+  const RegularFile file(path);
+  const int64_t size = file.size_bytes();
+  Checksum checksum;
+  std::vector<char> block(static_cast<size_t>(kBlockBytes));
+  const int64_t stride = kBlockBytes * ((size + kMostBytes - 1) / kMostBytes);
+  for (int64_t at = 0; at < size; at += stride) {
+    const std::span part = std::span(block).first(static_cast<size_t>(std::min(kBlockBytes, size - at)));
+    const int64_t got = file.read(at, part);
+    checksum.update(std::as_bytes(part.first(static_cast<size_t>(got))));
+  }
+  return join_text(size, " ", checksum.value(), " ", std::filesystem::path(path).filename().string());
 }
 
 }  // namespace tandem::checkpoint

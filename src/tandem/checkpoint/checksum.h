@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace tandem::checkpoint {
 
@@ -21,5 +22,8 @@ class Checksum {
   size_t num_held_ = 0;
   uint64_t length_bytes_ = 0;
 };
+
+/// "BYTES CHECKSUM NAME" of a file, whose checksum is of at most 1 GiB that is spread over it; "absent PATH" where none can be read.
+std::string file_digest(const std::string& path);
 
 }  // namespace tandem::checkpoint

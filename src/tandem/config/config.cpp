@@ -6,6 +6,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/strings.h"
+#include "tandem/data/source.h"
 #include "tandem/reward/rule.h"
 
 namespace tandem::config {
@@ -194,6 +195,18 @@ void describe(OptionVisitor& field, RunConfig& o) {
 bool scores_in_stage(const RunConfig& config) {
   const reward::Options& o = config.reward;
   return config.parallel.placement == "fully_colocated" && o.by_source.empty() && o.rules.empty() && reward::rule_of(o) == "model";
+}
+
+std::vector<std::string> data_files(const RunConfig& config) {
+  std::vector<std::string> files;
+  for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
+  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
+  const std::string& code = config.reward.python;
+  for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
+    if (!path.empty()) files.push_back(path);
+  for (const std::string& function : {config.algo.loss, config.algo.advantage})
+    if (algo::names_function(function)) files.push_back(function.substr(0, function.rfind(':')));
+  return files;
 }
 
 bool start_is_reference(const RunConfig& config) { return config.model.lora.rank > 0 && config.model.ref_model_load_path.empty(); }

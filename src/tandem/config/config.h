@@ -163,6 +163,8 @@ bool start_is_reference(const RunConfig& config);
 RunConfig load_config(const std::string& path, const std::vector<Setting>& settings);
 /// The options that the file (unless "") or the settings name, whatever value they give them. Errors: as load_config.
 std::vector<std::string> given_options(const std::string& path, const std::vector<Setting>& settings);
+/// The files that a run reads besides models: data sets, the chat template, functions in Python.
+std::vector<std::string> data_files(const RunConfig& config);
 /// Checks that concern several options. Errors: UserError.
 void validate(const RunConfig& config, const std::string& where);
 /// The whole configuration as YAML that load_config reads back to the same value. Behind an option that is not the default, which is that

@@ -4,8 +4,10 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -51,17 +53,33 @@ std::vector<std::string> names_ending_in(const OptionList& list, const std::stri
   throw UserError(where, "unknown option " + name, (full.size() > 1 ? "the nearest are " : "the nearest is ") + listed(full));
 }
 
-const OptionEntry& find_option(const OptionList& list, const std::string& name, const std::string& where) {
+// The option whose path is nearest, or whose help begins like the name: train.learning_rate means train.lr, "Learning rate at its highest".
+std::string nearest_option(const OptionList& list, const std::string& name) {
   std::vector<std::string> names;
+  std::map<std::string, std::string> meant;
+  const auto add = [&](const std::string& as, const std::string& path) {
+    if (meant.emplace(as, path).second) names.push_back(as);
+  };
+  for (const OptionEntry& entry : list.entries) add(entry.path, entry.path);
+  const auto num_words = std::ranges::count(name, '_') + 1;
   for (const OptionEntry& entry : list.entries) {
-    if (entry.path == name) return entry;
-    names.push_back(entry.path);
+    std::istringstream help{std::string(entry.ref.help)};
+    std::string as = entry.path.substr(0, entry.path.find('.') + 1), word;
+    for (int64_t i = 0; i < num_words && help >> word; ++i) as += (i > 0 ? "_" : "") + word;
+    std::ranges::transform(as, as.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    add(as, entry.path);
   }
+  return meant.at(nearest_name(name, names));
+}
+
+const OptionEntry& find_option(const OptionList& list, const std::string& name, const std::string& where) {
+  for (const OptionEntry& entry : list.entries)
+    if (entry.path == name) return entry;
   for (const OptionSection& section : list.sections)
     if (section.path == name)
       throw UserError(where, name + " is a section, and no option", "one of its options, as `tandem config` has them");
   if (name.find('.') == std::string::npos) refuse_short_name(list, name, where);
-  throw UserError(where, "unknown option " + name, "the nearest is " + nearest_name(name, names));
+  throw UserError(where, "unknown option " + name, "the nearest is " + nearest_option(list, name));
 }
 
 std::string place(const std::string& path, const YAML::Node& node) { return path + ":" + std::to_string(node.Mark().line + 1); }

@@ -8,6 +8,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
+#include "tandem/config/algorithm.h"
 
 namespace tandem::fit {
 namespace {
@@ -16,6 +17,8 @@ constexpr const char* kTrain = "train.micro_batch_tokens";
 constexpr const char* kWarm = "supervised.micro_batch_tokens";
 constexpr const char* kScore = "train.logprob_micro_batch_tokens";
 constexpr const char* kReference = "train.reference_micro_batch_tokens";
+constexpr const char* kCritic = "critic.micro_batch_tokens";
+constexpr const char* kValues = "critic.value_micro_batch_tokens";
 constexpr const char* kRunning = "rollout.max_running";
 constexpr const char* kCache = "rollout.kv_cache_mib";
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -28,12 +31,15 @@ struct Field {
   int64_t* value;
 };
 std::vector<Field> fields(config::RunConfig& c) {
-  return {{kTrain, &c.train.micro_batch_tokens},
-          {kWarm, &c.supervised.train.micro_batch_tokens},
-          {kScore, &c.train.logprob_micro_batch_tokens},
-          {kReference, &c.train.reference_micro_batch_tokens},
-          {kCache, &c.rollout.engine.kv_cache_mib},
-          {kRunning, &c.rollout.engine.max_running}};
+  std::vector<Field> all = {{kTrain, &c.train.micro_batch_tokens},
+                            {kWarm, &c.supervised.train.micro_batch_tokens},
+                            {kScore, &c.train.logprob_micro_batch_tokens},
+                            {kReference, &c.train.reference_micro_batch_tokens},
+                            {kCache, &c.rollout.engine.kv_cache_mib},
+                            {kRunning, &c.rollout.engine.max_running}};
+  if (config::algorithm_of(c).needs_critic())
+    all.insert(all.begin() + 4, {{kCritic, &c.critic.train.micro_batch_tokens}, {kValues, &c.critic.value_micro_batch_tokens}});
+  return all;
 }
 
 int64_t power_from(int64_t n) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, n)))); }
@@ -48,13 +54,17 @@ class Chooser {
         given_(given),
         decisions_(undecided(config)),
         room_(m.budget_bytes - m.held_bytes),
+        has_critic_(config::algorithm_of(config).needs_critic()),
         block_tokens_(config.rollout.engine.kv_block_tokens) {}
 
   std::vector<Decision> run() {
-    choose_training();
+    choose_training(kTrain, m_.train, m_.train_tokens_s);
+    choose_warm_start();
+    if (has_critic_) choose_training(kCritic, m_.value_train, m_.value_train_tokens_s);
     choose_cache();
-    choose_scoring(kScore);
-    choose_scoring(kReference);
+    choose_scoring(kScore, m_.score, m_.score_tokens_s);
+    choose_scoring(kReference, m_.score, m_.score_tokens_s);
+    if (has_critic_) choose_scoring(kValues, m_.values, m_.values_tokens_s);
     choose_running();
     for (Decision& d : decisions_)
       if (is_given(d.option)) d.because = "set by the user, and left so";
@@ -80,25 +90,35 @@ class Chooser {
   }
 
   // From the default downwards, so that the cache has room for some sequences.
-  void choose_training() {
-    Decision& d = decision(kTrain);
-    d.measured = join_text(bytes_text(m_.train.at(1) - m_.train.at(0)), " a token, ", per_second(m_.train_tokens_s));
+  void choose_training(const char* option, const PassBytes& bytes, double tokens_s) {
+    Decision& d = decision(option);
+    d.measured = measured(bytes, tokens_s);
     const int64_t one = m_.cache_leaves ? 0 : least_cache();
     const int64_t wanted = m_.cache_leaves ? 0 : std::max(one, cache_of(std::min(m_.sequences, kLeastSequences)));
-    if (!is_given(kTrain)) {
-      const int64_t most = std::min(d.was, power_from(m_.tokens)), least = std::min(most, power_from(longest()));
-      int64_t tokens = most;
-      while (tokens > least && m_.train.at(tokens) > room_ - wanted) tokens /= 2;
-      d.is = std::max(tokens, least);
-      if (d.is == most)
-        d.because = most == d.was ? "the default fits" : join_text("a step has at most ", m_.tokens, " tokens a rank");
-      else
-        d.because = join_text(2 * d.is, " would take ", bytes_text(m_.train.at(2 * d.is)), " of ", bytes_text(std::max<int64_t>(0, room_)));
+    if (!is_given(option)) {
+      halve_to(d, bytes, room_ - wanted);
+      if (d.is < most_of(d)) d.because += join_text(" of ", bytes_text(std::max<int64_t>(0, room_)));
     }
-    const int64_t pass = m_.train.at(std::min(std::max(d.is, longest()), std::max(m_.tokens, longest())));
-    if (pass + one > room_) refuse("one pass of training and the cache of one sequence", pass + one);
-    train_pass_ = pass;
-    choose_warm_start();
+    const int64_t pass = bytes.at(std::min(std::max(d.is, longest()), std::max(m_.tokens, longest())));
+    if (pass + one > room_) refuse(option == kTrain ? "one pass of training and the cache of one sequence"
+                                                    : "one pass of the critic's training and the cache of one sequence", pass + one);
+    train_pass_ = std::max(train_pass_, pass);
+  }
+
+  static std::string measured(const PassBytes& bytes, double tokens_s) {
+    return join_text(bytes_text(bytes.at(1) - bytes.at(0)), " a token, ", per_second(tokens_s));
+  }
+
+  int64_t most_of(const Decision& d) const { return std::min(d.was, power_from(m_.tokens)); }
+
+  // At most the default or what a step has, and at least one row.
+  void halve_to(Decision& d, const PassBytes& bytes, int64_t room) const {
+    const int64_t most = most_of(d), least = std::min(most, power_from(longest()));
+    int64_t tokens = most;
+    while (tokens > least && bytes.at(tokens) > room) tokens /= 2;
+    d.is = std::max(tokens, least);
+    if (d.is < most) d.because = join_text(2 * d.is, " would take ", bytes_text(bytes.at(2 * d.is)));
+    else d.because = most == d.was ? "the default fits" : join_text("a step has at most ", m_.tokens, " tokens a rank");
   }
 
   // Of the same model; nothing generates then.
@@ -134,16 +154,10 @@ class Chooser {
     return mib / unit * unit;
   }
 
-  void choose_scoring(const char* option) {
+  void choose_scoring(const char* option, const PassBytes& bytes, double tokens_s) {
     Decision& d = decision(option);
-    d.measured = join_text(bytes_text(m_.score.at(1) - m_.score.at(0)), " a token, ", per_second(m_.score_tokens_s));
-    if (is_given(option)) return;
-    const int64_t most = std::min(d.was, power_from(m_.tokens)), least = std::min(most, power_from(longest()));
-    int64_t tokens = most;
-    while (tokens > least && m_.score.at(tokens) > room_ - beside_passes()) tokens /= 2;
-    d.is = std::max(tokens, least);
-    if (d.is == most) d.because = most == d.was ? "the default fits" : join_text("a step has at most ", m_.tokens, " tokens a rank");
-    else d.because = join_text(2 * d.is, " would take ", bytes_text(m_.score.at(2 * d.is)));
+    d.measured = measured(bytes, tokens_s);
+    if (!is_given(option)) halve_to(d, bytes, room_ - beside_passes());
   }
 
   void choose_running() {
@@ -159,7 +173,9 @@ class Chooser {
   const Measured& m_;
   const std::vector<std::string>& given_;
   std::vector<Decision> decisions_;
-  const int64_t room_, block_tokens_;
+  const int64_t room_;
+  const bool has_critic_;
+  const int64_t block_tokens_;
   int64_t train_pass_ = 0, cache_ = 0;
 };
 

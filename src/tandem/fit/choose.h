@@ -26,13 +26,14 @@ struct Measured {
   int64_t held_bytes = 0;          ///< while a batch is trained or scored: weights, gradients, optimizer ...; without the KV cache
   int64_t held_rolling_bytes = 0;  ///< the same while it generates; where nothing leaves the device that is as much
   PassBytes train, score, decode;  ///< forward and backward; forward alone; a token for each running sequence
+  PassBytes value_train, values;   ///< of a critic: forward and backward; forward alone
   int64_t kv_token_bytes = 0;      ///< of keys and values of one token
   bool cache_leaves = false;       ///< no KV cache is there while a batch is trained or scored
   int64_t context_tokens = 0;      ///< longest prompt and its response
   int64_t eval_tokens = 0;         ///< the same of evaluations; 0 without any
   int64_t sequences = 0;           ///< that a rank generates for a step
   int64_t tokens = 0;              ///< most that a rank trains on in a step
-  double train_tokens_s = 0, score_tokens_s = 0;  ///< tokens per second
+  double train_tokens_s = 0, score_tokens_s = 0, value_train_tokens_s = 0, values_tokens_s = 0;  ///< tokens per second
 };
 
 /// What was decided of one option.
@@ -57,7 +58,7 @@ int64_t quickest(const std::vector<int64_t>& candidates, const std::vector<doubl
 
 /// The recipe with the decisions in it, as if its user had set them.
 config::RunConfig with_decisions(config::RunConfig config, const std::vector<Decision>& decisions);
-/// The options that choose() decides, as the recipe has them.
+/// The options that choose() decides, as the recipe has them; those of a critic where it trains one.
 std::vector<Decision> undecided(const config::RunConfig& config);
 
 /// Lines of a table: option, value, what it was, measured, because.

@@ -14,6 +14,7 @@
 #include "tandem/fit/memory_limit.h"
 #include "tandem/fit/probe.h"
 #include "tandem/planner/memory.h"
+#include "tandem/policy/critic.h"
 #include "tandem/reward/rule.h"
 #include "tandem/serve/prompt_stream.h"
 
@@ -22,7 +23,6 @@ namespace {
 
 void refuse_unknown(const config::RunConfig& c) {
   const auto refuse = [](const std::string& what) { throw UserError("--fit", what, "the sizes by hand, or a recipe without"); };
-  if (config::algorithm_of(c).needs_critic()) refuse("measures no critic, and algo.advantage is " + c.algo.advantage);
   if (c.parallel.placement == "split") refuse("measures ranks that train and generate, and parallel.placement is split");
   if (!c.reward.model.empty()) refuse("measures no reward model, and reward.model names one");
 }
@@ -55,7 +55,9 @@ int64_t reference_bytes(const config::RunConfig& c, const policy::Ranks& ranks, 
 struct Held {
   int64_t training = 0, rolling = 0;
 };
-Held held_of(const std::map<std::string, int64_t>& by_owner, const config::MemoryOptions& o, bool all_of_it) {
+Held held_of(const std::map<std::string, int64_t>& by_owner, const config::RunConfig& c, bool all_of_it) {
+  const config::MemoryOptions& o = c.memory;
+  const bool critic_leaves = c.critic.offload || c.parallel.placement == "fully_colocated";
   Held held;
   const bool own_weights = by_owner.contains("rollout_weights");
   for (const auto& [owner, bytes] : by_owner) {
@@ -64,15 +66,18 @@ Held held_of(const std::map<std::string, int64_t>& by_owner, const config::Memor
     const bool away_in_training = rollouts && own_weights && o.offload_train_param;
     const bool away_in_rollout = (owner == "gradients" && o.offload_train_grad) ||
                                  ((owner == "optimizer" || owner == "master_weights") && o.offload_train_optimizer) ||
-                                 (owner == "weights" && own_weights && o.offload_train_param);
+                                 (owner == "weights" && own_weights && o.offload_train_param) ||
+                                 (owner.starts_with("critic_") && critic_leaves);
     if (all_of_it || !away_in_training) held.training += bytes;
     if (all_of_it || !away_in_rollout) held.rolling += bytes;
   }
   return held;
 }
 
-bool offloads(const config::MemoryOptions& o, const config::RunConfig& c) {
-  return o.offload_train_param || o.offload_train_grad || o.offload_train_optimizer || o.offload_reference ||
+bool offloads(const config::RunConfig& c) {
+  const config::MemoryOptions& o = c.memory;
+  const bool critic_leaves = c.critic.offload && config::algorithm_of(c).needs_critic();
+  return o.offload_train_param || o.offload_train_grad || o.offload_train_optimizer || o.offload_reference || critic_leaves ||
          c.parallel.placement == "fully_colocated";
 }
 
@@ -88,7 +93,10 @@ config::RunConfig for_probe(const config::RunConfig& c) {
 void agree(Measured& m, comm::Group& world) {
   const std::map<std::string, double*> numbers = {{"train_fixed", &m.train.fixed},   {"train", &m.train.per_token},
                                                   {"score_fixed", &m.score.fixed},   {"score", &m.score.per_token},
-                                                  {"decode_fixed", &m.decode.fixed}, {"decode", &m.decode.per_token}};
+                                                  {"decode_fixed", &m.decode.fixed}, {"decode", &m.decode.per_token},
+                                                  {"value_train_fixed", &m.value_train.fixed},
+                                                  {"value_train", &m.value_train.per_token},
+                                                  {"values_fixed", &m.values.fixed}, {"values", &m.values.per_token}};
   const std::map<std::string, int64_t*> counts = {{"held", &m.held_bytes}, {"rolling", &m.held_rolling_bytes}, {"kv", &m.kv_token_bytes}};
   std::map<std::string, double> mine = {{"budget", -static_cast<double>(m.budget_bytes)}};
   for (const auto& [name, number] : numbers) mine[name] = *number;
@@ -120,14 +128,23 @@ void set_budget(Measured& m, const config::RunConfig& c, comm::Group& world) {
 }
 
 void check_held(const Measured& m, const config::RunConfig& c, const policy::Ranks& ranks, const Subject& subject) {
-  planner::TrainingPlan plan{subject.model, ranks.train_layout, c.model.dtype == "bfloat16" ? 2 : 4, c.model.lora};
-  plan.swap_chunk_elements = c.train.swap_optimizer ? train::kSwapChunkElements : 0;
-  const planner::TrainingMemory memory = planner::training_memory(plan, 0);
+  const auto memory_of = [&](const model::ModelConfig& model, const model::LoraOptions& lora, const train::Options& options) {
+    planner::TrainingPlan plan{model, ranks.train_layout, c.model.dtype == "bfloat16" ? 2 : 4, lora};
+    plan.swap_chunk_elements = options.swap_optimizer ? train::kSwapChunkElements : 0;
+    return planner::training_memory(plan, 0);
+  };
+  std::vector<planner::TrainingMemory> roles = {memory_of(subject.model, c.model.lora, c.train)};
+  if (config::algorithm_of(c).needs_critic())
+    roles.push_back(memory_of(policy::critic_config(c, ranks.train_layout, subject.model), {}, c.critic.train));
   int64_t bytes = 0;
-  for (const auto& [owner, held] : memory.device) bytes += held;
+  std::string text;
+  for (const planner::TrainingMemory& memory : roles) {
+    for (const auto& [owner, held] : memory.device) bytes += held;
+    text += (text.empty() ? "" : "; of the critic ") + planner::to_text(memory);
+  }
   if (bytes > m.budget_bytes)
     throw UserError("--fit",
-                    join_text("training holds ", planner::to_text(memory), "; there are ", bytes_text(m.budget_bytes), ", ", m.budget_from),
+                    join_text("training holds ", text, "; there are ", bytes_text(m.budget_bytes), ", ", m.budget_from),
                     "a smaller model, model.lora_rank, train.swap_optimizer, model.dtype: bfloat16, or more ranks");
 }
 
@@ -164,11 +181,11 @@ Fitted fitted(const config::RunConfig& config, const Subject& subject, const std
   measured = probe.measure();
   measured.budget_bytes = budget_bytes, measured.budget_from = budget_from;
   const bool all_of_it = budget_from != "memory.device_mib";  // host memory is of the same machine
-  const Held held = held_of(probe.held(), config.memory, all_of_it);
+  const Held held = held_of(probe.held(), config, all_of_it);
   const int64_t reference = reference_bytes(config, rank.ranks, subject, all_of_it);
   measured.held_bytes = held.training + reference;
   measured.held_rolling_bytes = held.rolling + reference;
-  measured.cache_leaves = offloads(config.memory, config);
+  measured.cache_leaves = offloads(config);
   agree(measured, world);
   add_work(measured, config, rank.ranks, longest);
   std::vector<Decision> decisions = choose(measured, config, given);
@@ -191,8 +208,10 @@ config::RunConfig as_before(config::RunConfig config, const std::string& run_dir
   if (!std::filesystem::exists(recipe, absent)) return config;
   std::vector<Decision> decisions = undecided(config);
   const std::vector<Decision> before = undecided(config::load_config(recipe, {}));
-  for (size_t i = 0; i < decisions.size(); ++i)
-    if (std::ranges::find(given, decisions[i].option) == given.end()) decisions[i].is = before[i].is;
+  for (Decision& d : decisions) {
+    const auto earlier = std::ranges::find(before, d.option, &Decision::option);
+    if (earlier != before.end() && std::ranges::find(given, d.option) == given.end()) d.is = earlier->is;
+  }
   return with_decisions(std::move(config), decisions);
 }
 

@@ -29,7 +29,7 @@ struct Fitted {
 /// logs the table. The model on disk stays as it is, and nothing of the run is drawn or counted.
 /// `given`: options that keep their values.
 /// Blocking  collective over the world.
-/// Errors    UserError where nothing fits, and for what it cannot probe: a critic, a reward model, a split placement.
+/// Errors    UserError where nothing fits, and for what it cannot probe: a reward model, a split placement.
 Fitted fitted(const config::RunConfig& config, const Subject& subject, const std::vector<std::string>& given, comm::Group& world);
 
 /// The recipe with what an earlier start of the run in `run_dir` decided, as a resume wants it; nothing changes where it left no recipe.

@@ -9,6 +9,7 @@
 #include "tandem/comm/scalar.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/device/allocation_meter.h"
+#include "tandem/policy/critic.h"
 #include "tandem/rollout/weight_switch.h"
 #include "tandem/train/trainer.h"
 
@@ -29,8 +30,7 @@ int64_t rows_of_pass(const Longest& l) {
   return row_tokens(l) > kLongRowTokens ? 1 : std::max<int64_t>(2, kPassTokens / row_tokens(l));
 }
 
-train::Options options_of(const config::RunConfig& config, const Longest& longest) {
-  train::Options options = config.train;
+train::Options options_of(train::Options options, const Longest& longest) {
   options.micro_batch_tokens = rows_of_pass(longest) * (row_tokens(longest) + 1);
   return options;
 }
@@ -46,14 +46,23 @@ Probe::Probe(const policy::RunParts& parts, const model::ModelConfig& model, con
     : parts_(parts),
       longest_(longest),
       algorithm_(config::algorithm_of(parts.config)),
-      actor_(parts, model, options_of(parts.config, longest)) {
+      actor_(parts, model, options_of(parts.config.train, longest)) {
   RandomStream random(static_cast<uint64_t>(parts.config.run.seed), 0);
   for (int64_t i = 0; i < longest.prompt + longest.response; ++i)
     ids_.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(model.vocab_size))));
   behavior_.assign(static_cast<size_t>(longest.response), static_cast<float>(-std::log(static_cast<double>(model.vocab_size))));
 }
 
-void Probe::load(const std::string& model_dir) { actor_.trained().load(model_dir); }
+void Probe::load(const std::string& model_dir) {
+  actor_.trained().load(model_dir);
+  if (!algorithm_.needs_critic()) return;
+  const std::string& path = parts_.config.critic.path;
+  policy::RoleSetup setup =
+      policy::critic_setup(parts_.config, policy::critic_config(parts_.config, parts_.ranks.train_layout, actor_.config()));
+  setup.options = options_of(setup.options, longest_);
+  critic_ = std::make_unique<policy::TrainedRole>(parts_, setup);
+  critic_->load(path.empty() ? model_dir : path);
+}
 
 // Each row has a prompt of its own length, so that none is shared: the most that so many tokens take.
 std::vector<train::Row> Probe::rows(size_t count) const {
@@ -67,28 +76,32 @@ std::vector<train::Row> Probe::rows(size_t count) const {
     row.fresh = true;
     if (algorithm_.needs_reference()) row.reference = behavior_;
     row.advantages.assign(behavior_.size(), i % 2 == 0 ? 1.0F : -1.0F);
+    if (critic_) row.values = row.returns = row.advantages;
   }
   return rows;
 }
 
-Probe::Pass Probe::train(size_t count) {
+Probe::Pass Probe::train(policy::TrainedRole& role, size_t count) {
   const std::vector<train::Row> all = rows(count);
   const double begin = now_s();
-  train::Trainer& trainer = actor_.trained().trainer();
-  const train::StepReport report = trainer.policy_step(all, algorithm_, parts_.config.rollout.sampling.temperature, kSmallRate);
+  const config::RunConfig& c = parts_.config;
+  const train::StepReport report =
+      &role == critic_.get() ? role.trainer().value_step(all, algorithm_, c.critic.value_clip, kSmallRate)
+                             : role.trainer().policy_step(all, algorithm_, c.rollout.sampling.temperature, kSmallRate);
   Pass pass{0, report.activation_peak_bytes, 0};
   for (const train::Row& row : all) pass.tokens += row.num_tokens() - 1;
   pass.tokens_s = static_cast<double>(pass.tokens) / (now_s() - begin);
   return pass;
 }
 
-Probe::Pass Probe::score(size_t count) {
+Probe::Pass Probe::score(const policy::TrainedRole& role, size_t count) {
   const std::vector<train::Row> all = rows(count);
-  const policy::TrainedRole& role = actor_.trained();
   const double begin = now_s();
+  const model::Decoder& decoder = role.model().decoder();
+  const int64_t budget = role.trainer().options().micro_batch_tokens;
   device::AllocationMeter meter(parts_.memory.device, train::kActivations);
-  (void)train::score(role.model().decoder(), role.trainer().parameters(), all, parts_.config.rollout.sampling.temperature,
-                     role.trainer().options().micro_batch_tokens);
+  if (&role == critic_.get()) (void)train::token_values(decoder, role.trainer().parameters(), all, budget);
+  else (void)train::score(decoder, role.trainer().parameters(), all, parts_.config.rollout.sampling.temperature, budget);
   Pass pass{0, meter.peak_bytes(), 0};
   for (const train::Row& row : all) pass.tokens += row.num_tokens() - 1;
   pass.tokens_s = static_cast<double>(pass.tokens) / (now_s() - begin);
@@ -134,18 +147,23 @@ int64_t Probe::decode_bytes(int64_t running) {
   return meter.peak_bytes();
 }
 
+void Probe::probe_passes(policy::TrainedRole& role, PassBytes& trained, PassBytes& scored, double& trained_s, double& scored_s) {
+  const auto more = static_cast<size_t>(rows_of_pass(longest_));
+  (void)train(role, 1);  // what is made once is made
+  const int64_t one = train(role, 1).bytes;
+  const Pass larger = train(role, more);
+  trained = line_of(longest_, one, larger.bytes);
+  trained_s = larger.tokens_s;
+  const int64_t scored_one = score(role, 1).bytes;
+  const Pass scored_more = score(role, more);
+  scored = line_of(longest_, scored_one, scored_more.bytes);
+  scored_s = scored_more.tokens_s;
+}
+
 Measured Probe::measure() {
   Measured m;
-  const auto more = static_cast<size_t>(rows_of_pass(longest_));
-  (void)train(1);  // what is made once is made
-  const int64_t one = train(1).bytes;
-  const Pass trained = train(more);
-  m.train = line_of(longest_, one, trained.bytes);
-  m.train_tokens_s = trained.tokens_s;
-  const int64_t scored_one = score(1).bytes;
-  const Pass scored = score(more);
-  m.score = line_of(longest_, scored_one, scored.bytes);
-  m.score_tokens_s = scored.tokens_s;
+  probe_passes(actor_.trained(), m.train, m.score, m.train_tokens_s, m.score_tokens_s);
+  if (critic_) probe_passes(*critic_, m.value_train, m.values, m.value_train_tokens_s, m.values_tokens_s);
   const int64_t few = decode_bytes(kFewSequences), many = decode_bytes(2 * kFewSequences);
   m.decode = through(kFewSequences, few - packed_bytes_, 2 * kFewSequences, many - packed_bytes_);  // the packed copy is held, not taken
   const model::kernel::AttentionShape& shape = actor_.rollout_decoder().attention_shape();

@@ -9,6 +9,7 @@
 #include "tandem/algo/algorithm.h"
 #include "tandem/fit/choose.h"
 #include "tandem/policy/actor.h"
+#include "tandem/policy/trained_role.h"
 
 namespace tandem::fit {
 
@@ -17,7 +18,7 @@ struct Longest {
   int64_t prompt = 1, response = 1, eval = 0;
 };
 
-/// Ownership  owns a model, its trainer and an engine; all goes with it.
+/// Ownership  owns what is trained, its trainers and an engine; all goes with it.
 /// Threads    one per rank; all calls are collective.
 /// Errors     as TrainedRole::load, Trainer and Engine have them; std::bad_alloc where the smallest pass does not fit.
 class Probe {
@@ -25,6 +26,7 @@ class Probe {
   /// `config` is that of the parts; the actor trains under options of its own, whose passes hold two rows.
   Probe(const policy::RunParts& parts, const model::ModelConfig& model, const Longest& longest);
 
+  /// The actor's weights, and those of the critic, where the algorithm trains one.
   void load(const std::string& model_dir);
   /// Bytes of passes and speeds on this rank; budgets, counts and what is held are the caller's.
   Measured measure();
@@ -39,8 +41,9 @@ class Probe {
     double tokens_s = 0;
   };
   std::vector<train::Row> rows(size_t count) const;
-  Pass train(size_t count);
-  Pass score(size_t count);
+  void probe_passes(policy::TrainedRole& role, PassBytes& train, PassBytes& score, double& train_tokens_s, double& score_tokens_s);
+  Pass train(policy::TrainedRole& role, size_t count);
+  Pass score(const policy::TrainedRole& role, size_t count);
   int64_t decode_bytes(int64_t running);
   rollout::Options engine_options(int64_t running) const;
 
@@ -52,6 +55,7 @@ class Probe {
   std::map<std::string, int64_t> held_;
   int64_t packed_bytes_ = 0;
   policy::Actor actor_;
+  std::unique_ptr<policy::TrainedRole> critic_;  // null where the algorithm trains none
 };
 
 }  // namespace tandem::fit

@@ -86,6 +86,12 @@ def is_whole(folder, files):
     return all(os.path.exists(os.path.join(folder, name)) for name in files)
 
 
+def told(error):
+    """The names of an error's classes, by which it is known, since their bases differ between a package's versions; its first line."""
+    lines = str(error).strip().splitlines()
+    return {kind.__name__ for kind in type(error).__mro__}, lines[0] if lines else type(error).__name__
+
+
 class HuggingFace:
     """Through huggingface_hub, in its own cache: environment variables such as HF_ENDPOINT, HF_HOME and HF_TOKEN count."""
 
@@ -97,12 +103,11 @@ class HuggingFace:
         self.hub, self.cache, self.site = hub, constants.HF_HUB_CACHE, constants.ENDPOINT
 
     def guarded(self, call):
-        """What the package's errors mean to a user. They are told by name: their bases differ between its versions."""
+        """What the package's errors mean to a user."""
         try:
             return call()
         except Exception as e:
-            kinds = {kind.__name__ for kind in type(e).__mro__}
-            line = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+            kinds, line = told(e)
             if "GatedRepoError" in kinds:
                 raise Refused("is gated: " + line, "accept its terms on the site, then HF_TOKEN=... or `hf auth login`") from e
             if "RevisionNotFoundError" in kinds:
@@ -155,8 +160,7 @@ class ModelScope:
         try:
             return call()
         except Exception as e:
-            kinds = {kind.__name__ for kind in type(e).__mro__}
-            line = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+            kinds, line = told(e)
             if kinds & {"NotExistError", "AuthenticationError", "PermissionDeniedError"}:
                 raise Refused("is not there, not for everybody, or has no such revision", "OWNER/NAME and @BRANCH as on the site") from e
             if kinds & {"NetworkError", "ConnectionError", "Timeout", "RequestException", "ServerError"}:

@@ -12,6 +12,7 @@
 
 #include "tandem/base/json_depth.h"
 #include "tandem/device/process.h"
+#include "tandem/hub/fetch.h"
 #include "tandem/python/hooks.h"
 #include "tandem/python/tensors.h"
 #include "tandem/session/session.h"
@@ -49,9 +50,13 @@ nb::dict report_of(const train::StepReport& report) {
 class OwnLoop {
  public:
   explicit OwnLoop(const Settings& given) : settings_(settings_of(given)) {
-    const config::RunConfig config = config::load_config("", settings_);
+    config::RunConfig config = config::load_config("", settings_);
     device::tune_allocator();
-    waited([&] { session_ = std::make_unique<session::Session>(config, [this] { return is_interrupted(); }); });
+    waited([&] {
+      const StopRequested stop = [this] { return is_interrupted(); };
+      config.model.path = hub::local_path(config.model.path, hub::Kind::kModel, "model", {config.run.fetch_timeout_s, stop});
+      session_ = std::make_unique<session::Session>(config, stop);
+    });
   }
   ~OwnLoop() {
     const nb::gil_scoped_release unlocked;

@@ -3,18 +3,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <span>
 #include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/base/options.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
-#include "tandem/data/source.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
@@ -47,42 +44,10 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// Name, bytes, and a checksum of at most kMostBytes that are spread over the file.
-std::string file_digest(const std::string& path) {
-  constexpr int64_t kMostBytes = int64_t{1} << 30, kBlockBytes = int64_t{1} << 20;
-  std::error_code absent;
-  if (!fs::is_regular_file(path, absent)) return path + " absent";
-  const RegularFile file(path);
-  const int64_t size = file.size_bytes();
-  checkpoint::Checksum checksum;
-  std::vector<char> block(static_cast<size_t>(kBlockBytes));
-  const int64_t stride = kBlockBytes * ((size + kMostBytes - 1) / kMostBytes);
-  for (int64_t at = 0; at < size; at += stride) {
-    const std::span part = std::span(block).first(static_cast<size_t>(std::min(kBlockBytes, size - at)));
-    const int64_t got = file.read(at, part);
-    checksum.update(std::as_bytes(part.first(static_cast<size_t>(got))));
-  }
-  return join_text(fs::path(path).filename().string(), " ", size, " ", checksum.value());
-}
-
 std::string digest_of(const std::vector<std::string>& files) {
   std::string digest;
-  for (const std::string& file : files) digest += file_digest(file) + '\n';
+  for (const std::string& file : files) digest += checkpoint::file_digest(file) + '\n';
   return digest;
-}
-
-// Data sets, the chat template, the file of a Python reward, the samples that a run trains on again.
-std::vector<std::string> data_files(const config::RunConfig& config, const std::string& replay) {
-  const std::string& code = config.reward.python;
-  std::vector<std::string> files;
-  for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
-  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
-  for (const std::string& function : {config.algo.loss, config.algo.advantage})
-    if (algo::names_function(function)) files.push_back(function.substr(0, function.rfind(':')));
-  for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
-    if (!path.empty()) files.push_back(path);
-  if (!replay.empty()) files.push_back(replay + "/samples.sqlite");
-  return files;
 }
 
 // None for "", as a run without such a model has.
@@ -111,9 +76,11 @@ void check_same_start(const config::RunConfig& config, const HowStarted& how, co
   if (!comm::mpi_launched()) return;
   const char* begins = how.resume ? "--resume" : how.overwrite ? "--overwrite" : "";
   const std::string recipe = joined(options_of(config)) + begins + '\n' + how.replay + '\n';
+  std::vector<std::string> data = config::data_files(config);
+  if (!how.replay.empty()) data.push_back(how.replay + "/samples.sqlite");
   const std::pair<const char*, std::string> digests[] = {
       {"recipe", recipe},
-      {"data", digest_of(data_files(config, how.replay))},
+      {"data", digest_of(data)},
       {"start weights", digest_of(model_files(config.model.path))},
       {"critic", digest_of(model_files(config.critic.path))},
       {"reference", digest_of(model_files(config.model.ref_model_load_path))},

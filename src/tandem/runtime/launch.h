@@ -3,6 +3,7 @@
 // One body on every rank of a run, as threads or as processes, each with its share of the cores.
 
 #include <functional>
+#include <string>
 
 #include "tandem/comm/group.h"
 #include "tandem/config/config.h"

@@ -286,6 +286,7 @@ TEST(Recipe, SetsOfAnEvaluationAreAListAMappingOrOneFile) {
 TEST(Recipe, AWrongValueNamesItsFlagAndWhatWouldBeRight) {
   EXPECT_EQ(refusal("--steps abc"), "--steps: run.steps is 'abc' (expected an integer)");
   EXPECT_EQ(refusal("--set train.lrr=1"), "--set: unknown option train.lrr (the nearest is train.lr)");
+  EXPECT_EQ(refusal("--set train.leraning_rate=1"), "--set: unknown option train.leraning_rate (the nearest is train.lr)");
   EXPECT_EQ(refusal("--set train.lr"), "--set: `train.lr` names no option and value (expected section.option=value)");
 }
 

@@ -11,14 +11,17 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
@@ -31,6 +34,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kAside = "aside_";
+constexpr const char* kInputs = "inputs.txt";  // what the run reads, by its content
+constexpr int64_t kMostInputBytes = int64_t{16} << 20;
 
 // A run, or what is left of one that was killed before it had written its recipe.
 bool holds_run(const std::string& dir) {
@@ -66,8 +71,8 @@ bool decides_samples(const std::string& name) {
 const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm", "samples.sqlite-journal"};
 // What a run has before its first step, and all else that it writes but .lock.
 const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
-const std::vector<std::string> kLaterFiles = {"metrics.jsonl", "trace.json", "tensorboard", "summary.json",
-                                              "checkpoint",    "warm_start", "hf",          "adapter"};
+const std::vector<std::string> kLaterFiles = {kInputs,      "metrics.jsonl", "trace.json", "tensorboard", "summary.json",
+                                              "checkpoint", "warm_start",    "hf",         "adapter"};
 // Of monitor.sinks: where each stands, what their packages say, what they keep here.
 const std::vector<std::string> kSinkFiles = {"sinks.json", "sinks.log", "wandb", "swanlog", "mlruns"};
 
@@ -85,6 +90,30 @@ std::string name_in_folder(const std::string& path, const std::string& dir) {
   return failed || inside.empty() || *inside.begin() == ".." ? "" : inside.begin()->string();
 }
 constexpr double kPatienceS = 30;  // to look at every page of a store
+
+std::string inputs_of(const config::RunConfig& config) {
+  std::string lines;
+  for (const std::string& file : config::data_files(config)) lines += checkpoint::file_digest(file) + '\n';
+  return lines;
+}
+
+// {BYTES CHECKSUM: name} of inputs_of.
+std::map<std::string, std::string> contents_of(const std::string& inputs) {
+  std::map<std::string, std::string> contents;
+  std::istringstream lines(inputs);
+  for (std::string line, bytes, checksum, name; std::getline(lines, line);) {
+    std::istringstream words(line);
+    if (words >> bytes >> checksum && std::getline(words >> std::ws, name)) contents[bytes + " " + checksum] = name;
+  }
+  return contents;
+}
+
+// Says which files are none of those before. Where they lie and what they are called does not count.
+void compare_inputs(const std::string& before, const std::string& now) {
+  const std::map<std::string, std::string> known = contents_of(before);
+  for (const auto& [content, name] : contents_of(now))
+    if (!known.contains(content)) log::warning("resume: ", name, " is not what this run has read before; it counts from here on");
+}
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
 nlohmann::json recipe_json(const config::RunConfig& config) {
@@ -181,7 +210,8 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 }
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
-    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
+    : dir_(dir), config_yaml_(config::to_yaml(config)), inputs_(inputs_of(config)), options_(config.run),
+      sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
   lock_ = lock_file(path(".lock"));
   std::error_code absent;
@@ -192,6 +222,7 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
+  if (std::error_code absent; fs::exists(path(kInputs), absent)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
 }
 
@@ -302,6 +333,7 @@ void RunFolder::open_samples(const RunState& state) {
 
 void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  checkpoint::write_durable(path(kInputs), inputs_);
   std::error_code absent;
   fs::remove(path("summary.json"), absent);  // of an earlier end; the run goes on
   if (state.sink_bytes.empty()) {

@@ -69,6 +69,7 @@ class RunFolder {
   std::string config_yaml_;
   int lock_ = -1;
   bool made_ = false;
+  std::string inputs_;  // checkpoint::file_digest of each of config::data_files, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
   std::unique_ptr<SampleWriter> samples_;
