@@ -112,7 +112,7 @@ def check_critic(program, scratch):
     section = (scratch / "critic/config.yaml").read_text().split("\ncritic:\n", 1)[1]
     for name, value in of_critic.items():
         assert re.search(rf"^  {name}: {value}\b", section, re.M), (name, value)
-    set_by_hand = program.done([*run, "--run-dir", scratch / "by_hand", "--set", "critic.micro_batch_tokens=256"],
+    set_by_hand = program.done([*run, "--run-dir", scratch / "critic_by_hand", "--set", "critic.micro_batch_tokens=256"],
                                preexec_fn=limited(most), timeout=300)
     assert "set by the user" in table(set_by_hand.stderr)["critic.micro_batch_tokens"]
     said("a critic has sizes of its own")

@@ -191,7 +191,7 @@ def check_policy(program, site):
     found = opened("maker/tiny")
     assert found.stdout.split()[-1] == "4", found
     wrong = opened("maker/none")
-    assert wrong.returncode == 1 and "UserError: model: maker/none is not there" in wrong.stderr, wrong
+    assert wrong.returncode == 1 and "UserError: model: hf:maker/none is not there" in wrong.stderr, wrong
     said("tandem.Policy takes names")
 
 

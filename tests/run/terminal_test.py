@@ -66,8 +66,12 @@ def run_of(root, name, more=()):
                       "schedule.groups_per_step": 32, "schedule.group_size": 16, "rollout.max_running": 24})]
 
 
+# So large that generating a batch takes longer than the 0.1 s between two drawings, on any machine.
+SLOW = {"model.init_hidden": 256, "model.init_layers": 8, "model.init_intermediate": 512}
+
+
 def live_line(root):
-    code, text = in_terminal([program.tandem, *run_of(root, "terminal", ["--no-eval"])])
+    code, text = in_terminal([program.tandem, *run_of(root, "terminal", ["--no-eval"]), *rf.sets(SLOW)])
     lines, live = screen(text)
     checks.check(code == 0, text[-2000:])
     checks.check(len(live) > 3 and all(re.match(r"step \d+/3  [a-z_]+", line) for line in live), f"{live[:20]}: a live line for each stage")

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "tandem/base/check.h"
 #include "tandem/base/json_file.h"
-#include "tandem/base/strings.h"
 
 namespace tandem::checkpoint {
 

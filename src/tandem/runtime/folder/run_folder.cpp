@@ -20,6 +20,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
