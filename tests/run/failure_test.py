@@ -213,7 +213,7 @@ def check_full_disk(f):
             fill(disk, "more", 3 << 20)
             only_one = ["--set", "checkpoint.keep_last=1"]  # which must stay until the next is whole
             line = f.program.refused(f.run(recipe, folder, "--resume", *only_one), 3, "checkpoint/step_8.tmp/", "No space left on device",
-                                    "--resume goes on from step 6")
+                                    "that of step 6 is there")
             assert rf.committed_steps(f.scratch / folder) == [6], rf.committed_steps(f.scratch / folder)
             for name in ("ballast", "more"):
                 (disk / name).unlink()
@@ -223,7 +223,7 @@ def check_full_disk(f):
             f.program.done(f.run(recipe, folder, "--steps", "4"))
             limit = lambda: __import__("resource").setrlimit(__import__("resource").RLIMIT_FSIZE, (3 << 20, 3 << 20))  # noqa: E731
             line = f.program.refused(f.run(recipe, folder, "--resume"), 3, "checkpoint/step_6.tmp/", "File too large",
-                                    "--resume goes on from step 4", preexec_fn=limit)
+                                    "that of step 4 is there", preexec_fn=limit)
             how = "a file larger than allowed"
             assert rf.committed_steps(f.scratch / folder) == [2, 4], rf.committed_steps(f.scratch / folder)
         assert not list((f.scratch / folder / "checkpoint").glob("*.tmp")), "the failed attempt is left"

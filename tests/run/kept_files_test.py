@@ -243,14 +243,14 @@ def check_inputs(program, scratch):
 
     def warned(*more):
         out = program.done(trial.arguments("a", "--resume", *more))
-        return [line for line in out.stderr.splitlines() if "is not what this run has read before" in line]
+        return [line for line in out.stderr.splitlines() if "is another than at the last start" in line]
 
     assert not warned(), "nothing has changed"
     moved = data.rename(data.with_name("moved.jsonl"))
     assert not warned("--set", f"data.train={moved}"), "the same rows elsewhere"
     moved.write_text('{"question": "2+3=", "answer": "5"}\n' * 5)
     lines = warned("--set", f"data.train={moved}", "--steps", "3")
-    assert len(lines) == 1 and "warning: resume: moved.jsonl is not" in lines[0], lines
+    assert len(lines) == 1 and "warning: resume: moved.jsonl is another" in lines[0], lines
     assert not warned("--set", f"data.train={moved}"), "it was said once"
     said(f"data that changed between two starts: `{lines[0]}`")
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/checkpoint/checksum.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -51,7 +53,7 @@ uint64_t Checksum::value() const {
 std::string file_digest(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{1} << 30, kBlockBytes = int64_t{1} << 20;
   std::error_code absent;
-  if (!std::filesystem::is_regular_file(path, absent)) return "absent " + path;
+  if (!std::filesystem::is_regular_file(path, absent) || ::access(path.c_str(), R_OK) != 0) return "absent " + path;
   const RegularFile file(path);
   const int64_t size = file.size_bytes();
   Checksum checksum;

@@ -53,7 +53,8 @@ std::vector<std::string> names_ending_in(const OptionList& list, const std::stri
   throw UserError(where, "unknown option " + name, (full.size() > 1 ? "the nearest are " : "the nearest is ") + listed(full));
 }
 
-// The option whose path is nearest, or whose help begins like the name: train.learning_rate means train.lr, "Learning rate at its highest".
+// The option whose path is nearest, or whose help begins like a name of several words: train.learning_rate means train.lr, whose help is
+// "Learning rate at its highest".
 std::string nearest_option(const OptionList& list, const std::string& name) {
   std::vector<std::string> names;
   std::map<std::string, std::string> meant;
@@ -63,6 +64,7 @@ std::string nearest_option(const OptionList& list, const std::string& name) {
   for (const OptionEntry& entry : list.entries) add(entry.path, entry.path);
   const auto num_words = std::ranges::count(name, '_') + 1;
   for (const OptionEntry& entry : list.entries) {
+    if (num_words == 1) break;
     std::istringstream help{std::string(entry.ref.help)};
     std::string as = entry.path.substr(0, entry.path.find('.') + 1), word;
     for (int64_t i = 0; i < num_words && help >> word; ++i) as += (i > 0 ? "_" : "") + word;

@@ -13,6 +13,10 @@ struct Notice {
   std::string kind, text;
 };
 
+/// As bytes, whatever the texts hold, and back. Errors: InternalError for bytes that to_bytes did not make.
+std::string to_bytes(const std::vector<Notice>& notices);
+std::vector<Notice> notices_of(const std::string& bytes);
+
 /// Ownership  the ranks of a process share one.
 /// Threads    any.
 /// Blocking   none.

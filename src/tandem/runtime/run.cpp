@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/model_dir.h"
+#include "tandem/checkpoint/run_state.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
@@ -161,9 +162,15 @@ void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& requ
   log::stop_file();
 }
 
+// Whether a resume finds a checkpoint, as rank 0 sees it. Collective.
+bool goes_on(const RunRequest& request, comm::Group& world) {
+  const bool looks = request.resume && world.rank() == 0;
+  return comm::any_of(world, looks && !checkpoint::newest_first(request.config.run.dir + "/checkpoint").empty());
+}
+
 // What a probe decides, unless the run goes on as an earlier start decided. Collective.
 void fit(RunRequest& request, Start& start, comm::Group& world, RunFolder* folder) {
-  if (!request.fit_but || (request.resume && fs::exists(request.config.run.dir + "/checkpoint/latest"))) return;
+  if (!request.fit_but || goes_on(request, world)) return;
   fit::Fitted fitted = fit::fitted(request.config, {start.model_dir, start.model, start.products}, *request.fit_but, world);
   request.config = fitted.config;
   start.products = fitted.products;
@@ -258,7 +265,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
     RunRequest request = asked;
     if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
     request.config = with_local_paths(asked, world);
-    if (asked.fit_but && asked.resume) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
+    if (asked.fit_but && goes_on(asked, world)) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
     check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay}, world);
     if (all_train) train_on_all_ranks(request.config, world);
     on_first_rank(world, [&] {
@@ -266,7 +273,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
       if (!asked.resume && request.config.model.path.empty()) check_random_model(request.config);
       try_reward(request, all_train);
     });
-    if (world.rank() == 0) own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request));
+    on_first_rank(world, [&] { own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request)); });
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     try {

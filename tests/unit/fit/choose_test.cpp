@@ -114,6 +114,44 @@ TEST(Choose, WhereOneRowDoesNotFitTheErrorSaysWhatWould) {
   for (const char* part : {"--fit", "a test", "104.9 MB", "train.recompute"}) EXPECT_NE(error.find(part), std::string::npos) << error;
 }
 
+// As measured(), with a critic whose passes take twice as much as the actor's.
+Measured beside_critic(int64_t budget_mib) {
+  Measured m = measured(budget_mib);
+  m.value_train = {0, 128.0 * 1024};
+  m.values = {0, 4.0 * 1024};
+  return m;
+}
+
+config::RunConfig ppo() {
+  config::RunConfig c;
+  c.algo.advantage = "gae";
+  return c;
+}
+
+TEST(Choose, ACriticHasPassesOfItsOwn) {
+  const auto d = chosen(beside_critic(100 + 512 + 8), {}, ppo());
+  EXPECT_EQ(value_of(d, "train.micro_batch_tokens"), 8192);
+  EXPECT_EQ(value_of(d, "critic.micro_batch_tokens"), 4096) << "8192 would take 1 GiB";
+  EXPECT_EQ(value_of(d, "critic.value_micro_batch_tokens"), 16384);
+  const config::RunConfig c = with_decisions(ppo(), d);
+  EXPECT_EQ(c.critic.train.micro_batch_tokens, 4096);
+  EXPECT_EQ(c.critic.value_micro_batch_tokens, 16384);
+  EXPECT_EQ(undecided({}).size() + 2, undecided(ppo()).size()) << "other algorithms have no critic";
+}
+
+// A row of 1000 tokens takes the actor 62.5 MiB and the critic 125, its cache 1.
+TEST(Choose, TheCacheIsWhatTheLargerOfBothPassesLeaves) {
+  const auto d = chosen(beside_critic(100 + 512 + 40), {"train.micro_batch_tokens", "critic.micro_batch_tokens"}, [] {
+    config::RunConfig c = ppo();
+    c.train.micro_batch_tokens = c.critic.train.micro_batch_tokens = 4096;
+    return c;
+  }());
+  EXPECT_EQ(value_of(d, "rollout.kv_cache_mib"), 40) << "the critic's pass takes 512 MiB, the actor's 256";
+  EXPECT_NO_THROW(chosen(beside_critic(100 + 130), {}, ppo()));
+  const std::string error = test::error_of<UserError>([] { chosen(beside_critic(100 + 120), {}, ppo()); });
+  EXPECT_NE(error.find("the critic's training"), std::string::npos) << error;
+}
+
 TEST(Choose, TheCacheIsRoundedToThreeDigits) {
   Measured m = measured(100 + 512 + 437);
   m.sequences = 1000;

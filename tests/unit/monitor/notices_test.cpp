@@ -52,6 +52,18 @@ TEST(Notices, WhatIsDeferredWaitsForWhoTakesIt) {
   EXPECT_TRUE(notices.take().empty()) << "said is said";
 }
 
+TEST(Notices, AnyTextSurvivesTheWayToAnotherProcess) {
+  const std::vector<Notice> notices = {{"kind", "a\x1f" "b:3:\n\xff"}, {"", ""}, {"7:x", std::string("\0z", 2)}};
+  const std::vector<Notice> back = notices_of(to_bytes(notices));
+  ASSERT_EQ(back.size(), notices.size());
+  for (size_t i = 0; i < back.size(); ++i) {
+    EXPECT_EQ(back[i].kind, notices[i].kind);
+    EXPECT_EQ(back[i].text, notices[i].text);
+  }
+  EXPECT_TRUE(notices_of("").empty());
+  for (const char* damaged : {"3", "3:ab", "1:a", "1:a9:b"}) EXPECT_THROW(notices_of(damaged), InternalError) << damaged;
+}
+
 TEST(Notices, WhatNobodyTookIsNotLost) {
   const std::string text = logged([] {
     Notices notices;

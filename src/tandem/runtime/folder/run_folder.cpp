@@ -109,11 +109,11 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
   return contents;
 }
 
-// Says which files are none of those before. Where they lie and what they are called does not count.
+// Says which files are none of those of the last start. Where they lie and what they are called does not count.
 void compare_inputs(const std::string& before, const std::string& now) {
   const std::map<std::string, std::string> known = contents_of(before);
   for (const auto& [content, name] : contents_of(now))
-    if (!known.contains(content)) log::warning("resume: ", name, " is not what this run has read before; it counts from here on");
+    if (!known.contains(content)) log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
 }
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
@@ -211,8 +211,7 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 }
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
-    : dir_(dir), config_yaml_(config::to_yaml(config)), inputs_(inputs_of(config)), options_(config.run),
-      sink_job_{config.monitor, dir, recipe_json(config)} {
+    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
   lock_ = lock_file(path(".lock"));
   std::error_code absent;
@@ -223,6 +222,7 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
+  inputs_ = inputs_of(config);
   if (std::error_code absent; fs::exists(path(kInputs), absent)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
 }
@@ -271,6 +271,7 @@ void RunFolder::come_back() {
   fs::create_directories(dir_, failed);
   if (failed) throw PeerError(dir_ + ": cannot be made again: " + failed.message());
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  checkpoint::write_durable(path(kInputs), inputs_);
 }
 
 // A run refused before it began leaves the earlier one as it was. False if there was none, or if this one has begun.

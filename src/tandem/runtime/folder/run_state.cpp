@@ -129,6 +129,16 @@ std::optional<checkpoint::CheckpointPlace> find_whole(const std::string& root, c
   });
 }
 
+// What is there for a resume.
+std::string newest_of(const std::string& root) {
+  try {
+    const std::vector<checkpoint::CheckpointPlace> places = checkpoint::newest_first(root);
+    return places.empty() ? "no earlier one is there" : join_text("that of step ", places.front().step, " is there");
+  } catch (const UserError& e) {
+    return e.what();
+  }
+}
+
 // The actor's files lie at the top of a checkpoint.
 std::string folder_of(const std::string& checkpoint, const policy::TrainedRole& role) {
   return role.folder().empty() ? checkpoint : checkpoint + "/" + role.folder();
@@ -211,8 +221,7 @@ void StateFiles::save(const RunState& state, TrainedRoles roles, const std::func
     });
   } catch (const std::exception& e) {
     if (parts_.ranks.is_first()) writer_.abandon(state.step);
-    const std::string left = last_saved_step_ < 0 ? "no earlier one is there" : join_text("--resume goes on from step ", last_saved_step_);
-    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what(), " (", left, ")"));
+    throw PeerError(join_text("checkpoint of step ", state.step, ": ", e.what(), " (", newest_of(root_), ")"));
   }
   last_saved_step_ = state.step;
 }

@@ -35,14 +35,9 @@ std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades
 
 // What other processes have to say of failures, said by the first: of each kind once. Collective.
 void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
-  std::string mine;
-  for (const monitor::Notice& notice : waiting) mine += notice.kind + '\x1f' + notice.text + '\x1f';
-  for (const std::string& text : comm::texts_of_all(world, mine))
-    for (size_t at = 0; world.rank() == 0 && at < text.size();) {
-      const size_t middle = text.find('\x1f', at), end = text.find('\x1f', middle + 1);
-      ours.say(text.substr(at, middle - at), text.substr(middle + 1, end - middle - 1));
-      at = end + 1;
-    }
+  for (const std::string& bytes : comm::texts_of_all(world, monitor::to_bytes(waiting)))
+    if (world.rank() == 0)
+      for (const monitor::Notice& notice : monitor::notices_of(bytes)) ours.say(notice.kind, notice.text);
 }
 
 // Whether any rank was asked to stop. Errors: StepFailed where the grading on one has a `fault`. Collective.
