@@ -72,7 +72,7 @@ inline model::kernel::Gemm fixed_products(c10::ScalarType dtype, bool parity) {
   using model::kernel::Library;
   if (parity) return {dtype, true};
   const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
-  return {dtype, model::kernel::GemmChoice{library, library, library, false}};
+  return {dtype, model::kernel::GemmChoice{library, library, library}};
 }
 
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.

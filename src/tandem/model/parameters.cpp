@@ -147,17 +147,17 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
   return model;
 }
 
-int64_t pack_parameters(ModelParameters& parameters) {
+int64_t pack_parameters(ModelParameters& parameters, kernel::Logits logits) {
   int64_t bytes = 0;
-  const auto pack = [&](kernel::Parameter& p) {
-    p.packed = kernel::pack_weight(p.value);
-    bytes += p.packed.bytes();
+  const auto keep = [&](kernel::Parameter& p, const kernel::PackedWeight& packed) {
+    p.packed = packed;
+    bytes += packed.bytes();
   };
   for (LayerParameters& layer : parameters.layers)
     for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
                                  &layer.q_down, &layer.q_up, &layer.kv_down})
-      if (p->value.defined()) pack(*p);
-  if (parameters.head.value.defined() && parameters.head.value.scalar_type() == at::kFloat) pack(parameters.head);
+      if (p->value.defined()) keep(*p, kernel::pack_weight(p->value));
+  if (parameters.head.value.defined()) keep(parameters.head, kernel::pack_head(parameters.head.value, logits));
   return bytes;
 }
 

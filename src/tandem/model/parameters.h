@@ -80,9 +80,9 @@ struct ModelParameters {
 /// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
 ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads);
 
-/// Gives every linear of the layers a packed copy (kernel/packed.h), and the head where the dtype is float32: packed products
-/// round to the dtype, and logits stay fp32. Returns the bytes it takes; 0 where packing is not available.
-int64_t pack_parameters(ModelParameters& parameters);
+/// Gives every linear of the layers and the head a packed copy (kernel/packed.h), where there is one for it. `logits` is the way of
+/// the products of the run. Returns the bytes it takes; 0 where packing is not available.
+int64_t pack_parameters(ModelParameters& parameters, kernel::Logits logits);
 
 /// Fills the rank's boxes: `read` copies a box of a Hugging Face tensor into the view it is given.
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read);

@@ -5,6 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
+#include "tandem/model/kernel/backend/brgemm.h"
 
 namespace tandem::model {
 namespace {
@@ -18,10 +19,11 @@ GemmChoice choice_asked_for(const ProductsWanted& w) {
   if (w.dtype == at::kFloat)
     throw UserError(w.option, "is '" + w.asked + "'",
                     "for float32 such as 'blas blas onednn float': blas or onednn for forward, input and weight gradient, then float");
+  std::string weights = "onednn", logits = "float";
+  if (kernel::half_product_available()) weights += " or blas", logits += " or half";
+  if (kernel::brgemm_available()) weights += " or brgemm", logits += " or brgemm";
   throw UserError(w.option, "is '" + w.asked + "'",
-                  kernel::half_product_available()
-                      ? "for bfloat16 such as 'onednn onednn blas half': blas or onednn for the weight gradient, half or float for logits"
-                      : "'onednn onednn onednn float' for bfloat16: this libtorch has no BLAS for it");
+                  "for bfloat16 such as 'onednn onednn onednn float': " + weights + " for the weight gradient, " + logits + " for logits");
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ void Runner::count_packed(int64_t bytes) {
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
   parameters_ = parameters;
-  if (options_.packed_weights && !decoder_.gemm().parity()) count_packed(model::pack_parameters(*parameters_));
+  if (options_.packed_weights && !decoder_.gemm().parity())
+    count_packed(model::pack_parameters(*parameters_, decoder_.gemm().choice().logits));
 }
 
 void Runner::drop_weights() {

@@ -31,7 +31,7 @@ model::ModelConfig reward_model_config(const std::string& dir) {
 model::kernel::Gemm reward_products(const reward::Options& options) {
   using model::kernel::Library;
   const c10::ScalarType dtype = model::dtype_of(options.model_dtype, "reward.model_dtype");
-  const model::kernel::GemmChoice onednn{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false};
+  const model::kernel::GemmChoice onednn{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn};
   return {dtype, can_compute(onednn, dtype) ? onednn : model::kernel::GemmChoice{}};
 }
 

@@ -7,6 +7,8 @@
 
 #include "random_tensor.h"
 #include "tandem/device/process.h"
+#include "tandem/model/kernel/backend/brgemm.h"
+#include "tandem/model/kernel/packed.h"
 
 namespace tandem::model::kernel {
 namespace {
@@ -17,15 +19,16 @@ using test::worst_of_bound;
 struct Shape {
   int64_t M, N, K;
 };
-constexpr Shape kShapes[] = {{1, 64, 128}, {3, 5, 7}, {33, 256, 128}, {70, 130, 96}, {257, 40, 352}};
+constexpr Shape kShapes[] = {{1, 64, 128}, {3, 5, 7}, {33, 256, 128}, {70, 130, 96}, {257, 40, 352}, {1027, 300, 34}};
 
 std::vector<GemmChoice> choices(c10::ScalarType dtype) {
   std::vector<GemmChoice> all;
-  for (Library forward : {Library::kBlas, Library::kOneDnn})
-    for (Library input_grad : {Library::kBlas, Library::kOneDnn})
-      for (Library weight : {Library::kBlas, Library::kOneDnn})
-        for (bool half : {false, true})
-          if (const GemmChoice choice{forward, input_grad, weight, half}; can_compute(choice, dtype)) all.push_back(choice);
+  constexpr Library kAll[] = {Library::kBlas, Library::kOneDnn, Library::kBrgemm};
+  for (Library forward : kAll)
+    for (Library input_grad : kAll)
+      for (Library weight : kAll)
+        for (Logits logits : {Logits::kCopies, Logits::kBlas, Logits::kBrgemm})
+          if (const GemmChoice choice{forward, input_grad, weight, logits}; can_compute(choice, dtype)) all.push_back(choice);
   return all;
 }
 
@@ -84,11 +87,31 @@ TEST(Gemm, AChoiceIsReadAsItIsWritten) {
       ASSERT_TRUE(read.has_value()) << to_text(choice);
       EXPECT_EQ(to_text(*read), to_text(choice));
     }
-  const bool onednn = can_compute({Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false}, at::kFloat);
+  const bool onednn = can_compute({Library::kOneDnn, Library::kOneDnn, Library::kOneDnn}, at::kFloat);
   EXPECT_EQ(choices(at::kFloat).size(), onednn ? 8U : 1U);
-  EXPECT_EQ(choices(at::kBFloat16).size(), half_product_available() ? 4U : 1U);
+  const size_t ways = 1U + (half_product_available() ? 1U : 0U) + (brgemm_available() ? 1U : 0U);
+  EXPECT_EQ(choices(at::kBFloat16).size(), ways * ways) << "of weight gradients, and of logits";
   for (const char* text : {"", "blas", "blas blas blas", "blas blas blas float ", "mkl blas blas float", "blas,blas,blas,float"})
     EXPECT_FALSE(parse_choice(text).has_value()) << text;
+}
+
+// Blocks are cut by the shapes, so threads share them without a change.
+TEST(Gemm, BlockProductsHaveTheSameBitsOnAnyNumberOfThreads) {
+  if (!brgemm_available()) GTEST_SKIP() << "this processor has no instructions for bfloat16 blocks";
+  const at::Tensor x = random_tensor({700, 96}, 1, at::kBFloat16), w = random_tensor({530, 96}, 2, at::kBFloat16);
+  const at::Tensor dy = random_tensor({700, 530}, 3, at::kBFloat16);
+  std::vector<at::Tensor> logits, grads;
+  for (const int threads : {1, 2, 3}) {
+    const device::ThreadLimit limit(threads);
+    logits.push_back(at::empty({700, 530}, at::kFloat)), grads.push_back(at::ones({530, 96}, at::kFloat));
+    brgemm_forward(logits.back(), x, w);
+    brgemm_weight_grad(grads.back(), dy, x);
+  }
+  const PackedWeight packed = pack_head(w, Logits::kBrgemm);
+  ASSERT_TRUE(packed.defined());
+  EXPECT_TRUE(packed_product(x, packed).equal(logits[0])) << "packed once or in every product";
+  EXPECT_FALSE(pack_head(w, Logits::kCopies).defined());
+  for (size_t i = 1; i < logits.size(); ++i) EXPECT_TRUE(logits[i].equal(logits[0]) && grads[i].equal(grads[0])) << i;
 }
 
 TEST(Gemm, InnerProductsTransposeScaleAndAdd) {

@@ -24,7 +24,7 @@ Parameter score_head(c10::ScalarType dtype) {
 TEST(Scores, AreFloatSumsInEitherDtype) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
-    const Gemm gemm(dtype, GemmChoice{library, library, library, false});
+    const Gemm gemm(dtype, GemmChoice{library, library, library});
     const Parameter head = score_head(dtype);
     const at::Tensor x = random_tensor({kR, kH}, 1).to(dtype), got = head_scores(gemm, x, head);
     const at::Tensor want = at::mm(x.to(at::kDouble), head.value.to(at::kDouble).t());
@@ -37,7 +37,7 @@ TEST(Scores, AreFloatSumsInEitherDtype) {
 
 TEST(Scores, GradientsAddUpInTheBufferOfTheHead) {
   for (const Library library : {Library::kBlas, Library::kOneDnn}) {
-    const GemmChoice choice{library, library, library, false};
+    const GemmChoice choice{library, library, library};
     if (!can_compute(choice, at::kFloat)) continue;
     const Gemm gemm(at::kFloat, choice);
     for (const int64_t labels : {int64_t{1}, kL}) {

@@ -61,8 +61,10 @@ class ZeroRows : public testing::TestWithParam<c10::ScalarType> {
 std::vector<Gemm> gemms(c10::ScalarType dtype) {
   std::vector<Gemm> all = {Gemm(dtype, true)};
   if (dtype == at::kFloat) all.push_back(Gemm(dtype, GemmChoice{}));
-  for (const GemmChoice& choice : {GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, false},
-                                   GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBlas, dtype == at::kBFloat16}})
+  for (const GemmChoice& choice : {GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn},
+                                   GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBlas,
+                                              dtype == at::kBFloat16 ? Logits::kBlas : Logits::kCopies},
+                                   GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBrgemm, Logits::kBrgemm}})
     if (can_compute(choice, dtype)) all.push_back(Gemm(dtype, choice));
   return all;
 }

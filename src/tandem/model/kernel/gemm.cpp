@@ -10,9 +10,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
+#include "tandem/model/kernel/backend/brgemm.h"
 
 // The libtorch wheel carries a BLAS and exports it without a header; weak, because not every build has every symbol.
 extern "C" {
@@ -29,7 +31,20 @@ void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tensor& result,
 namespace tandem::model::kernel {
 namespace {
 
-const char* name_of(Library library) { return library == Library::kBlas ? "blas" : "onednn"; }
+const char* name_of(Library library) {
+  return library == Library::kBlas ? "blas" : library == Library::kOneDnn ? "onednn" : "brgemm";
+}
+const char* name_of(Logits logits) { return logits == Logits::kCopies ? "float" : logits == Logits::kBlas ? "half" : "brgemm"; }
+
+// The item for which `seconds` is least.
+template <class T>
+T quickest(const std::vector<T>& items, const std::function<double(T)>& seconds) {
+  T best = items.front();
+  double least = 1e9;
+  for (const T item : items)
+    if (const double s = seconds(item); s < least) best = item, least = s;
+  return best;
+}
 
 int as_int(int64_t n) { return static_cast<int>(n); }
 
@@ -132,41 +147,50 @@ void Gemm::measure() {
     });
     return;
   }
-  if (!half_product_available()) return;
-  const double library = seconds_of([&] { weight_grad(dw, y, x); });
-  choice_.weight_grad = Library::kBlas;
-  if (seconds_of([&] { weight_grad(dw, y, x); }) > 1.2 * library) choice_.weight_grad = Library::kOneDnn;
+  std::vector<Library> libraries = {Library::kOneDnn};
+  std::vector<Logits> ways = {Logits::kCopies};
+  if (half_product_available()) libraries.push_back(Library::kBlas), ways.push_back(Logits::kBlas);
+  if (brgemm_available()) libraries.push_back(Library::kBrgemm), ways.push_back(Logits::kBrgemm);
+  choice_.weight_grad = quickest<Library>(libraries, [&](Library library) {
+    choice_.weight_grad = library;
+    return seconds_of([&] { weight_grad(dw, y, x); });
+  });
   const at::Tensor some = x.narrow(0, 0, 4 * kParityRows);  // as many as the head takes at a time
   at::Tensor logits = at::zeros({some.size(0), N}, at::kFloat);
-  const double of_copies = seconds_of([&] { forward_float(logits, some, w); });
-  choice_.half_blas = true;
-  choice_.half_blas = seconds_of([&] { forward_float(logits, some, w); }) < of_copies;
+  choice_.logits = quickest<Logits>(ways, [&](Logits way) {
+    choice_.logits = way;
+    return seconds_of([&] { forward_float(logits, some, w); });
+  });
 }
 
 std::string to_text(const GemmChoice& c) {
-  return join_text(name_of(c.forward), ' ', name_of(c.input_grad), ' ', name_of(c.weight_grad), ' ', c.half_blas ? "half" : "float");
+  return join_text(name_of(c.forward), ' ', name_of(c.input_grad), ' ', name_of(c.weight_grad), ' ', name_of(c.logits));
 }
 
 std::optional<GemmChoice> parse_choice(const std::string& text) {
-  constexpr Library kBoth[] = {Library::kBlas, Library::kOneDnn};
-  for (Library forward : kBoth)
-    for (Library input_grad : kBoth)
-      for (Library weight_grad : kBoth)
-        for (bool half : {false, true})
-          if (const GemmChoice choice{forward, input_grad, weight_grad, half}; to_text(choice) == text) return choice;
+  constexpr Library kAll[] = {Library::kBlas, Library::kOneDnn, Library::kBrgemm};
+  for (Library forward : kAll)
+    for (Library input_grad : kAll)
+      for (Library weight_grad : kAll)
+        for (Logits logits : {Logits::kCopies, Logits::kBlas, Logits::kBrgemm})
+          if (const GemmChoice choice{forward, input_grad, weight_grad, logits}; to_text(choice) == text) return choice;
   return std::nullopt;
 }
 
 bool can_compute(const GemmChoice& c, c10::ScalarType dtype) {
   const bool onednn = c.forward == Library::kOneDnn || c.input_grad == Library::kOneDnn || c.weight_grad == Library::kOneDnn;
-  if (dtype == at::kFloat) return !c.half_blas && (!onednn || onednn_multiplies_float());
+  const bool brgemm = c.weight_grad == Library::kBrgemm || c.logits == Logits::kBrgemm;
+  if (c.forward == Library::kBrgemm || c.input_grad == Library::kBrgemm) return false;
+  if (dtype == at::kFloat) return c.logits == Logits::kCopies && !brgemm && (!onednn || onednn_multiplies_float());
   if (c.forward != Library::kOneDnn || c.input_grad != Library::kOneDnn) return false;
-  return half_product_available() || (c.weight_grad == Library::kOneDnn && !c.half_blas);
+  const bool blas = c.weight_grad == Library::kBlas || c.logits == Logits::kBlas;
+  return (!blas || half_product_available()) && (!brgemm || brgemm_available());
 }
 
 std::string Gemm::description() const {
   return join_text("forward ", name_of(choice_.forward), ", input gradient ", name_of(choice_.input_grad), ", weight gradient ",
-                   name_of(choice_.weight_grad), choice_.half_blas ? ", logits of half blas" : "", parity_ ? ", parity" : "");
+                   name_of(choice_.weight_grad), choice_.logits == Logits::kCopies ? "" : ", bfloat16 logits ",
+                   choice_.logits == Logits::kCopies ? "" : name_of(choice_.logits), parity_ ? ", parity" : "");
 }
 
 void Gemm::forward_chunk(at::Tensor& out, const at::Tensor& x, const at::Tensor& w, Library library) const {
@@ -204,7 +228,8 @@ void Gemm::forward_by(Library library, at::Tensor& out, const at::Tensor& x, con
 void Gemm::forward_float(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) const {
   if (x.size(0) == 0) return;
   if (dtype_ == at::kFloat) return forward(out, x, w);
-  if (!choice_.half_blas) return forward_of_copies(out, x, w);
+  if (choice_.logits == Logits::kBrgemm && brgemm_serves(w.size(1))) return brgemm_forward(out, x, w);
+  if (choice_.logits != Logits::kBlas) return forward_of_copies(out, x, w);
   product({false, true, x.size(0), w.size(0), x.size(1), x.stride(0), w.stride(0), out.stride(0)}, half(x), half(w), out.data_ptr<float>());
 }
 
@@ -239,6 +264,8 @@ void Gemm::weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x
     else product(p, half(dy), half(x), dw.data_ptr<float>());
   } else if (dtype_ == at::kFloat) {
     at::native::mkldnn_matmul(dy.t(), x, dw, 1.0f, 1.0f);
+  } else if (choice_.weight_grad == Library::kBrgemm) {
+    brgemm_weight_grad(dw, dy, x);
   } else {
     weight_grad_of_copies(dw, dy, x);
   }

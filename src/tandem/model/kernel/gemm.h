@@ -19,25 +19,28 @@ namespace tandem::model::kernel {
 
 inline constexpr int64_t kParityRows = 32;
 
-enum class Library { kBlas, kOneDnn };
+enum class Library { kBlas, kOneDnn, kBrgemm };
+/// Of bfloat16 logits: fp32 copies of both factors are multiplied, or the BLAS or brgemm.h multiply bfloat16 itself. In float32: kCopies.
+enum class Logits { kCopies, kBlas, kBrgemm };
 
 /// What was chosen for each kind of product, with the speed that decided.
 struct GemmChoice {
   Library forward = Library::kBlas;
   Library input_grad = Library::kBlas;
   Library weight_grad = Library::kBlas;
-  bool half_blas = false;  ///< bfloat16 logits: the BLAS multiplies bfloat16 itself; else fp32 copies are multiplied
+  Logits logits = Logits::kCopies;
 };
 
-/// As options, logs and checkpoints have it, such as "onednn onednn blas half".
+/// As options, logs and checkpoints have it, such as "onednn onednn brgemm float". Of logits kCopies is float, and kBlas half.
 std::string to_text(const GemmChoice& choice);
 /// Nullopt for a text that is no choice of this version.
 std::optional<GemmChoice> parse_choice(const std::string& text);
 
-/// Whether this machine can compute products in that dtype by that choice. In float32, logits are never half, and
+/// Whether this machine can compute products in that dtype by that choice. In float32, logits have no way of their own, and
 /// oneDNN serves only the processors that libtorch takes it for. In bfloat16, forward and
-/// input gradient come from oneDNN. Weight gradient and half logits may come from a BLAS, if libtorch has one for bfloat16: oneDNN
-/// would round its result, so it gets fp32 copies of both factors, or the BLAS does where it has no fp32 product.
+/// input gradient come from oneDNN. Weight gradient and logits may come from a BLAS, if libtorch has one for bfloat16, or from brgemm.h,
+/// if the processor has its instructions: oneDNN would round its result, so it gets fp32 copies of both factors, or the BLAS does where it
+/// has no fp32 product.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "tandem/base/check.h"
+#include "tandem/model/kernel/backend/brgemm.h"
 #include "tandem/model/kernel/rows.h"
 
 namespace tandem::model::kernel {
@@ -114,8 +115,19 @@ PackedWeight pack_weight(const at::Tensor& w) {
   return {reorder.call(w.detach(), std::nullopt), w.size(0), w.size(1)};
 }
 
+PackedWeight pack_head(const at::Tensor& w, Logits logits) {
+  if (w.scalar_type() == at::kFloat) return pack_weight(w);
+  if (logits != Logits::kBrgemm || !brgemm_serves(w.size(1))) return {};
+  return {brgemm_pack(w.detach()), w.size(0), w.size(1), true};
+}
+
 at::Tensor packed_product(const at::Tensor& x, const PackedWeight& w) {
   TANDEM_CHECK(x.size(1) == w.K && x.is_contiguous() && x.scalar_type() == w.data.scalar_type(), "packed product of another shape");
+  if (w.in_blocks) {
+    at::Tensor out = at::empty({x.size(0), w.N}, x.options().dtype(at::kFloat));
+    if (x.size(0) > 0) brgemm_forward_packed(out, x, w.data);
+    return out;
+  }
   if (x.size(0) > 0 && x.scalar_type() != at::kFloat) {
     static const auto linear = find("mkldnn::_linear_pointwise")->typed<Linear>();
     return linear.call(x, w.data, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");

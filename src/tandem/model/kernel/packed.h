@@ -9,13 +9,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
+#include "tandem/model/kernel/gemm.h"
 
 namespace tandem::model::kernel {
 
 struct PackedWeight {
-  at::Tensor data;    ///< float32: [panels][K][panel_columns], the last panel filled up with zeros; bfloat16: opaque
+  at::Tensor data;    ///< float32: [panels][K][panel_columns], the last panel filled up with zeros; bfloat16: opaque, or brgemm_pack's
   int64_t N = 0, K = 0;
+  bool in_blocks = false;  ///< brgemm_pack's, whose products are fp32
   bool defined() const { return N > 0; }
   int64_t bytes() const;
   /// True if the packed product is the fastest for `rows` rows.
@@ -24,7 +25,9 @@ struct PackedWeight {
 
 /// A packed copy of w[N,K], contiguous; nothing where this libtorch cannot pack w's dtype.
 PackedWeight pack_weight(const at::Tensor& w_NK);
-/// x w^T, with x's dtype; x is contiguous.
+/// The same of a head, whose products are fp32; nothing in bfloat16 where logits are not brgemm.h's.
+PackedWeight pack_head(const at::Tensor& w_NK, Logits logits);
+/// x w^T, with x's dtype, or in fp32 for a head; x is contiguous.
 at::Tensor packed_product(const at::Tensor& x_MK, const PackedWeight& w);
 
 }  // namespace tandem::model::kernel

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/backend/brgemm.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "tandem/base/check.h"
+#include "tandem/model/kernel/rows.h"
+
+namespace tandem::model::kernel {
+namespace {
+
+// As measured on a processor with AVX-512: blocks of both factors stay in a core's cache.
+constexpr int64_t kBlockBytes = 64 << 10;  // of a packed block
+constexpr int64_t kBlockRows = 64;         // of the other factor
+constexpr int64_t kInner = 512;            // of a weight gradient's inner dimension
+constexpr int64_t kGradColumns = 128;      // of its packed factor
+constexpr size_t kAlign = 64;
+
+// c[m,n] = a[m,k] b, plus what c holds if `adds`; b is packed: [k/2][ldb] pairs. No effect where libtorch has no such kernels.
+struct BlockProduct {
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  bool adds;
+};
+void multiply(const BlockProduct& p, const Half* a, const Half* b, float* c) {
+#ifdef CPUBLAS_BRGEMM_BF16BF16F32
+  at::native::cpublas::brgemm(p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.adds, reinterpret_cast<const at::BFloat16*>(a),
+                              reinterpret_cast<const at::BFloat16*>(b), c, true);
+#endif
+}
+void release() {
+#ifdef CPUBLAS_BRGEMM_BF16BF16F32
+  at::native::cpublas::brgemm_release(true);
+#endif
+}
+
+struct FreeAligned {
+  void operator()(Half* p) const { ::operator delete(p, std::align_val_t{kAlign}); }
+};
+using Halves = std::unique_ptr<Half[], FreeAligned>;
+Halves halves(int64_t elements) {
+  return Halves(static_cast<Half*>(::operator new(static_cast<size_t>(elements) * sizeof(Half), std::align_val_t{kAlign})));
+}
+
+// 16 bytes of numbers.
+template <class T>
+struct Lanes {
+  static constexpr int64_t kCount = 16 / static_cast<int64_t>(sizeof(T));
+  typedef T Vector __attribute__((vector_size(16)));
+  // a0 b0 a1 b1 ... of the first halves, or of the second ones
+  static Vector low(Vector a, Vector b) {
+    if constexpr (sizeof(T) == 2) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    else return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  }
+  static Vector high(Vector a, Vector b) {
+    if constexpr (sizeof(T) == 2) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    else return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  }
+};
+
+// A square of as many rows as a vector has numbers: shuffled like cards, row i with the one half a square below, as often as a row number
+// has bits.
+template <class T>
+void transpose_square(const T* from, int64_t ld_from, T* to, int64_t ld_to) {
+  using L = Lanes<T>;
+  typename L::Vector rows[L::kCount], next[L::kCount];
+  for (int64_t i = 0; i < L::kCount; ++i) std::memcpy(&rows[i], from + i * ld_from, sizeof(rows[i]));
+  for (int64_t bit = 1; bit < L::kCount; bit *= 2) {
+    for (int64_t i = 0; i < L::kCount / 2; ++i) {
+      next[2 * i] = L::low(rows[i], rows[i + L::kCount / 2]);
+      next[2 * i + 1] = L::high(rows[i], rows[i + L::kCount / 2]);
+    }
+    std::copy(next, next + L::kCount, rows);
+  }
+  for (int64_t i = 0; i < L::kCount; ++i) std::memcpy(to + i * ld_to, &rows[i], sizeof(rows[i]));
+}
+
+// to[c][r] = from[r][c], tile by tile.
+struct Turn {
+  int64_t rows, columns, ld_from, ld_to;
+};
+template <class T>
+void transpose(const Turn& turn, const T* from, T* to) {
+  constexpr int64_t kSide = Lanes<T>::kCount;
+  const int64_t rows = turn.rows / kSide * kSide, columns = turn.columns / kSide * kSide;
+  for (int64_t r = 0; r < rows; r += kSide)
+    for (int64_t c = 0; c < columns; c += kSide)
+      transpose_square(from + r * turn.ld_from + c, turn.ld_from, to + c * turn.ld_to + r, turn.ld_to);
+  for (int64_t r = 0; r < turn.rows; ++r)
+    for (int64_t c = r < rows ? columns : 0; c < turn.columns; ++c) to[c * turn.ld_to + r] = from[r * turn.ld_from + c];
+}
+
+// Two rows as one row of pairs; zeros stand for a missing second.
+void interleave(const Half* first, const Half* second, int64_t columns, Half* to) {
+  for (int64_t c = 0; c < columns; ++c) {
+    to[2 * c] = first[c];
+    to[2 * c + 1] = second ? second[c] : Half{0};
+  }
+}
+
+const Half* bits_of(const at::Tensor& t) { return static_cast<const Half*>(t.data_ptr()); }
+
+int64_t block_columns(int64_t K) {
+  TANDEM_CHECK(brgemm_serves(K), "an inner dimension of ", K);
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(kBlockBytes / (2 * K) + 1))), 32, 256);
+}
+
+int64_t num_blocks(int64_t N, int64_t columns) { return (N + columns - 1) / columns; }
+
+// The block's rows of w as columns of pairs.
+void pack_block(const at::Tensor& w, int64_t block, int64_t columns, Half* packed) {
+  TANDEM_CHECK(w.stride(0) % 2 == 0, "rows of w begin every ", w.stride(0), " elements");
+  const int64_t n0 = block * columns, n = std::min(columns, w.size(0) - n0);
+  transpose({n, w.size(1) / 2, w.stride(0) / 2, columns}, reinterpret_cast<const uint32_t*>(bits_of(w) + n0 * w.stride(0)),
+            reinterpret_cast<uint32_t*>(packed));
+}
+
+void multiply_block(at::Tensor& out, const at::Tensor& x, int64_t block, int64_t columns, const Half* packed) {
+  const int64_t M = x.size(0), n0 = block * columns, n = std::min(columns, out.size(1) - n0);
+  for (int64_t m0 = 0; m0 < M; m0 += kBlockRows)
+    multiply({std::min(kBlockRows, M - m0), n, x.size(1), x.stride(0), columns, out.stride(0), false}, bits_of(x) + m0 * x.stride(0),
+             packed, out.data_ptr<float>() + m0 * out.stride(0) + n0);
+}
+
+bool multiplies() {
+  constexpr int64_t M = 2, N = 16, K = 4;
+  at::Tensor x = at::zeros({M, K}, at::kBFloat16), w = at::zeros({N, K}, at::kBFloat16), out = at::zeros({M, N}, at::kFloat);
+  for (int64_t i = 0; i < M * K; ++i) x.data_ptr<at::BFloat16>()[i] = static_cast<float>(i + 1);
+  for (int64_t i = 0; i < N * K; ++i) w.data_ptr<at::BFloat16>()[i] = static_cast<float>(i % 7 - 3);
+  try {
+    brgemm_forward(out, x, w);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return out.equal(x.to(at::kFloat).mm(w.to(at::kFloat).t()));
+}
+
+}  // namespace
+
+bool brgemm_available() {
+  static const bool does = multiplies();
+  return does;
+}
+
+bool brgemm_serves(int64_t K) { return K % 2 == 0; }
+
+void brgemm_forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
+  const int64_t N = w.size(0), K = w.size(1), columns = block_columns(K);
+  at::parallel_for(0, num_blocks(N, columns), 1, [&](int64_t first, int64_t last) {
+    const Halves packed = halves(K * columns);
+    for (int64_t block = first; block < last; ++block) {
+      pack_block(w, block, columns, packed.get());
+      multiply_block(out, x, block, columns, packed.get());
+    }
+    release();
+  });
+}
+
+at::Tensor brgemm_pack(const at::Tensor& w) {
+  const int64_t N = w.size(0), K = w.size(1), columns = block_columns(K), blocks = num_blocks(N, columns);
+  at::Tensor packed = at::zeros({blocks, K / 2, columns, 2}, w.options().requires_grad(false));
+  at::parallel_for(0, blocks, 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block)
+      pack_block(w, block, columns, static_cast<Half*>(packed.data_ptr()) + block * K * columns);
+  });
+  return packed;
+}
+
+void brgemm_forward_packed(at::Tensor& out, const at::Tensor& x, const at::Tensor& packed) {
+  const int64_t K = x.size(1), columns = packed.size(2);
+  TANDEM_CHECK(packed.size(1) * 2 == K && packed.size(0) == num_blocks(out.size(1), columns), "packed for another shape");
+  at::parallel_for(0, packed.size(0), 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) multiply_block(out, x, block, columns, bits_of(packed) + block * K * columns);
+    release();
+  });
+}
+
+void brgemm_weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) {
+  const int64_t M = dy.size(0), N = dy.size(1), K = x.size(1);
+  const Halves packed = halves(kInner * K);
+  const int64_t columns = std::min(K, kGradColumns);
+  for (int64_t m0 = 0; m0 < M; m0 += kInner) {
+    const int64_t m = std::min(kInner, M - m0), pairs = (m + 1) / 2;
+    at::parallel_for(0, pairs, 16, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const Half* row = bits_of(x) + (m0 + 2 * i) * x.stride(0);
+        interleave(row, 2 * i + 1 < m ? row + x.stride(0) : nullptr, K, packed.get() + 2 * i * K);
+      }
+    });
+    at::parallel_for(0, (N + kBlockRows - 1) / kBlockRows, 1, [&](int64_t first, int64_t last) {
+      const Halves turned = halves(kBlockRows * kInner);
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t n0 = block * kBlockRows, n = std::min(kBlockRows, N - n0);
+        transpose({m, n, dy.stride(0), kInner}, bits_of(dy) + m0 * dy.stride(0) + n0, turned.get());
+        if (m % 2 != 0)
+          for (int64_t i = 0; i < n; ++i) turned[static_cast<size_t>(i * kInner + m)] = 0;
+        for (int64_t k0 = 0; k0 < K; k0 += columns)
+          multiply({n, std::min(columns, K - k0), 2 * pairs, kInner, K, dw.stride(0), true}, turned.get(), packed.get() + 2 * k0,
+                   dw.data_ptr<float>() + n0 * dw.stride(0) + k0);
+      }
+      release();
+    });
+  }
+}
+
+}  // namespace tandem::model::kernel
