@@ -119,7 +119,8 @@ class Trainer:
         return self.policy._session.step(lr)
 
     def save(self) -> None:
-        """A checkpoint in the policy's dir, as a run has it: whole or absent. Its hf/ is a Hugging Face directory."""
+        """A checkpoint in the policy's dir, as a run has it: whole or absent. Its hf/ is a Hugging Face directory. A dir with checkpoints
+        that this policy did not load is refused. Where the disk is full, the policy stays as it is."""
         self._with_dir().save()
 
     def load(self) -> int:

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -112,7 +113,7 @@ def check_sampling(program, scratch):
 
 
 def check_resume(program, scratch):
-    """Three updates in one go are two, a new process's load, and the third: bit for bit, under another layout too."""
+    """Three updates in one go are two, a new process's load, and the third: bit for bit, and within rounding under another layout."""
     _, start = sampled(scratch)
     torch.manual_seed(0)
 
@@ -148,6 +149,47 @@ def check_resume(program, scratch):
     with tandem.Policy(scratch / "whole_False/checkpoint/latest/hf") as policy:
         assert len(policy.sample(["1+1="])) == 1
     rf.said("a loop goes on from its checkpoint as if it had not ended")
+
+
+def check_save(program, scratch):
+    """What is in the folder stays, and a disk that is full costs nothing but the save."""
+    _, start = sampled(scratch)
+    folder = scratch / "saves"
+
+    def trainer_at(**more):
+        trainer = tandem.Trainer(tandem.Policy(start, dir=folder, settings=settings_of(**more)))
+        samples = trainer.policy.sample(["12+34=", "5+6="], n=2)
+        for i, sample in enumerate(samples):
+            sample.advantage = i % 2 - 0.5
+        trainer.forward_backward(samples)
+        return trainer
+
+    for layout in ("one", "dp2"):
+        trainer = trainer_at(layout=layout)
+        trainer.load()
+        trainer.forward_backward([dataclasses.replace(s, advantage=0.5) for s in trainer.policy.sample(["1+1="], n=2)])
+        trainer.step()
+        usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, usual[1]))
+        try:
+            error = refused(tandem.UserError, trainer.save)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        assert "save: " in error and "the policy is as it was" in error, error
+        now = weights_of(trainer, folder)
+        other = trainer_at()
+        assert "another run or loop" in refused(tandem.UserError, other.load)
+        other.step()
+        error = refused(tandem.UserError, other.save)
+        assert f"holds step {trainer.steps}" in error and "load()" in error, error
+        trainer.policy.close(), other.policy.close()
+        assert difference(weights(folder / "checkpoint/latest/hf"), now) == 0
+    rf.said("a save that fails leaves the policy, and one that would remove another loop's steps is refused")
+
+
+def weights_of(trainer, folder):
+    trainer.save()
+    return weights(folder / "checkpoint/latest/hf")
 
 
 def check_wrong(program, scratch):
@@ -256,8 +298,8 @@ def check_typed(program, scratch):
     rf.said("all that is public has types and docstrings")
 
 
-CHECKS = {"training": check_training, "sampling": check_sampling, "resume": check_resume, "wrong": check_wrong, "example": check_example,
-          "notebook": check_notebook, "typed": check_typed}
+CHECKS = {"training": check_training, "sampling": check_sampling, "resume": check_resume, "save": check_save, "wrong": check_wrong,
+          "example": check_example, "notebook": check_notebook, "typed": check_typed}
 
 
 if __name__ == "__main__":

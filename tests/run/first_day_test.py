@@ -53,7 +53,7 @@ def check_overwrite(program, scratch):
         with open(folder / ".lock", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for how in (["--overwrite"], ["--resume"], []):
-                program.refused([*again, *how], 2, "another process")
+                program.refused([*again, *how], 2, "another run or loop")
         assert files_of(folder) == before
         for step in (1, 2):
             program.done([*again, "--overwrite", "--seed", str(step)])

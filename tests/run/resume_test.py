@@ -240,7 +240,7 @@ def check_other_recipe(h, whole, recipe):
     assert [p.name for p in foreign.iterdir()] == ["thesis.txt"]
     process = h.program.start(h.arguments(recipe, "busy", ["--steps", "100000"]))
     rf.wait_for((h.scratch / "busy/metrics.jsonl").exists, process)
-    h.program.refused(h.arguments(recipe, "busy", ["--resume"]), 2, ".lock", "another process")
+    h.program.refused(h.arguments(recipe, "busy", ["--resume"]), 2, ".lock", "another run or loop")
     assert rf.end(process, signal.SIGTERM)[0] == 130
     said("resume refuses another seed, data or group size, a foreign folder and one in use; it tells a changed learning rate")
 

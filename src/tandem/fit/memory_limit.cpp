@@ -50,20 +50,6 @@ int64_t left_in(const std::string& folder, const char* limit, const char* used) 
   return left_of(number_in(folder + limit), in_use == kNone ? kNone : std::max<int64_t>(0, in_use - file_bytes(folder + "/memory.stat")));
 }
 
-// Of the process's own group, or of the machine's where a container shows it as that.
-int64_t left_in_group() {
-  std::ifstream in("/proc/self/cgroup");
-  int64_t left = kNone;
-  for (std::string line; std::getline(in, line);) {
-    const std::string path = line.substr(line.rfind(':') + 1);
-    for (const std::string& folder : {"/sys/fs/cgroup" + path, std::string("/sys/fs/cgroup")})
-      left = std::min(left, left_in(folder, "/memory.max", "/memory.current"));
-    for (const std::string& folder : {"/sys/fs/cgroup/memory" + path, std::string("/sys/fs/cgroup/memory")})
-      left = std::min(left, left_in(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes"));
-  }
-  return left;
-}
-
 int64_t left_under(__rlimit_resource kind, const char* used) {
   rlimit limit{};
   if (::getrlimit(kind, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNone;
@@ -72,12 +58,27 @@ int64_t left_under(__rlimit_resource kind, const char* used) {
 
 }  // namespace
 
+// The group of the process, and all above it; a container may show its own as the uppermost.
+int64_t left_in_groups(std::istream& groups, const std::string& root) {
+  int64_t left = kNone;
+  for (std::string line; std::getline(groups, line);) {
+    for (std::string path = line.substr(line.rfind(':') + 1);; path.resize(path.rfind('/'))) {
+      if (path == "/") path.clear();
+      left = std::min({left, left_in(root + path, "/memory.max", "/memory.current"),
+                       left_in(root + "/memory" + path, "/memory.limit_in_bytes", "/memory.usage_in_bytes")});
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return left;
+}
+
 MemoryLimit memory_limit() {
   MemoryLimit least{proc_bytes("/proc/meminfo", "MemAvailable"), "free in this machine"};
   const auto also = [&](int64_t bytes, const char* from) {
     if (bytes < least.bytes) least = {bytes, from};
   };
-  also(left_in_group(), "left in the control group");
+  std::ifstream groups("/proc/self/cgroup");
+  also(left_in_groups(groups, "/sys/fs/cgroup"), "left in the control group");
   also(left_under(RLIMIT_DATA, "VmData"), "left under ulimit -d");
   also(left_under(RLIMIT_AS, "VmSize"), "left under ulimit -v");
   least.bytes = std::max<int64_t>(0, least.bytes - std::max(kLeastReserveBytes, least.bytes / 10));

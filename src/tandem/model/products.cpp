@@ -5,6 +5,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
 #include "tandem/model/kernel/backend/brgemm.h"
 
 namespace tandem::model {
@@ -26,6 +27,11 @@ GemmChoice choice_asked_for(const ProductsWanted& w) {
                   "for bfloat16 such as 'onednn onednn onednn float': " + weights + " for the weight gradient, " + logits + " for logits");
 }
 
+// Whether the processors of all ranks have what the choice takes. Collective.
+bool all_compute(const GemmChoice& choice, c10::ScalarType dtype, comm::Group& world) {
+  return !comm::any_of(world, !can_compute(choice, dtype));
+}
+
 }  // namespace
 
 void to_json(nlohmann::json& j, const Products& p) {
@@ -37,20 +43,21 @@ void from_json(const nlohmann::json& j, Products& p) {
   p = {j.at("training"), j.value("training_dtype", ""), j.at("rollout"), j.value("rollout_dtype", ""), j.at("rows")};
 }
 
-std::optional<GemmChoice> known_choice(const ProductsWanted& w) {
+std::optional<GemmChoice> known_choice(const ProductsWanted& w, comm::Group& world) {
   if (w.parity || !w.asked.empty()) return std::nullopt;
   const std::optional<GemmChoice> known = kernel::parse_choice(w.known);
-  return known && can_compute(*known, w.dtype) ? known : std::nullopt;
+  return known && all_compute(*known, w.dtype, world) ? known : std::nullopt;
 }
 
 Gemm products_for(const ProductsWanted& w, comm::Group& world) {
   if (!w.asked.empty()) return {w.dtype, choice_asked_for(w)};
   if (w.parity) return {w.dtype, true};
-  if (const auto known = known_choice(w)) return {w.dtype, *known};
+  if (const auto known = known_choice(w, world)) return {w.dtype, *known};
   if (world.size() == 1) return {w.dtype, false};
   GemmChoice choice;
   if (world.rank() == 0) choice = Gemm(w.dtype, false).choice();
-  return {w.dtype, comm::value_of_first(world, choice)};
+  choice = comm::value_of_first(world, choice);
+  return {w.dtype, all_compute(choice, w.dtype, world) ? choice : kernel::plain_choice(w.dtype)};
 }
 
 }  // namespace tandem::model

@@ -29,11 +29,12 @@ struct ProductsWanted {
   std::string known;   ///< what a run that this one goes on from had in that dtype; empty: none
 };
 
-/// The same on all ranks: ranks that compute the same tokens must choose the same experts. Collective where it measures.
+/// The same on all ranks: ranks that compute the same tokens must choose the same experts. The first rank measures; where another's
+/// processor cannot compute what is fastest there, all take kernel::plain_choice. Collective.
 /// Errors: UserError naming the option, for a text that is no choice in that dtype, and beside parity mode.
 kernel::Gemm products_for(const ProductsWanted& wanted, comm::Group& world);
 
-/// The known one where nothing else is asked for.
-std::optional<kernel::GemmChoice> known_choice(const ProductsWanted& wanted);
+/// The known one where nothing else is asked for and all ranks can compute it. All ranks bring the same `known`. Collective.
+std::optional<kernel::GemmChoice> known_choice(const ProductsWanted& wanted, comm::Group& world);
 
 }  // namespace tandem::model

@@ -79,9 +79,9 @@ std::string Compute::text() const {
 
 void Compute::adopt(const model::Products& products) {
   const model::Products known = kept(products, config_, world_);
-  if (const auto choice = model::known_choice(of_training(config_, known))) train_ = {train_.dtype(), *choice};
+  if (const auto choice = model::known_choice(of_training(config_, known), world_)) train_ = {train_.dtype(), *choice};
   if (rollout_.dtype() == train_.dtype()) rollout_ = train_;
-  else if (const auto own = model::known_choice(of_rollout(config_, known))) rollout_ = {rollout_.dtype(), *own};
+  else if (const auto own = model::known_choice(of_rollout(config_, known), world_)) rollout_ = {rollout_.dtype(), *own};
 }
 
 void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {

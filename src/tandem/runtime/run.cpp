@@ -121,6 +121,15 @@ bool begins_warm(const RunRequest& request, comm::Group& world) {
   return false;
 }
 
+// Calls on the first rank, beside which the others ask whether it is done: it may take longer than ranks wait. Collective.
+void on_first_rank(comm::Group& world, const std::function<void()>& call) {
+  constexpr std::chrono::milliseconds kMoment{50};
+  std::future<void> called;
+  if (world.rank() == 0) called = std::async(std::launch::async, call);
+  while (!comm::any_of(world, called.valid() && called.wait_for(kMoment) == std::future_status::ready)) continue;
+  if (called.valid()) called.get();
+}
+
 // Supervised steps on the start model, in a run folder of their own inside this one. Collective.
 Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
   const std::string dir = request.config.run.dir + "/warm_start";
@@ -132,11 +141,10 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
     supervised.config.monitor.sinks.clear();  // they have the run, whose steps count anew
     train_on_all_ranks(supervised.config, world);
     std::unique_ptr<RunFolder> folder;
-    if (world.rank() == 0) {
+    on_first_rank(world, [&] {
       log::info("== warm start: at most ", supervised.config.supervised.steps, " supervised steps");
       folder = std::make_unique<RunFolder>(dir, supervised.config, fs::exists(dir) ? EarlierRun::kResume : EarlierRun::kRefuse);
-    }
-    world.barrier();
+    });
     supervise(supervised, world, folder.get(), start);
   } else {
     start.products = products_of_run(dir, world);
@@ -162,10 +170,12 @@ void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& requ
   log::stop_file();
 }
 
-// Whether a resume finds a checkpoint, as rank 0 sees it. Collective.
+// Whether a resume finds a checkpoint, of the run or of its warm start, as rank 0 sees it. Collective.
 bool goes_on(const RunRequest& request, comm::Group& world) {
+  const std::string& dir = request.config.run.dir;
   const bool looks = request.resume && world.rank() == 0;
-  return comm::any_of(world, looks && !checkpoint::newest_first(request.config.run.dir + "/checkpoint").empty());
+  const auto has_steps = [&](const std::string& folder) { return !checkpoint::newest_first(folder + "/checkpoint").empty(); };
+  return comm::any_of(world, looks && (has_steps(dir) || has_steps(dir + "/warm_start") || policy::holds_model(dir + "/warm_start/hf")));
 }
 
 // What a probe decides, unless the run goes on as an earlier start decided. Collective.
@@ -208,15 +218,6 @@ EarlierRun earlier_run(const RunRequest& request) {
 void check_request(const RunRequest& request) {
   if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
   if (request.overwrite) check_put_aside(request.config, request.replay);
-}
-
-// Calls on the first rank, beside which the others ask whether it is done: it may take longer than ranks wait. Collective.
-void on_first_rank(comm::Group& world, const std::function<void()>& call) {
-  constexpr std::chrono::milliseconds kMoment{50};
-  std::future<void> called;
-  if (world.rank() == 0) called = std::async(std::launch::async, call);
-  while (!comm::any_of(world, called.valid() && called.wait_for(kMoment) == std::future_status::ready)) continue;
-  if (called.valid()) called.get();
 }
 
 // What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/check.h"
+#include "tandem/checkpoint/lock_file.h"
+#include "tandem/checkpoint/run_state.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/model/flops.h"
 #include "tandem/serve/answers.h"
@@ -103,6 +106,7 @@ struct Session::State {
   int64_t num_steps = 0, num_samples = 0;
   bool has_gradient = false;
   bool engines_are_left = false;  // in the middle of sequences, on some ranks
+  checkpoint::LockFile lock;      // of run.dir, from the first save or load on
 
   State(const config::RunConfig& c, StopRequested asked_to_stop)
       : config(checked(c)),
@@ -128,6 +132,20 @@ struct Session::State {
   void check_ids(std::span<const int32_t> ids, const std::string& where) const {
     const auto wrong = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= model.vocab_size; });
     if (wrong != ids.end()) throw UserError(where, join_text("token id ", *wrong), join_text("0 to ", model.vocab_size - 1));
+  }
+
+  // Keeps other runs and loops out of run.dir, and this one from one that it does not go on from.
+  void hold_folder(bool loads) {
+    if (lock.holds()) return;
+    const std::string& dir = config.run.dir;
+    const std::vector<checkpoint::CheckpointPlace> there = checkpoint::newest_first(dir + "/checkpoint");
+    if (loads && there.empty()) return;
+    if (!there.empty() && !loads)
+      throw UserError(dir, join_text("holds step ", there.front().step, " of another loop or run, and saving would remove it"),
+                      "load() before the first update, to go on from it, or another dir");
+    std::error_code failed;
+    std::filesystem::create_directories(dir, failed);  // the lock says what is wrong
+    lock = checkpoint::LockFile(dir + "/.lock");
   }
 
   // Holds off other calls while it lives.
@@ -298,18 +316,25 @@ train::StepReport Session::step(std::optional<double> lr) {
 void Session::save() {
   State& s = *state_;
   const Busy busy = s.begin();
+  s.hold_folder(false);
   runtime::RunState state;
   state.step = state.version = s.num_steps;
   state.next_group = s.num_samples;
   s.crew->do_all([&](OnRank& me) {
     policy::TrainedRole* roles[] = {&me.actor.trained()};
-    me.files.save(state, roles);
+    try {
+      me.files.save(state, roles);
+    } catch (const PeerError& e) {  // a file, on all ranks alike; or a rank is gone, and so is the barrier
+      me.rank.ranks.world.barrier();
+      throw UserError("save", e.what(), "room on the disk, and another save(): the policy is as it was");
+    }
   });
 }
 
 int64_t Session::load() {
   State& s = *state_;
   const Busy busy = s.begin();
+  s.hold_folder(true);
   std::optional<runtime::RunState> found;
   s.crew->do_all_or_end([&](OnRank& me) {
     policy::TrainedRole* roles[] = {&me.actor.trained()};

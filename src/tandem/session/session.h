@@ -70,6 +70,8 @@ class Session {
   int64_t num_steps() const;
 
   /// A checkpoint in run.dir: weights, optimizer, number of updates and of samples. Where one of this update is there it is replaced.
+  /// From the first save or load on it holds run.dir/.lock. Errors: UserError for a run.dir that another run or loop writes into, or with
+  /// checkpoints that this session did not load; or where the disk is full, which leaves the session as it is.
   void save();
   /// Goes on from the newest checkpoint in run.dir; gradients since the last update are dropped. Returns its number of updates; 0 and no
   /// change where there is none.

@@ -98,20 +98,24 @@ TEST(Gemm, AChoiceIsReadAsItIsWritten) {
 // Blocks are cut by the shapes, so threads share them without a change.
 TEST(Gemm, BlockProductsHaveTheSameBitsOnAnyNumberOfThreads) {
   if (!brgemm_available()) GTEST_SKIP() << "this processor has no instructions for bfloat16 blocks";
-  const at::Tensor x = random_tensor({700, 96}, 1, at::kBFloat16), w = random_tensor({530, 96}, 2, at::kBFloat16);
-  const at::Tensor dy = random_tensor({700, 530}, 3, at::kBFloat16);
-  std::vector<at::Tensor> logits, grads;
-  for (const int threads : {1, 2, 3}) {
-    const device::ThreadLimit limit(threads);
-    logits.push_back(at::empty({700, 530}, at::kFloat)), grads.push_back(at::ones({530, 96}, at::kFloat));
-    brgemm_forward(logits.back(), x, w);
-    brgemm_weight_grad(grads.back(), dy, x);
+  for (const int64_t N : {530, 24}) {  // more blocks than threads, and fewer
+    const at::Tensor x = random_tensor({701, 290}, 1, at::kBFloat16), w = random_tensor({N, 290}, 2, at::kBFloat16);
+    const at::Tensor dy = random_tensor({701, N}, 3, at::kBFloat16);
+    std::vector<at::Tensor> logits, grads;
+    for (const int threads : {1, 2, 5}) {
+      const device::ThreadLimit limit(threads);
+      logits.push_back(at::empty({701, N}, at::kFloat)), grads.push_back(at::ones({N, 290}, at::kFloat));
+      brgemm_forward(logits.back(), x, w);
+      brgemm_weight_grad(grads.back(), dy, x);
+    }
+    const PackedWeight packed = pack_head(w, Logits::kBrgemm);
+    ASSERT_TRUE(packed.defined());
+    EXPECT_TRUE(packed_product(x, packed).equal(logits[0])) << "packed once or in every product";
+    EXPECT_FALSE(pack_head(w, Logits::kCopies).defined());
+    for (size_t i = 1; i < logits.size(); ++i) EXPECT_TRUE(logits[i].equal(logits[0]) && grads[i].equal(grads[0])) << i;
+    const at::Tensor want = dy.to(at::kDouble).t().mm(x.to(at::kDouble)) + 1;
+    EXPECT_LT((grads[0].to(at::kDouble) - want).abs().max().item<double>(), 1e-3);
   }
-  const PackedWeight packed = pack_head(w, Logits::kBrgemm);
-  ASSERT_TRUE(packed.defined());
-  EXPECT_TRUE(packed_product(x, packed).equal(logits[0])) << "packed once or in every product";
-  EXPECT_FALSE(pack_head(w, Logits::kCopies).defined());
-  for (size_t i = 1; i < logits.size(); ++i) EXPECT_TRUE(logits[i].equal(logits[0]) && grads[i].equal(grads[0])) << i;
 }
 
 TEST(Gemm, InnerProductsTransposeScaleAndAdd) {

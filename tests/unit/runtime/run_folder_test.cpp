@@ -81,7 +81,7 @@ TEST(RunFolder, AFolderThatIsInUseIsRefused) {
   const std::string dir = folder / "run";
   const RunFolder run(dir, config::RunConfig(), EarlierRun::kRefuse);
   const std::string error = test::error_of<UserError>([&] { RunFolder(dir, config::RunConfig(), EarlierRun::kResume); });
-  EXPECT_NE(error.find("another process"), std::string::npos) << error;
+  EXPECT_NE(error.find("another run or loop"), std::string::npos) << error;
 }
 
 }  // namespace

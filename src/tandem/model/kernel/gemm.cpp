@@ -122,9 +122,8 @@ void product(const Product& p, const Half* a, const Half* b, float* c) {
                          as_int(p.k), p.alpha, a, as_int(p.lda), b, as_int(p.ldb), p.beta, c, as_int(p.ldc));
 }
 
-Gemm::Gemm(c10::ScalarType dtype, bool parity) : dtype_(dtype), parity_(parity) {
+Gemm::Gemm(c10::ScalarType dtype, bool parity) : dtype_(dtype), parity_(parity), choice_(plain_choice(dtype)) {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "dtype");
-  if (dtype == at::kBFloat16) choice_.forward = choice_.input_grad = choice_.weight_grad = Library::kOneDnn;
   if (!parity) measure();
 }
 
@@ -185,6 +184,11 @@ bool can_compute(const GemmChoice& c, c10::ScalarType dtype) {
   if (c.forward != Library::kOneDnn || c.input_grad != Library::kOneDnn) return false;
   const bool blas = c.weight_grad == Library::kBlas || c.logits == Logits::kBlas;
   return (!blas || half_product_available()) && (!brgemm || brgemm_available());
+}
+
+GemmChoice plain_choice(c10::ScalarType dtype) {
+  if (dtype == at::kFloat) return {};
+  return {Library::kOneDnn, Library::kOneDnn, Library::kOneDnn, Logits::kCopies};
 }
 
 std::string Gemm::description() const {

@@ -42,6 +42,8 @@ std::optional<GemmChoice> parse_choice(const std::string& text);
 /// if the processor has its instructions: oneDNN would round its result, so it gets fp32 copies of both factors, or the BLAS does where it
 /// has no fp32 product.
 bool can_compute(const GemmChoice& choice, c10::ScalarType dtype);
+/// What every processor computes in that dtype.
+GemmChoice plain_choice(c10::ScalarType dtype);
 
 /// Threads    const methods from any thread. No rows are as good as some.
 /// Errors     InternalError on shapes that do not fit.

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/run_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "tandem/base/check.h"
-#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
+#include "tandem/checkpoint/lock_file.h"
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
@@ -46,20 +37,6 @@ bool holds_run(const std::string& dir) {
     if (!name.starts_with(".") && !name.starts_with("config.yaml") && !name.starts_with(kAside)) return false;
   }
   return true;
-}
-
-constexpr double kLookS = 0.5;  // longer than a look at the lock takes
-
-int lock_file(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0) throw UserError(path, std::string("cannot be opened: ") + std::strerror(errno), "a writable --run-dir");
-  // The page of a run asks whether somebody has the lock, and holds it for that moment (board/run_folder.cpp:is_held).
-  for (const Deadline end = Deadline::after_s(kLookS);; std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
-    if (::flock(file, LOCK_EX | LOCK_NB) == 0) return file;
-    if (end.passed()) break;
-  }
-  ::close(file);
-  throw UserError(path, "another process runs in this folder", "its end, or another --run-dir");
 }
 
 bool decides_samples(const std::string& name) {
@@ -172,7 +149,8 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
   std::error_code fault;
   const bool resume = earlier == EarlierRun::kResume;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
-  if (exists && earlier == EarlierRun::kRefuse && fs::exists(dir + "/.lock", fault)) ::close(lock_file(dir + "/.lock"));  // its run is over
+  if (exists && earlier == EarlierRun::kRefuse && fs::exists(dir + "/.lock", fault))
+    checkpoint::LockFile(dir + "/.lock");  // its run is over
   if (exists && earlier == EarlierRun::kRefuse)
     throw UserError(dir, "the run folder exists", "--resume to continue it, --overwrite to begin anew, or another --run-dir");
   if (exists && !holds_run(dir))
@@ -210,32 +188,41 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
   }
 }
 
-RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
+// Where this much is made, the destructor cleans up after whatever is refused from there on.
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, Claimed)
     : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
-  lock_ = lock_file(path(".lock"));
-  std::error_code absent;
-  const auto is_there = [&](const std::string& name) { return fs::exists(path(name), absent); };
+  lock_ = checkpoint::LockFile(path(".lock"));
+  made_ = !holds("config.yaml");
+}
+
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
+    : RunFolder(dir, config, earlier, Claimed()) {
+  inputs_ = inputs_of(config);
   const std::vector<std::string> names = all_run_files();
-  if (earlier == EarlierRun::kPutAside && std::ranges::any_of(names, is_there)) aside_ = put_aside(names);
-  made_ = !is_there("config.yaml");
-  if (fs::exists(path("config.yaml"))) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
+  const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
+  if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
+  if (holds("config.yaml")) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
   else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
-  inputs_ = inputs_of(config);
-  if (std::error_code absent; fs::exists(path(kInputs), absent)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
+  if (holds(kInputs)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
+}
+
+bool RunFolder::holds(const std::string& name) const {
+  std::error_code absent;
+  return fs::exists(path(name), absent);
 }
 
 void RunFolder::keep_recipe(const config::RunConfig& config) {
   config_yaml_ = config::to_yaml(config);
+  sink_job_.recipe = recipe_json(config);
   checkpoint::write_durable(path("config.yaml"), config_yaml_);
 }
 
 RunFolder::~RunFolder() {
   sinks_.reset();
   if (made_ && !samples_ && !put_back()) remove_unused();
-  ::close(lock_);
 }
 
 // A run refused before it began leaves no folder in the way of the corrected command.
@@ -249,12 +236,9 @@ void RunFolder::remove_unused() const {
 }
 
 RunFolder::Place RunFolder::place() const {
-  struct stat held {}, found {};
-  if (::fstat(lock_, &held) != 0 || ::stat(path(".lock").c_str(), &found) != 0) {
-    std::error_code absent;
-    return fs::exists(path("config.yaml"), absent) ? Place::kOurs : Place::kGone;  // somebody removed the lock alone
-  }
-  return held.st_dev == found.st_dev && held.st_ino == found.st_ino ? Place::kOurs : Place::kOfOthers;
+  if (lock_.is_at(path(".lock"))) return Place::kOurs;
+  if (holds(".lock")) return Place::kOfOthers;
+  return holds("config.yaml") ? Place::kOurs : Place::kGone;  // else somebody removed the lock alone
 }
 
 std::exception_ptr RunFolder::fault() const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "tandem/checkpoint/lock_file.h"
 #include "tandem/config/config.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/runtime/folder/run_state.h"
@@ -23,7 +24,6 @@ struct RunSummary {
   int64_t tokens = 0;          ///< prompt and response tokens trained on
   std::string without_signal;  ///< steps since this start whose groups had none: "3, 5 to 9"
 };
-
 
 /// What becomes of an earlier run in the folder.
 enum class EarlierRun { kRefuse, kResume, kPutAside };
@@ -57,6 +57,9 @@ class RunFolder {
   void end_sinks(sink::End how);
 
  private:
+  struct Claimed {};  // the folder is there, and locked
+  RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, Claimed);
+  bool holds(const std::string& name) const;
   void remove_unused() const;
   enum class Place { kOurs, kGone, kOfOthers };
   Place place() const;
@@ -67,7 +70,7 @@ class RunFolder {
 
   std::string dir_;
   std::string config_yaml_;
-  int lock_ = -1;
+  checkpoint::LockFile lock_;
   bool made_ = false;
   std::string inputs_;  // checkpoint::file_digest of each of config::data_files, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tandem/comm/agree.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::runtime {
@@ -18,6 +19,12 @@ std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::G
   }
   std::sort(all.begin(), all.end(), [](const data::Group& a, const data::Group& b) { return a.id < b.id; });
   return all;
+}
+
+void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
+  for (const std::string& bytes : comm::texts_of_all(world, monitor::to_bytes(waiting)))
+    if (world.rank() == 0)
+      for (const monitor::Notice& notice : monitor::notices_of(bytes)) ours.say(notice.kind, notice.text);
 }
 
 }  // namespace tandem::runtime

@@ -5,6 +5,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/runtime/sample/exchange.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
@@ -32,13 +33,6 @@ void check_filtered(const queue::SampleQueue& queue, const algo::Options& o) {
 }
 
 std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades ? grades->fault() : nullptr; }
-
-// What other processes have to say of failures, said by the first: of each kind once. Collective.
-void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
-  for (const std::string& bytes : comm::texts_of_all(world, monitor::to_bytes(waiting)))
-    if (world.rank() == 0)
-      for (const monitor::Notice& notice : monitor::notices_of(bytes)) ours.say(notice.kind, notice.text);
-}
 
 // Whether any rank was asked to stop. Errors: StepFailed where the grading on one has a `fault`. Collective.
 bool stop_agreed(const RolloutParts& parts, const std::exception_ptr& fault) {

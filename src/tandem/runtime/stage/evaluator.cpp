@@ -36,6 +36,8 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   } catch (const PeerError&) {  // a server, or a worker
     fault = std::current_exception();
   }
+  monitor::Notices& notices = *parts.config.reward.notices;
+  tell_notices(parts.ranks.world, notices, notices.take());
   fail_alike(parts.ranks.world, fault);
   if (comm::any_of(parts.ranks.world, stopped)) return std::nullopt;
   return exchange_groups(parts.ranks.world, std::move(mine), speaks);

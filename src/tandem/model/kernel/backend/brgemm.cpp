@@ -4,11 +4,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -22,6 +23,7 @@ namespace {
 constexpr int64_t kBlockBytes = 64 << 10;  // of a packed block
 constexpr int64_t kBlockRows = 64;         // of the other factor
 constexpr int64_t kInner = 512;            // of a weight gradient's inner dimension
+constexpr int64_t kInnerStep = 32;         // what is left of it is filled up to that, for libtorch keeps a kernel for each length
 constexpr int64_t kGradColumns = 128;      // of its packed factor
 constexpr size_t kAlign = 64;
 
@@ -116,6 +118,24 @@ int64_t block_columns(int64_t K) {
 
 int64_t num_blocks(int64_t N, int64_t columns) { return (N + columns - 1) / columns; }
 
+// A block of a result, and of the pieces into which its other dimension falls those from `first` to before `last`.
+struct Part {
+  int64_t block, first, last;
+};
+
+// Deals blocks to threads, and their pieces where blocks are few. The bits of a result do not depend on it.
+void for_parts(int64_t blocks, int64_t pieces, const std::function<void(const Part&)>& work) {
+  if (blocks == 0 || pieces == 0) return;
+  const int64_t parts = std::clamp<int64_t>(num_blocks(at::get_num_threads(), blocks), 1, pieces);
+  at::parallel_for(0, blocks * parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t part = i % parts;
+      work({i / parts, part * pieces / parts, (part + 1) * pieces / parts});
+    }
+    release();
+  });
+}
+
 // The block's rows of w as columns of pairs.
 void pack_block(const at::Tensor& w, int64_t block, int64_t columns, Half* packed) {
   TANDEM_CHECK(w.stride(0) % 2 == 0, "rows of w begin every ", w.stride(0), " elements");
@@ -124,10 +144,11 @@ void pack_block(const at::Tensor& w, int64_t block, int64_t columns, Half* packe
             reinterpret_cast<uint32_t*>(packed));
 }
 
-void multiply_block(at::Tensor& out, const at::Tensor& x, int64_t block, int64_t columns, const Half* packed) {
-  const int64_t M = x.size(0), n0 = block * columns, n = std::min(columns, out.size(1) - n0);
-  for (int64_t m0 = 0; m0 < M; m0 += kBlockRows)
-    multiply({std::min(kBlockRows, M - m0), n, x.size(1), x.stride(0), columns, out.stride(0), false}, bits_of(x) + m0 * x.stride(0),
+// Pieces of x are kBlockRows rows.
+void multiply_block(at::Tensor& out, const at::Tensor& x, const Part& part, int64_t columns, const Half* packed) {
+  const int64_t n0 = part.block * columns, n = std::min(columns, out.size(1) - n0), last = std::min(x.size(0), part.last * kBlockRows);
+  for (int64_t m0 = part.first * kBlockRows; m0 < last; m0 += kBlockRows)
+    multiply({std::min(kBlockRows, last - m0), n, x.size(1), x.stride(0), columns, out.stride(0), false}, bits_of(x) + m0 * x.stride(0),
              packed, out.data_ptr<float>() + m0 * out.stride(0) + n0);
 }
 
@@ -138,7 +159,7 @@ bool multiplies() {
   for (int64_t i = 0; i < N * K; ++i) w.data_ptr<at::BFloat16>()[i] = static_cast<float>(i % 7 - 3);
   try {
     brgemm_forward(out, x, w);
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {  // of libtorch or of oneDNN
     return false;
   }
   return out.equal(x.to(at::kFloat).mm(w.to(at::kFloat).t()));
@@ -155,13 +176,10 @@ bool brgemm_serves(int64_t K) { return K % 2 == 0; }
 
 void brgemm_forward(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
   const int64_t N = w.size(0), K = w.size(1), columns = block_columns(K);
-  at::parallel_for(0, num_blocks(N, columns), 1, [&](int64_t first, int64_t last) {
+  for_parts(num_blocks(N, columns), num_blocks(x.size(0), kBlockRows), [&](const Part& part) {
     const Halves packed = halves(K * columns);
-    for (int64_t block = first; block < last; ++block) {
-      pack_block(w, block, columns, packed.get());
-      multiply_block(out, x, block, columns, packed.get());
-    }
-    release();
+    pack_block(w, part.block, columns, packed.get());
+    multiply_block(out, x, part, columns, packed.get());
   });
 }
 
@@ -178,10 +196,8 @@ at::Tensor brgemm_pack(const at::Tensor& w) {
 void brgemm_forward_packed(at::Tensor& out, const at::Tensor& x, const at::Tensor& packed) {
   const int64_t K = x.size(1), columns = packed.size(2);
   TANDEM_CHECK(packed.size(1) * 2 == K && packed.size(0) == num_blocks(out.size(1), columns), "packed for another shape");
-  at::parallel_for(0, packed.size(0), 1, [&](int64_t first, int64_t last) {
-    for (int64_t block = first; block < last; ++block) multiply_block(out, x, block, columns, bits_of(packed) + block * K * columns);
-    release();
-  });
+  for_parts(packed.size(0), num_blocks(x.size(0), kBlockRows),
+            [&](const Part& part) { multiply_block(out, x, part, columns, bits_of(packed) + part.block * K * columns); });
 }
 
 void brgemm_weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) {
@@ -189,25 +205,23 @@ void brgemm_weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& 
   const Halves packed = halves(kInner * K);
   const int64_t columns = std::min(K, kGradColumns);
   for (int64_t m0 = 0; m0 < M; m0 += kInner) {
-    const int64_t m = std::min(kInner, M - m0), pairs = (m + 1) / 2;
-    at::parallel_for(0, pairs, 16, [&](int64_t first, int64_t last) {
+    const int64_t m = std::min(kInner, M - m0), filled = num_blocks(m, kInnerStep) * kInnerStep;
+    at::parallel_for(0, filled / 2, 16, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
+        Half* pairs = packed.get() + 2 * i * K;
         const Half* row = bits_of(x) + (m0 + 2 * i) * x.stride(0);
-        interleave(row, 2 * i + 1 < m ? row + x.stride(0) : nullptr, K, packed.get() + 2 * i * K);
+        if (2 * i < m) interleave(row, 2 * i + 1 < m ? row + x.stride(0) : nullptr, K, pairs);
+        else std::fill_n(pairs, 2 * K, Half{0});
       }
     });
-    at::parallel_for(0, (N + kBlockRows - 1) / kBlockRows, 1, [&](int64_t first, int64_t last) {
+    for_parts(num_blocks(N, kBlockRows), num_blocks(K, columns), [&](const Part& part) {
       const Halves turned = halves(kBlockRows * kInner);
-      for (int64_t block = first; block < last; ++block) {
-        const int64_t n0 = block * kBlockRows, n = std::min(kBlockRows, N - n0);
-        transpose({m, n, dy.stride(0), kInner}, bits_of(dy) + m0 * dy.stride(0) + n0, turned.get());
-        if (m % 2 != 0)
-          for (int64_t i = 0; i < n; ++i) turned[static_cast<size_t>(i * kInner + m)] = 0;
-        for (int64_t k0 = 0; k0 < K; k0 += columns)
-          multiply({n, std::min(columns, K - k0), 2 * pairs, kInner, K, dw.stride(0), true}, turned.get(), packed.get() + 2 * k0,
-                   dw.data_ptr<float>() + n0 * dw.stride(0) + k0);
-      }
-      release();
+      const int64_t n0 = part.block * kBlockRows, n = std::min(kBlockRows, N - n0), last = std::min(K, part.last * columns);
+      transpose({m, n, dy.stride(0), kInner}, bits_of(dy) + m0 * dy.stride(0) + n0, turned.get());
+      for (int64_t i = 0; i < n; ++i) std::fill_n(turned.get() + i * kInner + m, filled - m, Half{0});
+      for (int64_t k0 = part.first * columns; k0 < last; k0 += columns)
+        multiply({n, std::min(columns, last - k0), filled, kInner, K, dw.stride(0), true}, turned.get(), packed.get() + 2 * k0,
+                 dw.data_ptr<float>() + n0 * dw.stride(0) + k0);
     });
   }
 }
