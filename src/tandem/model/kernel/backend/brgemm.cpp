@@ -25,6 +25,7 @@ constexpr int64_t kBlockRows = 64;         // of the other factor
 constexpr int64_t kInner = 512;            // of a weight gradient's inner dimension
 constexpr int64_t kInnerStep = 32;         // what is left of it is filled up to that, for libtorch keeps a kernel for each length
 constexpr int64_t kGradColumns = 128;      // of its packed factor
+constexpr int64_t kTurnedRow = kInner + 32;  // of its other factor, transposed: rows a power of two apart would share cache sets
 constexpr size_t kAlign = 64;
 
 // c[m,n] = a[m,k] b, plus what c holds if `adds`; b is packed: [k/2][ldb] pairs. No effect where libtorch has no such kernels.
@@ -215,12 +216,12 @@ void brgemm_weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& 
       }
     });
     for_parts(num_blocks(N, kBlockRows), num_blocks(K, columns), [&](const Part& part) {
-      const Halves turned = halves(kBlockRows * kInner);
+      const Halves turned = halves(kBlockRows * kTurnedRow);
       const int64_t n0 = part.block * kBlockRows, n = std::min(kBlockRows, N - n0), last = std::min(K, part.last * columns);
-      transpose({m, n, dy.stride(0), kInner}, bits_of(dy) + m0 * dy.stride(0) + n0, turned.get());
-      for (int64_t i = 0; i < n; ++i) std::fill_n(turned.get() + i * kInner + m, filled - m, Half{0});
+      transpose({m, n, dy.stride(0), kTurnedRow}, bits_of(dy) + m0 * dy.stride(0) + n0, turned.get());
+      for (int64_t i = 0; i < n; ++i) std::fill_n(turned.get() + i * kTurnedRow + m, filled - m, Half{0});
       for (int64_t k0 = part.first * columns; k0 < last; k0 += columns)
-        multiply({n, std::min(columns, last - k0), filled, kInner, K, dw.stride(0), true}, turned.get(), packed.get() + 2 * k0,
+        multiply({n, std::min(columns, last - k0), filled, kTurnedRow, K, dw.stride(0), true}, turned.get(), packed.get() + 2 * k0,
                  dw.data_ptr<float>() + n0 * dw.stride(0) + k0);
     });
   }
