@@ -188,7 +188,7 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
   }
 }
 
-// Where this much is made, the destructor cleans up after whatever is refused from there on.
+// The other constructor calls this one first: what it refuses later, the destructor cleans up.
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, Claimed)
     : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
@@ -238,7 +238,7 @@ void RunFolder::remove_unused() const {
 RunFolder::Place RunFolder::place() const {
   if (lock_.is_at(path(".lock"))) return Place::kOurs;
   if (holds(".lock")) return Place::kOfOthers;
-  return holds("config.yaml") ? Place::kOurs : Place::kGone;  // else somebody removed the lock alone
+  return holds("config.yaml") ? Place::kOurs : Place::kGone;  // with the recipe there, somebody removed the lock alone
 }
 
 std::exception_ptr RunFolder::fault() const {
