@@ -48,28 +48,28 @@ const Trees kTrees = {{0, 1, {}},        {1, 16, {}},   {17, 16, {}},  {33, 127,
                       {288, 129, {}},    {417, 261, {}}, {678, 40, {1, 130, 17}}, {866, 129, {5, 128}}, {1128, 1, {3, 2, 1}}};
 constexpr int64_t kTokens = 1135;
 
-void check(const AttentionShape& shape, c10::ScalarType dtype) {
+void check(const AttentionShape& shape, c10::ScalarType dtype, const Trees& trees = kTrees, int64_t tokens = kTokens) {
   SCOPED_TRACE(testing::Message() << c10::toString(dtype) << ", heads " << shape.num_heads << ":" << shape.num_kv_heads << ", dim " << shape.head_dim);
   const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
-  const at::Tensor qkv = random_tensor({kTokens, shape.width()}, 1, dtype), d_o = random_tensor({kTokens, shape.q_width()}, 2, dtype);
+  const at::Tensor qkv = random_tensor({tokens, shape.width()}, 1, dtype), d_o = random_tensor({tokens, shape.q_width()}, 2, dtype);
   const at::Tensor reference = qkv.to(at::kDouble).requires_grad_(true);
-  const at::Tensor want = naive(reference, kTrees, shape);
+  const at::Tensor want = naive(reference, trees, shape);
   want.backward(d_o.to(at::kDouble));
 
   at::Tensor lse;
   const AttentionRows rows = all_rows_of(qkv, shape);
-  const at::Tensor o = packed_attention(rows, kTrees, shape, &lse);
+  const at::Tensor o = packed_attention(rows, trees, shape, &lse);
   EXPECT_LE(worst(o, want.detach()), bound);
-  EXPECT_LE(worst(packed_attention_by_row(rows, kTrees, shape), want.detach()), bound) << "by row";
+  EXPECT_LE(worst(packed_attention_by_row(rows, trees, shape), want.detach()), bound) << "by row";
   for (const at::Tensor& l : {lse, at::Tensor()}) {
     const at::Tensor d_qkv = at::empty_like(qkv);
-    packed_attention_backward(rows, {o, l, d_o}, kTrees, shape, all_rows_of(d_qkv, shape));
+    packed_attention_backward(rows, {o, l, d_o}, trees, shape, all_rows_of(d_qkv, shape));
     EXPECT_LE(worst(d_qkv, reference.grad()), bound) << (l.defined() ? "" : "log-sum-exp recomputed");
   }
   // As a step of the graph, in parity mode too.
   for (bool parity : {false, true}) {
     const at::Tensor leaf = qkv.clone().requires_grad_(true);
-    attention(leaf, kTrees, shape, parity).backward(d_o);
+    attention(leaf, trees, shape, parity).backward(d_o);
     EXPECT_LE(worst(leaf.grad(), reference.grad()), bound) << (parity ? "parity" : "");
   }
 }
@@ -82,6 +82,11 @@ TEST(Attention, ForwardAndBackwardAgreeWithTheFormulaInFloat32) {
 TEST(Attention, ForwardAndBackwardAgreeWithTheFormulaInBfloat16) {
   for (int64_t D : {14, 32, 64})
     for (int64_t group : {1, 2, 3, 7}) check({2 * group, 2, D}, at::kBFloat16);
+}
+
+TEST(Attention, LongSequencesAndOddHeadsAgreeWithTheFormulaInBfloat16) {
+  check({2, 1, 16}, at::kBFloat16, {{0, 1300, {}}, {1300, 700, {400}}}, 2400);
+  check({4, 2, 7}, at::kBFloat16);
 }
 
 TEST(Attention, ASequenceDoesNotSeeItsNeighboursNorItsFuture) {

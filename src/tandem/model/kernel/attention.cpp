@@ -14,6 +14,8 @@
 
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
+#include "tandem/model/kernel/backend/brgemm.h"
+#include "tandem/model/kernel/backend/score_blocks.h"
 #include "tandem/model/kernel/gemm.h"
 
 namespace tandem::model::kernel {
@@ -179,10 +181,11 @@ struct Block {
   int64_t query(int64_t row) const { return first_row + row % n; }
   int64_t head(int64_t row) const { return span.kv_head * shape.group() + row / n; }
 
-  // Between the block's rows and those of a tensor that has the queries' heads.
+  // Between the block's rows and those of a tensor that has the queries' heads. Rows from rows() to `filled` are 0.
   template <class T>
-  const T* gather(const at::Tensor& from, Buffer<T>& buffer) const {
-    T* to = sized(buffer, rows() * shape.head_dim);
+  const T* gather(const at::Tensor& from, int64_t filled, Buffer<T>& buffer) const {
+    T* to = sized(buffer, filled * shape.head_dim);
+    std::fill_n(to + rows() * shape.head_dim, (filled - rows()) * shape.head_dim, T{0});
     for (int64_t r = 0; r < rows(); ++r)
       std::copy_n(row_of<T>(from, query(r)) + head(r) * shape.head_dim, shape.head_dim, to + r * shape.head_dim);
     return to;
@@ -202,6 +205,46 @@ void for_blocks(const Span& span, const AttentionShape& shape, const Run& run) {
       run(Block{span, shape, begin, std::min(kQueryRows, q.end - begin), q.row + begin - q.begin});
 }
 
+// The scores of a block of queries, R rows by the keys they see, and the products with them: by block kernels, which want the matrix
+// filled up, or by the BLAS.
+template <class T>
+class Scores {
+ public:
+  explicit Scores(const Block& block) : blocks_(block.rows(), block.keys(), block.shape.head_dim), rows_(block.rows()) {}
+  static bool in_blocks(int64_t head_dim) { return sizeof(T) == sizeof(Half) && brgemm_available() && brgemm_serves(head_dim); }
+
+  int64_t rows() const { return in_blocks_ ? blocks_.rows : rows_; }
+  int64_t keys() const { return in_blocks_ ? blocks_.filled_keys() : blocks_.keys; }  // the columns that are read
+  int64_t stride() const { return in_blocks_ ? blocks_.stride : blocks_.keys; }
+  int64_t size() const { return rows() * stride(); }
+  void clear_below(T* p) const { std::fill_n(p + rows_ * stride(), (rows() - rows_) * stride(), T{0}); }
+
+  // a[rows,D] keys[keys,D]^T
+  void multiply_by_keys(const T* a, const T* keys, int64_t key_stride, float* out) const {
+    if constexpr (sizeof(T) == sizeof(Half))
+      if (in_blocks_) return blocks_.multiply_by_keys(a, keys, key_stride, out);
+    product({false, true, rows_, blocks_.keys, blocks_.head_dim, blocks_.head_dim, key_stride, stride()}, a, keys, out);
+  }
+  // out[rows,D] = p values[keys,D]
+  void mix(const T* p, const T* values, int64_t value_stride, float* out) const {
+    if constexpr (sizeof(T) == sizeof(Half))
+      if (in_blocks_) return blocks_.mix(p, values, value_stride, out);
+    product({false, false, rows_, blocks_.head_dim, blocks_.keys, stride(), value_stride, blocks_.head_dim}, p, values, out);
+  }
+  // out[keys,D] += p^T a[rows,D]
+  void add_transposed_mix(const T* p, const T* a, float* out) const {
+    if constexpr (sizeof(T) == sizeof(Half))
+      if (in_blocks_) return blocks_.add_transposed_mix(p, a, out);
+    const int64_t D = blocks_.head_dim;
+    product({true, false, blocks_.keys, D, rows_, stride(), D, D, 1.0f, 1.0f}, p, a, out);
+  }
+
+ private:
+  ScoreBlocks blocks_;
+  int64_t rows_;
+  bool in_blocks_ = in_blocks(blocks_.head_dim);
+};
+
 // What the forward pass reads and writes; lse may be null.
 struct Forward {
   const AttentionRows& in;
@@ -217,15 +260,17 @@ void forward_span(const Forward& f, const Span& span, Scratch<T>& scratch) {
   const int64_t D = shape.head_dim;
   const Keys<T> in(f.in.kv_TK, span, shape, scratch.gathered);
   for_blocks(span, shape, [&](const Block& block) {
-    const int64_t R = block.rows(), keys = block.keys();
-    float *scores = sized(scratch.scores, R * keys), *mixed = sized(scratch.mixed, R * D);
-    T* p = sized(scratch.p, R * keys);
-    product({false, true, R, keys, D, D, in.stride, keys}, block.gather(f.in.q_OQ, scratch.q), in.k, scores);
-    for (int64_t r = 0; r < R; ++r) {
-      const float l = row_table<T>().softmax_row(scores + r * keys, shape.scale(), block.valid(r), keys, p + r * keys);
+    const Scores<T> cells(block);
+    const int64_t stride = cells.stride();
+    float *scores = sized(scratch.scores, cells.size()), *mixed = sized(scratch.mixed, cells.rows() * D);
+    T* p = sized(scratch.p, cells.size());
+    cells.multiply_by_keys(block.gather(f.in.q_OQ, cells.rows(), scratch.q), in.k, in.stride, scores);
+    for (int64_t r = 0; r < block.rows(); ++r) {
+      const float l = row_table<T>().softmax_row(scores + r * stride, shape.scale(), block.valid(r), cells.keys(), p + r * stride);
       if (f.lse) f.lse[block.query(r) * shape.num_heads + block.head(r)] = l;
     }
-    product({false, false, R, D, keys, keys, in.stride, D}, p, in.v, mixed);
+    cells.clear_below(p);
+    cells.mix(p, in.v, in.stride, mixed);
     block.scatter<T>(mixed, f.o);
   });
 }
@@ -247,23 +292,25 @@ void backward_span(const Backward& b, const Span& span, Scratch<T>& scratch) {
   const int64_t D = shape.head_dim;
   const Keys<T> in(b.in.kv_TK, span, shape, scratch.gathered);
   for_blocks(span, shape, [&](const Block& block) {
-    const int64_t R = block.rows(), keys = block.keys();
-    float *scores = sized(scratch.scores, R * keys), *d_p = sized(scratch.d_p, R * keys), *d_q = sized(scratch.mixed, R * D);
-    T *p = sized(scratch.p, R * keys), *d_s = sized(scratch.d_s, R * keys);
-    const T *q = block.gather(b.in.q_OQ, scratch.q), *d_o = block.gather(b.out.d_o_OQ, scratch.d_o);
-    product({false, true, R, keys, D, D, in.stride, keys}, q, in.k, scores);
-    product({false, true, R, keys, D, D, in.stride, keys}, d_o, in.v, d_p);
-    for (int64_t r = 0; r < R; ++r) {
-      const int64_t at = r * keys, valid = block.valid(r);
+    const Scores<T> cells(block);
+    const int64_t size = cells.size();
+    float *scores = sized(scratch.scores, size), *d_p = sized(scratch.d_p, size), *d_q = sized(scratch.mixed, cells.rows() * D);
+    T *p = sized(scratch.p, size), *d_s = sized(scratch.d_s, size);
+    const T *q = block.gather(b.in.q_OQ, cells.rows(), scratch.q), *d_o = block.gather(b.out.d_o_OQ, cells.rows(), scratch.d_o);
+    cells.multiply_by_keys(q, in.k, in.stride, scores);
+    cells.multiply_by_keys(d_o, in.v, in.stride, d_p);
+    for (int64_t r = 0; r < block.rows(); ++r) {
+      const int64_t at = r * cells.stride(), valid = block.valid(r);
       const float l = b.lse ? b.lse[block.query(r) * shape.num_heads + block.head(r)]
-                            : row.softmax_row(scores + at, shape.scale(), valid, keys, p + at);
+                            : row.softmax_row(scores + at, shape.scale(), valid, cells.keys(), p + at);
       float lse_delta[2] = {l, row.dot(d_o + r * D, row_of<T>(b.out.o_OQ, block.query(r)) + block.head(r) * D, D)};
-      int64_t n_valid[2] = {keys, valid};
+      int64_t n_valid[2] = {cells.keys(), valid};
       row.softmax_backward_row(scores + at, d_p + at, shape.scale(), lse_delta, n_valid, p + at, d_s + at);
     }
-    product({true, false, keys, D, R, keys, D, D, 1.0f, 1.0f}, p, d_o, scratch.d_v.data());
-    product({true, false, keys, D, R, keys, D, D, 1.0f, 1.0f}, d_s, q, scratch.d_k.data());
-    product({false, false, R, D, keys, keys, in.stride, D}, d_s, in.k, d_q);
+    for (T* filled : {p, d_s}) cells.clear_below(filled);
+    cells.add_transposed_mix(p, d_o, scratch.d_v.data());
+    cells.add_transposed_mix(d_s, q, scratch.d_k.data());
+    cells.mix(d_s, in.k, in.stride, d_q);
     block.scatter<T>(d_q, b.d_in.q_OQ);
   });
 }
@@ -276,6 +323,7 @@ void backward_unit(const Backward& b, const std::vector<Span>& unit, Scratch<T>&
   const int64_t D = shape.head_dim;
   int64_t longest = 0;
   for (const Span& span : unit) longest = std::max(longest, span.keys());
+  longest += ScoreBlocks::kKeyStep;  // what the last block's scores may be filled up to
   for (Buffer<float>* d : {&scratch.d_k, &scratch.d_v}) std::fill_n(sized(*d, longest * D), longest * D, 0.0f);
   for (const Span& span : unit) {
     if (span.stem > 0)  // what the branch before left after the stem

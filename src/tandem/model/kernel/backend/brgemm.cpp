@@ -2,19 +2,15 @@
 #include "tandem/model/kernel/backend/brgemm.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/native/CPUBlas.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <exception>
 #include <functional>
-#include <memory>
-#include <new>
 
 #include "tandem/base/check.h"
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/backend/block.h"
 
 namespace tandem::model::kernel {
 namespace {
@@ -26,89 +22,6 @@ constexpr int64_t kInner = 512;            // of a weight gradient's inner dimen
 constexpr int64_t kInnerStep = 32;         // what is left of it is filled up to that, for libtorch keeps a kernel for each length
 constexpr int64_t kGradColumns = 128;      // of its packed factor
 constexpr int64_t kTurnedRow = kInner + 32;  // of its other factor, transposed: rows a power of two apart would share cache sets
-constexpr size_t kAlign = 64;
-
-// c[m,n] = a[m,k] b, plus what c holds if `adds`; b is packed: [k/2][ldb] pairs. No effect where libtorch has no such kernels.
-struct BlockProduct {
-  int64_t m, n, k;
-  int64_t lda, ldb, ldc;
-  bool adds;
-};
-void multiply(const BlockProduct& p, const Half* a, const Half* b, float* c) {
-#ifdef CPUBLAS_BRGEMM_BF16BF16F32
-  at::native::cpublas::brgemm(p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.adds, reinterpret_cast<const at::BFloat16*>(a),
-                              reinterpret_cast<const at::BFloat16*>(b), c, true);
-#endif
-}
-void release() {
-#ifdef CPUBLAS_BRGEMM_BF16BF16F32
-  at::native::cpublas::brgemm_release(true);
-#endif
-}
-
-struct FreeAligned {
-  void operator()(Half* p) const { ::operator delete(p, std::align_val_t{kAlign}); }
-};
-using Halves = std::unique_ptr<Half[], FreeAligned>;
-Halves halves(int64_t elements) {
-  return Halves(static_cast<Half*>(::operator new(static_cast<size_t>(elements) * sizeof(Half), std::align_val_t{kAlign})));
-}
-
-// 16 bytes of numbers.
-template <class T>
-struct Lanes {
-  static constexpr int64_t kCount = 16 / static_cast<int64_t>(sizeof(T));
-  typedef T Vector __attribute__((vector_size(16)));
-  // a0 b0 a1 b1 ... of the first halves, or of the second ones
-  static Vector low(Vector a, Vector b) {
-    if constexpr (sizeof(T) == 2) return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-    else return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  }
-  static Vector high(Vector a, Vector b) {
-    if constexpr (sizeof(T) == 2) return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-    else return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  }
-};
-
-// A square of as many rows as a vector has numbers: shuffled like cards, row i with the one half a square below, as often as a row number
-// has bits.
-template <class T>
-void transpose_square(const T* from, int64_t ld_from, T* to, int64_t ld_to) {
-  using L = Lanes<T>;
-  typename L::Vector rows[L::kCount], next[L::kCount];
-  for (int64_t i = 0; i < L::kCount; ++i) std::memcpy(&rows[i], from + i * ld_from, sizeof(rows[i]));
-  for (int64_t bit = 1; bit < L::kCount; bit *= 2) {
-    for (int64_t i = 0; i < L::kCount / 2; ++i) {
-      next[2 * i] = L::low(rows[i], rows[i + L::kCount / 2]);
-      next[2 * i + 1] = L::high(rows[i], rows[i + L::kCount / 2]);
-    }
-    std::copy(next, next + L::kCount, rows);
-  }
-  for (int64_t i = 0; i < L::kCount; ++i) std::memcpy(to + i * ld_to, &rows[i], sizeof(rows[i]));
-}
-
-// to[c][r] = from[r][c], tile by tile.
-struct Turn {
-  int64_t rows, columns, ld_from, ld_to;
-};
-template <class T>
-void transpose(const Turn& turn, const T* from, T* to) {
-  constexpr int64_t kSide = Lanes<T>::kCount;
-  const int64_t rows = turn.rows / kSide * kSide, columns = turn.columns / kSide * kSide;
-  for (int64_t r = 0; r < rows; r += kSide)
-    for (int64_t c = 0; c < columns; c += kSide)
-      transpose_square(from + r * turn.ld_from + c, turn.ld_from, to + c * turn.ld_to + r, turn.ld_to);
-  for (int64_t r = 0; r < turn.rows; ++r)
-    for (int64_t c = r < rows ? columns : 0; c < turn.columns; ++c) to[c * turn.ld_to + r] = from[r * turn.ld_from + c];
-}
-
-// Two rows as one row of pairs; zeros stand for a missing second.
-void interleave(const Half* first, const Half* second, int64_t columns, Half* to) {
-  for (int64_t c = 0; c < columns; ++c) {
-    to[2 * c] = first[c];
-    to[2 * c + 1] = second ? second[c] : Half{0};
-  }
-}
 
 const Half* bits_of(const at::Tensor& t) { return static_cast<const Half*>(t.data_ptr()); }
 
@@ -133,7 +46,7 @@ void for_parts(int64_t blocks, int64_t pieces, const std::function<void(const Pa
       const int64_t part = i % parts;
       work({i / parts, part * pieces / parts, (part + 1) * pieces / parts});
     }
-    release();
+    release_kernels();
   });
 }
 
@@ -141,8 +54,7 @@ void for_parts(int64_t blocks, int64_t pieces, const std::function<void(const Pa
 void pack_block(const at::Tensor& w, int64_t block, int64_t columns, Half* packed) {
   TANDEM_CHECK(w.stride(0) % 2 == 0, "rows of w begin every ", w.stride(0), " elements");
   const int64_t n0 = block * columns, n = std::min(columns, w.size(0) - n0);
-  transpose({n, w.size(1) / 2, w.stride(0) / 2, columns}, reinterpret_cast<const uint32_t*>(bits_of(w) + n0 * w.stride(0)),
-            reinterpret_cast<uint32_t*>(packed));
+  transpose_pairs({n, w.size(1), w.stride(0), columns}, bits_of(w) + n0 * w.stride(0), packed);
 }
 
 // Pieces of x are kBlockRows rows.
@@ -208,12 +120,8 @@ void brgemm_weight_grad(at::Tensor& dw, const at::Tensor& dy, const at::Tensor& 
   for (int64_t m0 = 0; m0 < M; m0 += kInner) {
     const int64_t m = std::min(kInner, M - m0), filled = num_blocks(m, kInnerStep) * kInnerStep;
     at::parallel_for(0, filled / 2, 16, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        Half* pairs = packed.get() + 2 * i * K;
-        const Half* row = bits_of(x) + (m0 + 2 * i) * x.stride(0);
-        if (2 * i < m) interleave(row, 2 * i + 1 < m ? row + x.stride(0) : nullptr, K, pairs);
-        else std::fill_n(pairs, 2 * K, Half{0});
-      }
+      interleave({std::max<int64_t>(0, m - 2 * first), 2 * (last - first), K, x.stride(0)}, bits_of(x) + (m0 + 2 * first) * x.stride(0),
+                 packed.get() + 2 * first * K);
     });
     for_parts(num_blocks(N, kBlockRows), num_blocks(K, columns), [&](const Part& part) {
       const Halves turned = halves(kBlockRows * kTurnedRow);
