@@ -80,7 +80,7 @@ class Gemm {
 };
 
 /// One row-major product for the inside of attention, single-threaded when called from a parallel region:
-/// c[m,n] = alpha * op(a) op(b) + beta * c, fp32 result. Half operands need half_product_available(); backend/score_blocks.h goes before.
+/// c[m,n] = alpha * op(a) op(b) + beta * c, fp32 result. Half operands need half_product_available().
 struct Product {
   bool transpose_a, transpose_b;
   int64_t m, n, k;
