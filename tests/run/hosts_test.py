@@ -81,6 +81,19 @@ def check_where_ranks_are(hosts):
     said(f"{RANKS} ranks dealt to two machines in turn; without a word they meet over {SUBNET}")
 
 
+def check_older_processor(program, scratch):
+    """One rank's oneDNN sees an older processor: the ranks take products that both have."""
+    recipe = rf.tiny_recipe(scratch / "older.yaml", run__parity=False, model__dtype="bfloat16")
+    older = [*rf.mpi(2), "sh", "-c", '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export ONEDNN_MAX_CPU_ISA=AVX512_CORE; exec "$@"', "rank"]
+    chosen = []
+    for name, launcher in (("alike", rf.mpi(2)), ("mixed", older)):
+        err = program.done(["run", recipe, "--run-dir", scratch / name, "--threads", "1"], launcher=launcher).stderr
+        chosen.append(re.search('to repeat: model.products="(.*)"', err)[1])
+        assert len(rf.metrics(scratch / name)) == rf.TINY["run.steps"]
+    assert "brgemm" not in chosen[1], chosen
+    said(f"ranks on one kind of processor multiply by `{chosen[0]}`, with an older one among them by `{chosen[1]}`")
+
+
 def check_refused(hosts, program):
     """An interface that is not there, to scripts/mpi and to the program."""
     out = subprocess.run(hosts.mpi(MPI, "--interface", "eth9") + ["true"], capture_output=True, text=True, timeout=60)
@@ -236,6 +249,7 @@ def main():
     program = rf.Program(options.build)
     with tempfile.TemporaryDirectory(prefix="tandem_hosts_") as scratch:
         check_arguments(pathlib.Path(scratch))
+        check_older_processor(program, pathlib.Path(scratch))
         try:
             with TwoHosts(scratch) as hosts:
                 hosts.hold(2, 2)
