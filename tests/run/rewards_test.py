@@ -204,6 +204,19 @@ def told_once(root):
         checks.check(out.stderr.count("Traceback") == 1, f"{name}: {out.stderr[-3000:]}")
 
 
+def told_with_its_evaluation(root):
+    """What fails on another process in an evaluation is told before its figures."""
+    source = ("import os\ndef score(completions):\n    if len(completions) == 1 and os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n"
+              "        raise ValueError('not today')\n    return [0.5 for c in completions]\n")
+    settings = {**own_rows(root, source), "reward.on_error": "zero", "data.synthetic_eval_rows": 8, "eval.before": "true"}
+    settings["data.eval"] = settings["data.train"]
+    folder = pathlib.Path(root, "told-evaluation")
+    program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, *rf.sets(settings)], launcher=rf.mpi(2))
+    log = (folder / "log.txt").read_text()
+    told, figures = log.find("ValueError: not today"), log.find("before: accuracy")
+    checks.check(0 <= told < figures, f"warning at {told}, the evaluation's figures at {figures}: {log[-3000:]}")
+
+
 def question(root):
     """The question is a column as the others are, by its own name, as the row has it."""
     source = ("def score(prompts, completions, question, level):\n"
@@ -257,6 +270,7 @@ with tempfile.TemporaryDirectory(prefix="tandem_rewards_") as root:
     right_at(root)
     trial(root)
     told_once(root)
+    told_with_its_evaluation(root)
     question(root)
     without_signal(root)
 checks.exit()

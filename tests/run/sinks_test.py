@@ -12,6 +12,7 @@ import time
 import types
 
 import run_folder as rf
+from fit_test import SECTIONS, chosen
 from run_folder import said
 
 STEPS = 6
@@ -180,6 +181,16 @@ def check_taken(program, scratch):
     left = [name for name in ("sinks.json", "sinks.log") if (plain.run / name).exists()]
     assert not left and not plain.journal(), "without a sink there is no process"
     said("sinks get each step's line, the resolved recipe and the summary; without one no Python runs")
+
+
+def check_fit(program, scratch):
+    """Sinks get the recipe that runs: with the sizes that --fit chose."""
+    trial = Trial(program, scratch, "fitted", "wandb")
+    trial.done("--fit")
+    config, sizes = trial.inits()[0]["config"], chosen(trial.run)
+    given = {name: config[SECTIONS.get(name, "train")][name] for name in sizes}
+    assert given == sizes and sizes["micro_batch_tokens"] != 8192, f"{given}, not {sizes}"
+    said("sinks get the sizes that --fit chose")
 
 
 def check_hang(program, scratch):
@@ -375,7 +386,7 @@ def check_settled(_, scratch):
     said("a step is noted once its tracker has it for sure")
 
 
-CHECKS = {"settled": check_settled, "taken": check_taken, "hang": check_hang, "raise": check_raise, "die": check_die,
+CHECKS = {"settled": check_settled, "taken": check_taken, "fit": check_fit, "hang": check_hang, "raise": check_raise, "die": check_die,
           "missing": check_missing, "resume": check_resume, "failed": check_failed, "ranks": check_ranks}
 
 
