@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <utility>
 
 namespace tandem::board {
 namespace {
@@ -88,8 +89,13 @@ class HttpServer::Connection : public httplib::Stream {
 /// The library's form of the pool.
 class HttpServer::Pool : public httplib::TaskQueue {
  public:
+  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));  // bool; of old versions of the library void
+
   explicit Pool(HttpServer& server) : server_(server) {}
-  void enqueue(std::function<void()> task) override { server_.add(std::move(task)); }
+  Taken enqueue(std::function<void()> task) override {
+    server_.add(std::move(task));
+    return Taken(true);
+  }
   void shutdown() override { server_.close_all(); }
 
  private:
@@ -165,6 +171,19 @@ void HttpServer::tend() {
   if (!waiting_.empty() && num_busy_ == threads_.size()) cut(kAsks_s, kTakes_s);
 }
 
+template <class Stream>
+void HttpServer::answer(Stream& connection) {
+  bool closed = true;
+  const auto whole = [&](httplib::Request& request) {
+    connection.asked();
+    request.ranges.clear();  // some hundreds of them in one header would multiply the reply
+  };
+  // Newer versions of the library want to know who speaks with whom.
+  if constexpr (requires { process_request(connection, "", 0, "", 0, true, closed, whole); })
+    process_request(connection, "", 0, "", 0, true, closed, whole);
+  else process_request(connection, true, closed, whole);
+}
+
 bool HttpServer::process_and_close_socket(socket_t socket) {
   const auto own = [&] {
     return std::any_of(threads_.begin(), threads_.end(), [](const std::thread& one) { return one.get_id() == std::this_thread::get_id(); });
@@ -177,12 +196,8 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
     answers = !closing_ && own();
     place = open_.insert(open_.end(), &connection);  // the oldest come first
   }
-  bool closed = true;
   if (answers) {
-    process_request(connection, true, closed, [&](httplib::Request& request) {
-      connection.asked();
-      request.ranges.clear();  // some hundreds of them in one header would multiply the reply
-    });
+    answer(connection);
     connection.drain();
   }
   std::lock_guard lock(mutex_);

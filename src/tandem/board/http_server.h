@@ -42,6 +42,8 @@ class HttpServer : public httplib::Server {
   class Pool;
   // Runs on a thread of the pool; on the thread that listens, which drops what cannot wait, it closes alone.
   bool process_and_close_socket(socket_t socket) override;
+  template <class Stream>
+  void answer(Stream& connection);
   void add(std::function<void()> task);
   void work();
   void close_all();

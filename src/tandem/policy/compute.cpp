@@ -7,6 +7,7 @@
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/model/kernel/backend/brgemm.h"
 #include "tandem/model/kernel/rows.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/train/trainer.h"
@@ -41,10 +42,16 @@ model::ProductsWanted of_rollout(const config::RunConfig& c, const model::Produc
           known_in(rollout_dtype(c), known.rollout, known.rollout_dtype)};
 }
 
+// How rows are computed here: by instructions of which processor, and what attention multiplies bfloat16 rows by.
+std::string rows_here(const config::RunConfig& c) {
+  const bool half = c.model.dtype == "bfloat16" || rollout_dtype(c) == "bfloat16";
+  return join_text(model::kernel::rows().isa, half && !c.run.parity && model::kernel::brgemm_available() ? ", attention by brgemm" : "");
+}
+
 // The products if all ranks compute rows as they were computed, else none. Collective.
 model::Products kept(const model::Products& products, const config::RunConfig& c, comm::Group& world) {
   if (c.run.parity || products.rows.empty()) return {};
-  const std::string here = model::kernel::rows().isa;
+  const std::string here = rows_here(c);
   if (!comm::any_of(world, products.rows != here)) return products;
   if (world.rank() == 0)
     log::warning("the run goes on from one with row kernels for ", products.rows, ", here they are for ", here,
@@ -64,14 +71,14 @@ Compute::Compute(const Held& held, const config::RunConfig& config, comm::Group&
       rollout_(has_own_dtype(config) ? model::products_for(of_rollout(config, held.products), world) : train_) {}
 
 model::Products Compute::products() const {
-  return {to_text(train_.choice()), config_.model.dtype, to_text(rollout_.choice()), rollout_dtype(config_), model::kernel::rows().isa};
+  return {to_text(train_.choice()), config_.model.dtype, to_text(rollout_.choice()), rollout_dtype(config_), rows_here(config_)};
 }
 
 std::string Compute::text() const {
   const bool two = train_.dtype() != rollout_.dtype();
   std::string text = join_text("products: ", train_.description());
   if (two) text += join_text("; of rollout: ", rollout_.description());
-  text += join_text("; rows ", model::kernel::rows().isa);
+  text += join_text("; rows ", rows_here(config_));
   if (config_.run.parity) return text;
   text += join_text("; to repeat: model.products=\"", to_text(train_.choice()), '"');
   return two ? join_text(text, " rollout.products=\"", to_text(rollout_.choice()), '"') : text;

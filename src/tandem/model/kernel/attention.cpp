@@ -345,7 +345,10 @@ void backward_units(const Backward& b, const Trees& trees) {
   });
 }
 
-bool needs_float(const at::Tensor& t) { return t.scalar_type() == at::kBFloat16 && !half_product_available(); }
+// Whether rows of that dtype attend in blocks; else some are brought to fp32 first.
+bool multiplies(c10::ScalarType dtype, const AttentionShape& shape) {
+  return dtype == at::kFloat || half_product_available() || Scores<Half>::in_blocks(shape.head_dim);
+}
 
 AttentionRows to(const AttentionRows& in, c10::ScalarType dtype) { return {in.q_OQ.to(dtype), in.kv_TK.to(dtype), in.own}; }
 
@@ -424,7 +427,7 @@ void paged(const Forward& f, const PagedTokens& tokens, const PagedCache& cache)
       write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)],
                   row_of<T>(f.in.kv_TK, t), f.shape);
   });
-  const bool packed = sizeof(T) == sizeof(float) || half_product_available();
+  const bool packed = multiplies(f.o.scalar_type(), f.shape);
   if (packed) forward_units<T>(f, tokens.whole);
   std::vector<int64_t> left;
   size_t next = 0;
@@ -455,7 +458,7 @@ AttentionRows all_rows_of(const at::Tensor& qkv, const AttentionShape& shape) {
 }
 
 at::Tensor packed_attention(const AttentionRows& in, const Trees& trees, const AttentionShape& shape, at::Tensor* lse) {
-  if (needs_float(in.q_OQ)) return packed_attention(to(in, at::kFloat), trees, shape, lse).to(at::kBFloat16);
+  if (!multiplies(in.q_OQ.scalar_type(), shape)) return packed_attention(to(in, at::kFloat), trees, shape, lse).to(at::kBFloat16);
   at::Tensor o = at::empty({in.q_OQ.size(0), shape.q_width()}, in.q_OQ.options());
   float* lse_out = nullptr;
   if (lse) {
@@ -478,7 +481,7 @@ at::Tensor packed_attention_by_row(const AttentionRows& in, const Trees& trees, 
 
 void packed_attention_backward(const AttentionRows& in, const AttentionOutput& out, const Trees& trees, const AttentionShape& shape,
                                const AttentionRows& d_in) {
-  if (needs_float(in.q_OQ)) {
+  if (!multiplies(in.q_OQ.scalar_type(), shape)) {
     const AttentionRows d = to(d_in, at::kFloat);
     packed_attention_backward(to(in, at::kFloat), {out.o_OQ.to(at::kFloat), out.lse_ON, out.d_o_OQ.to(at::kFloat)}, trees, shape, d);
     d_in.q_OQ.copy_(d.q_OQ);

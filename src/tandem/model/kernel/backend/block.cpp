@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tandem/base/check.h"
+
 namespace tandem::model::kernel {
 namespace {
 
@@ -51,7 +53,8 @@ void transpose_tiles(const Turn& turn, const T* from, T* to) {
     for (int64_t c = 0; c < columns; c += kSide)
       transpose_square(from + r * turn.ld_from + c, turn.ld_from, to + c * turn.ld_to + r, turn.ld_to);
   for (int64_t r = 0; r < turn.rows; ++r)
-    for (int64_t c = r < rows ? columns : 0; c < turn.columns; ++c) to[c * turn.ld_to + r] = from[r * turn.ld_from + c];
+    for (int64_t c = r < rows ? columns : 0; c < turn.columns; ++c)
+      std::memcpy(to + c * turn.ld_to + r, from + r * turn.ld_from + c, sizeof(T));  // a pair is no number of its own
 }
 
 // Two rows as one row of pairs; zeros stand for a missing second.
@@ -93,6 +96,7 @@ Halves halves(int64_t elements) {
 void transpose(const Turn& turn, const Half* from, Half* to) { transpose_tiles(turn, from, to); }
 
 void transpose_pairs(const Turn& turn, const Half* from, Half* to) {
+  TANDEM_CHECK(turn.ld_from % 2 == 0 && reinterpret_cast<uintptr_t>(from) % sizeof(uint32_t) == 0, "rows begin every ", turn.ld_from);
   transpose_tiles({turn.rows, turn.columns / 2, turn.ld_from / 2, turn.ld_to}, reinterpret_cast<const uint32_t*>(from),
                   reinterpret_cast<uint32_t*>(to));
 }

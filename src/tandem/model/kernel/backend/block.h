@@ -11,8 +11,8 @@
 
 namespace tandem::model::kernel {
 
-/// c[m,n] = a[m,k] b, plus what c holds if `adds`; b is packed: [k/2][ldb] pairs. libtorch makes a kernel for each set of these
-/// values and keeps it, so callers take few different ones.
+/// c[m,n] = a[m,k] b, plus what c holds if `adds`; b is packed: [k/2][ldb] pairs. Each thread of libtorch makes a kernel for
+/// each set of these values and keeps it, so callers take few different ones.
 struct BlockProduct {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
@@ -36,7 +36,7 @@ struct Turn {
   int64_t rows, columns, ld_from, ld_to;
 };
 void transpose(const Turn& turn, const Half* from, Half* to);
-/// Of pairs of Half; both begin at a multiple of 4 bytes.
+/// Of pairs of Half: rows of `from` begin at a multiple of 4 bytes, and columns are even; the result has columns / 2 rows, of pairs.
 void transpose_pairs(const Turn& turn, const Half* from, Half* to);
 
 /// `rows` rows as rows of pairs, [filled / 2][columns][2]; zeros stand for rows from `rows` to `filled`, which is even.

@@ -2,14 +2,13 @@
 #include "tandem/model/kernel/backend/score_blocks.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "tandem/model/kernel/backend/block.h"
 
 namespace tandem::model::kernel {
 namespace {
 
-constexpr int64_t kFewKeys = 1024;     // up to that many, strides are multiples of kKeyStep, above of kWideStep
-constexpr int64_t kWideStep = 512;
 constexpr int64_t kSpread = 32;        // between rows: a power of two apart, they would share cache sets
 constexpr int64_t kQueryRowsAtOnce = 64;  // of one product
 constexpr int64_t kMixedKeys = 256;    // that one product sums over
@@ -17,10 +16,16 @@ constexpr int64_t kMixedRows = 512;    // that one product of a transposed matri
 
 int64_t fill_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
+// At most four strides from one power of two to the next: each has kernels of its own.
+int64_t stride_of(int64_t keys) {
+  const int64_t step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(keys))) / 4;
+  return fill_up(keys, std::max(step, ScoreBlocks::kKeyStep)) + kSpread;
+}
+
 }  // namespace
 
 ScoreBlocks::ScoreBlocks(int64_t R, int64_t keys, int64_t D)
-    : rows(fill_up(R, kRowStep)), keys(keys), head_dim(D), stride(fill_up(keys, keys <= kFewKeys ? kKeyStep : kWideStep) + kSpread) {}
+    : rows(fill_up(R, kRowStep)), keys(keys), head_dim(D), stride(stride_of(keys)) {}
 
 int64_t ScoreBlocks::filled_keys() const { return fill_up(keys, kKeyStep); }
 

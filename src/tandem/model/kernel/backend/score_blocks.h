@@ -9,8 +9,8 @@
 
 namespace tandem::model::kernel {
 
-/// The filled-up matrix of scores, or of what is made of them. What is filled up must be 0 in the factors: rows of queries or of their
-/// gradients from R, columns of probabilities from `keys`.
+/// The filled-up matrix of scores, or of what is made of them. What is filled up must be 0 in what is multiplied: rows of queries, of
+/// their gradients and of probabilities from R, columns of probabilities from `keys`.
 struct ScoreBlocks {
   int64_t rows;      ///< of a multiple of kRowStep
   int64_t keys;      ///< as they are
