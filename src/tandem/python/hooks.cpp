@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/python/hooks.h"
 
-#include <ATen/ops/from_blob.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -42,24 +41,24 @@ auto with_python(const char* where, const Body& body) {
 }
 
 at::Tensor gradient_of(const nb::handle& value, int64_t count) {
-  if (value.is_none()) return {};
-  const auto array = nb::cast<nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(value);
-  if (static_cast<int64_t>(array.size()) != count) throw nb::cast_error();
-  return at::from_blob(const_cast<float*>(array.data()), {count}, at::kFloat).clone();
+  const at::Tensor given = from_python(value, at::kFloat);
+  if (!given.defined()) return {};
+  if (given.numel() != count) throw nb::cast_error();
+  return given.clone();
 }
 
 nb::dict columns_of(const train::LossColumns& columns) {
   const algo::PolicyLossInput& in = columns.policy;
   nb::dict out;
-  out["logprobs"] = column<float>(in.logprobs_T);
-  out["entropy"] = column<float>(columns.entropy_R);
-  out["old"] = column<float>(in.old_T);
-  out["behavior"] = column<float>(in.behavior_T);
-  out["reference"] = column<float>(columns.reference_R);
-  out["advantages"] = column<float>(in.advantages_T);
-  out["correction"] = column<float>(in.correction_T);
-  out["mask"] = column<bool>(in.trainable_T);
-  out["offsets"] = column<int64_t>(in.offsets_S);
+  out["logprobs"] = to_python(in.logprobs_T);
+  out["entropy"] = to_python(columns.entropy_R);
+  out["old"] = to_python(in.old_T);
+  out["behavior"] = to_python(in.behavior_T);
+  out["reference"] = to_python(columns.reference_R);
+  out["advantages"] = to_python(in.advantages_T);
+  out["correction"] = to_python(in.correction_T);
+  out["mask"] = to_python(in.trainable_T);
+  out["offsets"] = to_python(in.offsets_S);
   out["global_tokens"] = in.global_tokens;
   out["global_sequences"] = in.global_sequences;
   return out;
