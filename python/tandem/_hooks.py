@@ -14,10 +14,14 @@ class HookError(Exception):
     """Says what was wrong in a user's function, and where."""
 
 
-def _chosen(function, given):
+def _chosen(function, given, absent=()):
     try:
         return _worker.chosen(function, given)
     except TypeError as error:
+        for name in absent:
+            if f"wants `{name}`" in str(error):
+                why = ": algo.kl_coef is 0" if name == "reference" else ""
+                raise HookError(f"cannot be called: the function wants `{name}`, and this run has none{why}") from None
         raise HookError(f"cannot be called: {error}; there are {', '.join(given)}") from None
 
 
@@ -35,6 +39,7 @@ def of_recipe(kind, name):
 def of_reward(function):
     if function is None:
         return None
+    _check_callable("reward", function)
     return _told(function, lambda batch: json.dumps(_worker.answer(function, json.loads(batch))["scores"]))
 
 
@@ -55,8 +60,14 @@ def of_advantage(function):
     return _told(function, advantage)
 
 
+def _check_callable(option, function):
+    if not callable(function):
+        raise _tandem.UserError(f"{option}: is {function!r}, which cannot be called (a function; docs/python.md)")
+
+
 def _check_names(option, function, names):
     """Before a run. Raises UserError where the function wants what there never is."""
+    _check_callable(option, function)
     try:
         _worker.chosen(function, dict.fromkeys(names))
     except TypeError as error:
@@ -75,7 +86,8 @@ def of_loss(function):
     _check_names("loss", function, COLUMNS)
 
     def loss(columns):
-        given = _chosen(function, {name: value for name, value in columns.items() if value is not None})
+        absent = [name for name in COLUMNS if columns.get(name) is None]
+        given = _chosen(function, {name: value for name, value in columns.items() if value is not None}, absent)
         leaves = {name: given[name].requires_grad_() for name in LEAVES if name in given}
         with torch.enable_grad():
             result = function(**given)

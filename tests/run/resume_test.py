@@ -298,6 +298,18 @@ def check_warm_start(h):
             said(f"{name}: {'; '.join(happened)}: equal bit for bit")
 
 
+def check_late_warm_start(h):
+    """A run that began without supervised steps gets none at a resume; one that has no step left says so."""
+    recipe = rf.tiny_recipe(h.scratch / "late.yaml", run__steps=2)
+    h.program.done(h.arguments(recipe, "late", []))
+    again = h.arguments(recipe, "late", ["--resume"])
+    line = h.program.refused([*again, "--steps", "4", "--set", "supervised.steps=4"], 2,
+                             "supervised.steps", "is 4", "began without a warm start")
+    assert not (h.scratch / "late/warm_start").exists()
+    assert "nothing is left to do" in h.program.done(again).stderr
+    said(f"supervised steps after RL: `{line}`")
+
+
 def check_other_start(h):
     """Adapters go on the weights they were trained on, wherever these lie now, and on no others."""
     recipe = rf.tiny_recipe(h.scratch / "start.yaml", model__lora_rank=4, run__steps=4, supervised__steps=4, supervised__batch_size=8)
@@ -450,6 +462,7 @@ def main():
                 check_stale(h, policy, [5, 5, 5, 5] if options.full else [4, 3])
         if wanted("warm"):
             check_warm_start(h)
+            check_late_warm_start(h)
 
 
 if __name__ == "__main__":

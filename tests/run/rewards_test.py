@@ -165,6 +165,7 @@ def trial(root):
                                       "the columns of the data set: answer, level, question")),
              "of one answer": ("def score(solution_str, ground_truth):\n    return solution_str / 2\n",
                                ("TypeError", "mine.py:2", "4 of 4")),
+             "no list": ("def score(completions):\n    return 1.0\n", ("returned 1.0", "a score for each of the 4 completions")),
              "too few scores": ("def score(completions):\n    return [1]\n", ("returned 1 scores for 4", "mine.py:1 in score"))}
     for name, (source, parts) in kinds.items():
         settings = own_rows(root, source)
@@ -176,6 +177,13 @@ def trial(root):
         checks.check(out.returncode == 2 and len(errors) == 1, f"{name}: {out.stderr[-2000:]}")
         checks.check(all(part in errors[0] for part in ("tried before the run", "rows.jsonl:1", *parts)), f"{name}: {errors}")
         checks.check(out.stderr.count("Traceback") <= 1 and not folder.exists(), f"{name}: shown once, nothing is made: {out.stderr}")
+    settings = own_rows(root, "import nosuch\n")
+    program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/no-module", *rf.sets(settings)], 2, "mine.py:score",
+                    "ModuleNotFoundError", "nosuch", "mine.py:1", "reward.python_executable")
+    checks.check(not pathlib.Path(root, "no-module").exists(), "a module that is missing: nothing is made")
+    settings = {**own_rows(root, kinds["too few scores"][0]), "reward.rule": "exact"}
+    program.refused(["config", rf.ROOT / "configs/quickstart.yaml", "--check", *rf.sets(settings)], 2, "mine.py:score",
+                    "goes by exact alone", "an empty reward.rule")
     # An edge where the trial cannot know: the function is tried, the run goes on, and what fails scores 0.
     settings = own_rows(root, kinds["a name that is none"][0])
     out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/zero", "--ranks", 2,

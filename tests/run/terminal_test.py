@@ -168,6 +168,12 @@ def quickstart(root):
     out = subprocess.run([place / "scripts/quickstart", "--steps", "3"], capture_output=True, encoding="utf-8", timeout=60)
     checks.check(out.returncode == 0 and "noise" not in out.stderr + out.stdout, out.stderr + out.stdout)
     checks.check(re.search(r"== set-up\n== build\nbuild: \d+ s\nran run configs/quickstart.yaml --steps 3\n$", out.stderr), out.stderr)
+    (place / "runs/quickstart").mkdir(parents=True)
+    for given, told in (([], "--overwrite"), (["--resume"], "--resume"), (["--steps", "3"], "--overwrite --steps 3")):
+        out = subprocess.run([place / "scripts/quickstart", *given], capture_output=True, encoding="utf-8", timeout=60)
+        checks.check(out.stderr.endswith(f"\nran run configs/quickstart.yaml {told}\n"), f"beside an earlier run: {out.stderr}")
+    out = subprocess.run([place / "scripts/quickstart", "--help"], capture_output=True, encoding="utf-8", timeout=60)
+    checks.check(out.returncode == 0 and "aside_N" in out.stdout and not out.stderr, "help builds nothing")
     stub("scripts/build", "echo 'error: no such header'; exit 1")
     out = subprocess.run([place / "scripts/quickstart"], capture_output=True, encoding="utf-8", timeout=60)
     checks.check(out.returncode == 1 and "error: no such header" in out.stderr and "ran" not in out.stderr, "a failure is shown, the end")

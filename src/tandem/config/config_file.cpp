@@ -269,6 +269,7 @@ void validate(const RunConfig& c, const std::string& where) {
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),
                     "a lower bound below the upper one; -inf and inf are none");
+  reward::check_used(c.reward, where);
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
     if (on && c.parallel.placement == "split")

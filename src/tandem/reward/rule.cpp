@@ -2,7 +2,9 @@
 #include "tandem/reward/rule.h"
 
 #include <algorithm>
+#include <array>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/reward/composed_rule.h"
@@ -200,6 +202,26 @@ std::string rule_of(const Options& options) {
     throw UserError("reward", "names more than one of python, url and model, and no rule",
                     "reward.rule, or all of them in reward.rules, such as [python=1, model=0.1]");
   return !options.python.empty() ? "python" : !options.url.empty() ? "http" : !options.model.empty() ? kModel : "exact";
+}
+
+std::vector<std::string> rule_names(const Options& o) {
+  std::vector<std::string> specs = o.rules;
+  for (const std::string& entry : o.by_source) specs.push_back(entry.substr(entry.find('=') + 1));
+  if (o.rules.empty() && (o.by_source.empty() || !o.rule.empty())) specs.push_back(rule_of(o));
+  for (std::string& spec : specs) spec = trimmed(spec.substr(0, spec.find_first_of("(=")));
+  return specs;
+}
+
+void check_used(const Options& options, const std::string& where) {
+  const std::vector<std::string> names = rule_names(options);
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  const std::array<std::array<std::string, 3>, 3> uses = {
+      {{"python", options.python, "python"}, {"url", options.url, "http"}, {"model", options.model, kModel}}};
+  for (const auto& [option, value, rule] : uses)
+    if (!value.empty() && std::ranges::find(names, rule) == names.end())
+      throw UserError(where, join_text("reward.", option, " is '", value, "', and the reward goes by ", all, " alone"),
+                      join_text("an empty reward.rule, or ", rule, " as one of reward.rules; else an empty reward.", option));
 }
 
 namespace {

@@ -85,6 +85,10 @@ using ModelRuleMaker = std::function<std::unique_ptr<Rule>(const Options&)>;
 std::unique_ptr<Rule> make_rule(const std::string& spec, const Options& options = {}, const ModelRuleMaker& model = {});
 /// options.rule, or what stands for an empty one.
 std::string rule_of(const Options& options);
+/// The names of all rules of a reward, without their options and weights.
+std::vector<std::string> rule_names(const Options& options);
+/// Throws UserError at `where` if a function, a server or a model is named and no rule goes by it.
+void check_used(const Options& options, const std::string& where);
 /// The reward of a recipe: options.by_source, or options.rules as a weighted sum, or rule_of(options).
 std::unique_ptr<Rule> make_reward(const Options& options, const ModelRuleMaker& model = {});
 

@@ -195,7 +195,9 @@ void RlRun::restore_or_start() {
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {}), state.version});
     if (parts_.ranks.is_first())
-      found ? log::info("resuming after step ", state.step, " of ", config_.run.steps) : log::info("no checkpoint yet: starting over");
+      found ? log::info("resuming after step ", state.step, " of ", config_.run.steps,
+                        state.step >= config_.run.steps ? ": nothing is left to do; --steps says how many there are in all" : "")
+            : log::info("no checkpoint yet: starting over");
   }
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it

@@ -110,13 +110,27 @@ bool began_elsewhere(const RunRequest& request) {
   return fs::weakly_canonical(before) != fs::weakly_canonical(request.config.model.path);
 }
 
+bool has_steps(const std::string& folder) { return !checkpoint::newest_first(folder + "/checkpoint").empty(); }
+
+// Supervised steps that would come after steps of RL. Collective.
+void check_comes_first(const RunRequest& request, comm::Group& world) {
+  const std::string& dir = request.config.run.dir;
+  const bool late = world.rank() == 0 && request.resume && has_steps(dir) && !policy::holds_model(dir + "/warm_start/hf");
+  if (comm::any_of(world, late))
+    throw UserError("supervised.steps",
+                    join_text("is ", request.config.supervised.steps, ", and the run in ", dir, " began without a warm start"),
+                    "0, and model.path as config.yaml of that run has it");
+}
+
 // Whether supervised steps come before RL. Collective.
 bool begins_warm(const RunRequest& request, comm::Group& world) {
   const config::RunConfig& config = request.config;
   if (config.supervised.steps == 0) return false;
-  if (config.model.path.empty()) return true;
-  const bool done = world.rank() == 0 && (is_warm(config) || began_elsewhere(request));
-  if (!comm::any_of(world, done)) return true;
+  const bool done = world.rank() == 0 && !config.model.path.empty() && (is_warm(config) || began_elsewhere(request));
+  if (!comm::any_of(world, done)) {
+    check_comes_first(request, world);
+    return true;
+  }
   if (world.rank() == 0) log::info("no warm start: ", config.model.path, " has the supervised steps behind it");
   return false;
 }
@@ -174,7 +188,6 @@ void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& requ
 bool goes_on(const RunRequest& request, comm::Group& world) {
   const std::string& dir = request.config.run.dir;
   const bool looks = request.resume && world.rank() == 0;
-  const auto has_steps = [&](const std::string& folder) { return !checkpoint::newest_first(folder + "/checkpoint").empty(); };
   return comm::any_of(world, looks && (has_steps(dir) || has_steps(dir + "/warm_start") || policy::holds_model(dir + "/warm_start/hf")));
 }
 

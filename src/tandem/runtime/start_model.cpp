@@ -32,15 +32,6 @@ constexpr std::array<std::string_view, 8> kTextRules = {"dapo",  "dapo_slime", "
                   "--model DIR, a Hugging Face directory, or OWNER/NAME, which is fetched; `scripts/get OWNER/NAME` does it before");
 }
 
-// The names of the rules of a reward, without options and weights.
-std::vector<std::string> rule_names_of(const reward::Options& o) {
-  std::vector<std::string> specs = o.rules;
-  for (const std::string& entry : o.by_source) specs.push_back(entry.substr(entry.find('=') + 1));
-  if (o.rules.empty() && (o.by_source.empty() || !o.rule.empty())) specs.push_back(reward::rule_of(o));
-  for (std::string& spec : specs) spec = trimmed(spec.substr(0, spec.find_first_of("(=")));
-  return specs;
-}
-
 std::vector<std::string> files_of(const data::Options& o) {
   std::vector<std::string> files;
   for (const data::MixPart& part : data::mix_of(o)) files.push_back(part.path);
@@ -63,7 +54,7 @@ std::string written_text(const data::Prompt& prompt) {
 void check_random_model(const config::RunConfig& config) {
   const std::vector<std::string> files = files_of(config.data);
   const auto is_of = [](const auto& rules, const std::string& rule) { return std::ranges::find(rules, rule) != rules.end(); };
-  for (const std::string& rule : rule_names_of(config.reward))
+  for (const std::string& rule : reward::rule_names(config.reward))
     if (is_of(kLetterRules, rule) || (!files.empty() && is_of(kTextRules, rule))) refuse_text("the rule " + rule + " grades text");
   data::Options first = config.data;
   first.max_rows = 1;

@@ -117,6 +117,7 @@ TEST_F(StateFilesTest, ProductsOfACheckpointAreKeptWhereTheyHold) {
   EXPECT_NE(after(in_half).training, kept) << "what one dtype was computed with says nothing of another";
 
   config_.rollout.dtype = "bfloat16";
+  before.rows = policy::Compute(config_, *alone_).products().rows;
   EXPECT_EQ(after(before).training, kept);
   before.rollout = "onednn onednn onednn float", before.rollout_dtype = "bfloat16";
   EXPECT_EQ(after(before).rollout, before.rollout);

@@ -50,7 +50,8 @@ struct InputBounds {
     if (context == 0 || static_cast<int64_t>(length) + behind <= context) return;
     const std::string more = behind > 1 ? join_text(" and ", behind, " new ones") : "";
     throw UserError(where, join_text("has ", length, " tokens", more, ", and the model's context is ", context),
-                    join_text("at most ", context - behind, behind > 1 ? ", or a smaller --max-new-tokens" : ""));
+                    context > behind ? join_text("at most ", context - behind, behind > 1 ? ", or a smaller --max-new-tokens" : "")
+                                     : join_text("--max-new-tokens below ", context));
   }
 
  private:

@@ -20,7 +20,8 @@ class Config : public Command {
  public:
   void declare(CLI::App& app) override {
     recipe_.declare(app);
-    app.add_flag("--check", check_, "Validate only; prints nothing if all is well");
+    app.add_flag("--check", check_,
+                 "Validate options and layouts; prints nothing if all is well. `tandem run` looks at files, functions and models");
     app.add_flag("--schedule", schedule_, "Print what runs when: two steps as a timeline, and what each stage waits for");
     app.footer(
         "Without CONFIG: every option with its default and meaning. With it: the recipe with every option written out.\n"
@@ -39,7 +40,8 @@ class Config : public Command {
     }
     const config::RunConfig config = recipe_.load();
     if (schedule_) std::cout << timeline_of(config);
-    else if (!check_) std::cout << config::to_yaml(config);
+    else if (check_) (void)config::layouts_of(config, config::planned_ranks(config));
+    else std::cout << config::to_yaml(config);
   }
 
  private:

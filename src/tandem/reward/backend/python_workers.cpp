@@ -243,8 +243,9 @@ json PythonWorkers::checked(json reply) {
   const auto text_of = [&](const char* name) {
     return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
   };
-  options_.notices->say(function_.name + " " + text_of("kind"), function_.name + ": " + text_of("traceback"));
-  std::string what = text_of("error"), remedy = "the traceback stands above";
+  const std::string traceback = text_of("traceback");
+  options_.notices->say(function_.name + " " + text_of("kind"), function_.name + ": " + traceback);
+  std::string what = text_of("error"), remedy = traceback.starts_with("Traceback") ? "the traceback stands above" : "docs/rewards.md";
   if (is_count(reply, "failed") && is_count(reply, "of"))
     what += join_text(", for ", reply["failed"].get<int64_t>(), " of ", reply["of"].get<int64_t>(), " answers");
   const std::string arguments = names_in(reply, "arguments"), columns = names_in(reply, "columns");
@@ -291,7 +292,7 @@ json PythonWorkers::call(const json& batch) {
       if (abandoned != num_abandoned_) throw UserError(function_.name, "the batch was given up", "the run is ending");
       if (attempt == options_.retries)
         throw UserError(function_.name, "its worker failed " + std::to_string(attempt + 1) + " times with one batch: " + lost.why,
-                        "see log.txt; reward.timeout_s is how long a batch may take");
+                        "the lines above say more; reward.timeout_s is how long a batch may take");
       log::warning(function_.name, ": ", lost.why, "; started again");
     }
   }

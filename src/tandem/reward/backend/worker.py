@@ -118,7 +118,11 @@ def all_at_once(function, batch):
     given = {name: [row.get(name) for row in batch["columns"]] for name in names}
     given.update({name: batch[name] for name in BATCH_ARGUMENTS})
     results = call(function, chosen(function, given))
-    results = results.tolist() if hasattr(results, "tolist") else list(results)
+    results = results.tolist() if hasattr(results, "tolist") else results
+    if isinstance(results, (str, bytes, dict)) or not hasattr(results, "__iter__"):
+        wanted = len(batch["completions"])
+        raise TypeError(f"the function returned {results!r:.60}, expected a list with a score for each of the {wanted} completions")
+    results = list(results)
     if len(results) != len(batch["completions"]):
         raise ValueError(f"the function returned {len(results)} scores for {len(batch['completions'])} completions")
     return results
@@ -182,7 +186,11 @@ def failure(error, function=None, file=""):
     last = traceback.format_exception_only(type(error), error)
     place = place_of(error, frames, function, file)
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
-    hint = " (reward.python_memory_mib is what a worker may have)" if isinstance(error, MemoryError) else ""
+    hint = ""
+    if isinstance(error, MemoryError):
+        hint = " (reward.python_memory_mib is what a worker may have)"
+    if isinstance(error, ModuleNotFoundError):
+        hint = f" (this Python is {sys.executable}; reward.python_executable names another)"
     return {"error": " ".join(last[-1].split()) + place + hint, "kind": type(error).__name__ + place, "traceback": "".join(lines)}
 
 

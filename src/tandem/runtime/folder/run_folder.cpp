@@ -152,7 +152,8 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
   if (exists && earlier == EarlierRun::kRefuse && fs::exists(dir + "/.lock", fault))
     checkpoint::LockFile(dir + "/.lock");  // its run is over
   if (exists && earlier == EarlierRun::kRefuse)
-    throw UserError(dir, "the run folder exists", "--resume to continue it, --overwrite to begin anew, or another --run-dir");
+    throw UserError(dir, holds_run(dir) ? "the run folder exists" : "is there, and is not the folder of a run",
+                    holds_run(dir) ? "--resume to continue it, --overwrite to begin anew, or another --run-dir" : "another --run-dir");
   if (exists && !holds_run(dir))
     throw UserError(dir, "is not the folder of a run: it has no config.yaml",
                     resume ? "the --run-dir of the run to resume" : "the --run-dir of a run; --overwrite puts nothing else aside");
