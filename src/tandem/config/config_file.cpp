@@ -16,6 +16,7 @@
 #include "tandem/base/json_file.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/config/config.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::config {
 namespace {

@@ -174,6 +174,8 @@ TEST_F(Program, ARunRefusesWhatItCannotUse) {
   refuses(run + " --run-dir a --set data.train=" + write("empty.jsonl", ""), {"empty.jsonl", "no rows"});
   fs::create_directories(folder_ / "taken");
   write("taken/metrics.jsonl", "");
+  refuses(run + " --run-dir taken", {"taken", "is not the folder of a run", "another --run-dir"});
+  write("taken/config.yaml", "");
   refuses(run + " --run-dir taken", {"taken", "exists", "--resume"});
   refuses(run + " --run-dir in/side", {"in/side"});
   refuses(run + " --run-dir b --set reward.rule=numbr", {"numbr", "number"});

@@ -193,7 +193,7 @@ TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
       {"return ['good']", "score 0 is 'good', which is no number"},
       {"return [float('nan')]", "which is not finite"},
       {"return [{'score': 1, 'part': float('inf')}]", "part `part` of score 0"},
-      {"return 3", "not iterable"},
+      {"return 3", "returned 3, expected a list with a score for each of the 1 completions"},
   };
   for (const auto& [body, expected] : cases) {
     const PythonFile file("def score(completions):\n    " + body + "\n");
