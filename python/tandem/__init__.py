@@ -32,4 +32,5 @@ from tandem._own_loop import Policy, Sample, Trainer  # noqa: E402
 from tandem._run import Run, load, run  # noqa: E402
 from tandem._tandem import Interrupted, PeerError, UserError  # noqa: E402
 
+__version__ = _build.VERSION
 __all__ = ["Interrupted", "PeerError", "Policy", "Run", "Sample", "Trainer", "UserError", "load", "run"]

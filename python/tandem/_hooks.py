@@ -3,6 +3,8 @@
 import functools
 import inspect
 import json
+import os
+import sys
 import traceback
 
 import torch
@@ -129,6 +131,8 @@ def _told(function, adapted):
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
+    told = set()  # the same fault on several replicas is shown once
+
     @functools.wraps(adapted)
     def called(*arguments):
         try:
@@ -142,6 +146,12 @@ def _told(function, adapted):
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
             place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
             words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+            if frames and (words, place) not in told:
+                told.add((words, place))
+                lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames),
+                         *traceback.format_exception_only(type(error), error)]
+                print("".join(lines), end="", file=sys.stderr, flush=True)
             raise HookError(f"`{name}` raised {words}{place}") from None
 
+    called.origin = (name, os.path.abspath(code.co_filename) if code and os.path.isfile(code.co_filename) else "")
     return called

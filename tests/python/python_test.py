@@ -3,6 +3,7 @@
 """`import tandem`: a run from Python is the program's; a loss of five lines is GRPO under every layout; functions that are wrong end a run
 with one clear error and nothing lost. PYTHONPATH leads to the package: build/release/python."""
 import inspect
+import io
 import json
 import os
 import pathlib
@@ -121,11 +122,9 @@ def check_functions(program, scratch):
         return [sum(map(str.isdigit, text)) for text in completions]
 
     def by_rank(scores, groups):
-        out = torch.zeros_like(scores)
-        for group in groups.unique():
-            mine = groups == group
-            out[mine] = scores[mine].argsort().argsort().double() - (mine.sum() - 1) / 2
-        return out
+        alike = groups[:, None] == groups
+        above, below = scores[:, None] > scores, scores[:, None] < scores
+        return ((above.double() - below.double()) * alike).sum(1) / 2
 
     for name in ("one", "dp2", "tp2"):
         seen.clear()
@@ -134,8 +133,8 @@ def check_functions(program, scratch):
         rows = ended.samples()
         assert seen and (rows["score"] == [sum(map(str.isdigit, text)) for text in rows["response"]]).all()
         for _, group in rows.groupby(["step", "group_id"]):
-            wanted = torch.arange(len(group)).double() - (len(group) - 1) / 2
-            assert torch.equal(torch.tensor(sorted(group["advantage"])).double(), wanted), group["advantage"].tolist()
+            wanted = group["score"].rank() - (len(group) + 1) / 2  # of ties the mean
+            assert (group["advantage"] == wanted).all(), group["advantage"].tolist()
     rf.said("a reward and advantages of the user's are what the run trains on")
 
 
@@ -195,6 +194,26 @@ def check_wrong(program, scratch):
     rf.said(f"{len(WRONG)} wrong losses end a run with one error, and nothing is lost")
 
 
+def check_names(program, scratch):
+    """A run keeps what its functions are called, and a resume without them says so; a failing one shows its traceback once."""
+    folder = scratch / "named"
+    settings = {"run.dir": str(folder), **layout_of("dp2")}
+    tandem.run(recipe(scratch, run__steps=1), settings=settings, loss=grpo)
+    assert f"function loss `grpo` of {__file__}" in (folder / "inputs.txt").read_text()
+    stderr = sys.stderr
+    sys.stderr = caught = io.StringIO()
+    try:
+        refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=raises, resume=True))
+    finally:
+        sys.stderr = stderr
+    assert caught.getvalue().count("Traceback") == 1 and "logprobs.nonsense" in caught.getvalue(), caught.getvalue()
+    tandem.run(recipe(scratch), settings=settings, resume=True)
+    log = (folder / "log.txt").read_text()
+    assert "the loss was the function `grpo` of" in log and "is now the function `raises`" in log, log
+    assert "the loss was the function `raises` of" in log and "is now that of the recipe" in log, log
+    rf.said("a resume tells which functions are others")
+
+
 def check_recipe(program, scratch):
     """A recipe names the functions; the program runs them as tandem.run does, bit for bit, on threads and on processes."""
     (scratch / "losses.py").write_text("import torch\n" + inspect.getsource(grpo) + inspect.getsource(by_length))
@@ -250,7 +269,8 @@ def check_interrupt(program, scratch):
     rf.said("an interrupted run goes on")
 
 
-CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "recipe": check_recipe,
+CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "names": check_names,
+          "recipe": check_recipe,
           "wrong": check_wrong, "interrupt": check_interrupt}
 
 

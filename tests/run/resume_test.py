@@ -171,20 +171,21 @@ def check_start_over(h, whole, recipe):
     said("killed before the first checkpoint: starts over, equal bit for bit")
 
 
-def check_stopped_early(h, whole, recipe):
+def check_stopped_early(h, whole, recipe, number):
     """Stopped by a signal between the first evaluation and the first step: the evaluation is neither lost nor repeated."""
-    folder = h.scratch / "stopped"
-    process = h.program.start(h.arguments(recipe, "stopped", []))
+    name = f"stopped_{number.name}"
+    folder = h.scratch / name
+    process = h.program.start(h.arguments(recipe, name, []))
     log = folder / "log.txt"
     rf.wait_for(lambda: log.exists() and "before: accuracy" in log.read_text(), process)
-    code, err = rf.end(process, signal.SIGTERM)
+    code, err = rf.end(process, number)
     assert code == 130, (code, err[-2000:])
     stopped = rf.committed_steps(folder)[-1]
-    out = h.program.done(h.arguments(recipe, "stopped", ["--resume"]))
+    out = h.program.done(h.arguments(recipe, name, ["--resume"]))
     assert f"resuming after step {stopped}" in out.stderr and "before: accuracy" not in out.stderr, out.stderr
     rf.check_whole(folder, STEPS)
     rf.check_equal(folder, whole, "stopped after the first evaluation")
-    said(f"stopped by SIGTERM after the first evaluation, at step {stopped}: equal bit for bit")
+    said(f"stopped by {number.name} after the first evaluation, at step {stopped}: equal bit for bit")
 
 
 def check_damaged(h, whole, recipe):
@@ -424,7 +425,8 @@ def main():
             whole = h.uninterrupted(recipe, "one")
             if wanted("early"):
                 check_start_over(h, whole, recipe)
-                check_stopped_early(h, whole, recipe)
+                for number in (term, signal.SIGHUP):
+                    check_stopped_early(h, whole, recipe, number)
             if wanted("early"):
                 check_products(h, recipe)
                 check_extended(h)

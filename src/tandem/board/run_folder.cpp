@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <map>
@@ -87,7 +88,7 @@ std::optional<double> option_of(const std::string& config, const std::string& se
     if (!inside || !line.starts_with(key)) continue;
     double number = 0;
     const auto [end, error] = std::from_chars(line.data() + key.size(), line.data() + line.size(), number);
-    return error == std::errc() ? std::optional(number) : std::nullopt;
+    return error == std::errc() && std::isfinite(number) ? std::optional(number) : std::nullopt;
   }
   return std::nullopt;
 }

@@ -23,7 +23,8 @@ std::string shape_text(const std::vector<int64_t>& shape) { return json(shape).d
 
 // {rows, columns} of a block that shares a scale.
 std::pair<int64_t, int64_t> block_of(const json& config, const std::string& where) {
-  const json sizes = config.value("quantization_config", json::object()).value("weight_block_size", json::array({128, 128}));
+  const json how = config.value("quantization_config", json::object());
+  const json sizes = how.is_object() ? how.value("weight_block_size", json::array({128, 128})) : how;
   const auto positive = [](const json& n) { return n.is_number_unsigned() && n > 0; };
   if (!sizes.is_array() || sizes.size() != 2 || !positive(sizes[0]) || !positive(sizes[1]))
     throw UserError(where, "weight_block_size is " + sizes.dump(), "two positive numbers");

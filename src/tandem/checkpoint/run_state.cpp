@@ -244,9 +244,10 @@ std::string manifest_fault(const std::string& checkpoint, const Share& share) {
     std::error_code missing;
     const auto bytes = fs::file_size(file, missing);
     if (missing) return name + " is missing";
-    if (!expected.is_object() || expected.value("bytes", json()) != bytes)
+    if (!expected.is_object()) return "its manifest is damaged at " + name;
+    if (expected.value("bytes", json()) != bytes)
       return name + " is " + std::to_string(bytes) + " bytes long, not " + expected.value("bytes", json()).dump();
-    if (expected.value("checksum", "") != hex(file_checksum(file))) return name + " does not match its checksum";
+    if (expected.value("checksum", json()) != hex(file_checksum(file))) return name + " does not match its checksum";
   }
   return "";
 }

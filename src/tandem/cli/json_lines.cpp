@@ -18,7 +18,8 @@ void each_object(std::istream& in, const std::string& name, const UseObject& use
     const std::string where = name + ":" + std::to_string(number);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Object object = parse_or_discard<Object>(line);
-    if (!object.is_object()) throw UserError(where, "is not a JSON object", "expected one JSON object per line, of at most 500 levels");
+    if (!object.is_object())
+      throw UserError(where, "is not a JSON object", "expected one JSON object per line, of at most 500 levels; --help has the form");
     try {
       use(object, where);
     } catch (const UserError& e) {

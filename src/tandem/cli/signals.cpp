@@ -33,6 +33,7 @@ const std::atomic<bool>& stop_on_signals() {
   stop_flag = false;
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write(), which names the path
   return stop_flag;
 }

@@ -119,6 +119,8 @@ class RecordSource : public PromptSource {
       refuse_deep(text, where);
       try {
         add(json::parse(text), line);
+      } catch (const json::parse_error& e) {
+        throw UserError(where, join_text("is not JSON from its byte ", e.byte, " on"), "expected one JSON object per line");
       } catch (const json::exception& e) {
         throw UserError(where, std::string("is not JSON: ") + e.what(), "expected one JSON object per line");
       }
@@ -183,8 +185,16 @@ class RecordSource : public PromptSource {
     throw UserError(where, "has no field `" + name + "`",
                     names.empty()
                         ? "the record is empty"
-                        : "the nearest is `" + nearest_name(name, names) + "`; set data.prompt_column and data.answer_column" +
-                              no_answer_hint(name));
+                        : "the nearest is `" + nearest_name(name, names) + "`" + listed(names) +
+                              "; set data.prompt_column and data.answer_column" + no_answer_hint(name));
+  }
+
+  // Of many, none: the nearest alone is told.
+  static std::string listed(const std::vector<std::string>& names) {
+    constexpr size_t kMostListed = 12;
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? " of `" : ", `") + name + "`";
+    return names.size() <= kMostListed ? list : "";
   }
 
   std::string no_answer_hint(const std::string& name) const {

@@ -246,6 +246,15 @@ void require_use(const ModelConfig& c, ModelUse use, const std::string& path) {
     throw UserError(path, "is that of a language model, which has no score head", "a reward model, " + classifier + " in architectures");
 }
 
+// A run folder, or a checkpoint, is easily given for the model below it.
+void check_is_model(const std::string& dir) {
+  std::error_code failed;
+  if (std::filesystem::exists(dir + "/config.json", failed)) return;
+  for (const char* below : {"/hf", "/latest/hf", "/checkpoint/latest/hf"})
+    if (std::filesystem::exists(dir + below + "/config.json", failed))
+      throw UserError(dir, "is not the directory of a model: it has no config.json", dir + below);
+}
+
 }  // namespace
 
 ModelConfig read_config(const std::string& dir, ModelUse use) {
@@ -254,6 +263,7 @@ ModelConfig read_config(const std::string& dir, ModelUse use) {
                     "a Hugging Face model directory on this machine, or OWNER/NAME on a hub; `scripts/get OWNER/NAME` fetches one, or says "
                     "what to put where by hand");
   const std::string path = dir + "/config.json";
+  check_is_model(dir);
   ModelConfig config = parse_config(read_json_object(path), path);
   require_use(config, use, path);
   const std::string generation = dir + "/generation_config.json";

@@ -64,10 +64,18 @@ nb::dict columns_of(const train::LossColumns& columns) {
   return out;
 }
 
+// What _hooks.py:_told notes: (name, file).
+runtime::HostFunction host_function(const char* option, const nb::object& function) {
+  const auto [name, file] = nb::cast<std::tuple<std::string, std::string>>(function.attr("origin"));
+  return {option, name, file};
+}
+
 }  // namespace
 
 runtime::Hooks hooks_of(nb::object reward, nb::object advantage, nb::object loss) {
   runtime::Hooks hooks;
+  for (const auto& [option, function] : {std::pair("reward", reward), std::pair("advantage", advantage), std::pair("loss", loss)})
+    if (!function.is_none()) hooks.functions.push_back(host_function(option, function));
   if (!reward.is_none())
     hooks.reward = [function = kept(std::move(reward))](std::span<const reward::Answer> answers) {
       const std::string batch = reward::batch_json(answers).dump();

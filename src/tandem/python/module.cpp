@@ -37,7 +37,7 @@ nb::object evaluation(const std::optional<serve::EvalSummary>& summary) {
   return out;
 }
 
-/// While it lives, SIGINT and SIGTERM ask the run to stop; then they are the host's again, whichever thread it was.
+/// While it lives, SIGINT, SIGTERM and SIGHUP ask the run to stop; then they are the host's again, whichever thread it was.
 class Signals {
  public:
   Signals() {
@@ -50,7 +50,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
  private:
-  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGXFSZ};
+  static constexpr std::array kNumbers = {SIGINT, SIGTERM, SIGHUP, SIGXFSZ};
   struct sigaction before_[kNumbers.size()];
 };
 

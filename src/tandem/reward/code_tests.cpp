@@ -91,7 +91,7 @@ void add_case(const json& one, std::vector<CodeTest>& tests) {
   if (one.is_string()) {
     tests.push_back(assertion(one.get<std::string>()));
   } else if (one.is_object() && one.contains("input") && one.contains("output")) {
-    const bool calls = one.value("testtype", "stdin") == "functional";
+    const bool calls = one.value("testtype", json()) == "functional";
     const std::string function = calls ? function_of(one) : "";
     if (calls && function.empty()) refuse("has a functional test without `metadata.func_name`");
     tests.push_back(test_of(one["input"], one["output"], function));

@@ -188,6 +188,8 @@ std::unique_ptr<Rule> make_rule(const std::string& text, const Options& base, co
   if (spec.name == kModel && model) return model(options);
   if (spec.name == kModel) throw UserError("reward.rule model", "no model can be run here", "a rule without one");
   std::unique_ptr<Rule> rule = function_rule(spec.name, options);
+  if (!rule && spec.name.find(".py") != std::string::npos)
+    throw UserError("reward.rule", "`" + spec.name + "` is a file, and no rule", "python(python=FILE.py:FUNCTION), or reward.python");
   if (!rule)
     throw UserError("reward.rule", "there is no rule `" + spec.name + "`",
                     "the nearest is `" + nearest_name(spec.name, rule_names()) + "`; expected one of " + listed_rules());

@@ -211,6 +211,7 @@ void RlRun::announce() const {
   log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(r.train_layout),
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
+  for (const auto& [option, name, file] : request_.hooks.functions) log::info("the ", option, " is the function `", name, "`");
   const config::MemoryOptions& m = config_.memory;
   const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };
   if (m.offload_train_param && actor_.aliased()) is_idle("memory.offload_train_param", "rollout generates with the weights that train");

@@ -287,7 +287,9 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
       if (!asked.resume && request.config.model.path.empty()) check_random_model(request.config);
       try_reward(request, all_train);
     });
-    on_first_rank(world, [&] { own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request)); });
+    on_first_rank(world, [&] {
+      own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request), request.hooks.functions);
+    });
     RunFolder* folder = world.rank() == 0 ? own.get() : nullptr;
     world.barrier();
     try {

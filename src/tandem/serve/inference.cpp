@@ -91,6 +91,8 @@ data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOp
   return engine.completed().at(0).sample;
 }
 
+int64_t Inference::max_positions() const { return state_->model.config().max_positions; }
+
 int64_t Inference::context_tokens() {
   return std::min(state_->model.config().max_positions, state_->one_at_a_time().counts().blocks * state_->options.engine.kv_block_tokens);
 }
@@ -116,6 +118,7 @@ EvalSummary evaluate(const EvalRequest& request, const std::function<void(const 
   if (!inference.tokenizer()) throw UserError(request.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
   const PromptStream stream(data_for(*rule, request.data), data::Split::kHeldOut,
                             PromptText{*inference.tokenizer(), request.inference.model});
+  stream.require_context(request.generate.sampling.max_new_tokens, "--max-new-tokens", inference.max_positions());
   std::vector<data::Prompt> prompts;
   for (int64_t row = 0; row < stream.size(); ++row) prompts.push_back(stream.at_row(row));
   const Graded graded = inference.answer(std::move(prompts), request.generate, {rule.get(), request.reward.workers}, emit);

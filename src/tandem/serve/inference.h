@@ -52,6 +52,8 @@ class Inference {
   /// Answers one prompt by an engine that stays, so that what later prompts begin with is found in its cache. `goes_on` hears of each
   /// token as it comes; false ends the answer with it. Errors: UserError for a prompt that leaves no room for the new tokens.
   data::Sample answer_one(std::vector<int32_t> prompt, const GenerateOptions& options, const std::function<bool(int32_t)>& goes_on);
+  /// The model's context.
+  int64_t max_positions() const;
   /// Tokens that a prompt and its answer may have together there.
   int64_t context_tokens();
   /// log p(ids[i] given ids[0..i-1]) for i >= 1, in fp32; temperature 0 counts as 1.

@@ -196,6 +196,15 @@ int32_t Bpe::character_id(std::string_view character) const {
   return found == character_ids_.end() ? -1 : found->second;
 }
 
+// What a person can type of a small alphabet, for an error; nothing of a large one.
+std::string Bpe::alphabet() const {
+  constexpr size_t kMostListed = 64;
+  std::string all;
+  for (char c = ' '; c <= '~'; ++c)
+    if (character_id(std::string_view(&c, 1)) >= 0) all += c;
+  return all.empty() || all.size() > kMostListed ? "" : ", " + printable(all);
+}
+
 // All bytes of the character, or none.
 bool Bpe::byte_symbols_of(std::string_view character, std::vector<int32_t>& symbols) const {
   if (!spec_.byte_fallback) return false;
@@ -226,7 +235,7 @@ void Bpe::first_symbols(std::string_view piece, std::vector<int32_t>& symbols) c
       waiting = true;
     } else {
       throw UserError(spec_.where, "no token can express " + printable(character) + " in " + printable(piece.substr(0, 40)),
-                      "expected a text within the tokenizer's alphabet");
+                      "expected a text within the tokenizer's alphabet" + alphabet());
     }
   }
   flush();

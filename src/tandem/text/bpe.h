@@ -56,6 +56,7 @@ class Bpe {
   void first_symbols(std::string_view piece, std::vector<int32_t>& symbols) const;
   bool byte_symbols_of(std::string_view character, std::vector<int32_t>& symbols) const;
   int32_t character_id(std::string_view character) const;
+  std::string alphabet() const;
   void merge_short(std::vector<int32_t>& symbols) const;
   void merge_long(std::vector<int32_t>& symbols) const;
 

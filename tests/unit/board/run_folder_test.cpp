@@ -300,6 +300,13 @@ TEST_F(RunFolderTest, ASupervisedRunPlansTheStepsOfItsOwnSection) {
   EXPECT_EQ(json::parse(run.run()).at("total_steps"), 900);
 }
 
+TEST_F(RunFolderTest, AnOptionThatIsNoNumberCountsAsAbsent) {
+  for (const char* steps : {"nan", "-nan", "inf", "many"}) {
+    std::ofstream(folder_ / "config.yaml") << "run:\n  steps: " << steps << "\n";
+    EXPECT_EQ(json::parse(RunFolder(folder_.string()).run()).at("total_steps"), 0) << steps;
+  }
+}
+
 TEST_F(RunFolderTest, SamplesComeInPagesWithScoresAdvantagesAndLag) {
   data::Batch batch{StepId{5}, PolicyVersion{4}, {}};
   std::vector<double> advantages;

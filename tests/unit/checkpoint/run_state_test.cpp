@@ -210,6 +210,17 @@ TEST(RunState, AManifestThatNamesNoFileOrAnotherStepIsNoCheckpoint) {
   manifest["files"] = nlohmann::json::object();
   write_file(writer.path(2) + "/manifest.json", manifest.dump());
   EXPECT_EQ(find_latest(folder.path())->step, 1);
+  const std::string file = whole["files"].begin().key();
+  for (const nlohmann::json& entry : {nlohmann::json::array(), nlohmann::json(7), nlohmann::json(), nlohmann::json({{"bytes", "many"}})}) {
+    manifest["files"] = whole["files"];
+    manifest["files"][file] = entry;
+    write_file(writer.path(2) + "/manifest.json", manifest.dump());
+    EXPECT_NE(manifest_fault(writer.path(2)), "") << entry;
+  }
+  manifest["files"][file] = whole["files"][file];
+  manifest["files"][file]["checksum"] = 5;
+  write_file(writer.path(2) + "/manifest.json", manifest.dump());
+  EXPECT_EQ(manifest_fault(writer.path(2)), file + " does not match its checksum");
   write_file(writer.path(2) + "/manifest.json", whole.dump());
   fs::rename(writer.path(2), writer.path(7));
   EXPECT_EQ(find_latest(folder.path())->step, 1);

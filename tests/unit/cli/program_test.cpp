@@ -126,6 +126,12 @@ TEST_F(Program, AWrongValueIsAnsweredWithWhatWouldBeRight) {
 TEST_F(Program, MissingAndBrokenFilesAreNamed) {
   refuses("run nowhere.yaml", {"nowhere.yaml", "no such recipe"});
   refuses("generate --model nowhere", {"nowhere"});
+  fs::create_directories(folder_ / "run/checkpoint/latest");
+  fs::create_symlink(model(), folder_ / "run/checkpoint/latest/hf");
+  refuses("generate --model run", {"run: is not the directory of a model", "run/checkpoint/latest/hf"});
+  refuses("eval --reward number --data synthetic --max-new-tokens 40 --model " + model(),
+          {"40 new ones (--max-new-tokens)", "context of 32"});
+  refuses("tokenize --model " + model(), {"no token can express `W`", "0123456789"}, "{\"text\": \"W\"}\n");
   refuses("generate --model " + model() + " --input nowhere.jsonl", {"nowhere.jsonl", "cannot be read"});
   refuses("board nowhere", {"nowhere"});
   refuses("bench train_step --model " + path("model") + " --lengths " + write("lengths.json", "[3, -1]"), {"lengths.json", "-1"});
@@ -177,7 +183,12 @@ TEST_F(Program, ARunRefusesWhatItCannotUse) {
   refuses(run + " --run-dir taken", {"taken", "is not the folder of a run", "another --run-dir"});
   write("taken/config.yaml", "");
   refuses(run + " --run-dir taken", {"taken", "exists", "--resume"});
+  refuses(run + " --run-dir in", {"in: ", "is no folder", "another --run-dir"});
   refuses(run + " --run-dir in/side", {"in/side"});
+  refuses("board model", {"model: is not", "no config.yaml", "--run-dir"});
+  fs::create_directories(folder_ / "runs/one");
+  write("runs/one/config.yaml", "");
+  refuses("board runs", {"runs", "no config.yaml", "runs/one"});
   refuses(run + " --run-dir b --set reward.rule=numbr", {"numbr", "number"});
 }
 
@@ -245,7 +256,9 @@ TEST_F(Program, OptionsThatWouldMeanNothingDoNotExist) {
     refuses("sft " + quickstart_ + " " + flag, {"unknown option"});
   refuses("logprobs --model m --max-running 5", {"unknown option --max-running"});
   refuses("eval --model m --reward number --data synthetic --set data.digits=2", {"--set", "--config"});
-  refuses("eval --model m --data synthetic", {"--reward", "no rule"});
+  refuses("eval --model m --data synthetic", {"--reward", "no rule", "python(python=FILE.py:score)"});
+  refuses("eval --model m --data synthetic --set reward.python=a.py:f", {"--set", "no recipe", "python(python=FILE.py:score)"});
+  refuses("grade --rule a.py:f", {"`a.py:f` is a file", "python(python="});
   refuses("eval --model m --reward number", {"--data", "no problems"});
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/json_lines.h"
@@ -55,15 +56,21 @@ class Eval : public Command {
         "  tandem eval --config configs/quickstart.yaml --model runs/quickstart/checkpoint/latest/hf\n"
         "  tandem eval --config runs/X/config.yaml --model DIR --n 4 --temperature 0.7 --max-problems 100\n"
         "  tandem eval --model DIR --data test.jsonl --reward gsm8k --answer-after '####' --max-problems 100\n"
-        "  tandem eval --model DIR --data math500.json --prompt-column problem --reward math --n 4 --temperature 0.7");
+        "  tandem eval --model DIR --data math500.json --prompt-column problem --reward math --n 4 --temperature 0.7\n"
+        "  tandem eval --model DIR --data rows.jsonl --reward 'python(python=reward.py:score)' --max-new-tokens 64");
   }
 
   void run() override {
     data::Options& data = request_.data;
     if (data.eval.empty()) throw UserError("--data", "no problems are named", "a file, `synthetic`, or a --config that has data.eval");
-    if (config_.empty() && reward_->count() == 0) throw UserError("--reward", "no rule is named", "a rule, such as number, or a --config");
-    if (config_.empty() && !set_.empty()) throw UserError("--set", "there is no recipe to set it in", "--config FILE beside it");
+    if (config_.empty() && !set_.empty())
+      throw UserError("--set", "there is no recipe to set it in",
+                      "--config FILE beside it, or --reward with the rule's options, such as 'python(python=FILE.py:score)'");
+    if (config_.empty() && reward_->count() == 0)
+      throw UserError("--reward", "no rule is named", "a rule, such as number or 'python(python=FILE.py:score)', or a --config");
     if (reward_->count() > 0) request_.reward.rules.clear(), request_.reward.by_source.clear();  // one rule instead of the recipe's
+    if (request_.generate.n > 1 && request_.generate.sampling.temperature == 0)
+      log::warning("--n: the ", request_.generate.n, " answers to a problem are alike at temperature 0; --temperature makes them differ");
     fetch();
     several_ = data.eval.size() > 1;
     const auto is_synthetic = [](const data::EvalSet& set) { return set.path == "synthetic"; };

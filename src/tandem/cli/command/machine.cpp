@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tandem config`, `doctor` and `board`: what can be set, what the machine has, what a run did.
 #include <CLI/App.hpp>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "tandem/base/error.h"
 #include "tandem/board/server.h"
 #include "tandem/cli/arguments.h"
 #include "tandem/cli/command/command.h"
@@ -77,6 +79,7 @@ class Board : public Command {
     app.footer("Serves until Ctrl-C.\nExample:\n  tandem board runs/quickstart");
   }
   void run() override {
+    check_is_run();
     const std::atomic<bool>& stop = stop_on_signals();
     board::Server server(run_dir_, static_cast<int>(port_));
     std::cout << server.url() << std::endl;
@@ -84,6 +87,18 @@ class Board : public Command {
   }
 
  private:
+  // A folder above those of runs is easily meant for one of them.
+  void check_is_run() const {
+    namespace fs = std::filesystem;
+    std::error_code failed;
+    if (!fs::is_directory(run_dir_, failed) || fs::exists(run_dir_ + "/config.yaml", failed)) return;
+    std::string below;
+    for (const fs::directory_entry& entry : fs::directory_iterator(run_dir_, failed))
+      if (fs::exists(entry.path() / "config.yaml", failed)) below += (below.empty() ? "" : ", ") + entry.path().string();
+    throw UserError(run_dir_, "is not the folder of a run: it has no config.yaml",
+                    below.empty() ? "the --run-dir of a run, such as runs/quickstart" : "one of " + below);
+  }
+
   std::string run_dir_;
   int64_t port_ = 0;
 };

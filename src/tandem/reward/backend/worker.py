@@ -159,6 +159,7 @@ def answer(function, batch):
         try:
             scores.append(scored(i, value))
         except (TypeError, ValueError) as error:
+            error.args = (f"{error}; the answer is {batch['completions'][i]!r:.60}",)
             errors.append(error)
     if errors:
         raise Failed(len(errors)) from errors[0]

@@ -69,13 +69,21 @@ std::string name_in_folder(const std::string& path, const std::string& dir) {
 }
 constexpr double kPatienceS = 30;  // to look at every page of a store
 
-std::string inputs_of(const config::RunConfig& config) {
+constexpr std::string_view kFunction = "function ";
+
+std::string inputs_of(const config::RunConfig& config, std::span<const HostFunction> functions) {
+  std::vector<std::string> files = config::data_files(config);
   std::string lines;
-  for (const std::string& file : config::data_files(config)) lines += checkpoint::file_digest(file) + '\n';
+  for (const HostFunction& function : functions) {
+    lines += join_text(kFunction, function.option, " `", function.name, "`", function.file.empty() ? "" : " of ", function.file, '\n');
+    std::error_code failed;
+    if (fs::is_regular_file(function.file, failed)) files.push_back(function.file);
+  }
+  for (const std::string& file : files) lines += checkpoint::file_digest(file) + '\n';
   return lines;
 }
 
-// {BYTES CHECKSUM: name} of inputs_of.
+// {BYTES CHECKSUM: name} of the files in inputs_of, {function OPTION: name} of the functions.
 std::map<std::string, std::string> contents_of(const std::string& inputs) {
   std::map<std::string, std::string> contents;
   std::istringstream lines(inputs);
@@ -86,11 +94,21 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
   return contents;
 }
 
-// Says which files are none of those of the last start. Where they lie and what they are called does not count.
+// Says which files are none of those of the last start, and which functions have another name. Where files lie and what they are called
+// does not count.
 void compare_inputs(const std::string& before, const std::string& now) {
-  const std::map<std::string, std::string> known = contents_of(before);
-  for (const auto& [content, name] : contents_of(now))
-    if (!known.contains(content)) log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
+  const std::map<std::string, std::string> known = contents_of(before), given = contents_of(now);
+  for (const auto& [content, name] : given)
+    if (!known.contains(content) && !content.starts_with(kFunction))
+      log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
+  for (const char* option : {"reward", "advantage", "loss"}) {
+    const auto named = [&](const std::map<std::string, std::string>& inputs) {
+      const auto found = inputs.find(std::string(kFunction) + option);
+      return found == inputs.end() ? "that of the recipe" : "the function " + found->second;
+    };
+    if (named(known) != named(given))
+      log::warning("resume: the ", option, " was ", named(known), " and is now ", named(given), "; it counts from here on");
+  }
 }
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
@@ -149,6 +167,7 @@ void claim_folder(const std::string& dir, EarlierRun earlier) {
   std::error_code fault;
   const bool resume = earlier == EarlierRun::kResume;
   const bool exists = fs::exists(dir, fault) && !(fs::is_directory(dir, fault) && fs::is_empty(dir, fault));
+  if (exists && !fs::is_directory(dir, fault)) throw UserError(dir, "is no folder", "another --run-dir");
   if (exists && earlier == EarlierRun::kRefuse && fs::exists(dir + "/.lock", fault))
     checkpoint::LockFile(dir + "/.lock");  // its run is over
   if (exists && earlier == EarlierRun::kRefuse)
@@ -197,9 +216,9 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   made_ = !holds("config.yaml");
 }
 
-RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier)
+RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, std::span<const HostFunction> functions)
     : RunFolder(dir, config, earlier, Claimed()) {
-  inputs_ = inputs_of(config);
+  inputs_ = inputs_of(config, functions);
   const std::vector<std::string> names = all_run_files();
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;

@@ -5,11 +5,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "tandem/checkpoint/lock_file.h"
 #include "tandem/config/config.h"
 #include "tandem/monitor/recorder.h"
+#include "tandem/runtime/folder/host_function.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/serve/answers.h"
@@ -34,7 +36,7 @@ enum class EarlierRun { kRefuse, kResume, kPutAside };
 ///            refused before its first file puts back what it had put aside.
 class RunFolder {
  public:
-  RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier);
+  RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, std::span<const HostFunction> functions = {});
   ~RunFolder();
 
   /// Once the state is accepted: writes config.yaml and attaches metrics, TensorBoard, trace and samples, cut back to what its checkpoint
@@ -72,7 +74,7 @@ class RunFolder {
   std::string config_yaml_;
   checkpoint::LockFile lock_;
   bool made_ = false;
-  std::string inputs_;  // checkpoint::file_digest of each of config::data_files, a line each
+  std::string inputs_;  // checkpoint::file_digest of each file that the run reads, and its host's functions, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
   std::unique_ptr<SampleWriter> samples_;

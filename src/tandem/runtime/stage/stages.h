@@ -28,6 +28,7 @@
 #include "tandem/planner/schedule.h"
 #include "tandem/policy/actor.h"
 #include "tandem/policy/staged_reward.h"
+#include "tandem/runtime/folder/host_function.h"
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
@@ -73,6 +74,8 @@ struct Hooks {
   std::function<std::vector<double>(const algo::Responses&)> advantage;
   /// In place of the policy loss. Called once an update on each replica.
   std::function<train::LossGradient(const train::LossColumns&)> loss;
+  /// Which of them no recipe names: a resume tells when they are others.
+  std::vector<HostFunction> functions;
 };
 
 /// What stages work with. The run owns all of it.
