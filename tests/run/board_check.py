@@ -515,6 +515,8 @@ def main():
     parser.add_argument("--screenshots", metavar="DIR", help="leave pictures of the page there")
     parser.add_argument("--only", metavar="CHECK,...", help="these checks alone, such as chart_sizes")
     args = parser.parse_args()
+    if args.screenshots:
+        os.makedirs(args.screenshots, exist_ok=True)
     if not webdriver.installed():
         skip("no chromium and chromium-driver") if args.no_install else install_chromium()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
