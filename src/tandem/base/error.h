@@ -42,7 +42,7 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// True once the user asked to stop (SIGINT, SIGTERM). May be empty.
+/// True once the user asked to stop (SIGINT, SIGTERM, SIGHUP). May be empty.
 using StopRequested = std::function<bool()>;
 
 /// What main() returns for an error.
