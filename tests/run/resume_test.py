@@ -246,6 +246,19 @@ def check_other_recipe(h, whole, recipe):
     said("resume refuses another seed, data or group size, a foreign folder and one in use; it tells a changed learning rate")
 
 
+def check_latest(h, whole, recipe):
+    """A kill between the last rename and its link: the resumed run has nothing to do, and `latest` is right."""
+    folder = h.scratch / "latest"
+    shutil.copytree(whole, folder, symlinks=True)
+    link = folder / "checkpoint/latest"
+    link.unlink()
+    link.symlink_to(f"step_{STEPS - 2}")
+    h.program.done(h.arguments(recipe, "latest", ["--resume"]))
+    rf.check_equal(folder, whole, "latest")
+    rf.check_whole(folder, STEPS)
+    said("killed before the link of the last checkpoint was moved: `latest` names it after the resume")
+
+
 def check_extended(h):
     """More steps on resume leave the learning rate on its course; with train.lr_steps the course is that of the longer run."""
     def run(name, steps, *flags, **changed):
@@ -425,6 +438,7 @@ def main():
             whole = h.uninterrupted(recipe, "one")
             if wanted("early"):
                 check_start_over(h, whole, recipe)
+                check_latest(h, whole, recipe)
                 for number in (term, signal.SIGHUP):
                     check_stopped_early(h, whole, recipe, number)
             if wanted("early"):

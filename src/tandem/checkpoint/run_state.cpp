@@ -139,7 +139,7 @@ std::string CheckpointWriter::commit(int64_t step, const Sums& sums) {
   for (const std::string& folder : all.folders) sync_directory(folder);
   put_in_place(tmp, final);
   sync_directory(root_);
-  move_latest(step);
+  move_latest(fs::path(final).filename().string());
   remove_leftovers(root_);
   whole_step_ = step;
   prune(step);
@@ -200,11 +200,18 @@ void CheckpointWriter::abandon(int64_t step) noexcept {
   fs::remove_all(tmp_path(step), ignored);
 }
 
-void CheckpointWriter::move_latest(int64_t step) {
+void CheckpointWriter::goes_on_from(const CheckpointPlace& place) {
+  whole_step_ = place.step;
+  const std::string name = fs::path(place.path).filename().string();
+  std::error_code none;
+  if (fs::read_symlink(root_ + "/latest", none) != name) move_latest(name);
+}
+
+void CheckpointWriter::move_latest(const std::string& name) {
   const std::string link = root_ + "/latest", next = link + ".tmp";
   std::error_code failed;
   fs::remove(next, failed);
-  fs::create_directory_symlink("step_" + std::to_string(step), next, failed);
+  fs::create_directory_symlink(name, next, failed);
   check(failed, next, "linking");
   fs::rename(next, link, failed);
   check(failed, link, "moving the link");

@@ -49,8 +49,9 @@ class CheckpointWriter {
   /// Writes the manifest with these checksums, makes all durable, renames, moves `latest`, prunes. Checkpoints of later steps go too:
   /// the run has left that history. Returns path(step). Errors: PeerError if a file has no checksum.
   std::string commit(int64_t step, const Sums& sums);
-  /// The run goes on from this checkpoint, which is whole: it stays until the next is committed.
-  void goes_on_from(int64_t step) { whole_step_ = step; }
+  /// The run goes on from this checkpoint, which is whole: it stays until the next is committed, and `latest` names it, whatever a
+  /// kill or a damaged checkpoint left there.
+  void goes_on_from(const CheckpointPlace& place);
   /// Drops an attempt that failed. Never throws.
   void abandon(int64_t step) noexcept;
 
@@ -58,7 +59,7 @@ class CheckpointWriter {
   void put_in_place(const std::string& tmp, const std::string& final) const;
   void make_room() const;
   static void remove(const CheckpointPlace& place);
-  void move_latest(int64_t step);
+  void move_latest(const std::string& name);
   void prune(int64_t committed);
   std::string root_;
   int64_t keep_last_;

@@ -238,6 +238,19 @@ TEST(RunState, RanksReadAShareOfTheFilesAndFindEveryFault) {
   EXPECT_THROW(writer.commit(2, {}), PeerError) << "a file whose checksum no rank told";
 }
 
+TEST(RunState, LatestNamesTheCheckpointThatTheRunGoesOnFrom) {
+  const TemporaryFolder folder("latest");
+  {
+    CheckpointWriter writer(folder.path(), 0);
+    for (int64_t step : {1, 2}) save(writer, step);
+  }
+  fs::remove(folder / "latest");
+  fs::create_directory_symlink("step_1", folder / "latest");  // as a kill between the rename and the link leaves it
+  CheckpointWriter resumed(folder.path(), 0);
+  resumed.goes_on_from(*find_latest(folder.path()));
+  EXPECT_EQ(fs::read_symlink(folder / "latest"), "step_2");
+}
+
 TEST(RunState, AShortDiskNeverCostsTheLastWholeCheckpoint) {
   const TemporaryFolder folder("short");
   {
@@ -246,7 +259,8 @@ TEST(RunState, AShortDiskNeverCostsTheLastWholeCheckpoint) {
   }
   std::ofstream(folder / "step_3/optimizer") << "damaged";
   CheckpointWriter resumed(folder.path(), 2);
-  resumed.goes_on_from(find_latest(folder.path())->step);
+  resumed.goes_on_from(*find_latest(folder.path()));
+  EXPECT_EQ(fs::read_symlink(folder / "latest"), "step_2") << "no damaged one";
   is_full = true;
   resumed.begin(3);
   is_full = false;
