@@ -11,7 +11,7 @@
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
 #include "tandem/config/algorithm.h"
-#include "tandem/fit/memory_limit.h"
+#include "tandem/device/memory_limit.h"
 #include "tandem/fit/probe.h"
 #include "tandem/planner/memory.h"
 #include "tandem/policy/critic.h"
@@ -118,7 +118,7 @@ void add_work(Measured& m, const config::RunConfig& c, const policy::Ranks& rank
 
 // The budget before anything is loaded. Errors: UserError if even what training holds is more.
 void set_budget(Measured& m, const config::RunConfig& c, comm::Group& world) {
-  const MemoryLimit limit = memory_limit();
+  const device::MemoryLimit limit = device::memory_limit();
   m.budget_bytes = limit.bytes / comm::ranks_per_machine(world);
   m.budget_from = limit.from + (world.size() > 1 ? ", shared by the ranks of a machine" : "");
   const int64_t device = c.memory.device_mib << 20;

@@ -22,11 +22,26 @@ PipelineShape shape_of(const model::Decoder& decoder) {
 
 class Run {
  public:
-  Run(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of)
-      : pass_(pass), decoder_(pass.decoder), batches_(batches), loss_of_(loss_of), shape_(shape_of(pass.decoder)) {}
+  Run(const TrainingPass& pass, std::span<MicroBatch> batches)
+      : pass_(pass), decoder_(pass.decoder), batches_(batches), shape_(shape_of(pass.decoder)) {}
 
-  void run() {
-    for (const PipelineAction& action : pipeline_actions(shape_, std::ssize(batches_))) action.forward ? forward(action) : backward(action);
+  void run(const LossOf& loss_of) {
+    for (const PipelineAction& action : actions()) {
+      if (action.forward) forward(action, [&](const MicroBatch& mine, const at::Tensor& out) { kept(action).out = loss_of(mine, out); });
+      else backward(action);
+    }
+  }
+
+  void run(const LateLoss& late) {
+    const std::vector<PipelineAction> all = actions();
+    for (const PipelineAction& action : all)
+      if (action.forward) forward(action, late.use);
+    late.decide();
+    for (const PipelineAction& action : all) {
+      if (action.forward) continue;
+      if (decoder_.ends(action.chunk)) kept(action).out = late.loss_of(batch(action));
+      backward(action);
+    }
   }
 
  private:
@@ -36,12 +51,14 @@ class Run {
     std::unique_ptr<model::PackedContext> context;
   };
   Kept& kept(const PipelineAction& action) { return kept_[{action.chunk, action.micro_batch}]; }
+  std::vector<PipelineAction> actions() const { return pipeline_actions(shape_, std::ssize(batches_)); }
   MicroBatch& batch(const PipelineAction& action) { return batches_[static_cast<size_t>(action.micro_batch)]; }
   comm::Group& stages() { return *decoder_.place().pp; }
   int before() const { return (shape_.stage + shape_.stages - 1) % shape_.stages; }
   int behind() const { return (shape_.stage + 1) % shape_.stages; }
 
-  void forward(const PipelineAction& action) {
+  // `use` gets what the last chunk puts out.
+  void forward(const PipelineAction& action, const UseHidden& use) {
     const MicroBatch& mine = batch(action);
     Kept& keep = kept(action);
     keep.context = std::make_unique<model::PackedContext>(mine.trees, decoder_.gemm().parity(), mine.parallel);
@@ -57,7 +74,7 @@ class Run {
     }
     const at::Tensor out = decoder_.forward(pass_.parameters, mine.tokens, *keep.context, options);
     if (decoder_.ends(action.chunk)) {
-      keep.out = loss_of_(mine, out);
+      use(mine, out);
     } else {
       keep.out = out;
       stages().send(out.detach(), behind(), model::activation_tag(action.chunk));
@@ -80,8 +97,7 @@ class Run {
 
   const TrainingPass& pass_;
   const model::Decoder& decoder_;
-  std::vector<MicroBatch>& batches_;
-  const LossOf& loss_of_;
+  std::span<MicroBatch> batches_;
   PipelineShape shape_;
   std::map<std::pair<int, int64_t>, Kept> kept_;
 };
@@ -107,10 +123,12 @@ void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>&
     for (MicroBatch& batch : batches) deal_tokens(batch, *cp);
 }
 
-void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of) { Run(pass, batches, loss_of).run(); }
+void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LossOf& loss_of) { Run(pass, batches).run(loss_of); }
 
-void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
-                 const std::function<void(const MicroBatch&, const at::Tensor& hidden_RH)>& use) {
+void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late) { Run(pass, batches).run(late); }
+
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,
+                 const UseHidden& use) {
   at::NoGradGuard no_grad;
   for (const MicroBatch& batch : batches) {
     model::PackedContext context(batch.trees, decoder.gemm().parity(), batch.parallel);

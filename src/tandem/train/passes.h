@@ -3,6 +3,7 @@
 // Runs micro-batches through this rank's part of the model: its pipeline stage, its part of the tokens.
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "tandem/model/decoder.h"
@@ -27,12 +28,24 @@ struct TrainingPass {
 
 /// Forward and backward over all of them, as pipeline.h orders it. The loss is asked for on the last stage alone. Collective over the
 /// ranks of the decoder's place.
-void run_training(const TrainingPass& pass, std::vector<MicroBatch>& batches, const LossOf& loss_of);
+void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LossOf& loss_of);
 
-/// Forward without gradient: `use` gets the final hidden states of the rows of each micro-batch that this rank has, on the last stage
-/// alone. Collective as above.
-void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::vector<MicroBatch>& batches,
-                 const std::function<void(const MicroBatch&, const at::Tensor& hidden_RH)>& use);
+/// Gets the final hidden states of the rows of a micro-batch that this rank has, on the last stage alone.
+using UseHidden = std::function<void(const MicroBatch& batch, const at::Tensor& hidden_RH)>;
+
+/// What a training pass asks for whose loss needs all micro-batches at once.
+struct LateLoss {
+  UseHidden use;                ///< on the way forward, where it keeps what the loss will be made of, with its gradient
+  std::function<void()> decide; ///< once all have gone forward, on every rank
+  std::function<at::Tensor(const MicroBatch& batch)> loss_of;  ///< on the way backward, on the last stage: as LossOf
+};
+
+/// All go forward, then all go backward: what each needs for that is held until then. Collective as above.
+void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late);
+
+/// Forward without gradient. Collective as above.
+void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,
+                 const UseHidden& use);
 /// The head's output for all R response tokens, whoever has their hidden states. Collective over the decoder's tp and cp.
 model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature);

@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <utility>
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/check.h"
@@ -22,10 +24,13 @@
 #include "tandem/base/log.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/device/allocation_meter.h"
+#include "tandem/device/memory_limit.h"
 #include "tandem/train/passes.h"
 
 namespace tandem::train {
 namespace {
+
+constexpr double kWaitingShare = 0.25;  // of the memory that is free, for passes that wait for a late loss
 
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
@@ -63,6 +68,14 @@ void tell(const StepTotals& totals, StepReport& report) {
   report.trained_tokens = totals.counts.tokens;
   report.sequence_tokens = report.pass_tokens = totals.counts.sequence_tokens;
   report.computed_tokens = totals.counts.computed_tokens;
+}
+
+// Of all micro-batches, in their order; nothing but on the last stage.
+Said joined(std::span<const Said> some) {
+  std::vector<at::Tensor> of_tokens, entropies;
+  for (const Said& said : some)
+    if (said.of_tokens_R.defined()) of_tokens.push_back(said.of_tokens_R.detach()), entropies.push_back(said.entropy_R.detach());
+  return of_tokens.empty() ? Said{} : Said{at::cat(of_tokens), at::cat(entropies)};
 }
 
 // `what` of the next update is `number`, on all ranks. Errors: UserError under Options::nonfinite `end`.
@@ -241,6 +254,10 @@ struct Trainer::Step {
   StepReport report;
 
  private:
+  using SaidOf = std::function<Said(const MicroBatch&, const at::Tensor& hidden_RH)>;
+  at::Tensor share_of(const Objective& objective, const MicroBatch& batch, const Said& said);
+  void run_late(const TrainingPass& pass, const LateObjective& late, const SaidOf& said_of, const device::AllocationMeter& meter);
+  void score_again(std::span<MicroBatch> some, const UseHidden& use);
   RouterLoad load_before(bool replayed);
   void prepare_routers();
   void finish_routers();
@@ -306,23 +323,20 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
   const TrainingPass pass{setup.decoder, parameters, recompute_of(options), [&](int64_t layer) {
                             if (is_whole) trainer.optimizer_.layer_ready(layer);
                           }};
-  const auto said = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+  const auto said_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
     if (setup.table.config.num_labels > 0) return Said{values_of(setup.decoder, parameters, batch, hidden_RH), {}};
     const model::kernel::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
-    split_rows(batch, head.logprobs_R.detach(), report.logprobs);
-    totals.sums.entropy += head.entropy_R.detach().masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
     return Said{head.logprobs_R, head.entropy_R};
-  };
-  const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    const at::Tensor share = lesson.objective(batch, said(batch, hidden_RH), totals);
-    totals.sums.loss += share.item<double>();
-    return share;
   };
   {
     const double begin_s = now_s();
     device::AllocationMeter meter(setup.arena, kActivations);
     const bool backward = !lesson.by_advantages || has_router_losses() || totals.counts.signal_rows > 0;
-    if (backward) run_training(pass, batches, loss_of);
+    const LossOf loss_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+      return share_of(lesson.objective, batch, said_of(batch, hidden_RH));
+    };
+    if (lesson.late) run_late(pass, lesson.late, said_of, meter);
+    else if (backward) run_training(pass, batches, loss_of);
     else run_scoring(setup.decoder, parameters, batches, loss_of);  // for what the report tells; the gradients stay 0
     report.activation_peak_bytes = meter.peak_bytes();
     if (setup.recorder) setup.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
@@ -334,6 +348,54 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
   sum_up(*setup.ranks.world, place.layout.speaks(place.rank), totals);
   tell(totals, report);
   batches.clear();
+}
+
+// A micro-batch's part of the loss, counted.
+at::Tensor Trainer::Step::share_of(const Objective& objective, const MicroBatch& batch, const Said& said) {
+  if (said.entropy_R.defined()) {
+    split_rows(batch, said.of_tokens_R.detach(), report.logprobs);
+    totals.sums.entropy += said.entropy_R.detach().masked_fill(batch.trainable_R.logical_not(), 0).sum().item<double>();
+  }
+  const at::Tensor share = objective(batch, said, totals);
+  totals.sums.loss += share.item<double>();
+  return share;
+}
+
+// By a loss that is known once all micro-batches have gone forward. The first ones wait for it with what their backward passes need, as many
+// as there is memory for. The others go forward a second time. How many wait changes no bit: the order of the backward passes is the same.
+void Trainer::Step::run_late(const TrainingPass& pass, const LateObjective& late, const SaidOf& said_of,
+                             const device::AllocationMeter& meter) {
+  const auto num_waiting = static_cast<size_t>(trainer.num_waiting(batches));
+  const std::span<MicroBatch> waiting = std::span(batches).first(num_waiting), others = std::span(batches).subspan(num_waiting);
+  std::vector<Said> said(batches.size());
+  const auto said_of_batch = [&](const MicroBatch& batch) -> Said& { return said[static_cast<size_t>(&batch - batches.data())]; };
+  const UseHidden keep = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) { said_of_batch(batch) = said_of(batch, hidden_RH); };
+  Objective objective;
+  const int64_t before_bytes = meter.bytes();
+  const auto decide = [&] {
+    trainer.note_waiting(waiting, meter.bytes() - before_bytes);
+    const double begin_s = now_s();
+    score_again(others, keep);
+    objective = late(joined(said));
+    if (setup.recorder) setup.recorder->add("time/loss_s", now_s() - begin_s);
+  };
+  const auto loss_of_waiting = [&](const MicroBatch& batch) {
+    return share_of(objective, batch, std::exchange(said_of_batch(batch), {}));
+  };
+  TrainingPass first = pass;
+  if (!others.empty()) first.layer_done = {};
+  run_training(first, waiting, LateLoss{keep, decide, loss_of_waiting});
+  if (others.empty()) return;
+  run_training(pass, others, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
+    return share_of(objective, batch, said_of(batch, hidden_RH));
+  });
+}
+
+// Forward passes of what will go forward once more: what routers tell is told then.
+void Trainer::Step::score_again(std::span<MicroBatch> some, const UseHidden& use) {
+  for (MicroBatch& batch : some) batch.tokens.router_losses = nullptr;
+  run_scoring(setup.decoder, trainer.parameters_, some, use);
+  for (MicroBatch& batch : some) batch.tokens.router_losses = has_router_losses() ? &router_losses : nullptr;
 }
 
 // What an earlier part of the same step has added up.
@@ -377,6 +439,30 @@ void Trainer::Step::update(double lr) {
   }
 }
 
+int64_t Trainer::num_waiting(std::span<const MicroBatch> batches) const {
+  const model::Layout& layout = setup_.decoder.place().layout;
+  const int64_t round = layout.vpp > 1 ? layout.pp : 1, count = std::ssize(batches);
+  comm::Group& world = *setup_.ranks.world;
+  const int64_t free_bytes = device::memory_limit().bytes / comm::ranks_per_machine(world);
+  const double most_bytes = kWaitingShare * static_cast<double>(std::min(free_bytes, setup_.arena.left_bytes().value_or(free_bytes)));
+  double bytes = 0;
+  int64_t fit = 0;
+  for (; fit < count; ++fit) {
+    bytes += waiting_token_bytes_ * static_cast<double>(batches[static_cast<size_t>(fit)].tokens.ids_T.numel());
+    if (waiting_token_bytes_ == 0 || bytes > most_bytes) break;
+  }
+  // Ranks whose passes meet have equally many micro-batches.
+  const int64_t all_fit = fit == count ? std::numeric_limits<int64_t>::max() : fit;
+  const int64_t agreed = std::max(round, comm::min_over(world, all_fit) / round * round);
+  return std::min(count, agreed);
+}
+
+void Trainer::note_waiting(std::span<const MicroBatch> batches, int64_t bytes) {
+  int64_t tokens = 0;
+  for (const MicroBatch& batch : batches) tokens += batch.tokens.ids_T.numel();
+  if (tokens > 0) waiting_token_bytes_ = std::max(waiting_token_bytes_, static_cast<double>(bytes) / static_cast<double>(tokens));
+}
+
 StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr) {
   TANDEM_CHECK(!begun_, "a step among gradients that wait for an update");
   Step step(*this, rows);
@@ -412,24 +498,10 @@ void share_gradient(const model::RankPlace& place, LossGradient& given) {
   if (all.data_ptr<double>()[1] != 0) given.entropy_R = all.narrow(0, 2 + R, R).to(at::kFloat);
 }
 
-// Of all response tokens; without values but on the last stage.
-Said said_of(const TrainerSetup& setup, const model::ModelParameters& parameters, std::span<const Row> rows, double temperature,
-             int64_t budget_tokens) {
-  std::vector<MicroBatch> batches = pack(rows, budget_tokens);
-  share_micro_batches(setup.decoder, batches);
-  std::vector<at::Tensor> logprobs, entropies;  // of micro-batches, which are in the order of the rows
-  run_scoring(setup.decoder, parameters, batches, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
-    const model::kernel::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
-    logprobs.push_back(head.logprobs_R), entropies.push_back(head.entropy_R);
-  });
-  if (logprobs.empty()) return {};
-  return {at::cat(logprobs), at::cat(entropies)};
-}
-
 struct Question {
-  const UserLoss& loss;
+  UserLoss loss;
   const algo::Algorithm& algorithm;
-  const algo::WeightSum& weights;
+  algo::WeightSum weights;
 };
 
 // What a user's loss says of rows, of which the model has said `said`; on every rank of a replica that has that. Collective.
@@ -446,47 +518,24 @@ LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const S
   return given;
 }
 
-// Whether every rank has the rows of the update in one pass that it sees whole.
-bool is_one_pass(const TrainerSetup& setup, std::span<const Row> rows, int64_t budget_tokens) {
-  const double mine = static_cast<double>(pack(rows, budget_tokens).size());
-  std::array most = {mine, -mine};
-  comm::max_over(*setup.ranks.world, most);
-  return setup.decoder.place().layout.pp == 1 && most[0] == 1 && most[1] == -1;
-}
-
-// A user's loss, asked within the one pass of the update, which then goes on by the gradient that it gives.
-Objective asking_objective(const TrainerSetup& setup, std::span<const Row> rows, const Question& question) {
-  return [&setup, rows, loss = question.loss, &algorithm = question.algorithm, weights = question.weights](
-             const MicroBatch& batch, const Said& said, StepTotals& totals) {
-    const double begin_s = now_s();
-    LossGradient given = asked(setup, rows, {said.of_tokens_R.detach(), said.entropy_R.detach()}, {loss, algorithm, weights});
-    if (setup.recorder) setup.recorder->add("time/loss_s", now_s() - begin_s);
-    return given_objective(rows, algorithm, weights, std::move(given))(batch, said, totals);
-  };
-}
-
 }  // namespace
 
-Lesson Trainer::policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature,
-                              const UserLoss& loss) const {
+Lesson Trainer::policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, const UserLoss& loss) const {
   const algo::WeightSum weights = weights_of(setup_, rows, algorithm);
   const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
-  if (!loss) return {policy_objective(rows, algorithm, weights), by_advantages};
-  if (is_one_pass(setup_, rows, options_.micro_batch_tokens)) return {asking_objective(setup_, rows, {loss, algorithm, weights})};
-  const double begin_s = now_s();
-  const Said said = said_of(setup_, parameters_, rows, temperature, options_.logprob_micro_batch_tokens);
-  LossGradient given = asked(setup_, rows, said, {loss, algorithm, weights});
-  if (setup_.recorder) setup_.recorder->add("time/loss_s", now_s() - begin_s);
-  return {given_objective(rows, algorithm, weights, std::move(given))};
+  if (!loss) return {.objective = policy_objective(rows, algorithm, weights), .by_advantages = by_advantages};
+  return {.late = [this, rows, question = Question{loss, algorithm, weights}](const Said& said) {
+    return given_objective(rows, question.algorithm, question.weights, asked(setup_, rows, said, question));
+  }};
 }
 
 StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                                 const UserLoss& loss) {
-  return step(rows, policy_lesson(rows, algorithm, temperature, loss), temperature, lr);
+  return step(rows, policy_lesson(rows, algorithm, loss), temperature, lr);
 }
 
 StepReport Trainer::accumulate(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss) {
-  const Lesson lesson = policy_lesson(rows, algorithm, temperature, loss);
+  const Lesson lesson = policy_lesson(rows, algorithm, loss);
   auto part = std::make_unique<Step>(*this, rows);
   part->run_passes(lesson, temperature, false);
   StepReport report = std::move(part->report);
@@ -505,11 +554,11 @@ StepReport Trainer::update(double lr) {
 
 StepReport Trainer::value_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double value_clip, double lr) {
   TANDEM_CHECK(setup_.table.config.num_labels > 0, "a value step of a model without a score head");
-  return step(rows, {value_objective(rows, algorithm, value_clip)}, 1.0, lr);
+  return step(rows, {.objective = value_objective(rows, algorithm, value_clip)}, 1.0, lr);
 }
 
 StepReport Trainer::supervised_step(std::span<const Row> rows, double lr) {
-  return step(rows, {supervised_objective()}, 1.0, lr);
+  return step(rows, {.objective = supervised_objective()}, 1.0, lr);
 }
 
 }  // namespace tandem::train

@@ -101,9 +101,14 @@ struct TrainerSetup {
 /// epoch, which had `mini_batches` updates. It has no log-probabilities.
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
+/// An objective that is known once the model has said what it says of all R response tokens of the replica's rows, without gradient;
+/// nothing but on the last pipeline stage. Collective.
+using LateObjective = std::function<Objective(const Said& said)>;
+
 /// What is minimised.
 struct Lesson {
-  Objective objective;
+  Objective objective;         ///< or
+  LateObjective late;
   bool by_advantages = false;  ///< its gradient is 0 where all advantages are
 };
 
@@ -124,8 +129,8 @@ class Trainer {
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
-  /// One update by the algorithm's loss, or by one of the user's own, which the trainer asks once, before the passes; that takes a forward
-  /// pass more. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no backward pass.
+  /// One update by the algorithm's loss, or by one of the user's own, which the trainer asks once, when all rows have gone forward:
+  /// docs/design/user_loss.md. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no backward pass.
   /// The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the user's throws.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                          const UserLoss& loss = {});
@@ -154,7 +159,11 @@ class Trainer {
  private:
   struct Step;
   StepReport step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr);
-  Lesson policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, const UserLoss& loss) const;
+  Lesson policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, const UserLoss& loss) const;
+  // How many of the first micro-batches can wait for a late loss, at least one. Collective.
+  int64_t num_waiting(std::span<const MicroBatch> batches) const;
+  // These took so much as they waited.
+  void note_waiting(std::span<const MicroBatch> batches, int64_t bytes);
 
   Options options_;
   TrainerSetup setup_;
@@ -162,6 +171,7 @@ class Trainer {
   device::Swappable grads_;        // of what is trained: the model or its adapters
   model::ModelParameters parameters_;
   Optimizer optimizer_;
+  double waiting_token_bytes_ = 0;  // the most that was measured
   std::unique_ptr<Step> begun_;    // what was accumulated since the last update
 };
 

@@ -296,6 +296,57 @@ TEST(Trainer, CorrectionTellsHowFarTheSamplesAreFromTheOldPolicy) {
   EXPECT_NEAR(rejecting.trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3).correction.rejected_fraction, firsts, 1e-9);
 }
 
+// Updates by a loss of the user's, REINFORCE, in passes of few tokens, in an arena of that budget.
+struct Asked {
+  TinyModel model;
+  device::Arena arena;
+  Trainer trainer;
+  std::vector<StepReport> reports;
+  int64_t num_asked = 0;
+
+  Asked(const model::ModelConfig& config, const Rows& batch, int64_t budget_bytes = 0)
+      : model(config), arena("device", budget_bytes), trainer(options(config), {model.table, model.decoder, model.values,
+                                                                                test::ranks_alone(model), arena}) {
+    trainer.start();
+    const algo::Algorithm algorithm;
+    for (int step = 0; step < 3; ++step) reports.push_back(trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3, [&](const LossColumns* all) {
+      ++num_asked;
+      const at::Tensor gradient_R = -all->policy.advantages_T / all->policy.global_tokens;
+      return LossGradient{(all->policy.logprobs_T * gradient_R).sum().item<double>(), gradient_R, -0.01 * gradient_R};
+    }));
+  }
+
+  static Options options(const model::ModelConfig& config) {
+    Options o = options_of(60);
+    if (config.moe.num_experts > 0) o.router_z_coef = o.router_balance_coef = 0.01;
+    return o;
+  }
+};
+
+TEST(Trainer, HowManyPassesWaitForALossOfTheUsersChangesNoBit) {
+  const Rows batch(8);
+  for (const model::ModelConfig& config : {test::tiny_config(), test::experts_config("qwen3_moe")}) {
+    const Asked wide(config, batch);
+    const Asked tight(config, batch, wide.arena.bytes() + 1);
+    EXPECT_EQ(wide.num_asked, 3);
+    EXPECT_EQ(tight.num_asked, 3);
+    EXPECT_EQ(wide.reports[0].activation_peak_bytes, tight.reports[0].activation_peak_bytes) << "the first update measures";
+    EXPECT_GT(wide.reports[1].activation_peak_bytes, 2 * tight.reports[1].activation_peak_bytes);
+    EXPECT_TRUE(at::equal(wide.model.values, tight.model.values));
+    for (size_t i = 0; i < wide.reports.size(); ++i) {
+      const StepReport &a = wide.reports[i], &b = tight.reports[i];
+      EXPECT_EQ(a.loss, b.loss);
+      EXPECT_GT(a.grad_norm, 0);
+      EXPECT_EQ(a.grad_norm, b.grad_norm);
+      EXPECT_EQ(a.entropy, b.entropy);
+      EXPECT_EQ(a.logprobs, b.logprobs);
+      EXPECT_EQ(a.router_z, b.router_z);
+      EXPECT_EQ(a.router_balance, b.router_balance);
+      EXPECT_EQ(a.router_load_max, b.router_load_max);
+    }
+  }
+}
+
 TEST(Trainer, WithoutATokenItIsABug) {
   Case c(options_of(8192));
   EXPECT_THROW(c.trainer.supervised_step({}, 1e-3), InternalError);

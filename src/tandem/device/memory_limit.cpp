@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/fit/memory_limit.h"
+#include "tandem/device/memory_limit.h"
 
 #include <sys/resource.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <sstream>
 
-namespace tandem::fit {
+namespace tandem::device {
 namespace {
 
 constexpr int64_t kLeastReserveBytes = int64_t{320} << 20;  // the allocator takes 256 MiB at a time
@@ -85,4 +85,4 @@ MemoryLimit memory_limit() {
   return least;
 }
 
-}  // namespace tandem::fit
+}  // namespace tandem::device

@@ -6,7 +6,7 @@
 #include <iosfwd>
 #include <string>
 
-namespace tandem::fit {
+namespace tandem::device {
 
 struct MemoryLimit {
   int64_t bytes = 0;   ///< from now on
@@ -21,4 +21,4 @@ MemoryLimit memory_limit();
 /// largest number where none has a limit.
 int64_t left_in_groups(std::istream& groups, const std::string& root);
 
-}  // namespace tandem::fit
+}  // namespace tandem::device

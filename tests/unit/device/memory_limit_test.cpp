@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/fit/memory_limit.h"
+#include "tandem/device/memory_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <sstream>
 
-namespace tandem::fit {
+namespace tandem::device {
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,4 +55,4 @@ TEST_F(Groups, AContainerShowsItsOwnAsTheUppermost) {
 }
 
 }  // namespace
-}  // namespace tandem::fit
+}  // namespace tandem::device
