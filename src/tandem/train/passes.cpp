@@ -5,11 +5,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "tandem/comm/scalar.h"
+#include "tandem/device/memory_limit.h"
 #include "tandem/train/pipeline.h"
 
 namespace tandem::train {
@@ -126,6 +129,31 @@ void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>&
 void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LossOf& loss_of) { Run(pass, batches).run(loss_of); }
 
 void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late) { Run(pass, batches).run(late); }
+
+int64_t WaitingRoom::free_bytes() const {
+  const int64_t of_machine = device::memory_limit().bytes / comm::ranks_per_machine(world_);
+  return std::min(of_machine, arena_.left_bytes().value_or(of_machine));
+}
+
+int64_t WaitingRoom::num(std::span<const MicroBatch> batches) const {
+  const int64_t round = layout_.vpp > 1 ? layout_.pp : 1;  // interleaved stages pass micro-batches on in rounds
+  double left_bytes = static_cast<double>(free_bytes()) / 4;
+  int64_t fit = 0;
+  for (const MicroBatch& batch : batches) {
+    left_bytes -= token_bytes_ * static_cast<double>(batch.tokens.ids_T.numel());
+    if (token_bytes_ == 0 || left_bytes < 0) break;
+    ++fit;
+  }
+  const int64_t count = std::ssize(batches);
+  const int64_t agreed = comm::min_over(world_, fit == count ? std::numeric_limits<int64_t>::max() : fit);
+  return std::min(count, std::max(round, agreed / round * round));
+}
+
+void WaitingRoom::note(std::span<const MicroBatch> batches, int64_t bytes) {
+  int64_t tokens = 0;
+  for (const MicroBatch& batch : batches) tokens += batch.tokens.ids_T.numel();
+  if (tokens > 0) token_bytes_ = std::max(token_bytes_, static_cast<double>(bytes) / static_cast<double>(tokens));
+}
 
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,
                  const UseHidden& use) {

@@ -2,10 +2,13 @@
 #pragma once
 // Runs micro-batches through this rank's part of the model: its pipeline stage, its part of the tokens.
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "tandem/comm/group.h"
+#include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
 #include "tandem/train/micro_batch.h"
 
@@ -42,6 +45,30 @@ struct LateLoss {
 
 /// All go forward, then all go backward: what each needs for that is held until then. Collective as above.
 void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late);
+
+/// How many passes can wait for a late loss: as many as fit into a quarter of the memory that is free. That is of the machine and its
+/// control groups, shared by the machine's ranks, and of the arena's budget. What a token takes is measured as passes wait; until then one
+/// pass does.
+///
+/// Ownership  uses arena and world.
+class WaitingRoom {
+ public:
+  WaitingRoom(const device::Arena& arena, comm::Group& world, const model::Layout& layout)
+      : arena_(arena), world_(world), layout_(layout) {}
+
+  /// How many of the first micro-batches, at least one where there is one. Ranks whose passes meet get the same answer. Collective.
+  int64_t num(std::span<const MicroBatch> batches) const;
+  /// So much these took.
+  void note(std::span<const MicroBatch> batches, int64_t bytes);
+
+ private:
+  int64_t free_bytes() const;
+
+  const device::Arena& arena_;
+  comm::Group& world_;
+  const model::Layout layout_;
+  double token_bytes_ = 0;  // the most that was measured
+};
 
 /// Forward without gradient. Collective as above.
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <utility>
 
@@ -24,13 +23,10 @@
 #include "tandem/base/log.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/device/allocation_meter.h"
-#include "tandem/device/memory_limit.h"
 #include "tandem/train/passes.h"
 
 namespace tandem::train {
 namespace {
-
-constexpr double kWaitingShare = 0.25;  // of the memory that is free, for passes that wait for a late loss
 
 // Cuts R values into rows.
 void split_rows(const MicroBatch& batch, const at::Tensor& values_R, std::vector<std::vector<float>>& out) {
@@ -212,7 +208,8 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
                   .grads = grads(),
                   .ranks = setup.ranks,
                   .recorder = setup.recorder,
-                  .bucket_bytes = options.gradient_bucket_mib << 20}) {
+                  .bucket_bytes = options.gradient_bucket_mib << 20}),
+      waiting_(setup.arena, *setup.ranks.world, setup.decoder.place().layout) {
   check_options(options, setup.table.config, setup.lora, setup.section);
 }
 
@@ -361,11 +358,11 @@ at::Tensor Trainer::Step::share_of(const Objective& objective, const MicroBatch&
   return share;
 }
 
-// By a loss that is known once all micro-batches have gone forward. The first ones wait for it with what their backward passes need, as many
-// as there is memory for. The others go forward a second time. How many wait changes no bit: the order of the backward passes is the same.
+// By a loss that is known once all micro-batches have gone forward. The first ones wait for it with what their backward passes need, as
+// many as there is memory for. The others go forward a second time. How many wait changes no bit: the backward passes have one order.
 void Trainer::Step::run_late(const TrainingPass& pass, const LateObjective& late, const SaidOf& said_of,
                              const device::AllocationMeter& meter) {
-  const auto num_waiting = static_cast<size_t>(trainer.num_waiting(batches));
+  const auto num_waiting = static_cast<size_t>(trainer.waiting_.num(batches));
   const std::span<MicroBatch> waiting = std::span(batches).first(num_waiting), others = std::span(batches).subspan(num_waiting);
   std::vector<Said> said(batches.size());
   const auto said_of_batch = [&](const MicroBatch& batch) -> Said& { return said[static_cast<size_t>(&batch - batches.data())]; };
@@ -373,7 +370,7 @@ void Trainer::Step::run_late(const TrainingPass& pass, const LateObjective& late
   Objective objective;
   const int64_t before_bytes = meter.bytes();
   const auto decide = [&] {
-    trainer.note_waiting(waiting, meter.bytes() - before_bytes);
+    trainer.waiting_.note(waiting, meter.bytes() - before_bytes);
     const double begin_s = now_s();
     score_again(others, keep);
     objective = late(joined(said));
@@ -437,30 +434,6 @@ void Trainer::Step::update(double lr) {
     optimizer.give_up_step();
     report.skipped = true;
   }
-}
-
-int64_t Trainer::num_waiting(std::span<const MicroBatch> batches) const {
-  const model::Layout& layout = setup_.decoder.place().layout;
-  const int64_t round = layout.vpp > 1 ? layout.pp : 1, count = std::ssize(batches);
-  comm::Group& world = *setup_.ranks.world;
-  const int64_t free_bytes = device::memory_limit().bytes / comm::ranks_per_machine(world);
-  const double most_bytes = kWaitingShare * static_cast<double>(std::min(free_bytes, setup_.arena.left_bytes().value_or(free_bytes)));
-  double bytes = 0;
-  int64_t fit = 0;
-  for (; fit < count; ++fit) {
-    bytes += waiting_token_bytes_ * static_cast<double>(batches[static_cast<size_t>(fit)].tokens.ids_T.numel());
-    if (waiting_token_bytes_ == 0 || bytes > most_bytes) break;
-  }
-  // Ranks whose passes meet have equally many micro-batches.
-  const int64_t all_fit = fit == count ? std::numeric_limits<int64_t>::max() : fit;
-  const int64_t agreed = std::max(round, comm::min_over(world, all_fit) / round * round);
-  return std::min(count, agreed);
-}
-
-void Trainer::note_waiting(std::span<const MicroBatch> batches, int64_t bytes) {
-  int64_t tokens = 0;
-  for (const MicroBatch& batch : batches) tokens += batch.tokens.ids_T.numel();
-  if (tokens > 0) waiting_token_bytes_ = std::max(waiting_token_bytes_, static_cast<double>(bytes) / static_cast<double>(tokens));
 }
 
 StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr) {

@@ -18,6 +18,7 @@
 #include "tandem/train/objective.h"
 #include "tandem/train/optimizer.h"
 #include "tandem/train/options.h"
+#include "tandem/train/passes.h"
 #include "tandem/train/router_load.h"
 
 namespace tandem::algo {
@@ -130,8 +131,9 @@ class Trainer {
   void share_values();
 
   /// One update by the algorithm's loss, or by one of the user's own, which the trainer asks once, when all rows have gone forward:
-  /// docs/design/user_loss.md. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no backward pass.
-  /// The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the user's throws.
+  /// docs/design/user_loss.md. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no
+  /// backward pass. The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the
+  /// user's throws.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                          const UserLoss& loss = {});
   /// The passes of a policy step without its update: the gradients add to those since the last update. Each call divides by its own
@@ -160,10 +162,6 @@ class Trainer {
   struct Step;
   StepReport step(std::span<const Row> rows, const Lesson& lesson, double temperature, double lr);
   Lesson policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, const UserLoss& loss) const;
-  // How many of the first micro-batches can wait for a late loss, at least one. Collective.
-  int64_t num_waiting(std::span<const MicroBatch> batches) const;
-  // These took so much as they waited.
-  void note_waiting(std::span<const MicroBatch> batches, int64_t bytes);
 
   Options options_;
   TrainerSetup setup_;
@@ -171,7 +169,7 @@ class Trainer {
   device::Swappable grads_;        // of what is trained: the model or its adapters
   model::ModelParameters parameters_;
   Optimizer optimizer_;
-  double waiting_token_bytes_ = 0;  // the most that was measured
+  WaitingRoom waiting_;
   std::unique_ptr<Step> begun_;    // what was accumulated since the last update
 };
 

@@ -305,15 +305,17 @@ struct Asked {
   int64_t num_asked = 0;
 
   Asked(const model::ModelConfig& config, const Rows& batch, int64_t budget_bytes = 0)
-      : model(config), arena("device", budget_bytes), trainer(options(config), {model.table, model.decoder, model.values,
-                                                                                test::ranks_alone(model), arena}) {
+      : model(config),
+        arena("device", budget_bytes),
+        trainer(options(config), {model.table, model.decoder, model.values, test::ranks_alone(model), arena}) {
     trainer.start();
     const algo::Algorithm algorithm;
-    for (int step = 0; step < 3; ++step) reports.push_back(trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3, [&](const LossColumns* all) {
+    const UserLoss loss = [&](const LossColumns* all) {
       ++num_asked;
       const at::Tensor gradient_R = -all->policy.advantages_T / all->policy.global_tokens;
       return LossGradient{(all->policy.logprobs_T * gradient_R).sum().item<double>(), gradient_R, -0.01 * gradient_R};
-    }));
+    };
+    for (int step = 0; step < 3; ++step) reports.push_back(trainer.policy_step(batch.rows, algorithm, 1.0, 1e-3, loss));
   }
 
   static Options options(const model::ModelConfig& config) {
