@@ -86,6 +86,10 @@ TEST(ModelDir, MultipliesBlockScaledFloat8Out) {
   EXPECT_THROW(read_box(ModelDir(folder / "hf"), {"w", {N, K}, Box::whole({N, K})}, at::kFloat), UserError);
   write_model_dir(folder / "hf", config, {{"w", stored}, {"w_scale_inv", at::ones({2, 2})}});
   EXPECT_THROW(read_box(ModelDir(folder / "hf"), {"w", {N, K}, Box::whole({N, K})}, at::kFloat), UserError);
+  for (const nlohmann::json& wrong : {nlohmann::json("fp8"), nlohmann::json(nullptr), nlohmann::json{{"weight_block_size", "128"}}}) {
+    write_model_dir(folder / "hf", {{"quantization_config", wrong}}, {{"w", stored}, {"w_scale_inv", scales}});
+    EXPECT_THROW(read_box(ModelDir(folder / "hf"), {"w", {N, K}, Box::whole({N, K})}, at::kFloat), UserError) << wrong;
+  }
 }
 
 TEST(ModelDir, ReadsShardsByTheirIndex) {

@@ -348,6 +348,7 @@ TEST(CodeRule, ProgramsAreJudgedByWhatTheyPrint) {
   EXPECT_EQ(grade_code(fenced("def broken(:"), gold), 0);
   EXPECT_EQ(grade_code(fenced("if __name__ == '__main__':\n    print(sum(map(int, input().split())))"), gold), 1);
   EXPECT_EQ(grade_code(fenced("print(1/3)"), R"([{"input": "", "output": "0.3333333", "testtype": "stdin"}])"), 1);
+  EXPECT_EQ(grade_code(fenced("print(1)"), R"([{"input": "", "output": "1", "testtype": 3}])"), 1) << "no word: a program";
 }
 
 TEST(CodeRule, FunctionsAreJudgedByWhatTheyReturn) {
