@@ -143,7 +143,15 @@ auto* sized(V& buffer, int64_t n) {
 
 // The rows of a tensor that may be parts of wider rows.
 template <class T>
-T* row_of(const at::Tensor& t, int64_t row) { return data_as<T>(t) + row * t.stride(0); }
+class RowsOf {
+ public:
+  explicit RowsOf(const at::Tensor& t) : first_(data_as<T>(t)), stride_(t.stride(0)) {}
+  T* operator[](int64_t row) const { return first_ + row * stride_; }
+
+ private:
+  T* first_;
+  int64_t stride_;
+};
 
 // Keys and values that the queries of one span need, row by row. With a stem, its rows and the span's own are brought side by
 // side first, so that one product covers both.
@@ -154,12 +162,13 @@ struct Keys {
 
   Keys(const at::Tensor& kv, const Span& span, const AttentionShape& shape, Buffer<T>& gathered) : stride(kv.stride(0)) {
     const int64_t D = shape.head_dim, to_k = span.kv_head * D, to_v = to_k + shape.num_kv_heads * D, seen = span.seen();
-    k = row_of<T>(kv, span.begin) + to_k;
-    v = row_of<T>(kv, span.begin) + to_v;
+    const RowsOf<T> row(kv);
+    k = row[span.begin] + to_k;
+    v = row[span.begin] + to_v;
     if (span.stem == 0) return;
     T *keys = sized(gathered, 2 * span.keys() * D), *values = keys + span.keys() * D;
     for (int64_t i = 0; i < seen; ++i) {
-      const T* from = row_of<T>(kv, span.token(i));
+      const T* from = row[span.token(i)];
       std::copy_n(from + to_k, D, keys + i * D);
       std::copy_n(from + to_v, D, values + i * D);
     }
@@ -186,14 +195,16 @@ struct Block {
   const T* gather(const at::Tensor& from, int64_t filled, Buffer<T>& buffer) const {
     T* to = sized(buffer, filled * shape.head_dim);
     std::fill_n(to + rows() * shape.head_dim, (filled - rows()) * shape.head_dim, T{0});
+    const RowsOf<T> row(from);
     for (int64_t r = 0; r < rows(); ++r)
-      std::copy_n(row_of<T>(from, query(r)) + head(r) * shape.head_dim, shape.head_dim, to + r * shape.head_dim);
+      std::copy_n(row[query(r)] + head(r) * shape.head_dim, shape.head_dim, to + r * shape.head_dim);
     return to;
   }
   template <class T>
   void scatter(const float* from, const at::Tensor& to) const {
+    const RowsOf<T> row(to);
     for (int64_t r = 0; r < rows(); ++r)
-      row_table<T>().from_float(from + r * shape.head_dim, shape.head_dim, row_of<T>(to, query(r)) + head(r) * shape.head_dim);
+      row_table<T>().from_float(from + r * shape.head_dim, shape.head_dim, row[query(r)] + head(r) * shape.head_dim);
   }
 };
 
@@ -291,6 +302,7 @@ void backward_span(const Backward& b, const Span& span, Scratch<T>& scratch) {
   const RowTable<T>& row = row_table<T>();
   const int64_t D = shape.head_dim;
   const Keys<T> in(b.in.kv_TK, span, shape, scratch.gathered);
+  const RowsOf<T> o(b.out.o_OQ);
   for_blocks(span, shape, [&](const Block& block) {
     const Scores<T> cells(block);
     const int64_t size = cells.size();
@@ -303,7 +315,7 @@ void backward_span(const Backward& b, const Span& span, Scratch<T>& scratch) {
       const int64_t at = r * cells.stride(), valid = block.valid(r);
       const float l = b.lse ? b.lse[block.query(r) * shape.num_heads + block.head(r)]
                             : row.softmax_row(scores + at, shape.scale(), valid, cells.keys(), p + at);
-      float lse_delta[2] = {l, row.dot(d_o + r * D, row_of<T>(b.out.o_OQ, block.query(r)) + block.head(r) * D, D)};
+      float lse_delta[2] = {l, row.dot(d_o + r * D, o[block.query(r)] + block.head(r) * D, D)};
       int64_t n_valid[2] = {cells.keys(), valid};
       row.softmax_backward_row(scores + at, d_p + at, shape.scale(), lse_delta, n_valid, p + at, d_s + at);
     }
@@ -323,6 +335,7 @@ void backward_unit(const Backward& b, const std::vector<Span>& unit, Scratch<T>&
   const int64_t D = shape.head_dim;
   int64_t longest = 0;
   for (const Span& span : unit) longest = std::max(longest, span.keys());
+  const RowsOf<T> d_kv(b.d_in.kv_TK);
   longest += ScoreBlocks::kKeyStep;  // what the last block's scores may be filled up to
   for (Buffer<float>* d : {&scratch.d_k, &scratch.d_v}) std::fill_n(sized(*d, longest * D), longest * D, 0.0f);
   for (const Span& span : unit) {
@@ -330,7 +343,7 @@ void backward_unit(const Backward& b, const std::vector<Span>& unit, Scratch<T>&
       for (float* d : {scratch.d_k.data(), scratch.d_v.data()}) std::fill_n(d + span.stem * D, span.length * D, 0.0f);
     if (!span.queries.empty()) backward_span<T>(b, span, scratch);
     for (int64_t i = 0; i < span.length; ++i) {
-      T* out = row_of<T>(b.d_in.kv_TK, span.begin + i) + span.kv_head * D;
+      T* out = d_kv[span.begin + i] + span.kv_head * D;
       row.from_float(scratch.d_k.data() + (span.stem + i) * D, D, out);
       row.from_float(scratch.d_v.data() + (span.stem + i) * D, D, out + shape.num_kv_heads * D);
     }
@@ -364,12 +377,13 @@ void attend_rows(const Forward& f, const PagedTokens& tokens, const std::vector<
   const AttentionShape& shape = f.shape;
   const int64_t D = shape.head_dim;
   const int64_t heads = shape.num_kv_heads;
+  const RowsOf<T> q(f.in.q_OQ), o(f.o);
   dynamic_for<std::vector<float>>(std::ssize(chosen) * heads, [&](int64_t i, std::vector<float>& scratch) {
     const int64_t t = chosen[static_cast<size_t>(i / heads)], context = tokens.positions[static_cast<size_t>(t)] + 1;
     float* buffer = sized(scratch, (context + kLaneTokens + D) * shape.group());
     const PagedQuery query{tokens.block_tables[static_cast<size_t>(t)], context, i % heads};
     const int64_t head = query.kv_head * shape.group();
-    row.paged_attention(cache, query, row_of<T>(f.in.q_OQ, t) + head * D, shape.scale(), buffer, row_of<T>(f.o, t) + head * D);
+    row.paged_attention(cache, query, q[t] + head * D, shape.scale(), buffer, o[t] + head * D);
   });
 }
 
@@ -396,8 +410,9 @@ void by_row(const Forward& f, const Trees& trees) {
   std::iota(blocks.begin(), blocks.end(), 0);
   const int32_t* table = blocks.data();
   std::vector<int64_t> all;
+  const RowsOf<T> kv(f.in.kv_TK);
   for (const Span& span : spans) {
-    for (int64_t i = 0; i < span.seen(); ++i) write_token(cache, table, i, row_of<T>(f.in.kv_TK, span.token(i)), shape);
+    for (int64_t i = 0; i < span.seen(); ++i) write_token(cache, table, i, kv[span.token(i)], shape);
     for (const Queries& q : span.queries)
       for (int64_t i = q.begin; i < q.end; ++i) {
         const int64_t row = q.row + i - q.begin;
@@ -422,10 +437,10 @@ void forward_units(const Forward& f, const Trees& trees) {
 template <class T>
 void paged(const Forward& f, const PagedTokens& tokens, const PagedCache& cache) {
   const int64_t T_tokens = f.o.size(0);
+  const RowsOf<T> kv(f.in.kv_TK);
   at::parallel_for(0, T_tokens, 64, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)],
-                  row_of<T>(f.in.kv_TK, t), f.shape);
+      write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)], kv[t], f.shape);
   });
   const bool packed = multiplies(f.o.scalar_type(), f.shape);
   if (packed) forward_units<T>(f, tokens.whole);

@@ -151,10 +151,13 @@ at::Tensor rotate(const at::Tensor& qkv, const at::Tensor& bias, const at::Tenso
   const int64_t W = shape.width(), D = shape.head_dim;
   for_rows(qkv.size(0), W, [&](int64_t begin, int64_t end) {
     by_dtype(qkv, [&]<class T>(T) {
+      const T *x = pointer<T>(qkv), *b = pointer<T>(bias);
+      const float* angles = pointer<float>(cos_sin);
+      const int64_t* position = pointer<int64_t>(positions);
+      T* y = pointer<T>(out);
       for (int64_t t = begin; t < end; ++t)
-        row_table<T>().rope(pointer<T>(qkv) + t * W, pointer<T>(bias), cos_sin.data_ptr<float>() + positions.data_ptr<int64_t>()[t] * D,
-                            shape.num_heads + 2 * shape.num_kv_heads, shape.num_heads + shape.num_kv_heads, D, direction,
-                            pointer<T>(out) + t * W);
+        row_table<T>().rope(x + t * W, b, angles + position[t] * D, shape.num_heads + 2 * shape.num_kv_heads,
+                            shape.num_heads + shape.num_kv_heads, D, direction, y + t * W);
     });
   });
   return out;
@@ -243,11 +246,14 @@ at::Tensor embed(const Parameter& table, const at::Tensor& ids, int64_t first_ro
   const int64_t T = ids.size(0), H = table.value.size(1), rows = table.value.size(0);
   at::Tensor x = at::empty({T, H}, table.value.options());
   const auto element = static_cast<int64_t>(table.value.element_size());
+  const int64_t* id = pointer<int64_t>(ids);
+  const char* from = pointer<char>(table.value);
+  char* to = pointer<char>(x);
   for (int64_t t = 0; t < T; ++t) {
-    const int64_t row = ids.data_ptr<int64_t>()[t] - first_row;
-    char* out = static_cast<char*>(x.data_ptr()) + t * H * element;
+    const int64_t row = id[t] - first_row;
+    char* out = to + t * H * element;
     if (row < 0 || row >= rows) std::memset(out, 0, static_cast<size_t>(H * element));
-    else std::memcpy(out, static_cast<const char*>(table.value.data_ptr()) + row * H * element, static_cast<size_t>(H * element));
+    else std::memcpy(out, from + row * H * element, static_cast<size_t>(H * element));
   }
   if (at::GradMode::is_enabled() && table.grad.defined()) {
     // The graph needs one leaf to start from; the ids themselves have no gradient.
@@ -268,11 +274,11 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
   at::Tensor rstd = at::empty({T}, x.options().dtype(at::kFloat));
   for_rows(T, H, [&](int64_t begin, int64_t end) {
     by_dtype(x, [&]<class E>(E) {
-      for (int64_t t = begin; t < end; ++t) {
-        const E* d = delta.defined() ? pointer<E>(delta) + t * H : nullptr;
-        row_table<E>().add_rms_norm(pointer<E>(x) + t * H, d, pointer<E>(weight.value), static_cast<float>(eps), H, pointer<E>(total) + t * H,
-                                    pointer<E>(normed) + t * H, rstd.data_ptr<float>() + t);
-      }
+      const E *from = pointer<E>(x), *d = pointer<E>(delta), *w = pointer<E>(weight.value);
+      E *sum = pointer<E>(total), *y = pointer<E>(normed);
+      float* r = pointer<float>(rstd);
+      for (int64_t t = begin; t < end; ++t)
+        row_table<E>().add_rms_norm(from + t * H, d ? d + t * H : nullptr, w, static_cast<float>(eps), H, sum + t * H, y + t * H, r + t);
     });
   });
   if (record) {
@@ -348,12 +354,14 @@ at::Tensor head_norm(const at::Tensor& qkv, const Parameter& norms, double eps, 
   at::Tensor out = at::empty_like(qkv), rstd = at::empty({T, heads}, qkv.options().dtype(at::kFloat));
   for_rows(T, W, [&](int64_t begin, int64_t end) {
     by_dtype(qkv, [&]<class E>(E) {
+      const E* weights = pointer<E>(norms.value);
+      float* r = pointer<float>(rstd);
       for (int64_t t = begin; t < end; ++t) {
         const E* x = pointer<E>(qkv) + t * W;
         E* y = pointer<E>(out) + t * W;
         for_normed_heads(shape, [&](int64_t h, int64_t n) {
-          row_table<E>().add_rms_norm(x + h * D, nullptr, pointer<E>(norms.value) + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
-                                      rstd.data_ptr<float>() + t * heads + h);
+          row_table<E>().add_rms_norm(x + h * D, nullptr, weights + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
+                                      r + t * heads + h);
         });
         std::copy(x + heads * D, x + W, y + heads * D);
       }
@@ -401,7 +409,9 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   at::Tensor out = at::empty({T, F}, gate_up.options());
   for_rows(T, F, [&](int64_t begin, int64_t end) {
     by_dtype(gate_up, [&]<class E>(E) {
-      for (int64_t t = begin; t < end; ++t) row_table<E>().swiglu(pointer<E>(gate_up) + 2 * t * F, F, pointer<E>(out) + t * F);
+      const E* from = pointer<E>(gate_up);
+      E* to = pointer<E>(out);
+      for (int64_t t = begin; t < end; ++t) row_table<E>().swiglu(from + 2 * t * F, F, to + t * F);
     });
   });
   if (recording({gate_up})) {
