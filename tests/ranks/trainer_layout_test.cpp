@@ -19,6 +19,7 @@ struct Result {
   std::vector<double> norms;
   std::map<std::string, at::Tensor> weights;  // whole, by name
   std::vector<std::vector<float>> logprobs;   // of all rows at the last step
+  std::vector<int64_t> held_bytes, peak_bytes;  // by rank: between steps, and of the last step's passes
 };
 
 std::vector<std::vector<int32_t>> sequences(int64_t n) {
@@ -39,6 +40,8 @@ struct Extra {
   bool replay = false;     // made-up routes
   bool critic = false;     // value steps of a model with a score head
   double entropy = 0;      // above 0: policy steps with made-up advantages and this bonus
+  bool asked = false;      // the same by a loss of the user's
+  std::vector<int64_t> budgets = {};  // of the arenas, by rank; none: no bound
   c10::ScalarType dtype = at::kFloat;
 };
 
@@ -63,16 +66,28 @@ void set_values(Row& row, size_t number) {
   }
 }
 
+// REINFORCE with a bonus for entropy, as means over tokens: what a policy step minimises where the ratio is 1.
+LossGradient asked(const LossColumns* columns, double entropy) {
+  if (!columns) return {};
+  const algo::PolicyLossInput& in = columns->policy;
+  const at::Tensor by_logprob_R = -in.advantages_T / in.global_tokens;
+  const at::Tensor by_entropy_R = at::full_like(by_logprob_R, -entropy / in.global_tokens);
+  return {(by_logprob_R + columns->entropy_R * by_entropy_R).sum().item<double>(), by_logprob_R, by_entropy_R};
+}
+
 Result train(const model::Layout& layout, const model::ModelConfig& config, int64_t num_rows, const Extra& extra = {}) {
   const auto tokens = sequences(num_rows);
   const auto routes = made_up_routes(tokens, config);
   Result result;
   result.logprobs.resize(tokens.size());
+  result.held_bytes.resize(static_cast<size_t>(layout.world()));
+  result.peak_bytes = result.held_bytes;
   std::mutex mutex;
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
-    device::Arena arena("device");
+    const auto rank = static_cast<size_t>(world.rank());
+    device::Arena arena("device", extra.budgets.empty() ? 0 : extra.budgets[rank]);
     const model::kernel::Gemm gemm = test::fixed_products(extra.dtype, false);
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
@@ -102,6 +117,9 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     StepReport report;
     algo::Algorithm algorithm;
     algorithm.entropy_coef = extra.entropy;
+    algorithm.aggregation = algo::Aggregation::kTokenMean;
+    UserLoss loss;
+    if (extra.asked) loss = [&](const LossColumns* columns) { return asked(columns, extra.entropy); };
     const std::vector<float> sampled(64, -2.0f);
     for (size_t i = 0; i < mine.size() && extra.entropy > 0; ++i) {
       mine[i].behavior = std::span(sampled).first(mine[i].response.size());
@@ -109,12 +127,14 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     }
     for (int step = 0; step < 4; ++step) {
       report = extra.critic        ? trainer.value_step(mine, algorithm, 0.2, 1e-3)
-               : extra.entropy > 0 ? trainer.policy_step(mine, algorithm, 0.7, 1e-3)
+               : extra.entropy > 0 ? trainer.policy_step(mine, algorithm, 0.7, 1e-3, loss)
                                  : trainer.supervised_step(mine, extra.lora_rank > 0 ? 1e-2 : 1e-3);
       if (world.rank() == 0) result.norms.push_back(report.grad_norm);
       if (world.rank() == 0 && extra.critic) result.norms.push_back(report.loss), result.norms.push_back(report.value.explained_variance);
     }
     std::lock_guard lock(mutex);
+    result.held_bytes[rank] = arena.bytes();
+    result.peak_bytes[rank] = report.activation_peak_bytes;
     if (layout.speaks(world.rank()))
       for (size_t i = 0; i < indices.size(); ++i) result.logprobs[indices[i]] = report.logprobs[i];
     for (const model::ParameterEntry& e : table.entries) {
@@ -197,6 +217,31 @@ TEST(TrainerLayout, TheEntropyBonusToo) {
   EXPECT_GT(std::abs(want.norms[0] / train({1, 1}, config, 10, small).norms[0] - 1), 1e-2) << "the bonus is in the gradient";
   for (const char* layout : {"dp2", "tp2", "tp4", "pp2", "cp2", "dp2,tp2", "cp2,tp2", "tp2,pp2"})
     expect_same(train(model::parse_layout(layout, ""), config, 10, extra), want, join_text("entropy, ", layout));
+}
+
+// 3 rows: some replicas have none. Where the arenas are full one pass waits for the loss (a round of them under vpp), else all do.
+TEST(TrainerLayout, ALossOfTheUsersToo) {
+  for (const model::ModelConfig& config : {deep(test::config_of("qwen2", 2)), deep(test::experts_config("qwen3_moe"))})
+    for (int64_t num_rows : {10, 3}) {
+      const bool sparse = config.moe.num_experts > 0;
+      Extra extra{.balance = sparse ? 0.1 : 0.0, .z = sparse ? 0.01 : 0.0, .deviation = 0.15, .entropy = 0.5};
+      const Result want = train({1, 1}, config, num_rows, extra);
+      extra.asked = true;
+      std::vector<std::string> layouts = {"dp1", "dp4", "tp2", "cp2", "tp2,pp2", "cp2,pp2", "pp2,vpp2", "dp2,pp2,vpp2"};
+      if (sparse) layouts.insert(layouts.end(), {"dp4,ep4", "dp2,pp2,ep2", "dp2,tp2,ep2,etp2"});
+      for (const std::string& text : layouts) {
+        const model::Layout layout = model::parse_layout(text, "");
+        const Result wide = train(layout, config, num_rows, extra);
+        expect_same(wide, want, join_text("asked, ", config.family, ", rows ", num_rows, ", ", text));
+        Extra full = extra;
+        for (const int64_t bytes : wide.held_bytes) full.budgets.push_back(bytes + 1);
+        const Result tight = train(layout, config, num_rows, full);
+        EXPECT_EQ(tight.norms, wide.norms) << text;
+        EXPECT_EQ(tight.logprobs, wide.logprobs) << text;
+        for (const auto& [name, tensor] : wide.weights) EXPECT_TRUE(at::equal(tight.weights.at(name), tensor)) << text << " " << name;
+        if (num_rows == 10 && layout.dp == 1 && layout.vpp == 1) EXPECT_GT(wide.peak_bytes[0], tight.peak_bytes[0] * 3 / 2) << text;
+      }
+    }
 }
 
 TEST(TrainerLayout, ContextParallelRanksToo) {

@@ -204,7 +204,12 @@ void CheckpointWriter::goes_on_from(const CheckpointPlace& place) {
   whole_step_ = place.step;
   const std::string name = fs::path(place.path).filename().string();
   std::error_code none;
-  if (fs::read_symlink(root_ + "/latest", none) != name) move_latest(name);
+  if (fs::read_symlink(root_ + "/latest", none) == name) return;
+  try {
+    move_latest(name);
+  } catch (const PeerError& e) {
+    log::warning(e.what(), "; the run goes on from ", name);
+  }
 }
 
 void CheckpointWriter::move_latest(const std::string& name) {

@@ -49,8 +49,8 @@ class CheckpointWriter {
   /// Writes the manifest with these checksums, makes all durable, renames, moves `latest`, prunes. Checkpoints of later steps go too:
   /// the run has left that history. Returns path(step). Errors: PeerError if a file has no checksum.
   std::string commit(int64_t step, const Sums& sums);
-  /// The run goes on from this checkpoint, which is whole: it stays until the next is committed, and `latest` names it, whatever a
-  /// kill or a damaged checkpoint left there.
+  /// The run goes on from this checkpoint, which is whole: it stays until the next is committed. `latest` names it from now on, also where
+  /// a kill left it behind. Errors: none; where the link cannot be moved a warning says so.
   void goes_on_from(const CheckpointPlace& place);
   /// Drops an attempt that failed. Never throws.
   void abandon(int64_t step) noexcept;

@@ -131,7 +131,9 @@ void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const
 void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late) { Run(pass, batches).run(late); }
 
 int64_t WaitingRoom::free_bytes() const {
-  const int64_t of_machine = device::memory_limit().bytes / comm::ranks_per_machine(world_);
+  int64_t ranks_here = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) ranks_here += world_.machine(rank) == world_.machine(world_.rank());
+  const int64_t of_machine = device::memory_limit().bytes / ranks_here;
   return std::min(of_machine, arena_.left_bytes().value_or(of_machine));
 }
 
@@ -140,8 +142,9 @@ int64_t WaitingRoom::num(std::span<const MicroBatch> batches) const {
   double left_bytes = static_cast<double>(free_bytes()) / 4;
   int64_t fit = 0;
   for (const MicroBatch& batch : batches) {
-    left_bytes -= token_bytes_ * static_cast<double>(batch.tokens.ids_T.numel());
-    if (token_bytes_ == 0 || left_bytes < 0) break;
+    const int64_t tokens = batch.tokens.ids_T.numel();
+    left_bytes -= token_bytes_ * static_cast<double>(tokens);
+    if (tokens > 0 && (token_bytes_ == 0 || left_bytes < 0)) break;
     ++fit;
   }
   const int64_t count = std::ssize(batches);

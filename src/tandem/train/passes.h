@@ -43,20 +43,22 @@ struct LateLoss {
   std::function<at::Tensor(const MicroBatch& batch)> loss_of;  ///< on the way backward, on the last stage: as LossOf
 };
 
-/// All go forward, then all go backward: what each needs for that is held until then. Collective as above.
+/// All go forward, then all go backward: what each needs for that is held until then. Collective as above. Errors: what `decide` throws,
+/// on all ranks alike, before any goes backward.
 void run_training(const TrainingPass& pass, std::span<MicroBatch> batches, const LateLoss& late);
 
-/// How many passes can wait for a late loss: as many as fit into a quarter of the memory that is free. That is of the machine and its
-/// control groups, shared by the machine's ranks, and of the arena's budget. What a token takes is measured as passes wait; until then one
-/// pass does.
+/// How many passes can wait for a late loss: those that a quarter of the free memory holds. Free is what the machine and its control groups
+/// have, in equal shares for the ranks there, and what the arena's budget has. What a token takes is measured as passes wait. At least
+/// one pass waits, with interleaved stages one for each stage; before the first measure no more do.
 ///
 /// Ownership  uses arena and world.
+/// Threads    one.
 class WaitingRoom {
  public:
   WaitingRoom(const device::Arena& arena, comm::Group& world, const model::Layout& layout)
       : arena_(arena), world_(world), layout_(layout) {}
 
-  /// How many of the first micro-batches, at least one where there is one. Ranks whose passes meet get the same answer. Collective.
+  /// How many of the first micro-batches. Ranks whose passes meet get the same answer. Collective.
   int64_t num(std::span<const MicroBatch> batches) const;
   /// So much these took.
   void note(std::span<const MicroBatch> batches, int64_t bytes);

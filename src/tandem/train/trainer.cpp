@@ -254,7 +254,6 @@ struct Trainer::Step {
   using SaidOf = std::function<Said(const MicroBatch&, const at::Tensor& hidden_RH)>;
   at::Tensor share_of(const Objective& objective, const MicroBatch& batch, const Said& said);
   void run_late(const TrainingPass& pass, const LateObjective& late, const SaidOf& said_of, const device::AllocationMeter& meter);
-  void score_again(std::span<MicroBatch> some, const UseHidden& use);
   RouterLoad load_before(bool replayed);
   void prepare_routers();
   void finish_routers();
@@ -372,7 +371,7 @@ void Trainer::Step::run_late(const TrainingPass& pass, const LateObjective& late
   const auto decide = [&] {
     trainer.waiting_.note(waiting, meter.bytes() - before_bytes);
     const double begin_s = now_s();
-    score_again(others, keep);
+    run_scoring(setup.decoder, trainer.parameters_, others, keep);
     objective = late(joined(said));
     if (setup.recorder) setup.recorder->add("time/loss_s", now_s() - begin_s);
   };
@@ -386,13 +385,6 @@ void Trainer::Step::run_late(const TrainingPass& pass, const LateObjective& late
   run_training(pass, others, [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
     return share_of(objective, batch, said_of(batch, hidden_RH));
   });
-}
-
-// Forward passes of what will go forward once more: what routers tell is told then.
-void Trainer::Step::score_again(std::span<MicroBatch> some, const UseHidden& use) {
-  for (MicroBatch& batch : some) batch.tokens.router_losses = nullptr;
-  run_scoring(setup.decoder, trainer.parameters_, some, use);
-  for (MicroBatch& batch : some) batch.tokens.router_losses = has_router_losses() ? &router_losses : nullptr;
 }
 
 // What an earlier part of the same step has added up.

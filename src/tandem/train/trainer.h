@@ -102,13 +102,13 @@ struct TrainerSetup {
 /// epoch, which had `mini_batches` updates. It has no log-probabilities.
 StepReport joined(std::span<const StepReport> updates, int64_t mini_batches);
 
-/// An objective that is known once the model has said what it says of all R response tokens of the replica's rows, without gradient;
-/// nothing but on the last pipeline stage. Collective.
+/// Makes the objective once all rows have gone forward: `said` has all R response tokens of the replica, without gradient. It is empty but
+/// on the last pipeline stage. Collective. Errors: what a user's loss throws, on all ranks.
 using LateObjective = std::function<Objective(const Said& said)>;
 
-/// What is minimised.
+/// What is minimised: one of the two objectives. Rows and algorithm must outlive it.
 struct Lesson {
-  Objective objective;         ///< or
+  Objective objective;
   LateObjective late;
   bool by_advantages = false;  ///< its gradient is 0 where all advantages are
 };
@@ -130,10 +130,9 @@ class Trainer {
   /// Call it once all ranks are restored. Collective.
   void share_values();
 
-  /// One update by the algorithm's loss, or by one of the user's own, which the trainer asks once, when all rows have gone forward:
-  /// docs/design/user_loss.md. Where the algorithm's has no gradient, since all advantages are 0 and no other term has one, there is no
-  /// backward pass. The optimizer moves all the same, as on a gradient of zeros: docs/design/optimizer.md says why. Errors: what the
-  /// user's throws.
+  /// One update by the algorithm's loss, or by one of the user's own. The trainer asks that once, when all rows have gone forward:
+  /// docs/design/user_loss.md. The algorithm's has no gradient where all advantages are 0 and no other term has one. Then there is no
+  /// backward pass, and the optimizer moves as on a gradient of zeros: docs/design/optimizer.md. Errors: what the user's throws.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                          const UserLoss& loss = {});
   /// The passes of a policy step without its update: the gradients add to those since the last update. Each call divides by its own

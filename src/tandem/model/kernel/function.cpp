@@ -152,8 +152,8 @@ at::Tensor rotate(const at::Tensor& qkv, const at::Tensor& bias, const at::Tenso
   for_rows(qkv.size(0), W, [&](int64_t begin, int64_t end) {
     by_dtype(qkv, [&]<class T>(T) {
       const T *x = pointer<T>(qkv), *b = pointer<T>(bias);
-      const float* angles = pointer<float>(cos_sin);
-      const int64_t* position = pointer<int64_t>(positions);
+      const float* angles = cos_sin.data_ptr<float>();
+      const int64_t* position = positions.data_ptr<int64_t>();
       T* y = pointer<T>(out);
       for (int64_t t = begin; t < end; ++t)
         row_table<T>().rope(x + t * W, b, angles + position[t] * D, shape.num_heads + 2 * shape.num_kv_heads,
@@ -246,7 +246,7 @@ at::Tensor embed(const Parameter& table, const at::Tensor& ids, int64_t first_ro
   const int64_t T = ids.size(0), H = table.value.size(1), rows = table.value.size(0);
   at::Tensor x = at::empty({T, H}, table.value.options());
   const auto element = static_cast<int64_t>(table.value.element_size());
-  const int64_t* id = pointer<int64_t>(ids);
+  const int64_t* id = ids.data_ptr<int64_t>();
   const char* from = pointer<char>(table.value);
   char* to = pointer<char>(x);
   for (int64_t t = 0; t < T; ++t) {
@@ -276,7 +276,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
     by_dtype(x, [&]<class E>(E) {
       const E *from = pointer<E>(x), *d = pointer<E>(delta), *w = pointer<E>(weight.value);
       E *sum = pointer<E>(total), *y = pointer<E>(normed);
-      float* r = pointer<float>(rstd);
+      float* r = rstd.data_ptr<float>();
       for (int64_t t = begin; t < end; ++t)
         row_table<E>().add_rms_norm(from + t * H, d ? d + t * H : nullptr, w, static_cast<float>(eps), H, sum + t * H, y + t * H, r + t);
     });
@@ -354,11 +354,12 @@ at::Tensor head_norm(const at::Tensor& qkv, const Parameter& norms, double eps, 
   at::Tensor out = at::empty_like(qkv), rstd = at::empty({T, heads}, qkv.options().dtype(at::kFloat));
   for_rows(T, W, [&](int64_t begin, int64_t end) {
     by_dtype(qkv, [&]<class E>(E) {
-      const E* weights = pointer<E>(norms.value);
-      float* r = pointer<float>(rstd);
+      const E *from = pointer<E>(qkv), *weights = pointer<E>(norms.value);
+      E* to = pointer<E>(out);
+      float* r = rstd.data_ptr<float>();
       for (int64_t t = begin; t < end; ++t) {
-        const E* x = pointer<E>(qkv) + t * W;
-        E* y = pointer<E>(out) + t * W;
+        const E* x = from + t * W;
+        E* y = to + t * W;
         for_normed_heads(shape, [&](int64_t h, int64_t n) {
           row_table<E>().add_rms_norm(x + h * D, nullptr, weights + n * D, static_cast<float>(eps), D, nullptr, y + h * D,
                                       r + t * heads + h);

@@ -282,9 +282,7 @@ std::optional<RunState> StateFiles::load(TrainedRoles roles, const Resume& resum
   if (parts_.ranks.is_first() && saved_under != parts_.ranks.train_layout)
     log::info("saved under ", model::to_string(saved_under), ", goes on under ", model::to_string(parts_.ranks.train_layout));
   last_saved_step_ = state.step;
-  comm::run_alike(parts_.ranks.world, [&] {
-    if (parts_.ranks.is_first()) writer_.goes_on_from(*found);
-  });
+  if (parts_.ranks.is_first()) writer_.goes_on_from(*found);
   return state;
 }
 
