@@ -77,6 +77,22 @@ def check_grpo_step(program):
     said("grpo_step: its own conditions and no others")
 
 
+def check_stale(program, lengths):
+    run = ["bench", "stale", "--model", MODEL, "--threads", 1, "--lengths", lengths, "--prompts", 2, "--gens", 4, "--prompt-len", 8,
+           "--steps", 2]
+    for placement, staleness in (("split", 1), ("colocated", 2), ("split", 0)):
+        report = json.loads(program.done([*run, "--placement", placement, "--staleness", staleness]).stdout)
+        told = {"placement": placement, "staleness": staleness, "prompts": 2, "gens": 4, "prompt_len": 8, "steps": 2, "ranks": 2}
+        assert told.items() <= report["conditions"].items(), report["conditions"]
+        assert report["answer_checked"] and report["rows"]["step_s"]["n"] == 2, report["rows"]
+        idle = report["idle_share"]
+        assert len(idle) == 2 and all(0 < share < 1 for share in idle), idle
+        assert report["allowed_ratio"] > report["ratio"] > 0 and (staleness > 0 or report["ratio"] == 1), report
+    program.refused(run[:6], 2, "--lengths")
+    program.refused([*run, "--placement", "fully_colocated"], 2, "split")
+    said(f"stale: every rank's idle share; split and synchronous {', '.join(f'{share:.2f}' for share in idle)}")
+
+
 def check_tensor_cache(program):
     run = ["bench", "tensor_cache", "--samples", 36, "--seq", 64, "--repeats", 2, "--seed", 3]
     half = 36 // 2 * (64 * 12 + 20)  # every second sample of each of two ranks: tokens, log-probabilities, three numbers
@@ -205,6 +221,7 @@ def main():
         check_generate(program, lengths)
         check_train_step(program, lengths)
         check_grpo_step(program)
+        check_stale(program, lengths)
         check_tensor_cache(program)
         check_scheduler(program)
 

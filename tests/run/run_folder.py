@@ -16,7 +16,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-CLOCKED = ("time/", "throughput/", "memory/", "switch/")  # metrics that runs share only with the same clock, memory and ranks
+CLOCKED = ("time/", "throughput/", "memory/", "switch/", "idle/")  # metrics that runs share only with the same clock, memory and ranks
 
 # The quickstart's shape, shrunk: a random model, a reward that gives a random model signal.
 TINY = {

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/comm/reduce.h"
 
 namespace tandem::comm {
@@ -22,6 +24,17 @@ at::Tensor gathered(Group& group, const at::Tensor& in) {
   return out.cpu();
 }
 
+thread_local double waited_s = 0;
+
+// Counts the time of a call.
+struct Waiting {
+  const double begin_s = now_s();
+  Waiting() = default;
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() { waited_s += now_s() - begin_s; }
+};
+
 int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
 }  // namespace
@@ -31,6 +44,7 @@ Group::Group(std::string name, int rank, std::vector<int> world_ranks, at::Devic
 
 void Group::barrier() {
   count(Operation::kBarrier, 0);
+  const Waiting waiting;
   do_barrier();
 }
 
@@ -38,24 +52,28 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   check_movable(tensor, device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
   count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
+  const Waiting waiting;
   do_broadcast(tensor, root);
 }
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
   check_movable(tensor, device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
+  const Waiting waiting;
   do_all_reduce(tensor, op);
 }
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
   check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
+  const Waiting waiting;
   do_all_gather(out, in);
 }
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
+  const Waiting waiting;
   do_reduce_scatter(out, in);
 }
 
@@ -65,6 +83,7 @@ void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_
   TANDEM_CHECK(sum(send_bytes) <= std::ssize(send), "send buffer too small");
   TANDEM_CHECK(sum(receive_bytes) <= std::ssize(receive), "receive buffer too small");
   count(Operation::kAllToAllV, sum(send_bytes) - send_bytes[static_cast<size_t>(rank_)]);
+  const Waiting waiting;
   do_all_to_all_v(send, send_bytes, receive, receive_bytes);
 }
 
@@ -77,6 +96,7 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
 void Group::receive(at::Tensor& tensor, int from, int tag) {
   check_message(tensor, from, tag);
   count(Operation::kReceive, 0);
+  const Waiting waiting;
   do_receive(tensor, from, tag);
 }
 
@@ -110,6 +130,8 @@ void Group::check_message(const at::Tensor& tensor, int peer, int tag) const {
   TANDEM_CHECK(peer >= 0 && peer < size(), "no rank ", peer, " in group ", name_);
   TANDEM_CHECK(tag >= 0 && tag <= kMaxTag, "tag ", tag);
 }
+
+double take_waited_s() { return std::exchange(waited_s, 0); }
 
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine) {
   const int size = group.size();

@@ -104,6 +104,9 @@ class Group {
   Traffic traffic_;
 };
 
+/// Seconds that this thread has spent in calls of any group that wait for peers, since it last asked. What moves the bytes is in them.
+double take_waited_s();
+
 /// Gathers one byte string per rank, in rank order.
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine);
 

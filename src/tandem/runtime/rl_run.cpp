@@ -160,7 +160,8 @@ void RlRun::make_source() {
   auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                             tokenizer_, prompts_, rule, bodies_,
                                                             std::min(actor_.config().max_positions, longest),
-                                                            schedule_.has(planner::StageKind::kAhead), request_.stop, tell});
+                                                            schedule_.has(planner::StageKind::kAhead), request_.stop,
+                                                            request_.hooks.most_tokens, tell});
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
@@ -248,7 +249,10 @@ RunSummary RlRun::run_to_end(StepData& step) {
   planner::Interpreter machine(schedule_, {state.step + 1, config_.run.steps}, parts_.ranks.world.rank());
   while (!machine.done()) {
     const planner::StageRun next = machine.may_start().at(0);
-    if (value(step.id) != next.step) step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
+    if (value(step.id) != next.step) {
+      step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
+      (void)comm::take_waited_s();  // what an evaluation or a checkpoint waited
+    }
     machine.start(next);
     const StageEnd how = perform(machine.stage(next), step);
     if (how == StageEnd::kStopped) stop("");
@@ -306,6 +310,7 @@ void RlRun::finish_step(const StepData& step) {
   if (step.report.without_signal) ledger_.without_signal();
   ledger_.record_memory();
   skew_.record(parts_.recorder);
+  record_idle(parts_.ranks.world, parts_.recorder);
   conclude_step();
   fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);

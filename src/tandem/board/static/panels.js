@@ -28,6 +28,7 @@ export const PANELS = [
   { group: 'System', title: 'Scoring and waiting within rollout', takes: named('time/reward_s', 'time/wait_s', 'time/exchange_s'),
     format: seconds, zero: true },
   { group: 'System', title: 'How far apart ranks start', takes: matching(/^time\/start_skew/), format: seconds, zero: true },
+  { group: 'System', title: 'Share of a step that ranks wait', takes: matching(/^idle\//), format: percent, zero: true },
   { group: 'System', title: 'Time of a step', takes: named('time/step_s'), format: seconds, zero: true },
   { group: 'System', title: 'Memory by owner', takes: matching(/^memory\/(?!host_|offload_)(?!.*peak_bytes$)/), format: bytes, zero: true, stacked: true },
   { group: 'System', title: 'Peak memory by stage', takes: matching(/^memory\/.+_peak_bytes$/), format: bytes, zero: true },

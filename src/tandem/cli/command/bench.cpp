@@ -11,6 +11,7 @@
 #include "tandem/bench/generate.h"
 #include "tandem/bench/grpo_step.h"
 #include "tandem/bench/scheduler.h"
+#include "tandem/bench/stale.h"
 #include "tandem/bench/switch.h"
 #include "tandem/bench/tensor_cache.h"
 #include "tandem/bench/train_step.h"
@@ -67,6 +68,12 @@ class Bench : public Command {
   void declare_stages(CLI::App& app) {
     add(app, "grpo_step", "One GRPO step: generate, score, train", grpo_step_, bench::grpo_step)
         ->footer("Example:\n  tandem bench grpo_step --model DIR --prompts 16 --gens 8 --prompt-len 32 --new 64");
+
+    CLI::App* stale = add(app, "stale", "Steps with rollout ahead of training, and without", stale_, bench::stale);
+    add_lengths(*stale, stale_.lengths, "Response lengths, one sample after the other: a JSON array");
+    stale->footer(
+        "ratio: a step without staleness over one with it, by the mean; allowed_ratio: over the most that a rank works in one.\n"
+        "Example:\n  tandem bench stale --model DIR --placement split --staleness 1 --lengths bench/lengths/stale-32x512.json --threads 2");
 
     CLI::App* generate = add(app, "generate", "Generation alone", generate_, bench::generate);
     add_lengths(*generate, generate_.lengths, "Response lengths of ragged mode: a JSON array");
@@ -130,6 +137,7 @@ class Bench : public Command {
   }
 
   bench::GrpoStepOptions grpo_step_;
+  bench::StaleOptions stale_;
   bench::GenerateOptions generate_;
   bench::TrainStepOptions train_step_;
   bench::SchedulerOptions scheduler_;

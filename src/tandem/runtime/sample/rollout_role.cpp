@@ -79,6 +79,8 @@ void RolloutRole::start(data::GroupId id) {
   request.num_samples = group_size;
   request.first_sample = value(data::sample_id(id, group_size, 0));
   request.sampling = parts_.config.rollout.sampling;
+  if (parts_.most_tokens)
+    for (int64_t i = 0; i < group_size; ++i) request.max_new_tokens.push_back(parts_.most_tokens(data::sample_id(id, group_size, i)));
   request.seed = static_cast<uint64_t>(parts_.config.run.seed);
   request.stop_ids = stop_ids_;
   request.make_stop_matcher = stop_matchers_;

@@ -37,6 +37,7 @@ struct RolloutParts {
   int64_t max_context_tokens;        ///< of training and of evaluation
   bool runs_ahead;                   ///< the schedule has a stage for it
   StopRequested stop;
+  std::function<int64_t(data::SampleId)> most_tokens;  ///< stage/stages.h:Hooks
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
 };
 

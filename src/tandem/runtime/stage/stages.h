@@ -65,7 +65,7 @@ struct StepData {
 };
 
 /// Functions of the program that hosts a run, in place of what the recipe names. Each may be empty.
-/// Threads  reward: any number at once. advantage and loss: those of the ranks, some at once.
+/// Threads  reward: any number at once. The others: those of the ranks, some at once.
 /// Errors   what they throw ends the run with the last step saved, as a failing reward does.
 struct Hooks {
   /// A score for each answer of a group.
@@ -74,6 +74,8 @@ struct Hooks {
   std::function<std::vector<double>(const algo::Responses&)> advantage;
   /// In place of the policy loss. Called once an update on each replica.
   std::function<train::LossGradient(const train::LossColumns&)> loss;
+  /// How many tokens the response of a sample may have, in place of rollout.max_new_tokens, which none may exceed. A benchmark's.
+  std::function<int64_t(data::SampleId)> most_tokens;
   /// Which of them no recipe names: a resume tells when they are others.
   std::vector<HostFunction> functions;
 };

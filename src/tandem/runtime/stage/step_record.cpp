@@ -7,6 +7,8 @@
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
+#include "tandem/base/strings.h"
+#include "tandem/comm/agree.h"
 #include "tandem/data/shaping.h"
 #include "tandem/reward/scorer.h"
 
@@ -97,6 +99,14 @@ void record_critic(monitor::Recorder& recorder, const train::StepReport& r, bool
 void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num_devices) {
   recorder.set("throughput/tokens_per_s", tokens_per_s);
   recorder.set("throughput/tokens_per_s_per_device", tokens_per_s / num_devices);
+}
+
+void record_idle(comm::Group& world, monitor::Recorder& recorder) {
+  const double waited_s = comm::take_waited_s();
+  if (world.size() == 1) return;
+  const std::vector<double> all = comm::values_of_all(world, std::vector<double>{waited_s});
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    recorder.set(join_text("idle/rank_", rank), std::min(1.0, all[rank] / recorder.current("time/step_s")));
 }
 
 void record_step(const StepData& step, const Roles& roles) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What benchmarks of whole runs share: a run in a folder that goes away, of a model that any tokenizer of characters fits.
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <vector>
+
+#include "tandem/bench/options.h"
+#include "tandem/config/config.h"
+#include "tandem/runtime/stage/stages.h"
+
+namespace tandem::bench {
+
+struct Shape {
+  int64_t prompts = 4;      ///< per step
+  int64_t gens = 8;         ///< responses per prompt
+  int64_t prompt_len = 32;  ///< tokens
+  int64_t new_tokens = 64;  ///< most of a response; without `most_tokens` each has as many
+  int64_t steps = 1;
+};
+
+using Settings = std::vector<config::Setting>;
+
+/// Runs it, quietly, with these settings on top, and returns its metrics, one object a step. About every third answer is right, for groups
+/// need a spread of scores, or a step has no backward pass. Errors: as runtime::run_rl.
+std::vector<nlohmann::json> metrics_of_run(const Computing& options, const Shape& shape, const Settings& settings,
+                                           const runtime::Hooks& hooks = {});
+
+}  // namespace tandem::bench
