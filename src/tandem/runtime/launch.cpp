@@ -106,7 +106,7 @@ void launch_ranks(const config::RunConfig& config, const std::function<void(comm
     throw UserError("--ranks", join_text(ranks, " ranks as threads inside ranks as processes"), "either --ranks or mpirun/srun");
   const auto run = [&](comm::Group& world) {
     device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, processes, world)));
-    if (world.rank() != 0) log::quiet(processes);
+    if (processes && world.rank() != 0) log::quiet(true);
     body(world);
   };
   if (processes) comm::run_mpi(config.parallel.deadline_s, run);
