@@ -13,7 +13,11 @@ from tandem import _tandem, _worker
 
 
 class HookError(Exception):
-    """Says what was wrong in a user's function, and where."""
+    """Says what was wrong in a user's function, and where; and what would be right."""
+
+    def __init__(self, what, remedy="docs/python.md"):
+        super().__init__(what)
+        self.remedy = remedy
 
 
 def _chosen(function, given, absent=()):
@@ -54,12 +58,12 @@ def of_advantage(function):
         given = _chosen(function, {"scores": scores, "groups": groups, "lengths": lengths})
         result = torch.as_tensor(function(**given), dtype=torch.float64).detach().cpu()
         if result.shape != scores.shape:
-            raise HookError(f"returned a shape of {list(result.shape)}, expected {list(scores.shape)}: a number for each response")
+            raise HookError(f"returned a shape of {list(result.shape)}", f"{list(scores.shape)}: a number for each response")
         if (place := _not_finite(result)) is not None:
-            raise HookError(f"returned {result[place].item()} for response {place}")
+            raise HookError(f"returned {result[place].item()} for response {place}", "a finite number for each response")
         return result.tolist()
 
-    return _told(function, advantage)
+    return _told(function, advantage, lambda *columns: _shapes(function, dict(zip(("scores", "groups", "lengths"), columns))))
 
 
 def _check_callable(option, function):
@@ -78,6 +82,7 @@ def _check_names(option, function, names):
         raise _tandem.UserError(f"{option}: `{name}` cannot be called: {words} (docs/python.md)") from None
 
 
+RIGHT_LOSS = "a scalar tensor that depends on logprobs or entropy"
 LEAVES = ("logprobs", "entropy")
 COLUMNS = (*LEAVES, "old", "behavior", "reference", "advantages", "correction", "mask", "offsets", "global_tokens", "global_sequences")
 
@@ -95,20 +100,21 @@ def of_loss(function):
             result = function(**given)
         _check_scalar(result)
         if not result.requires_grad:
-            raise HookError("returned a tensor without a gradient; it must depend on logprobs or entropy, and not on what .detach() gave")
+            raise HookError("returned a tensor without a gradient", f"{RIGHT_LOSS}, and not on what .detach() gave")
         gradients = dict(zip(leaves, torch.autograd.grad(result, list(leaves.values()), allow_unused=True)))
         for name, gradient in gradients.items():
             if gradient is not None and (token := _not_finite(gradient)) is not None:
-                raise HookError(f"has the gradient {gradient[token].item()} by {name}[{token}]; the loss is {result.item()}")
+                raise HookError(f"has the gradient {gradient[token].item()} by {name}[{token}]; the loss is {result.item()}",
+                                "a finite gradient by each token")
         if all(gradient is None for gradient in gradients.values()):
-            raise HookError(f"returned a tensor that does not depend on {' or '.join(leaves) or 'logprobs or entropy'}")
+            raise HookError(f"returned a tensor that does not depend on {' or '.join(leaves) or 'logprobs or entropy'}", RIGHT_LOSS)
         by_logprobs = gradients.get("logprobs")
         if by_logprobs is None:
             by_logprobs = torch.zeros_like(columns["logprobs"])
         by_entropy = gradients.get("entropy")
         return result.item(), by_logprobs.contiguous(), None if by_entropy is None else by_entropy.contiguous()
 
-    return _told(function, loss)
+    return _told(function, loss, lambda columns: _shapes(function, columns))
 
 
 def _not_finite(values):
@@ -119,15 +125,25 @@ def _not_finite(values):
 
 def _check_scalar(result):
     if not isinstance(result, torch.Tensor):
-        raise HookError(f"returned a {type(result).__name__}, expected a scalar tensor")
+        raise HookError(f"returned a {type(result).__name__}", RIGHT_LOSS)
     if result.numel() != 1:
-        raise HookError(f"returned a tensor of shape {list(result.shape)}, expected a scalar: sum it")
+        raise HookError(f"returned a tensor of shape {list(result.shape)}", f"{RIGHT_LOSS}: sum it")
     if not torch.isfinite(result):
-        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip")
+        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip", "a finite loss")
 
 
-def _told(function, adapted):
-    """`adapted`, with what it raises as one line that names `function` and the line of it that failed."""
+def _shapes(function, columns):
+    """Of what the function takes by name."""
+    def one(value):
+        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, torch.Tensor) else f"{value:g}"
+
+    taken = _worker.chosen(function, {name: value for name, value in columns.items() if value is not None})
+    return ", ".join(f"{name} {one(value)}" for name, value in taken.items())
+
+
+def _told(function, adapted, given=None):
+    """`adapted`, with what it raises as one line that names `function` and the line of it that failed. `given` says, of the arguments of
+    `adapted`, what the function is called with."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
@@ -139,10 +155,11 @@ def _told(function, adapted):
             return adapted(*arguments)
         except HookError as error:
             place = f", at {code.co_filename}:{code.co_firstlineno}" if code else ""
-            raise HookError(f"`{name}` {error}{place}") from None
+            raise HookError(f"`{name}` {error}{place}", error.remedy) from None
         except Exception as error:
+            which = ""
             if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised
-                error = error.__cause__
+                error, which = error.__cause__, f", {error.which}"
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
             place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
             words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
@@ -151,7 +168,8 @@ def _told(function, adapted):
                 lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames),
                          *traceback.format_exception_only(type(error), error)]
                 print("".join(lines), end="", file=sys.stderr, flush=True)
-            raise HookError(f"`{name}` raised {words}{place}") from None
+            remedy = "the traceback stands above" + (f"; it was given {given(*arguments)}" if given else "")
+            raise HookError(f"`{name}` raised {words}{place}{which}", remedy) from None
 
     called.origin = (name, os.path.abspath(code.co_filename) if code and os.path.isfile(code.co_filename) else "")
     return called

@@ -19,7 +19,7 @@
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/group_assembly.h"
-#include "tandem/runtime/start_model.h"
+#include "tandem/policy/start_model.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem {
@@ -240,7 +240,7 @@ std::string quickstart() {
     const std::string path = (fs::temp_directory_path() / ("tandem_parity_" + std::to_string(::getpid()))).string();
     config::ModelOptions options;
     options.init_deviation = 0.08;
-    runtime::write_random_model(path, options, 3);
+    policy::write_random_model(path, options, 3);
     return path;
   }();
   return dir;

@@ -215,7 +215,7 @@ def check_wrong(program, scratch):
                                 (but(old="x"), "is a str")):
                 error = refused(tandem.UserError, lambda rows=rows: trainer.forward_backward(rows))
                 assert words in error and "\n" not in error, error
-            for wrong, words in ((lambda logprobs: logprobs, "expected a scalar"), (lambda logprobs: logprobs.sum() / 0, "returned"),
+            for wrong, words in ((lambda logprobs: logprobs, "(a scalar tensor"), (lambda logprobs: logprobs.sum() / 0, "returned"),
                                  (lambda logprobs: 1 / 0, "ZeroDivisionError"), (lambda advantage: 0, "wants `advantage`")):
                 error = refused(tandem.UserError, lambda wrong=wrong: trainer.forward_backward(samples, wrong))
                 assert words in error and "\n" not in error, error

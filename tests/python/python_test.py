@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import tandem`: a run from Python is the program's; a loss of five lines is GRPO under every layout; functions that are wrong end a run
 with one clear error and nothing lost. PYTHONPATH leads to the package: build/release/python."""
+import functools
 import inspect
 import io
 import json
@@ -148,15 +149,28 @@ def kept(logprobs, seen=[]):
     return logprobs.sum()
 
 
+def late(wrong):
+    """Wrong from its second call on: the first is the trial before a run."""
+    calls = []
+
+    @functools.wraps(wrong)
+    def function(*arguments, **columns):
+        calls.append(columns)
+        return wrong(*arguments, **columns) if len(calls) > 1 else columns["logprobs"].sum()
+
+    return function
+
+
+SCALAR = "a scalar tensor that depends on logprobs or entropy"
 WRONG = {
-    "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}"),
-    "shape": (lambda logprobs: logprobs * 2, "expected a scalar", __file__),
-    "float": (lambda logprobs: logprobs.sum().item(), "returned a float, expected a scalar tensor", __file__),
+    "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}", "it was given logprobs ["),
+    "shape": (lambda logprobs: logprobs * 2, "returned a tensor of shape [", SCALAR, __file__),
+    "float": (lambda logprobs: logprobs.sum().item(), "returned a float", SCALAR, __file__),
     "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, which train.nonfinite does not skip", __file__),
     "gradient": (lambda logprobs: (logprobs - logprobs.detach()).sqrt().sum(), "has the gradient", "by logprobs["),
     "detached": (lambda logprobs: logprobs.detach().sum(), "without a gradient", __file__),
     "other": (lambda logprobs: torch.ones(3, requires_grad=True).sum(), "does not depend", __file__),
-    "too_long": (lambda logprobs, mask: (logprobs * torch.ones(len(mask) + 1)).sum(), "raised RuntimeError", "must match"),
+    "too_long": (lambda logprobs, mask: (logprobs * torch.ones(len(mask) + 1)).sum(), "raised RuntimeError", "must match", "] bool"),
 }
 
 
@@ -167,18 +181,25 @@ def check_wrong(program, scratch):
             folder = scratch / f"wrong_{name}_{layout}"
             settings = {"run.dir": str(folder), **layout_of(layout)}
             tandem.run(recipe(scratch, run__steps=1), settings=settings, loss=grpo)
-            error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=wrong, resume=True))
-            assert all(word in error for word in words) and "after step 1, which is saved" in error and "\n" not in error, error
+            for function, where in ((wrong, "tried before the run"), (late(wrong), "after step 1, which is saved")):
+                error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=function, resume=True))
+                assert all(word in error for word in words) and where in error and "\n" not in error, error
+                assert error.count("loss: ") == 1 and ") (" not in error, f"one name, one remedy: {error}"
+            fresh = {**settings, "run.dir": str(scratch / "never_made")}
+            refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=fresh, loss=wrong))
+            assert not (scratch / "never_made").exists(), "a loss that fails at once ends the command before a folder is made"
             assert tandem.run(recipe(scratch), settings=settings, loss=grpo, resume=True).steps == STEPS
             rf.check_whole(folder, STEPS)
     for name, arguments, words in (
             ("advantage", {"advantage": lambda scores: scores[1:]}, "a number for each response"),
+            ("advantage_raises", {"advantage": lambda scores: scores.nonsense}, "it was given scores ["),
             ("advantage_nan", {"advantage": lambda scores: scores * float("nan")}, "returned nan for response 0"),
             ("reward", {"reward": lambda completions: 1 / 0}, "ZeroDivisionError"),
             ("reward_single", {"reward": lambda solution_str, ground_truth: 1 / 0}, "raised ZeroDivisionError"),
             ("reward_few", {"reward": lambda completions: [1.0]}, "1 scores for")):
         error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / name)}, **arguments))
         assert words in error and "\n" not in error, error
+        assert (scratch / name).exists() == name.startswith("reward"), f"{name}: tried before a folder is made"
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "gae"), "algo.name": "ppo"},
                                                          advantage=lambda scores: scores))
     assert "algo.advantage is gae" in error, error
@@ -190,7 +211,7 @@ def check_wrong(program, scratch):
     assert "train.lr" in error, error
     tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "kept")}, loss=kept)
     seen = kept.__defaults__[0]
-    assert len(seen) == STEPS and all(torch.equal(*pair) for pair in seen)
+    assert len(seen) == 1 + STEPS and all(torch.equal(*pair) for pair in seen)
     rf.said(f"{len(WRONG)} wrong losses end a run with one error, and nothing is lost")
 
 
@@ -203,7 +224,7 @@ def check_names(program, scratch):
     stderr = sys.stderr
     sys.stderr = caught = io.StringIO()
     try:
-        refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=raises, resume=True))
+        refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=late(raises), resume=True))
     finally:
         sys.stderr = stderr
     assert caught.getvalue().count("Traceback") == 1 and "logprobs.nonsense" in caught.getvalue(), caught.getvalue()

@@ -151,7 +151,7 @@ def check_sft_accuracy(program, scratch):
     for when in ("eval_before", "eval_after"):
         assert summary[when]["num_problems"] == 20, summary
     before, after = (100 * summary[when]["accuracy"] for when in ("eval_before", "eval_after"))
-    assert re.search(r"held-out accuracy +%.1f %% +%.1f %% +\(20 problems" % (before, after), out.stderr), out.stderr
+    assert re.search(r"\naccuracy +%.1f %% +%.1f %% +\(20 problems of data.eval" % (before, after), out.stderr), out.stderr
     asked = json.loads(program.done(["eval", "--config", recipe, "--model", scratch / "sft/hf"]).stdout.splitlines()[-1])
     assert asked["accuracy"] == summary["eval_after"]["accuracy"]
     assert ["eval/accuracy" in m for m in rf.metrics(scratch / "sft")] == [True, True, False, True]  # that of before stands in the first

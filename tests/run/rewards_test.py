@@ -161,7 +161,7 @@ def trial(root):
     """A reward with a bug ends the command before it has made anything; the error says where the bug is and which columns there are."""
     kinds = {"a column that is none": ("def score(completions, topic):\n    return [0]\n", ("TypeError", "`topic`", "mine.py:1 in score")),
              "a name that is none": ("def score(completions, level, **more):\n    return [more['nope'] for c in completions]\n",
-                                     ("KeyError: 'nope' at", "mine.py:2 in ", "for 4 of 4 answers",
+                                     ("KeyError: 'nope' at", "mine.py:2 in ", "for 4 of 4 answers, first '1'",
                                       "the columns of the data set: answer, level, question")),
              "of one answer": ("def score(solution_str, ground_truth):\n    return solution_str / 2\n",
                                ("TypeError", "mine.py:2", "4 of 4")),
@@ -176,11 +176,19 @@ def trial(root):
         errors = [line for line in out.stderr.splitlines() if "error" in line.lower() and line.startswith("tandem: error")]
         checks.check(out.returncode == 2 and len(errors) == 1, f"{name}: {out.stderr[-2000:]}")
         checks.check(all(part in errors[0] for part in ("tried before the run", "rows.jsonl:1", *parts)), f"{name}: {errors}")
+        checks.check("nothing was made" in errors[0] and errors[0].count(" (") == 1, f"{name}: one remedy: {errors}")
         checks.check(out.stderr.count("Traceback") <= 1 and not folder.exists(), f"{name}: shown once, nothing is made: {out.stderr}")
     settings = own_rows(root, "import nosuch\n")
     program.refused(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/no-module", *rf.sets(settings)], 2, "mine.py:score",
                     "ModuleNotFoundError", "nosuch", "mine.py:1", "reward.python_executable")
     checks.check(not pathlib.Path(root, "no-module").exists(), "a module that is missing: nothing is made")
+    settings = own_rows(root, "def score(completions, hint):\n    return [0.5 if one is None else 1.0 for one in hint]\n")
+    rows = pathlib.Path(settings["data.train"])
+    rows.write_text(rows.read_text() + '{"question": "7+7=", "answer": "14", "hint": "even"}\n')
+    folder = pathlib.Path(root, "lacking")
+    program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, *rf.sets({**settings, "run.steps": 5})])
+    scores = {row: score for row, score in rf.rows(folder, "SELECT DISTINCT prompt, score FROM samples")}
+    checks.check(scores.pop("7+7=", 1.0) == 1.0 and set(scores.values()) == {0.5}, f"a column that most rows lack is None there: {scores}")
     settings = {**own_rows(root, kinds["too few scores"][0]), "reward.rule": "exact"}
     program.refused(["config", rf.ROOT / "configs/quickstart.yaml", "--check", *rf.sets(settings)], 2, "mine.py:score",
                     "goes by exact alone", "an empty reward.rule")

@@ -166,6 +166,7 @@ def check_evaluation(program, scratch):
         more = ["--resume"] if steps == 2 else []
         line = program.refused(trial.arguments(run, *more), 2, "not today")
         assert f"after step {3 if steps == 2 else 0}, which is saved" in line, line
+        assert f"the evaluation {'after step 3' if steps == 2 else 'before training'}: reward rule" in line and line.count(" (") == 2, line
         trial.repair()
         trial.check_resumed(run)
     said(f"a reward that fails in an evaluation: `{line}`; resumed, equal bit for bit")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/algo/algorithm.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tandem/algo/advantage.h"
@@ -179,7 +180,17 @@ bool names_function(const std::string& value) {
 }
 
 std::vector<std::string> algorithm_names() { return names_of(algorithms()); }
-Options named_algorithm(const std::string& name) { return value_of(algorithms(), name, "algo.name"); }
+Options named_algorithm(const std::string& name) {
+  const auto check_no_word_of = [&](const char* option, const std::vector<std::string>& words) {
+    if (std::ranges::count(words, name) > 0)
+      throw UserError("algo.name", "'" + name + "' is a word of " + option, join_text("--set ", option, "=", name));
+  };
+  if (std::ranges::count(algorithm_names(), name) == 0) {
+    check_no_word_of("algo.advantage", advantage_names());
+    check_no_word_of("algo.loss", names_of(surrogates()));
+  }
+  return value_of(algorithms(), name, "algo.name");
+}
 Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), word, "algo.loss"); }
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }

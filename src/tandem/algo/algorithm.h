@@ -11,7 +11,19 @@
 namespace tandem::algo {
 
 /// How rewards become advantages; advantage.cpp has the formula and the source of each.
-enum class Advantage { kGrpo, kDrGrpo, kRloo, kReinforcePp, kReinforcePpBaseline, kRemax, kOpo, kGpg, kGrpoPassK, kGae, kDistillation };
+enum class Advantage {
+  kGrpo,
+  kDrGrpo,
+  kRloo,
+  kReinforcePp,
+  kReinforcePpBaseline,
+  kRemax,
+  kOpo,
+  kGpg,
+  kGrpoPassK,
+  kGae,
+  kDistillation,
+};
 
 /// What the policy loss of a token is; surrogate.cpp has the formula and the source of each.
 enum class Surrogate { kClip, kGspo, kCispo, kSapo, kGmpo };

@@ -13,8 +13,19 @@ namespace tandem {
 /// The user's input is wrong. Prints as `WHERE: WHAT (WHAT WOULD BE RIGHT)`; exit code 2.
 class UserError : public std::runtime_error {
  public:
+  /// `remedy` is empty where `what` is what another error says, and so has its own.
   UserError(const std::string& where, const std::string& what, const std::string& remedy)
-      : std::runtime_error(where + ": " + what + " (" + remedy + ")") {}
+      : std::runtime_error(where + ": " + what + (remedy.empty() ? "" : " (" + remedy + ")")),
+        fault_(where + ": " + what),
+        remedy_(remedy) {}
+
+  /// The same error within something larger: `WHERE: WHAT IT SAYS (ITS REMEDY; MORE)`.
+  UserError seen_from(const std::string& where, const std::string& more = "") const {
+    return {where, fault_, remedy_ + (remedy_.empty() || more.empty() ? "" : "; ") + more};
+  }
+
+ private:
+  std::string fault_, remedy_;
 };
 
 /// Another rank, a device or the file system failed; names rank, operation and peer. Exit code 3.

@@ -224,11 +224,17 @@ const char* option_type(const OptionValue& value) {
   return kNames[value.index()];
 }
 
-std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names) {
+namespace {
+
+struct Nearest {
+  std::string name;
+  size_t distance = SIZE_MAX;  // edits
+};
+
+Nearest nearest(std::string_view wanted, const std::vector<std::string>& names) {
   constexpr size_t kCompared = 200;  // of each name: files of others may hold names of any length
   wanted = wanted.substr(0, kCompared);
-  std::string best;
-  size_t best_distance = SIZE_MAX;
+  Nearest best;
   for (const auto& whole : names) {
     const std::string_view name = std::string_view(whole).substr(0, kCompared);
     std::vector<size_t> row(name.size() + 1);
@@ -241,9 +247,18 @@ std::string nearest_name(std::string_view wanted, const std::vector<std::string>
         row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
       }
     }
-    if (row.back() < best_distance) best_distance = row.back(), best = whole;
+    if (row.back() < best.distance) best = {whole, row.back()};
   }
   return best;
+}
+
+}  // namespace
+
+std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names) { return nearest(wanted, names).name; }
+
+std::string near_name(std::string_view wanted, const std::vector<std::string>& names) {
+  const Nearest found = nearest(wanted, names);
+  return !found.name.empty() && 3 * found.distance <= std::max(wanted.size(), found.name.size()) ? found.name : "";
 }
 
 }  // namespace tandem

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_depth.h"
-#include "tandem/base/log.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
+#include "tandem/base/options.h"
 #include "tandem/base/strings.h"
 #include "tandem/data/backend/parquet.h"
 #include "tandem/data/source.h"
@@ -55,7 +58,7 @@ class RecordSource : public PromptSource {
     prompt.answer = record.answer;
     prompt.data_source = record.source.empty() ? name_ : record.source;
     prompt.rank = record.rank;
-    prompt.columns = record.columns;
+    prompt.columns = whole(record);
     return prompt;
   }
 
@@ -76,7 +79,7 @@ class RecordSource : public PromptSource {
     }
     Stored kept;
     kept.number = number;
-    kept.columns = columns(record);
+    keep_columns(record, kept);
     json prompt = field(record, options_.prompt_column, where);
     if (options_.answer_column.empty())
       kept.answer = answer(last_answer(prompt, where), where);
@@ -141,23 +144,37 @@ class RecordSource : public PromptSource {
  private:
   struct Stored {  // what is kept of a record
     std::string question, messages, answer, source, columns;
+    size_t num_columns = 0;
     double rank = 0;
     int64_t number = 0;
   };
+  static constexpr size_t kMostColumns = 1000;  // of a set, for a row to get those of others
 
   std::string place(int64_t number) const { return join_text(path_, lines_ ? ":" : " row ", number); }
 
   bool keeps_all() const { return std::ranges::count(options_.columns, "*") > 0; }
 
+  // A column that only other rows of the set have is null.
+  std::string whole(const Stored& record) const {
+    if (record.num_columns == column_names_.size() || column_names_.size() > kMostColumns) return record.columns;
+    json columns = json::parse(record.columns);
+    for (const std::string& name : column_names_)
+      if (!columns.contains(name)) columns[name] = nullptr;
+    return json_text(columns);
+  }
+
   // For rewards that go by more than the text of the prompt and the answer. The question is a column as the others are.
-  std::string columns(const json& record) const {
-    if (options_.columns.empty()) return "";
+  void keep_columns(const json& record, Stored& out) {
+    if (options_.columns.empty()) return;
     json kept = keeps_all() ? record : json::object();
     std::vector<std::string> names = options_.columns;
     if (!keeps_all()) names.push_back(options_.prompt_column);
     for (const std::string& name : names)
       if (const json* value = name == "*" || kept.contains(name) ? nullptr : find(record, name)) kept[name] = *value;
-    return json_text(kept);
+    for (const auto& [name, value] : kept.items())
+      if (column_names_.size() <= kMostColumns) column_names_.insert(name);
+    out.num_columns = kept.size();
+    out.columns = json_text(kept);
   }
 
   // The field of that name, or the one its dots lead to; null if there is none.
@@ -185,16 +202,18 @@ class RecordSource : public PromptSource {
     throw UserError(where, "has no field `" + name + "`",
                     names.empty()
                         ? "the record is empty"
-                        : "the nearest is `" + nearest_name(name, names) + "`" + listed(names) +
-                              "; set data.prompt_column and data.answer_column" + no_answer_hint(name));
+                        : nearest_of(name, names) + "; set data.prompt_column and data.answer_column" + no_answer_hint(name));
   }
 
-  // Of many, none: the nearest alone is told.
-  static std::string listed(const std::vector<std::string>& names) {
+  // What may be meant, and what there is, of many the first.
+  static std::string nearest_of(const std::string& wanted, const std::vector<std::string>& names) {
     constexpr size_t kMostListed = 12;
+    const std::string near = near_name(wanted, names);
     std::string list;
-    for (const std::string& name : names) list += (list.empty() ? " of `" : ", `") + name + "`";
-    return names.size() <= kMostListed ? list : "";
+    for (const std::string& name : std::span(names).first(std::min(names.size(), kMostListed)))
+      list += (list.empty() ? "`" : ", `") + name + "`";
+    if (names.size() > kMostListed) list += join_text(" and ", names.size() - kMostListed, " more");
+    return near.empty() ? "it has " + list : "the nearest is `" + near + "` of " + list;
   }
 
   std::string no_answer_hint(const std::string& name) const {
@@ -279,6 +298,7 @@ class RecordSource : public PromptSource {
   Options options_;
   std::string name_;
   std::vector<Stored> records_;
+  std::set<std::string> column_names_;  // of all records
   int64_t num_unanswered_ = 0;
 };
 

@@ -34,7 +34,9 @@ auto with_python(const char* where, const Body& body) {
   try {
     return body();
   } catch (const nb::python_error& e) {
-    throw UserError(where, nb::cast<std::string>(nb::str(e.value())), "see docs/python.md");
+    const nb::object remedy = nb::getattr(e.value(), "remedy", nb::none());  // a HookError has one
+    throw UserError(where, nb::cast<std::string>(nb::str(e.value())),
+                    remedy.is_none() ? "docs/python.md" : nb::cast<std::string>(remedy));
   } catch (const nb::cast_error&) {
     throw UserError(where, "the adapter of the function returned something else than it should", "see python/tandem/_hooks.py");
   }

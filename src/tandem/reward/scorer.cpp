@@ -182,6 +182,8 @@ std::optional<data::Group> Scorer::take_head(std::unique_lock<std::mutex>&) {
       std::rethrow_exception(error);
     } catch (const PeerError& e) {
       throw PeerError(where + ": grading failed: " + e.what());
+    } catch (const UserError& e) {
+      throw e.seen_from(where + ": grading failed");
     } catch (const std::exception& e) {
       throw UserError(where, std::string("grading failed: ") + e.what(), "expected a rule that gives every answer a score");
     } catch (...) {

@@ -18,11 +18,12 @@
 #include "tandem/fit/fit.h"
 #include "tandem/hub/recipe.h"
 #include "tandem/policy/critic.h"
+#include "tandem/policy/start_model.h"
 #include "tandem/runtime/folder/progress.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/rl_run.h"
 #include "tandem/runtime/launch.h"
-#include "tandem/runtime/start_model.h"
+#include "tandem/runtime/stage/hook_trial.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/serve/reward_trial.h"
 #include "tandem/sink/worker.h"
@@ -37,7 +38,7 @@ namespace fs = std::filesystem;
 std::string start_model(const config::RunConfig& config, comm::Group& world) {
   if (!config.model.path.empty()) return config.model.path;
   const std::string dir = config.run.dir + "/init/hf";
-  if (world.rank() == 0 && !policy::holds_model(dir)) write_random_model(dir, config.model, config.run.seed);
+  if (world.rank() == 0 && !policy::holds_model(dir)) policy::write_random_model(dir, config.model, config.run.seed);
   world.barrier();
   return dir;
 }
@@ -284,8 +285,9 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
     if (all_train) train_on_all_ranks(request.config, world);
     on_first_rank(world, [&] {
       sink::require_packages(request.config.monitor);
-      if (!asked.resume && request.config.model.path.empty()) check_random_model(request.config);
+      if (!asked.resume && request.config.model.path.empty()) policy::check_random_model(request.config);
       try_reward(request, all_train);
+      try_hooks(request.hooks, request.config);
     });
     on_first_rank(world, [&] {
       own = std::make_unique<RunFolder>(request.config.run.dir, request.config, earlier_run(request), request.hooks.functions);

@@ -91,10 +91,15 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
 }
 
 // By the weights as they are: each data-parallel rank answers its share.
-Evaluation SupervisedRun::evaluation() const {
+Evaluation SupervisedRun::evaluation() {
   const policy::Ranks& ranks = parts_.ranks;
   const model::ModelOnRank& model = actor_.trained().model();
-  Evaluation evaluation{&model.decoder(), &model.parameters(), ranks.train_layout, ranks.train_rank()};
+  const int64_t step = ledger_.state().step;
+  Evaluation evaluation{.name = step == 0 ? "the evaluation before training" : join_text("the evaluation after step ", step),
+                        .decoder = &model.decoder(),
+                        .parameters = &model.parameters(),
+                        .layout = ranks.train_layout,
+                        .rank = ranks.train_rank()};
   evaluation.rule = ranks.speaks_for_train() ? reward_.get() : nullptr;  // one rank grades each answer
   return evaluation;
 }

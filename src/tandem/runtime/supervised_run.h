@@ -28,7 +28,7 @@ class SupervisedRun {
   void show(int64_t step, const std::string& what);  // in the last line of a terminal
   void step();
   void record(const train::StepReport& report, double begin_s);
-  Evaluation evaluation() const;
+  Evaluation evaluation();
   bool reached_accuracy();
   void evaluate_before();
   std::optional<serve::EvalSummary> evaluate();  // nullopt: asked to stop

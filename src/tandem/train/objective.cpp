@@ -282,10 +282,10 @@ UserLoss failing_alike(comm::Group& ranks, std::function<LossGradient(const Loss
     try {
       if (columns) given = function(*columns);
     } catch (const std::exception& e) {
+      if (ranks.size() == 1) throw;
       fault = comm::Fault{exit_code_of(e), e.what()};
     }
-    if (const auto first = comm::first_fault(ranks, fault))
-      throw UserError("own loss", join_text(first->what, ", on rank ", first->rank), "a scalar that depends on logprobs or entropy");
+    if (const auto first = comm::first_fault(ranks, fault)) throw UserError(join_text("on rank ", first->rank), first->what, "");
     return given;
   };
 }

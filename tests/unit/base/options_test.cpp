@@ -90,5 +90,12 @@ TEST(Options, NearestNameForgivesATypo) {
   EXPECT_EQ(nearest_name("temprature", {"temperature", "top_p"}), "temperature");
 }
 
+TEST(Options, NearNameIsSilentWhereNothingIsLikelyMeant) {
+  EXPECT_EQ(near_name("temprature", {"temperature", "top_p"}), "temperature");
+  EXPECT_EQ(near_name("prompt", {"level", "text"}), "");
+  EXPECT_EQ(near_name("prompt", {"prompts", "level"}), "prompts");
+  EXPECT_EQ(near_name("prompt", {}), "");
+}
+
 }  // namespace
 }  // namespace tandem

@@ -8,6 +8,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "../../error_text.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -23,6 +25,14 @@ TEST(OracleLosses, EveryReachedCasePasses) {
   report.summary();
   EXPECT_EQ(report.num_failed(), 0);
   EXPECT_GE(report.num_passed(), 492);
+}
+
+TEST(OracleLosses, AFileOfAnUnknownKindIsAnErrorThatNamesTheKinds) {
+  Report report(std::cout);
+  const auto file = nlohmann::json::parse(R"({"cases": [{"name": "a"}]})");
+  const std::string error = test::error_of([&] { run_losses(file, "my_rank.json", report); });
+  for (const char* part : {"my_rank.json", "`my_rank`", "group_advantages", "staleness"})
+    EXPECT_NE(error.find(part), std::string::npos) << part << " in " << error;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <regex>
 #include <sstream>
 
-#include "tandem/runtime/start_model.h"
+#include "tandem/policy/start_model.h"
 #include "tandem/text/tokenizer_files.h"
 
 namespace tandem::cli {
@@ -63,7 +63,7 @@ class Program : public ::testing::Test {
     options.init_kv_heads = 1;
     options.init_intermediate = 32;
     options.init_max_positions = 32;
-    runtime::write_random_model(path(name), options, 1);
+    policy::write_random_model(path(name), options, 1);
     return path(name);
   }
 

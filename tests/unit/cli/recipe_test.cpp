@@ -287,6 +287,8 @@ TEST(Recipe, AWrongValueNamesItsFlagAndWhatWouldBeRight) {
   EXPECT_EQ(refusal("--steps abc"), "--steps: run.steps is 'abc' (expected an integer)");
   EXPECT_EQ(refusal("--set train.lrr=1"), "--set: unknown option train.lrr (the nearest is train.lr)");
   EXPECT_EQ(refusal("--set train.leraning_rate=1"), "--set: unknown option train.leraning_rate (the nearest is train.lr)");
+  EXPECT_NE(refusal("--set algo.name=gae").find("'gae' is a word of algo.advantage (--set algo.advantage=gae)"), std::string::npos);
+  EXPECT_NE(refusal("--set algo.name=clip").find("'clip' is a word of algo.loss (--set algo.loss=clip)"), std::string::npos);
   EXPECT_EQ(refusal("--set train.lr"), "--set: `train.lr` names no option and value (expected section.option=value)");
 }
 

@@ -54,12 +54,27 @@ TEST(Records, ArraysAndOtherColumnsWork) {
   EXPECT_EQ(source->at(0).answer, "7");
 }
 
+TEST(Records, AColumnThatOnlyOtherRowsHaveIsNull) {
+  const std::string with_hint = R"({"question": "r", "answer": "b", "hint": 1})";
+  const std::string path = file_with("l.jsonl", R"({"question": "q", "answer": "a"})" "\n" + with_hint);
+  Options options;
+  options.columns = {"*"};
+  auto source = open_records(path, options, 0);
+  EXPECT_EQ(source->at(0).columns, R"({"question":"q","answer":"a","hint":null})");
+  EXPECT_EQ(source->at(1).columns, R"({"question":"r","answer":"b","hint":1})");
+  options.columns = {"hint"};
+  EXPECT_EQ(open_records(path, options, 0)->at(0).columns, R"({"question":"q","hint":null})");
+}
+
 TEST(Records, ErrorsNameFileAndLine) {
   Options options;
   const std::string good = R"({"question": "q", "answer": "a"})" "\n";
   EXPECT_NE(error_of(file_with("c.jsonl", good + "{oops\n"), options).find("c.jsonl:2: is not JSON from its byte 2 on"), std::string::npos);
   EXPECT_NE(error_of(file_with("d.jsonl", good + R"({"qestion": "q", "answer": "a"})"), options)
                 .find("d.jsonl:2: has no field `question` (the nearest is `qestion`"),
+            std::string::npos);
+  EXPECT_NE(error_of(file_with("n.jsonl", R"({"level": 1, "text": "q"})"), options)
+                .find("n.jsonl:1: has no field `question` (it has `level`, `text`; set data.prompt_column"),
             std::string::npos);
   EXPECT_NE(error_of(file_with("e.jsonl", R"({"question": [], "answer": "a"})"), options).find("expected a text"), std::string::npos);
   EXPECT_NE(error_of(file_with("f.jsonl", "\n"), options).find("holds no rows"), std::string::npos);

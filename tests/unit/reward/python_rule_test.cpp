@@ -150,7 +150,7 @@ TEST(PythonRule, AFailureIsShownOnceWhateverTheWorkersAndSamples) {
   const std::string shown = testing::internal::GetCapturedStderr();
   EXPECT_EQ(occurrences(shown, "Traceback (most recent call last)"), 1) << shown;
   EXPECT_EQ(occurrences(shown, "grading failed"), 1) << shown;
-  for (const char* part : {"KeyError: 'nope' at ", "rewards.py:2 in ", "failed for 4 of 4 samples", "for 4 of 4 answers",
+  for (const char* part : {"KeyError: 'nope' at ", "rewards.py:2 in ", "failed for 4 of 4 samples", "in the call for a group of 4 answers",
                            "a function may take prompts, completions, answers", "the columns of the data set: level, question"})
     EXPECT_NE(shown.find(part), std::string::npos) << part << " in " << shown;
 }
@@ -166,15 +166,65 @@ TEST(PythonRule, EachKindOfFailureIsShown) {
 TEST(PythonRule, AFunctionOfOneAnswerSaysForHowManyItFails) {
   const PythonFile file("def score(solution_str, ground_truth):\n    return 1 / len(solution_str)\n");
   const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"7", "", "8", "", ""})); });
-  for (const char* part : {"ZeroDivisionError: ", "rewards.py:2 in score, for 3 of 5 answers",
+  for (const char* part : {"ZeroDivisionError: ", "rewards.py:2 in score, for 3 of 5 answers, first ''",
                            "may take data_source, solution_str, ground_truth", "the columns of the data set: level"})
     EXPECT_NE(error.find(part), std::string::npos) << part << " in " << error;
+}
+
+TEST(PythonRule, AFunctionOfAGroupSaysWhichAnswersFailAlone) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"return [1 / len(c) for c in completions]",
+       "in the call for a group of 3 answers; called with one at a time it fails for 1 of 3 answers, ''"},
+      {"return [1] if len(completions) > 1 else [0]", "in the call for a group of 3 answers; it does not fail with one at a time"},
+      {"raise ValueError", "for 3 of 3 answers, first '7'"}};
+  for (const auto& [body, which] : cases) {
+    const PythonFile file("def score(completions):\n    " + body + "\n");
+    const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"7", "", "8"})); });
+    EXPECT_NE(error.find(which), std::string::npos) << which << " in " << error;
+    EXPECT_EQ(error.find(") ("), std::string::npos) << "one remedy: " << error;
+  }
+}
+
+TEST(PythonRule, AnErrorShowsBothEndsOfALongAnswer) {
+  const PythonFile file("def score(solution_str):\n    return int(solution_str)\n");
+  const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"begin" + std::string(9000, 'x') + "end"})); });
+  EXPECT_NE(error.find("for 1 of 1 answers, 'beginxx"), std::string::npos) << error;
+  EXPECT_NE(error.find("xxend'"), std::string::npos) << error;
+}
+
+TEST(PythonRule, AMisspeltArgumentIsToldWhatMayBeMeant) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"anwsers", "`answers`"}, {"completion", "`completions`"}, {"levle", "`level`"}};
+  for (const auto& [wrong, right] : cases) {
+    const PythonFile file("def score(completions, " + wrong + "):\n    return [0]\n");
+    const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"7"})); });
+    EXPECT_NE(error.find("did you mean " + right + "?"), std::string::npos) << error;
+  }
+  const PythonFile file("def score(completions, weather):\n    return [0]\n");
+  EXPECT_EQ(error_of([&] { rule_of(file)->score_batch(answers_of({"7"})); }).find("did you mean"), std::string::npos);
+}
+
+TEST(PythonRule, UnderZeroAnAnswerThatFailsAloneIsTheOnlyOneCounted) {
+  const PythonFile file("def score(completions):\n    return [1 / (c != 'bad') for c in completions]\n");
+  const auto rule = rule_of(file);
+  data::Group group = group_of(1, 8);
+  group.samples[3].text = "bad";
+  testing::internal::CaptureStderr();
+  {
+    Scorer scorer(*rule, {.workers = 1, .zero_on_error = true});
+    scorer.submit(std::move(group));
+    scorer.collect_all(60);
+  }
+  const std::string shown = testing::internal::GetCapturedStderr();
+  EXPECT_NE(shown.find("grading failed for 1 of 8 samples"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("for 1 of 8 answers, 'bad'"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("8 of 8"), std::string::npos) << shown;
 }
 
 TEST(PythonRule, AnErrorHasALineOfTheUsersFileWhereverItWasRaised) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"import json\ndef score(completions):\n    return [json.loads('{') for c in completions]\n", "rewards.py:3 in "},
-      {"\n\ndef score(completions):\n    return [1]\n", "rewards.py:3 in score, for 2 of 2 answers"},
+      {"\n\ndef score(completions):\n    return [1]\n", "rewards.py:3 in score, in the call for a group of 2 answers"},
       {"\ndef score(completions, wish):\n    return [1]\n", "rewards.py:2 in score"},
       {"def score(completions):\n    return [1]\n\nx = (\n", "rewards.py:4"},
   };

@@ -14,7 +14,7 @@
 #include "tandem/base/json_file.h"
 #include "tandem/checkpoint/model_export.h"
 #include "tandem/comm/launch.h"
-#include "tandem/runtime/start_model.h"
+#include "tandem/policy/start_model.h"
 
 namespace tandem::runtime {
 namespace {
@@ -49,7 +49,7 @@ class StateFilesTest : public ::testing::Test {
   }
 
   std::string model(const std::string& name, int64_t seed) const {
-    write_random_model(folder_ / name, config_.model, seed);
+    policy::write_random_model(folder_ / name, config_.model, seed);
     return folder_ / name;
   }
   std::string run_dir() const { return folder_ / "run"; }
@@ -88,7 +88,7 @@ TEST_F(StateFilesTest, AdaptersGoOnNoStartButTheirOwn) {
   fs::remove(link);
   fs::create_directory_symlink("other", link);
   EXPECT_NE(error_of([&] { load(link); }).find(other + " has others"), std::string::npos) << "a link that moved";
-  write_random_model(first, config_.model, 5);
+  policy::write_random_model(first, config_.model, 5);
   EXPECT_NE(error_of([&] { load(first); }).find("they have changed since"), std::string::npos);
 }
 

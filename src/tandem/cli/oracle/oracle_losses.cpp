@@ -488,12 +488,12 @@ void run_losses(const json& file, const std::string& file_name, Report& report) 
   const std::string stem = std::filesystem::path(file_name).stem().string();
   if (stem == "staleness") return run_staleness(file, file_name, report);
   const auto formula = formulas.find(stem);
-  for (const json& c : cases_of(file, file_name)) {
-    if (formula == formulas.end())
-      report.skip(c.at("name"), stem + " is not built");
-    else
-      formula->second(c, report);
+  if (formula == formulas.end()) {
+    std::string kinds = "staleness";
+    for (const auto& [kind, unused] : formulas) kinds += " " + kind;
+    throw UserError(file_name, "a file's name says which formula its cases are of, and `" + stem + "` is none", "one of " + kinds);
   }
+  for (const json& c : cases_of(file, file_name)) formula->second(c, report);
 }
 
 }  // namespace tandem::cli

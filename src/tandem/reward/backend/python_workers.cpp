@@ -31,7 +31,9 @@ constexpr size_t kMostNames = 40;   // of columns that an error lists
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 // A function may write to the worker's channel: a reply may hold anything.
-bool is_count(const json& reply, const char* name) { return reply.contains(name) && reply[name].is_number_integer(); }
+std::string text_in(const json& reply, const char* name) {
+  return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
+}
 
 std::string names_in(const json& reply, const char* name) {
   std::string text;
@@ -240,14 +242,10 @@ void PythonWorkers::start(PythonWorker& worker) {
 
 json PythonWorkers::checked(json reply) {
   if (!reply.contains("error")) return reply;
-  const auto text_of = [&](const char* name) {
-    return reply.contains(name) && reply[name].is_string() ? reply[name].get<std::string>() : std::string();
-  };
-  const std::string traceback = text_of("traceback");
-  options_.notices->say(function_.name + " " + text_of("kind"), function_.name + ": " + traceback);
-  std::string what = text_of("error"), remedy = traceback.starts_with("Traceback") ? "the traceback stands above" : "docs/rewards.md";
-  if (is_count(reply, "failed") && is_count(reply, "of"))
-    what += join_text(", for ", reply["failed"].get<int64_t>(), " of ", reply["of"].get<int64_t>(), " answers");
+  const std::string traceback = text_in(reply, "traceback"), which = text_in(reply, "which");
+  options_.notices->say(function_.name + " " + text_in(reply, "kind"), function_.name + ": " + traceback);
+  const std::string what = text_in(reply, "error") + (which.empty() ? "" : ", " + which);
+  std::string remedy = traceback.starts_with("Traceback") ? "the traceback stands above" : "docs/rewards.md";
   const std::string arguments = names_in(reply, "arguments"), columns = names_in(reply, "columns");
   if (!arguments.empty())
     remedy = join_text("a function may take ", arguments, columns.empty() ? "" : ", and the columns of the data set: ", columns, "; ",

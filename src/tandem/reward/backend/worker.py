@@ -5,6 +5,7 @@
 # Two processes: the worker, and above it its keeper, which is started first and loads nothing. The kernel makes the keeper the parent of
 # what the worker's processes leave behind, however they detach themselves. So it can end all of them, and does, before it ends itself.
 import asyncio
+import difflib
 import importlib.util
 import inspect
 import json
@@ -72,7 +73,9 @@ def chosen(function, given):
         return given
     for p in parameters:
         if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in given:
-            raise TypeError(f"the function wants `{p.name}`, which is neither an argument nor a column")
+            near = difflib.get_close_matches(p.name, given, 1)
+            meant = f"; did you mean `{near[0]}`?" if near else ""
+            raise TypeError(f"the function wants `{p.name}`, which is neither an argument nor a column{meant}")
         if p.kind is p.POSITIONAL_ONLY:
             raise TypeError(f"`{p.name}` is positional-only; arguments are given by name")
     names = {p.name for p in parameters}
@@ -88,17 +91,30 @@ BATCH_ARGUMENTS = ("prompts", "completions", "answers", "data_sources", "respons
 ANSWER_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info", "prompt")
 
 
-class Failed(Exception):
-    """Of some answers of a batch; its cause is what the first of them raised."""
+def shown(text):
+    """The beginning and the end of an answer: in the latter most of them say what counts."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN // 2]} ... {text[-SHOWN // 2:]}")
 
-    def __init__(self, count):
-        super().__init__(count)
-        self.count = count
+
+SHOWN = 120  # characters
+
+
+class Failed(Exception):
+    """Of some answers of a batch; its cause is what the first of them raised. `which` says which failed, in words."""
+
+    def __init__(self, which):
+        super().__init__(which)
+        self.which = which
+
+    @classmethod
+    def alone(cls, places, batch):
+        texts = batch["completions"]
+        return cls(f"for {len(places)} of {len(texts)} answers, {'first ' if len(places) > 1 else ''}{shown(texts[places[0]])}")
 
 
 def one_by_one(function, batch):
     """verl's form: compute_score(data_source, solution_str, ground_truth, extra_info)."""
-    results, errors = [], []
+    results, errors, places = [], [], []
     for i, completion in enumerate(batch["completions"]):
         row = batch["columns"][i]
         given = {**row, "data_source": batch["data_sources"][i], "solution_str": completion, "ground_truth": batch["answers"][i],
@@ -107,13 +123,44 @@ def one_by_one(function, batch):
             results.append(call(function, chosen(function, given)))
         except Exception as error:
             errors.append(error)
+            places.append(i)
     if errors:
-        raise Failed(len(errors)) from errors[0]
+        raise Failed.alone(places, batch) from errors[0]
     return results
 
 
 def all_at_once(function, batch):
-    """TRL's form: score(prompts, completions, answers, **columns)."""
+    """TRL's form: score(prompts, completions, answers, **columns). One call: what it raises is of the group."""
+    try:
+        return group_scores(function, batch)
+    except Exception as error:
+        of = len(batch["completions"])
+        if of == 1:
+            raise Failed.alone([0], batch) from error
+        raise Failed(f"in the call for a group of {of} answers{failing_alone(function, batch)}") from error
+
+
+ASKED_ALONE_S = 2  # at most, after a call for a group that raised
+
+
+def failing_alone(function, batch):
+    """In words, for how many answers the function fails alone, too; "" where it takes long to find out."""
+    until = time.monotonic() + ASKED_ALONE_S
+    places = []
+    for i in range(len(batch["completions"])):
+        if time.monotonic() > until:
+            return ""
+        try:
+            seed(batch)
+            group_scores(function, {name: value if name == "seed" else value[i:i + 1] for name, value in batch.items()})
+        except Exception:
+            places.append(i)
+    if not places:
+        return "; it does not fail with one at a time"
+    return f"; called with one at a time it fails {Failed.alone(places, batch).which}"
+
+
+def group_scores(function, batch):
     names = {name: None for row in batch["columns"] for name in row}
     given = {name: [row.get(name) for row in batch["columns"]] for name in names}
     given.update({name: batch[name] for name in BATCH_ARGUMENTS})
@@ -149,20 +196,25 @@ def scored(i, value):
     return [score, parts, extracted if isinstance(extracted, str) else ""]
 
 
-def answer(function, batch):
-    random.seed(batch["seed"])  # the same group, the same numbers, whichever worker and however often
+def seed(batch):
+    """The same group, the same numbers, whichever worker and however often."""
+    random.seed(batch["seed"])
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(batch["seed"] % 2**32)
+
+
+def answer(function, batch):
+    seed(batch)
     form = one_by_one if takes_one(function) else all_at_once
-    scores, errors = [], []
+    scores, errors, places = [], [], []
     for i, value in enumerate(form(function, batch)):
         try:
             scores.append(scored(i, value))
         except (TypeError, ValueError) as error:
-            error.args = (f"{error}; the answer is {batch['completions'][i]!r:.60}",)
             errors.append(error)
+            places.append(i)
     if errors:
-        raise Failed(len(errors)) from errors[0]
+        raise Failed.alone(places, batch) from errors[0]
     return {"scores": scores}
 
 
@@ -196,14 +248,14 @@ def failure(error, function=None, file=""):
 
 
 def failure_of_batch(error, function, wanted, batch):
-    """The same, for how many answers of the batch, and what the function could have asked for."""
-    count, of = len(batch["completions"]), len(batch["completions"])
+    """The same, for which answers of the batch, and what the function could have asked for."""
+    which = ""
     if isinstance(error, Failed):
-        error, count = error.__cause__, error.count
+        error, which = error.__cause__, error.which
     reply = failure(error, function, wanted["file"])
     arguments = ANSWER_ARGUMENTS if takes_one(function) else BATCH_ARGUMENTS
     columns = [str(name) for name in {name: None for row in batch["columns"] for name in row} if name not in arguments]
-    return {**reply, "failed": count, "of": of, "arguments": arguments, "columns": columns}
+    return {**reply, "which": which, "arguments": arguments, "columns": columns}
 
 
 KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}

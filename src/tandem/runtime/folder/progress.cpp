@@ -144,7 +144,7 @@ void Progress::line(const monitor::Metrics& metrics) const {
 void Progress::without_signal(int64_t step) {
   if (without_signal_.empty())
     log::warning("step ", step, ": no group has a signal: the scores of each are all alike, so all advantages are 0; such steps are ",
-                 "named at the end (a finer reward, an easier task, or a larger schedule.group_size)");
+                 "named at the end (a finer reward, an easier task, a larger schedule.group_size; after a collapse a smaller train.lr)");
   if (!without_signal_.empty() && without_signal_.back().second == step - 1) without_signal_.back().second = step;
   else without_signal_.emplace_back(step, step);
 }
@@ -166,9 +166,14 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
   log::info("== result: ", s.steps, " steps, ", duration_text(s.seconds), ", ", s.tokens, " tokens");
   if (problems > 0) {
     log::info("\n                      before     after");
-    log::info("held-out mean score  ", score(s.before), "   ", score(s.after));
-    log::info("held-out accuracy    ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems; right: a score of ",
-              config.eval.right_at, " or more)");
+    log::info("mean score           ", score(s.before), "   ", score(s.after));
+    const std::string& train = config.data.train;
+    const bool trained_on = train != "synthetic" && std::ranges::any_of(config.data.eval, [&](const std::string& set) {
+      return set == train || set.ends_with("=" + train);
+    });
+    log::info("accuracy             ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems of data.eval",
+              trained_on ? ", which is data.train: not held out" : "", "; right: a score of ", config.eval.right_at,
+              " or more, eval.right_at)");
     print_sets(s);
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {

@@ -37,15 +37,15 @@ void fail_alike(comm::Group& group, const std::function<void()>& work) {
 }
 
 void end_saved(const StepFailed& failed, int64_t step, const std::function<void()>& save) {
-  std::string where = join_text("the run ended after step ", step, ", which is saved"), remedy = "--resume goes on from there";
+  const std::string ended = join_text("the run ended ", "after step ", step);
+  std::string where = ended + ", which is saved; --resume goes on from there";
   try {
     save();
   } catch (const PeerError& e) {
-    where = join_text("the run ended after step ", step, ", which could not be saved (", e.what(), ")");
-    remedy = "--resume goes on from the checkpoint before, if there is one";
+    where = ended + ", which could not be saved (" + e.what() + "); --resume goes on from the checkpoint before, if there is one";
   }
-  if (failed.exit_code == 2) throw UserError(where, failed.what(), remedy);
-  if (failed.exit_code == 3) throw PeerError(where + ": " + failed.what() + " (" + remedy + ")");
+  if (failed.exit_code == 2) throw UserError(where, failed.what(), "");
+  if (failed.exit_code == 3) throw PeerError(where + ": " + failed.what());
   throw InternalError(where + ": " + failed.what());
 }
 

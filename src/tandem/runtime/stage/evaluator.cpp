@@ -25,16 +25,17 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   std::vector<data::Group> mine;
   bool stopped = false;
   std::exception_ptr fault;
+  const std::string name = e.name;
   try {
     if (e.decoder) mine = answers_of_rank(parts, tokenizer, std::move(e));
   } catch (const Interrupted&) {
     stopped = true;
   } catch (const rollout::NotFinite&) {  // a step with such weights is no step to save
     throw;
-  } catch (const UserError&) {
-    fault = std::current_exception();
-  } catch (const PeerError&) {  // a server, or a worker
-    fault = std::current_exception();
+  } catch (const UserError& error) {
+    fault = std::make_exception_ptr(error.seen_from(name));
+  } catch (const PeerError& error) {  // a server, or a worker
+    fault = std::make_exception_ptr(PeerError(name + ": " + error.what()));
   }
   monitor::Notices& notices = *parts.config.reward.notices;
   tell_notices(parts.ranks.world, notices, notices.take());

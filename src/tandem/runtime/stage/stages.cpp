@@ -285,10 +285,10 @@ std::vector<double> host_advantages(const algo::Responses& responses, const Role
   } catch (const std::exception& e) {
     fault = comm::Fault{exit_code_of(e), e.what()};
   }
-  if (const auto first = comm::first_fault(ranks, fault)) throw UserError("advantage", first->what, "a number for each response");
+  if (const auto first = comm::first_fault(ranks, fault)) throw UserError("the advantages", first->what, "");
   const std::vector<double> all = comm::values_of_all(ranks, mine);
   if (all.size() != responses.scores.size() || !std::ranges::all_of(all, [](double each) { return std::isfinite(each); }))
-    throw UserError("advantage", join_text("gave ", all.size(), " numbers, or one that is not finite"),
+    throw UserError("the advantages", join_text("gave ", all.size(), " numbers, or one that is not finite"),
                     join_text("a finite number for each of ", responses.scores.size(), " responses"));
   return all;
 }

@@ -6,7 +6,7 @@
 
 #include "tandem/config/config.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 /// Writes a random Hugging Face directory of the recipe's shape with a character tokenizer for additions.
 /// Errors: UserError for sizes that do not fit each other; PeerError if it cannot be written.
@@ -16,4 +16,4 @@ void write_random_model(const std::string& dir, const config::ModelOptions& opti
 /// characters that its tokenizer has not, or if a rule grades text.
 void check_random_model(const config::RunConfig& config);
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/start_model.h"
+#include "tandem/policy/start_model.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -17,7 +17,7 @@
 #include "tandem/text/tokenizer.h"
 #include "tandem/text/tokenizer_files.h"
 
-namespace tandem::runtime {
+namespace tandem::policy {
 
 namespace {
 
@@ -92,4 +92,4 @@ void write_random_model(const std::string& dir, const config::ModelOptions& o, i
   checkpoint::write_model_dir(dir, json, tensors, {.files = checkpoint::tokenizer_files(tokenizer_dir)});
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::policy
