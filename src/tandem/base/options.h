@@ -91,7 +91,7 @@ const char* option_type(const OptionValue& value);
 
 /// The name nearest to `wanted` by edit distance; "" if `names` is empty.
 std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names);
-/// The same if it may be what was meant: at most a third of its letters, or of those of `wanted`, are others. Else "".
+/// The same if it may be what was meant: the edits are at most a third of the letters of the longer name. Else "".
 std::string near_name(std::string_view wanted, const std::vector<std::string>& names);
 
 }  // namespace tandem

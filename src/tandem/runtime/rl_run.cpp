@@ -393,8 +393,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   show(ledger_.live(), join_text("step ", value(step), "/", config_.run.steps, "  evaluation of ", eval_prompts_->size(), " problems"));
   const policy::Ranks& ranks = parts_.ranks;
   rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
-  const std::string name = value(step) == 0 ? "the evaluation before training" : join_text("the evaluation after step ", value(step));
-  Evaluation evaluation{.name = name, .layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
+  Evaluation evaluation{.step = value(step), .layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
   if (ranks.rolls_out()) {
     evaluation.decoder = &actor_.rollout_decoder();
     evaluation.parameters = &actor_.rollout_parameters();

@@ -94,8 +94,7 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
 Evaluation SupervisedRun::evaluation() {
   const policy::Ranks& ranks = parts_.ranks;
   const model::ModelOnRank& model = actor_.trained().model();
-  const int64_t step = ledger_.state().step;
-  Evaluation evaluation{.name = step == 0 ? "the evaluation before training" : join_text("the evaluation after step ", step),
+  Evaluation evaluation{.step = ledger_.state().step,
                         .decoder = &model.decoder(),
                         .parameters = &model.parameters(),
                         .layout = ranks.train_layout,

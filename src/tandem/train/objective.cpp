@@ -282,7 +282,7 @@ UserLoss failing_alike(comm::Group& ranks, std::function<LossGradient(const Loss
     try {
       if (columns) given = function(*columns);
     } catch (const std::exception& e) {
-      if (ranks.size() == 1) throw;
+      if (ranks.size() == 1 && dynamic_cast<const UserError*>(&e)) throw;
       fault = comm::Fault{exit_code_of(e), e.what()};
     }
     if (const auto first = comm::first_fault(ranks, fault)) throw UserError(join_text("on rank ", first->rank), first->what, "");

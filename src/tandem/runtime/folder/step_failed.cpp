@@ -37,7 +37,7 @@ void fail_alike(comm::Group& group, const std::function<void()>& work) {
 }
 
 void end_saved(const StepFailed& failed, int64_t step, const std::function<void()>& save) {
-  const std::string ended = join_text("the run ended ", "after step ", step);
+  const std::string ended = join_text("the run ended after step ", step);
   std::string where = ended + ", which is saved; --resume goes on from there";
   try {
     save();

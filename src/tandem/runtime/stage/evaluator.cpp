@@ -25,7 +25,7 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   std::vector<data::Group> mine;
   bool stopped = false;
   std::exception_ptr fault;
-  const std::string name = e.name;
+  const std::string name = e.step == 0 ? "the evaluation before training" : join_text("the evaluation after step ", e.step);
   try {
     if (e.decoder) mine = answers_of_rank(parts, tokenizer, std::move(e));
   } catch (const Interrupted&) {

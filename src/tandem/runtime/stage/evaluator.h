@@ -12,7 +12,7 @@ namespace tandem::runtime {
 
 /// Who answers, and what.
 struct Evaluation {
-  std::string name;                         ///< for errors: "the evaluation before training"
+  int64_t step = 0;                         ///< the last one before it, which errors name; 0 before training
   const model::Decoder* decoder = nullptr;  ///< null: this rank answers nothing
   const model::ModelParameters* parameters = nullptr;
   const model::Layout& layout;           ///< of the ranks that answer
