@@ -13,11 +13,11 @@ from tandem import _tandem, _worker
 
 
 class HookError(Exception):
-    """Says what was wrong in a user's function, and where; and what would be right."""
+    """Says what was wrong in a user's function, and where; and what would be right, "" where `what` says it."""
 
-    def __init__(self, what, remedy="docs/python.md"):
+    def __init__(self, what, remedy="docs/python.md", is_not_finite=False):
         super().__init__(what)
-        self.remedy = remedy
+        self.remedy, self.is_not_finite = remedy, is_not_finite
 
 
 def _chosen(function, given, absent=()):
@@ -39,7 +39,10 @@ def of_recipe(kind, name):
     except Exception as error:
         words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
         raise HookError(f"{name} cannot be loaded: {words}") from None
-    return {"loss": of_loss, "advantage": of_advantage}[kind](loaded)
+    try:
+        return {"loss": of_loss, "advantage": of_advantage}[kind](loaded)
+    except _tandem.UserError as error:
+        raise HookError(str(error).removeprefix(f"{kind}: "), "") from None
 
 
 def of_reward(function):
@@ -60,7 +63,8 @@ def of_advantage(function):
         if result.shape != scores.shape:
             raise HookError(f"returned a shape of {list(result.shape)}", f"{list(scores.shape)}: a number for each response")
         if (place := _not_finite(result)) is not None:
-            raise HookError(f"returned {result[place].item()} for response {place}", "a finite number for each response")
+            raise HookError(f"returned {result[place].item()} for response {place}", "a finite number for each response",
+                            is_not_finite=True)
         return result.tolist()
 
     return _told(function, advantage, lambda *columns: _shapes(function, dict(zip(("scores", "groups", "lengths"), columns))))
@@ -105,7 +109,7 @@ def of_loss(function):
         for name, gradient in gradients.items():
             if gradient is not None and (token := _not_finite(gradient)) is not None:
                 raise HookError(f"has the gradient {gradient[token].item()} by {name}[{token}]; the loss is {result.item()}",
-                                "a finite gradient by each token")
+                                "a finite gradient by each token", is_not_finite=True)
         if all(gradient is None for gradient in gradients.values()):
             raise HookError(f"returned a tensor that does not depend on {' or '.join(leaves) or 'logprobs or entropy'}", RIGHT_LOSS)
         by_logprobs = gradients.get("logprobs")
@@ -129,7 +133,7 @@ def _check_scalar(result):
     if result.numel() != 1:
         raise HookError(f"returned a tensor of shape {list(result.shape)}", f"{RIGHT_LOSS}: sum it")
     if not torch.isfinite(result):
-        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip", "a finite loss")
+        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip", "a finite loss", is_not_finite=True)
 
 
 def _shapes(function, columns):
@@ -147,6 +151,7 @@ def _told(function, adapted, given=None):
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
 
+    own_place = f", at {code.co_filename}:{code.co_firstlineno}" if code else ""
     told = set()  # the same fault on several replicas is shown once
 
     @functools.wraps(adapted)
@@ -154,22 +159,22 @@ def _told(function, adapted, given=None):
         try:
             return adapted(*arguments)
         except HookError as error:
-            place = f", at {code.co_filename}:{code.co_firstlineno}" if code else ""
-            raise HookError(f"`{name}` {error}{place}", error.remedy) from None
+            raise HookError(f"`{name}` {error}{own_place}", error.remedy, error.is_not_finite) from None
         except Exception as error:
             which = ""
             if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised
                 error, which = error.__cause__, f", {error.which}"
             frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, _worker.__file__)]
-            place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+            place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else own_place
             words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
             if frames and (words, place) not in told:
                 told.add((words, place))
                 lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames),
                          *traceback.format_exception_only(type(error), error)]
                 print("".join(lines), end="", file=sys.stderr, flush=True)
-            remedy = "the traceback stands above" + (f"; it was given {given(*arguments)}" if given else "")
-            raise HookError(f"`{name}` raised {words}{place}{which}", remedy) from None
+            remedies = ["the traceback stands above"] if frames else []
+            remedies += [f"it was given {given(*arguments)}"] if given else []
+            raise HookError(f"`{name}` raised {words}{place}{which}", "; ".join(remedies) or "docs/rewards.md") from None
 
     called.origin = (name, os.path.abspath(code.co_filename) if code and os.path.isfile(code.co_filename) else "")
     return called

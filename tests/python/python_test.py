@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import threading
@@ -181,17 +182,20 @@ def check_wrong(program, scratch):
             folder = scratch / f"wrong_{name}_{layout}"
             settings = {"run.dir": str(folder), **layout_of(layout)}
             tandem.run(recipe(scratch, run__steps=1), settings=settings, loss=grpo)
-            for function, where in ((wrong, "tried before the run"), (late(wrong), "after step 1, which is saved")):
+            tried = "tried before the run" if name not in ("nan", "gradient") else "after step 1, which is saved"  # of the latter a warning
+            for function, where in ((wrong, tried), (late(wrong), "after step 1, which is saved")):
                 error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=settings, loss=function, resume=True))
                 assert all(word in error for word in words) and where in error and "\n" not in error, error
                 assert error.count("loss: ") == 1 and ") (" not in error, f"one name, one remedy: {error}"
             fresh = {**settings, "run.dir": str(scratch / "never_made")}
-            refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=fresh, loss=wrong))
-            assert not (scratch / "never_made").exists(), "a loss that fails at once ends the command before a folder is made"
+            refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=fresh, loss=wrong, overwrite=True))
+            assert (scratch / "never_made").exists() == (tried != "tried before the run"), "tried before a folder is made"
+            shutil.rmtree(scratch / "never_made", ignore_errors=True)
             assert tandem.run(recipe(scratch), settings=settings, loss=grpo, resume=True).steps == STEPS
             rf.check_whole(folder, STEPS)
     for name, arguments, words in (
             ("advantage", {"advantage": lambda scores: scores[1:]}, "a number for each response"),
+            ("advantage_none", {"advantage": lambda scores: None}, f", at {__file__}:"),
             ("advantage_raises", {"advantage": lambda scores: scores.nonsense}, "it was given scores ["),
             ("advantage_nan", {"advantage": lambda scores: scores * float("nan")}, "returned nan for response 0"),
             ("reward", {"reward": lambda completions: 1 / 0}, "ZeroDivisionError"),
@@ -199,7 +203,10 @@ def check_wrong(program, scratch):
             ("reward_few", {"reward": lambda completions: [1.0]}, "1 scores for")):
         error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / name)}, **arguments))
         assert words in error and "\n" not in error, error
-        assert (scratch / name).exists() == name.startswith("reward"), f"{name}: tried before a folder is made"
+        assert (scratch / name).exists() == (name.startswith("reward") or name == "advantage_nan"), f"{name}: tried before a folder"
+    settings = {"run.dir": str(scratch / "positive"), "run.steps": 1}
+    assert tandem.run(recipe(scratch), settings=settings, reward=lambda completions: [1 + i % 2 for i in range(len(completions))],
+                      advantage=lambda scores: scores.log()).steps == 1, "scores that only the trial has are no reason to end"
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "gae"), "algo.name": "ppo"},
                                                          advantage=lambda scores: scores))
     assert "algo.advantage is gae" in error, error
@@ -237,7 +244,8 @@ def check_names(program, scratch):
 
 def check_recipe(program, scratch):
     """A recipe names the functions; the program runs them as tandem.run does, bit for bit, on threads and on processes."""
-    (scratch / "losses.py").write_text("import torch\n" + inspect.getsource(grpo) + inspect.getsource(by_length))
+    (scratch / "losses.py").write_text("import torch\n" + inspect.getsource(grpo) + inspect.getsource(by_length)
+                                       + "def wrong(rewards):\n    return 0\n")
     named = {"algo.loss": f"{scratch}/losses.py:grpo", "algo.advantage": f"{scratch}/losses.py:by_length"}
     flags = rf.sets(named)
     path = recipe(scratch)
@@ -255,7 +263,8 @@ def check_recipe(program, scratch):
     folder = scratch / "recipe_mpi"
     program.done(["run", path, "--run-dir", folder, "--train-layout", "dp2", *flags], launcher=rf.mpi(2))
     rf.check_equal(folder, scratch / "recipe_given_dp2", "functions of a recipe under mpirun")
-    for value, words in ((f"{scratch}/losses.py:nothing", "there is no function `nothing`; the file has grpo, by_length"),
+    for value, words in ((f"{scratch}/losses.py:nothing", "there is no function `nothing`; the file has grpo, by_length, wrong"),
+                         (f"{scratch}/losses.py:wrong", "`wrong` cannot be called: the function wants `rewards`"),
                          (f"{scratch}/none.py:f", "No such file"), ("clipp", "one of clip")):
         program.refused(["run", path, "--run-dir", scratch / "refused", "--set", f"algo.loss={value}"], 2, "algo.loss", words)
     assert not (scratch / "refused").exists()

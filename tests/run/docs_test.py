@@ -67,7 +67,7 @@ def first_run(program):
         printed = check_example(program, page, folder)
         rf.check_whole(folder / "runs/try", 2)
         rf.check_whole(folder / "runs/story", 20)
-        assert "which is data.train: not held out" in (folder / "runs/story/log.txt").read_text()
+        assert "4 problems of data.eval, rows.jsonl not held out but trained on; right" in (folder / "runs/story/log.txt").read_text()
         chat, generate, evaluation = (next(lines for command, lines in printed.items() if f"tandem {word} " in command)
                                       for word in ("chat", "generate", "eval"))
         assert json.loads(chat[0])["text"] == "user: Hi\nstory: ", chat

@@ -157,10 +157,12 @@ class RecordSource : public PromptSource {
   // A column that only other rows of the set have is null.
   std::string whole(const Stored& record) const {
     if (record.num_columns == column_names_.size() || column_names_.size() > kMostColumns) return record.columns;
-    json columns = json::parse(record.columns);
-    for (const std::string& name : column_names_)
-      if (!columns.contains(name)) columns[name] = nullptr;
-    return json_text(columns);
+    std::set<std::string> lacking = column_names_;
+    const json own = json::parse(record.columns);
+    for (const auto& [name, value] : own.items()) lacking.erase(name);
+    std::string columns = record.columns.substr(0, record.columns.size() - 1);
+    for (const std::string& name : lacking) columns += (columns.size() > 1 ? "," : "") + json_text(name) + ":null";
+    return columns + "}";
   }
 
   // For rewards that go by more than the text of the prompt and the answer. The question is a column as the others are.

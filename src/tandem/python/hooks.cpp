@@ -34,9 +34,11 @@ auto with_python(const char* where, const Body& body) {
   try {
     return body();
   } catch (const nb::python_error& e) {
+    const std::string what = nb::cast<std::string>(nb::str(e.value()));
     const nb::object remedy = nb::getattr(e.value(), "remedy", nb::none());  // a HookError has one
-    throw UserError(where, nb::cast<std::string>(nb::str(e.value())),
-                    remedy.is_none() ? "docs/python.md" : nb::cast<std::string>(remedy));
+    if (remedy.is_none()) throw UserError(where, what, "docs/python.md");
+    if (nb::cast<bool>(e.value().attr("is_not_finite"))) throw runtime::NotFiniteGiven(where, what, nb::cast<std::string>(remedy));
+    throw UserError(where, what, nb::cast<std::string>(remedy));
   } catch (const nb::cast_error&) {
     throw UserError(where, "the adapter of the function returned something else than it should", "see python/tandem/_hooks.py");
   }

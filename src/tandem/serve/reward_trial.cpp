@@ -15,7 +15,6 @@ namespace tandem::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kMoment{50};  // between looks at whether to stop
-constexpr int64_t kRowsLookedAt = 1000;  // a column that the first row lacks may be in another
 constexpr size_t kMadeUpTokens = 12;  // of each answer, for rules that go by lengths
 
 // Weights are read later, once.
@@ -31,7 +30,6 @@ struct First {
 };
 std::optional<First> first_row(const RewardTrial& trial, data::Options data) {
   data.mix.clear();
-  data.max_rows = kRowsLookedAt;
   data.max_prompt_tokens = 0;
   data.curriculum_column.clear();
   const std::unique_ptr<data::PromptSource> source = data::open_source(data.train, data, data::Split::kTrain);
@@ -74,7 +72,7 @@ void try_on(const RewardTrial& trial, const reward::Rule& rule, First first, con
     score(rule, made_up_group(trial, std::move(first.prompt)), trial.timeout_s, stop);
   } catch (const UserError& e) {
     const UserError fault =
-        e.seen_from(where, "nothing was made: the same command begins again; or reward.on_error: zero scores what fails 0");
+        e.seen_from(where, "nothing was made or changed: the same command tries again; or reward.on_error: zero scores what fails 0");
     if (trial.reward.on_error == "end") throw fault;
     log::warning(fault.what());
   } catch (const PeerError& e) {

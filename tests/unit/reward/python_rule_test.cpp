@@ -176,6 +176,7 @@ TEST(PythonRule, AFunctionOfAGroupSaysWhichAnswersFailAlone) {
       {"return [1 / len(c) for c in completions]",
        "in the call for a group of 3 answers; called with one at a time it fails for 1 of 3 answers, ''"},
       {"return [1] if len(completions) > 1 else [0]", "in the call for a group of 3 answers; it does not fail with one at a time"},
+      {"if len(completions) == 1: raise SystemExit\n    raise ValueError", "ValueError at "},
       {"raise ValueError", "for 3 of 3 answers, first '7'"}};
   for (const auto& [body, which] : cases) {
     const PythonFile file("def score(completions):\n    " + body + "\n");
@@ -183,6 +184,13 @@ TEST(PythonRule, AFunctionOfAGroupSaysWhichAnswersFailAlone) {
     EXPECT_NE(error.find(which), std::string::npos) << which << " in " << error;
     EXPECT_EQ(error.find(") ("), std::string::npos) << "one remedy: " << error;
   }
+}
+
+TEST(PythonRule, ASlowCallForAGroupIsNotMadeAgain) {
+  const PythonFile file("import time\ndef score(completions):\n    time.sleep(0.2)\n    raise ValueError(len(completions))\n");
+  const std::string error = error_of([&] { rule_of(file)->score_batch(answers_of({"7", "8"})); });
+  EXPECT_NE(error.find("ValueError: 2 at "), std::string::npos) << error;
+  EXPECT_NE(error.find("in the call for a group of 2 answers (a function"), std::string::npos) << error;
 }
 
 TEST(PythonRule, AnErrorShowsBothEndsOfALongAnswer) {

@@ -131,29 +131,28 @@ def one_by_one(function, batch):
 
 def all_at_once(function, batch):
     """TRL's form: score(prompts, completions, answers, **columns). One call: what it raises is of the group."""
+    begin = time.monotonic()
     try:
         return group_scores(function, batch)
     except Exception as error:
         of = len(batch["completions"])
         if of == 1:
             raise Failed.alone([0], batch) from error
-        raise Failed(f"in the call for a group of {of} answers{failing_alone(function, batch)}") from error
+        which = failing_alone(function, batch) if time.monotonic() - begin < ASKED_ALONE_S else ""
+        raise Failed(f"in the call for a group of {of} answers{which}") from error
 
 
-ASKED_ALONE_S = 2  # at most, after a call for a group that raised
+ASKED_ALONE_S = 0.1  # a call for a group that takes longer is not made again: the batch has one deadline
 
 
 def failing_alone(function, batch):
-    """In words, for how many answers the function fails alone, too; "" where it takes long to find out."""
-    until = time.monotonic() + ASKED_ALONE_S
+    """In words, for how many answers the function fails alone, too."""
     places = []
     for i in range(len(batch["completions"])):
-        if time.monotonic() > until:
-            return ""
         try:
             seed(batch)
             group_scores(function, {name: value if name == "seed" else value[i:i + 1] for name, value in batch.items()})
-        except Exception:
+        except (Exception, SystemExit):
             places.append(i)
     if not places:
         return "; it does not fail with one at a time"

@@ -160,6 +160,15 @@ std::string accuracy_text(const serve::EvalSummary& e) {
   return number("accuracy %.1f %%", 100 * e.accuracy) + (e.graded() ? number(", mean score %.3f", e.mean_score) : "");
 }
 
+// Which sets of data.eval are trained on, in words. Synthetic problems are held out.
+std::string not_held_out(const data::Options& options) {
+  std::string text;
+  for (const data::EvalSet& set : data::eval_sets(options))
+    for (const data::MixPart& part : data::mix_of(options))
+      if (set.path == part.path && set.path != "synthetic") text += ", " + set.path + " not held out but trained on";
+  return text;
+}
+
 void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& before, const std::vector<data::EvalAnswer>& after,
                   const config::RunConfig& config) {
   const int64_t problems = s.after ? s.after->num_problems : s.before ? s.before->num_problems : 0;
@@ -167,13 +176,8 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
   if (problems > 0) {
     log::info("\n                      before     after");
     log::info("mean score           ", score(s.before), "   ", score(s.after));
-    const std::string& train = config.data.train;
-    const bool trained_on = train != "synthetic" && std::ranges::any_of(config.data.eval, [&](const std::string& set) {
-      return set == train || set.ends_with("=" + train);
-    });
     log::info("accuracy             ", percent(s.before), "   ", percent(s.after), "    (", problems, " problems of data.eval",
-              trained_on ? ", which is data.train: not held out" : "", "; right: a score of ", config.eval.right_at,
-              " or more, eval.right_at)");
+              not_held_out(config.data), "; right: a score of ", config.eval.right_at, " or more, eval.right_at)");
     print_sets(s);
   }
   for (size_t i = 0; i < std::min<size_t>(3, after.size()); ++i) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/config/algorithm.h"
 
 namespace tandem::runtime {
@@ -12,10 +13,13 @@ namespace {
 // One of `hooks`, with what it throws told as what it is.
 template <class Call>
 void tried(const char* what, const Call& call) {
+  const std::string where = join_text("tried before the run with a made-up ", what);
   try {
     call();
+  } catch (const NotFiniteGiven& e) {  // made-up numbers may be the cause
+    log::warning(e.seen_from(where).what());
   } catch (const UserError& e) {
-    throw e.seen_from(join_text("tried before the run with a made-up ", what), "nothing was made: the same command begins again");
+    throw e.seen_from(where, "nothing was made or changed: the same command tries again");
   }
 }
 

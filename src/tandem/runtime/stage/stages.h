@@ -64,6 +64,11 @@ struct StepData {
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
 };
 
+/// Of a function of the host that gives a number that is not finite.
+class NotFiniteGiven : public UserError {
+  using UserError::UserError;
+};
+
 /// Functions of the program that hosts a run, in place of what the recipe names. Each may be empty.
 /// Threads  reward: any number at once. The others: those of the ranks, some at once.
 /// Errors   what they throw ends the run with the last step saved, as a failing reward does.
