@@ -134,6 +134,23 @@ def check_disagreement(program, scratch):
     said(f"ranks with another recipe, data or start: `{line}`")
 
 
+def check_folders_of_jobs(_program, scratch):
+    """Jobs that run at the same time share no folder of Open MPI's, and leave none behind."""
+    (scratch / "jobs").mkdir()
+    env = {**os.environ, "TMPDIR": str(scratch / "jobs")}
+    jobs = [subprocess.Popen([MPI[0], "-n", "1", "sh", "-c", "echo $OMPI_MCA_orte_top_session_dir; read end"], env=env, text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    folders = [pathlib.Path(job.stdout.readline().strip()) for job in jobs]
+    assert len(set(folders)) == 2 and all(scratch / "jobs" in folder.parents and folder.exists() for folder in folders), folders
+    for job in jobs:
+        job.communicate("end\n", timeout=60)
+        assert job.returncode == 0, job.returncode
+    assert not list((scratch / "jobs").iterdir()), list((scratch / "jobs").iterdir())
+    out = subprocess.run([*MPI, "true"], env={**env, "TMPDIR": str(scratch / "none")}, capture_output=True, text=True, timeout=60)
+    assert out.returncode == 2 and "holds no new folder" in out.stderr, out
+    said("each job of scripts/mpi has a folder of its own, which goes with it")
+
+
 def copied(folder, to):
     shutil.copytree(folder, to)
     return to
@@ -145,7 +162,7 @@ def flip(path):
     path.write_bytes(data)
 
 
-CHECKS = {"restarts": check_restarts, "ends": check_restart_ends, "disagreement": check_disagreement}
+CHECKS = {"restarts": check_restarts, "ends": check_restart_ends, "disagreement": check_disagreement, "folders": check_folders_of_jobs}
 
 
 if __name__ == "__main__":
