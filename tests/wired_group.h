@@ -41,6 +41,7 @@ class WiredGroup final : public comm::Group {
   }
   void do_send(const at::Tensor& tensor, int to, int tag) override { inner_.send(tensor, to, tag); }
   void do_receive(at::Tensor& tensor, int from, int tag) override { inner_.receive(tensor, from, tag); }
+  bool do_arrived(int from, int tag) override { return inner_.arrived(from, tag); }
   std::unique_ptr<comm::Group> do_split(int color, const std::string& name) override { return inner_.split(color, name); }
 
   comm::Group& inner_;

@@ -185,6 +185,24 @@ inline void the_sender_may_write_its_tensor_at_once(Group& g) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(at::equal(received(g, 1 << 18, before, 0), at::full({1 << 18}, i, at::kFloat)));
 }
 
+inline void a_rank_asks_for_a_message_without_waiting(Group& g) {
+  const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
+  EXPECT_FALSE(g.arrived(before, 3));
+  g.barrier();  // all have asked
+  for (int64_t count : {0, 4, 3 << 20}) {
+    g.send(at::full({2}, g.rank(), at::kFloat), next, 4);
+    g.send(at::full({count}, g.rank(), at::kFloat), next, 3);
+    const Deadline deadline = Deadline::after_s(30);
+    while (!g.arrived(before, 3) && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(g.arrived(before, 3)) << "asked twice, it is still there";
+    EXPECT_TRUE(g.arrived(before, 4));
+    EXPECT_FALSE(g.arrived(before, 5));
+    EXPECT_TRUE(at::equal(received(g, count, before, 3), at::full({count}, before, at::kFloat)));
+    EXPECT_FALSE(g.arrived(before, 3));
+    EXPECT_EQ(received(g, 2, before, 4)[1].item<float>(), static_cast<float>(before));
+  }
+}
+
 /// Messages pass collectives of the same group and of others, and arrive when the sender's group is gone.
 inline void messages_stand_beside_collectives(Group& g) {
   const int next = (g.rank() + 1) % g.size(), before = (g.rank() + g.size() - 1) % g.size();
@@ -287,6 +305,7 @@ inline const std::vector<Case>& cases() {
       {"AllMaySendBeforeTheyReceive", all_may_send_before_they_receive},
       {"TagsAreTakenInAnyOrder", tags_are_taken_in_any_order},
       {"TheSenderMayWriteItsTensorAtOnce", the_sender_may_write_its_tensor_at_once},
+      {"ARankAsksForAMessageWithoutWaiting", a_rank_asks_for_a_message_without_waiting},
       {"MessagesStandBesideCollectives", messages_stand_beside_collectives},
       {"ThreadsUseGroupsOfTheirOwn", threads_use_groups_of_their_own},
       {"TrafficIsWhatTheFormulaSays", traffic_is_what_the_formula_says},

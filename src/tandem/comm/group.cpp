@@ -100,6 +100,11 @@ void Group::receive(at::Tensor& tensor, int from, int tag) {
   do_receive(tensor, from, tag);
 }
 
+bool Group::arrived(int from, int tag) {
+  check_peer(from, tag);
+  return do_arrived(from, tag);
+}
+
 std::unique_ptr<Group> Group::split(int color, const std::string& name) {
   count(Operation::kSplit, 0);
   std::unique_ptr<Group> part = do_split(color, name);
@@ -127,6 +132,10 @@ void Group::check_blocks(const at::Tensor& whole, const at::Tensor& part, const 
 
 void Group::check_message(const at::Tensor& tensor, int peer, int tag) const {
   check_movable(tensor, device_, "send and receive");
+  check_peer(peer, tag);
+}
+
+void Group::check_peer(int peer, int tag) const {
   TANDEM_CHECK(peer >= 0 && peer < size(), "no rank ", peer, " in group ", name_);
   TANDEM_CHECK(tag >= 0 && tag <= kMaxTag, "tag ", tag);
 }

@@ -23,8 +23,8 @@ inline constexpr int kMaxTag = (1 << 20) - 1;
 /// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous tensors on device(), the CPU
 ///            but for c10d, of any dtype for moves; float32, float64, bfloat16 and int64 for reductions.
 /// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
-///            used at once. All ranks call the same collectives in the same order; send and receive stand outside that order.
-/// Blocking   every call but send waits for the peers, at most the group's deadline.
+///            used at once. All ranks call the same collectives in the same order; messages stand outside that order.
+/// Blocking   every call but send and arrived waits for the peers, at most the group's deadline.
 /// Errors     PeerError naming rank, operation and peer when a peer fails, aborts or is late; after it the group is dead and
 ///            every later call throws the same error. Ranks in errors are those of the world, whatever the group.
 /// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend; bfloat16 sums accumulate in float32.
@@ -62,6 +62,8 @@ class Group {
   void send(const at::Tensor& tensor, int to, int tag);
   /// Waits for it, at most the deadline. Errors: PeerError naming rank, op, peer; also where the size differs.
   void receive(at::Tensor& tensor, int from, int tag);
+  /// Whether receive() would find such a message. Waits for nobody. Errors: PeerError once the group is dead.
+  bool arrived(int from, int tag);
 
   /// Ranks that pass the same colour form a new group, ordered by rank. Collective.
   std::unique_ptr<Group> split(int color, const std::string& name);
@@ -90,11 +92,13 @@ class Group {
                                std::span<const int64_t> receive_bytes) = 0;
   virtual void do_send(const at::Tensor& tensor, int to, int tag) = 0;
   virtual void do_receive(at::Tensor& tensor, int from, int tag) = 0;
+  virtual bool do_arrived(int from, int tag) = 0;
   virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
 
   void count(Operation operation, int64_t bytes);
   void check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const;
   void check_message(const at::Tensor& tensor, int peer, int tag) const;
+  void check_peer(int peer, int tag) const;
 
   const std::string name_;
   const int rank_;

@@ -85,6 +85,7 @@ class Placed : public Group {
   void do_all_to_all_v(std::span<const std::byte>, std::span<const int64_t>, std::span<std::byte>, std::span<const int64_t>) override {}
   void do_send(const at::Tensor&, int, int) override {}
   void do_receive(at::Tensor&, int, int) override {}
+  bool do_arrived(int, int) override { return false; }
   std::unique_ptr<Group> do_split(int, const std::string&) override {
     return std::make_unique<Placed>(size() - 1);
   }

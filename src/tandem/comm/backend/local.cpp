@@ -132,6 +132,8 @@ class LocalGroup : public Group {
     copy(tensor.mutable_data_ptr(), kept.data.get(), tensor.nbytes());
   }
 
+  bool do_arrived(int from, int tag) override { return meeting_->has(rank(), from, tag); }
+
   const Post& post(int rank) const { return meeting_->posts[static_cast<size_t>(rank)]; }
 
   /// Posts and meets. All ranks see the same posts, so if they disagree all throw, and nobody touches a peer's memory.

@@ -91,6 +91,12 @@ MessageBytes Meeting::take(int rank, int from, int tag) {
   return bytes;
 }
 
+bool Meeting::has(int rank, int from, int tag) {
+  std::lock_guard lock(mutex_);
+  throw_if_dead(rank, "receive");
+  return mail_[static_cast<size_t>(rank)].contains({from, tag});
+}
+
 void Meeting::abort(const std::string& reason) {
   std::unique_lock lock(mutex_);
   if (!dead_) end(lock, reason);

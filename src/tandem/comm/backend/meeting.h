@@ -79,6 +79,8 @@ class Meeting {
   void leave(int from, int to, int tag, MessageBytes bytes);
   /// Waits for the next message of that tag. Errors: as meet.
   MessageBytes take(int rank, int from, int tag);
+  /// Whether take() would find one. Errors: PeerError after abort.
+  bool has(int rank, int from, int tag);
 
   void abort(const std::string& reason);
   void adopt(const std::shared_ptr<Meeting>& child);

@@ -206,6 +206,12 @@ class MpiGroup : public Group {
       if (arrived != count) fail(join_text(place("receive"), " with rank ", world_rank(from), ": ", kMisfit));
     });
   }
+  bool do_arrived(int from, int tag) override {
+    throw_if_dead("receive");
+    int is_here = 0;
+    check_mpi(MPI_Iprobe(from, kFirstMessageTag + tag, comm_, &is_here, MPI_STATUS_IGNORE), "MPI_Iprobe");
+    return is_here != 0;
+  }
   /// The pieces of a message, of which the last is the only one that is not full: so its receiver sees where it ends.
   template <class Take>
   static void each_piece(int64_t bytes, Take take) {

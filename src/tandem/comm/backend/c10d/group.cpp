@@ -81,10 +81,22 @@ class C10dGroup : public Group {
   void do_receive(at::Tensor& tensor, int from, int tag) override {
     guarded("receive", [&](const std::string& where) {
       if (from == rank()) return take_own(tensor, tag, where);
-      std::unique_ptr<Inbox>& box = inboxes_[from];
-      if (!box) box = std::make_unique<Inbox>(job_, lane(from, rank()));
-      box->take(tensor, tag, {where, {world_rank(from)}});
+      inbox(from).take(tensor, tag, {where, {world_rank(from)}});
     });
+  }
+
+  bool do_arrived(int from, int tag) override {
+    bool is_here = false;
+    guarded("receive", [&](const std::string& where) {
+      is_here = from == rank() ? !own_[tag].empty() : inbox(from).arrived(tag, {where, {world_rank(from)}});
+    });
+    return is_here;
+  }
+
+  Inbox& inbox(int from) {
+    std::unique_ptr<Inbox>& box = inboxes_[from];
+    if (!box) box = std::make_unique<Inbox>(job_, lane(from, rank()));
+    return *box;
   }
 
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {

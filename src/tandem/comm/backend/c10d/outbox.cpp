@@ -98,23 +98,51 @@ void Outbox::deliver(::c10d::Backend& backend, const Message& message) {
   }
 }
 
-Inbox::Inbox(C10dJob& job, const std::string& lane) : job_(job), backend_(job.connect(lane, kReceiver, 2)) {}
+Inbox::Inbox(C10dJob& job, const std::string& lane) : job_(job), backend_(job.connect(lane, kReceiver, 2)), device_(job.library().device) {}
+
+Inbox::Head& Inbox::head() {
+  if (head_) return *head_;
+  head_.emplace().tensors = {at::empty({2}, at::device(device_).dtype(at::kLong))};
+  head_->work = backend_->recv(head_->tensors, kSender, 0);
+  return *head_;
+}
+
+// Tag and bytes of the next message.
+std::pair<int, int64_t> Inbox::read_head(const C10dJob::Wait& wait) {
+  job_.finish(*head().work, wait);
+  const at::Tensor read = head_->tensors[0].cpu();
+  head_.reset();
+  return {static_cast<int>(read.const_data_ptr<int64_t>()[0]), read.const_data_ptr<int64_t>()[1]};
+}
+
+void Inbox::keep(int tag, int64_t bytes, const C10dJob::Wait& wait) {
+  std::vector<at::Tensor> parts = {empty_bytes(bytes, device_)};
+  if (bytes > 0) job_.finish(*backend_->recv(parts, kSender, 0), wait);
+  kept_[tag].push_back(parts[0]);
+}
+
+bool Inbox::arrived(int tag, const C10dJob::Wait& wait) {
+  while (kept_[tag].empty()) {
+    if (!head().work->isCompleted()) return false;
+    const auto [of_tag, bytes] = read_head(wait);
+    keep(of_tag, bytes, wait);
+  }
+  return true;
+}
 
 void Inbox::take(at::Tensor& tensor, int tag, const C10dJob::Wait& wait) {
   const auto expected = static_cast<int64_t>(tensor.nbytes());
   at::Tensor whole = as_bytes(tensor);
   std::deque<at::Tensor>& kept = kept_[tag];
   while (kept.empty()) {
-    at::Tensor head = at::empty({2}, at::device(tensor.device()).dtype(at::kLong));
-    std::vector<at::Tensor> parts = {head};
-    job_.finish(*backend_->recv(parts, kSender, 0), wait);
-    const at::Tensor read = head.cpu();
-    const int64_t of_tag = read.const_data_ptr<int64_t>()[0], bytes = read.const_data_ptr<int64_t>()[1];
-    const bool is_it = of_tag == tag && bytes == expected;
-    parts = {is_it ? whole : empty_bytes(bytes, tensor.device())};
+    const auto [of_tag, bytes] = read_head(wait);
+    if (of_tag != tag || bytes != expected) {
+      keep(of_tag, bytes, wait);
+      continue;
+    }
+    std::vector<at::Tensor> parts = {whole};
     if (bytes > 0) job_.finish(*backend_->recv(parts, kSender, 0), wait);
-    if (is_it) return;
-    kept_[static_cast<int>(of_tag)].push_back(parts[0]);
+    return;
   }
   const at::Tensor bytes = kept.front();
   kept.pop_front();

@@ -9,8 +9,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tandem/comm/backend/c10d/job.h"
 
@@ -62,16 +65,28 @@ class Outbox {
 ///
 /// Ownership  messages that arrived before the one asked for.
 /// Threads    one at a time.
-/// Blocking   take, until the message is there.
+/// Blocking   take, until the message is there; arrived, while a message that has begun to arrive does.
 /// Errors     PeerError, also where its size is another.
 class Inbox {
  public:
   Inbox(C10dJob& job, const std::string& lane);
   void take(at::Tensor& tensor, int tag, const C10dJob::Wait& wait);
+  bool arrived(int tag, const C10dJob::Wait& wait);
 
  private:
+  // What leads the next message: asked for, and perhaps here.
+  struct Head {
+    std::vector<at::Tensor> tensors;
+    c10::intrusive_ptr<::c10d::Work> work;
+  };
+  Head& head();
+  std::pair<int, int64_t> read_head(const C10dJob::Wait& wait);
+  void keep(int tag, int64_t bytes, const C10dJob::Wait& wait);
+
   C10dJob& job_;
   const c10::intrusive_ptr<::c10d::Backend> backend_;
+  const at::Device device_;
+  std::optional<Head> head_;
   std::map<int, std::deque<at::Tensor>> kept_;  // by tag
 };
 

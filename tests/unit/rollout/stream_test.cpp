@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/rollout/stream.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "../../tiny_model.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/launch.h"
+
+namespace tandem::rollout {
+namespace {
+
+constexpr double kLong_s = 60;
+
+Options options() {
+  Options o;
+  o.max_running = 6;
+  o.kv_cache_mib = 16;
+  return o;
+}
+
+GroupRequest request_of(int64_t group, int64_t samples, int64_t new_tokens) {
+  GroupRequest r;
+  r.group.id = data::GroupId{group};
+  for (int64_t i = 0; i < 5; ++i) r.group.prompt.ids.push_back(static_cast<int32_t>((7 * group + 5 * i + 3) % 60 + 2));
+  r.num_samples = samples;
+  r.first_sample = group * 100;
+  r.sampling.max_new_tokens = new_tokens;
+  r.seed = 5;
+  return r;
+}
+
+model::ModelConfig with_long_context() {
+  model::ModelConfig config = test::tiny_config();
+  config.max_positions = 2048;
+  return config;
+}
+
+struct Case {
+  test::TinyModel model{with_long_context(), at::kFloat, true};
+  Engine engine{options(), {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, 2000}};
+};
+
+using Groups = std::map<data::GroupId, data::Group>;
+
+void add(Groups& all, std::vector<data::Group> groups) {
+  for (data::Group& group : groups) all[group.id] = std::move(group);
+}
+
+// Until so many have ended.
+void collect(Stream& stream, Groups& all, size_t count) {
+  const Deadline deadline = Deadline::after_s(kLong_s);
+  while (all.size() < count && !deadline.passed()) {
+    (void)stream.wait_finished(deadline);
+    add(all, stream.take_finished());
+  }
+  ASSERT_EQ(all.size(), count);
+}
+
+// What a stream may be told, in a form that an engine can be told, too.
+struct Told {
+  enum What { kAdmit, kCancel, kSwitch } what;
+  int64_t number;  // group or version
+  int64_t samples = 0, tokens = 0;
+};
+
+std::vector<Told> random_story(std::mt19937& random) {
+  std::vector<Told> story = {{Told::kSwitch, 0}};
+  int64_t next_group = 0, version = 0;
+  for (int i = 0; i < 40; ++i) {
+    const auto dice = random() % 10;
+    if (dice < 7) story.push_back({Told::kAdmit, next_group++, 1 + static_cast<int64_t>(random() % 3), 1 + static_cast<int64_t>(random() % 60)});
+    else if (dice < 9) story.push_back({Told::kSwitch, ++version});
+    else if (next_group > 0) story.push_back({Told::kCancel, static_cast<int64_t>(random() % static_cast<uint64_t>(next_group))});
+  }
+  return story;
+}
+
+// The versions have values of their own, so that a token shows which drew it.
+struct Versions {
+  explicit Versions(Case& c) : odd(c.model.values.mul(1.25)), parameters(model::make_parameters(c.model.table, odd, at::Tensor())) {}
+  const model::ModelParameters& of(Case& c, int64_t version) { return version % 2 == 0 ? c.model.parameters : parameters; }
+  at::Tensor odd;
+  model::ModelParameters parameters;
+};
+
+TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
+  std::mt19937 random(11);
+  int64_t num_switched_within = 0;
+  for (int round = 0; round < 6; ++round) {
+    const std::vector<Told> story = random_story(random);
+    Groups streamed, stepped;
+    std::vector<int64_t> effects;
+    {
+      Case c;
+      Versions versions(c);
+      Stream stream(c.engine);
+      for (const Told& told : story) {
+        if (told.what == Told::kAdmit) stream.admit(request_of(told.number, told.samples, told.tokens));
+        if (told.what == Told::kSwitch) stream.switch_weights(versions.of(c, told.number), data::PolicyVersion{told.number});
+        if (told.what == Told::kCancel) stream.cancel(data::GroupId{told.number});
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+      }
+      const Deadline deadline = Deadline::after_s(kLong_s);
+      while (stream.wait_finished(deadline)) add(streamed, stream.take_finished());
+      ASSERT_FALSE(deadline.passed());
+      effects = stream.take_effects();
+    }
+    ASSERT_EQ(effects.size(), story.size());
+    Case c;
+    Versions versions(c);
+    GroupAssembly groups(c.engine);
+    int64_t steps = 0;
+    const auto step = [&] {
+      c.engine.step();
+      ++steps;
+      add(stepped, groups.finished());
+    };
+    std::vector<data::GroupId> cancelled;
+    for (size_t i = 0; i < story.size(); ++i) {
+      while (steps < effects[i]) step();
+      const Told& told = story[i];
+      if (told.what == Told::kAdmit) groups.admit(request_of(told.number, told.samples, told.tokens));
+      if (told.what == Told::kSwitch) c.engine.switch_weights(versions.of(c, told.number), data::PolicyVersion{told.number});
+      if (told.what == Told::kCancel) groups.cancel(data::GroupId{told.number});
+      if (told.what == Told::kCancel) cancelled.push_back(data::GroupId{told.number});
+    }
+    while (c.engine.running()) step();
+    for (const data::GroupId id : cancelled)  // one that had ended may have been taken before
+      if (!streamed.contains(id)) stepped.erase(id);
+    ASSERT_EQ(streamed.size(), stepped.size());
+    for (const auto& [id, group] : streamed) {
+      const data::Group& other = stepped.at(id);
+      EXPECT_EQ(group.version, other.version);
+      for (size_t s = 0; s < group.samples.size(); ++s) {
+        EXPECT_EQ(group.samples[s].ids, other.samples[s].ids);
+        EXPECT_EQ(group.samples[s].logprobs, other.samples[s].logprobs);
+        EXPECT_EQ(group.samples[s].versions, other.samples[s].versions);
+        num_switched_within += group.samples[s].versions.front() != group.samples[s].versions.back();
+      }
+    }
+  }
+  EXPECT_GT(num_switched_within, 0) << "no switch fell into a response";
+}
+
+TEST(Stream, StandsStillWhileItIsPaused) {
+  Case c;
+  Stream stream(c.engine);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 2, 1500));
+  while (stream.state().steps < 5) std::this_thread::yield();
+  stream.pause();
+  const StreamState before = stream.state();
+  EXPECT_TRUE(c.engine.running());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(stream.state().steps, before.steps);
+  EXPECT_EQ(c.engine.counts().drawn, before.counts.drawn);
+  stream.resume();
+  Groups all;
+  collect(stream, all, 1);
+  EXPECT_EQ(all.begin()->second.samples[0].ids.size(), 1500u);
+  EXPECT_THROW(stream.resume(), InternalError);
+}
+
+TEST(Stream, SaysWhichGroupsHaveNoTokenAndWhichVersionItHas) {
+  Case c;
+  Stream stream(c.engine);
+  EXPECT_FALSE(stream.state().version);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{3});
+  for (int64_t g = 0; g < 4; ++g) stream.admit(request_of(g, 3, 800));  // twelve for six slots
+  while (stream.state().steps < 20) std::this_thread::yield();
+  stream.pause();
+  const StreamState state = stream.state();
+  EXPECT_EQ(state.version, data::PolicyVersion{3});
+  EXPECT_FALSE(state.without_token.empty());
+  stream.resume();
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{4});
+  Groups all;
+  collect(stream, all, 4);
+  for (const data::GroupId id : state.without_token) EXPECT_GE(all.at(id).version, data::PolicyVersion{3});
+}
+
+TEST(Stream, RestsWithoutWorkAndCountsIt) {
+  Case c;
+  Stream stream(c.engine);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_FALSE(stream.wait_finished(Deadline::after_s(kLong_s)));
+  stream.admit(request_of(0, 1, 3));
+  Groups all;
+  collect(stream, all, 1);
+  EXPECT_GE(stream.state().idle_s, 0.03);
+}
+
+TEST(Stream, WhatAnEngineRefusesIsToldByTheNextCall) {
+  Case c;
+  Stream stream(c.engine);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 1, 1 << 20));
+  EXPECT_THROW({
+    (void)stream.wait_finished(Deadline::after_s(kLong_s));
+    (void)stream.take_finished();
+  }, UserError);
+  EXPECT_THROW(stream.admit(request_of(1, 1, 2)), UserError);
+}
+
+TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
+  std::vector<std::vector<int64_t>> effects(2);
+  std::vector<Groups> all(2);
+  comm::run_local(2, kLong_s, [&](comm::Group& world) {
+    const auto me = static_cast<size_t>(world.rank());
+    const std::unique_ptr<comm::Group> peers = world.split(0, "peers");
+    Case c;
+    Stream stream(c.engine, {peers.get()});
+    std::mt19937 random(world.rank());
+    stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+    for (int64_t g = 0; g < 12; ++g) {
+      stream.admit(request_of(g, 2, 5 + 13 * g));
+      if (g % 5 == 4) stream.switch_weights(c.model.parameters, data::PolicyVersion{g});
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));  // one hears of it long before the other
+    }
+    collect(stream, all[me], 12);
+    effects[me] = stream.take_effects();
+    stream.pause();
+    world.barrier();
+  });
+  EXPECT_EQ(effects[0], effects[1]);
+  EXPECT_GT(effects[0].back(), 0);
+  for (const auto& [id, group] : all[0])
+    for (size_t s = 0; s < group.samples.size(); ++s) EXPECT_EQ(group.samples[s].versions, all[1].at(id).samples[s].versions);
+}
+
+TEST(Stream, MayGoWhileItGenerates) {
+  Case c;
+  Stream stream(c.engine);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 4, 1900));
+  while (stream.state().steps < 2) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace tandem::rollout
