@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/group.h"

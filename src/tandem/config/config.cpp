@@ -87,6 +87,10 @@ void describe(OptionVisitor& field, CriticOptions& o) {
 
 void describe(OptionVisitor& field, ScheduleOptions& o) {
   field("kind", o.kind, "sync trains on samples of the current weights; stale lets rollout run ahead.", one_of({"sync", "stale"}));
+  field("mode", o.mode,
+        "Where some ranks generate while others train: free lets them never stop, so that which groups a batch has depends on who is "
+        "quicker; deterministic lets no clock decide. Left empty: free under kind stale and placement split, but not under run.parity.",
+        one_of({"", "deterministic", "free"}));
   describe(field, o.queue);
   field("old_logprobs", o.old_logprobs,
         "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
@@ -96,6 +100,11 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
         one_of({"auto", "recompute", "rollout", "loglinear"}));
   field("routing_replay", o.routing_replay,
         "Mixture of experts: train each token through the experts that the rollout chose for it. Samples keep their routes.");
+}
+
+bool RunConfig::is_free() const {
+  const bool can_be = staleness() > 0 && parallel.placement == "split";
+  return schedule.mode == "free" || (schedule.mode.empty() && can_be && !run.parity);
 }
 
 void describe(OptionVisitor& field, EvalOptions& o) {

@@ -58,6 +58,7 @@ void describe(OptionVisitor& field, CriticOptions& o);
 
 struct ScheduleOptions {
   std::string kind = "sync";
+  std::string mode;  ///< "": RunConfig::is_free chooses
   queue::Options queue;
   std::string old_logprobs = "auto";
   bool routing_replay = false;
@@ -143,6 +144,8 @@ struct RunConfig {
 
   /// Steps that a lag policy may let pass; 0 under sync.
   int64_t staleness() const { return schedule.kind == "stale" ? schedule.queue.staleness : 0; }
+  /// Whether some ranks generate without an end while others train: schedule.mode.
+  bool is_free() const;
 };
 void describe(OptionVisitor& field, RunConfig& o);
 

@@ -266,6 +266,10 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");
+  if (c.schedule.mode == "free" && (c.staleness() == 0 || c.parallel.placement != "split"))
+    throw UserError(where, join_text("schedule.mode is free, and with parallel.placement ", c.parallel.placement, " and staleness ",
+                                     c.staleness(), " nobody generates while others train"),
+                    "parallel.placement: split and schedule.kind: stale with a staleness above 0, or no mode");
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),

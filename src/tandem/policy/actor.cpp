@@ -82,6 +82,7 @@ void Actor::make_rollout_weights() {
   // Where training weights leave these start away: else a start would need room for both.
   const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};
   rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
+  if (c.is_free()) next_rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
   if (!leaves) return;
   model::ModelOnRank& trained = trained_.model();
   hand_over_ = reshard::hand_over(*plan_, {trained.table(), *trained.memory()}, {rollout_->table(), *rollout_->memory()});
@@ -97,6 +98,7 @@ void Actor::register_with(Residency& residency) {
 
 void Actor::send_weights() {
   if (!plan_) return;
+  if (next_rollout_) std::swap(rollout_, next_rollout_);
   const at::ScalarType dtype = parts_.compute.switch_dtype();
   const auto held = [&](const model::ModelOnRank* model) {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();

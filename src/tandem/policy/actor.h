@@ -25,7 +25,8 @@ class Actor {
 
   /// Sends the training weights to the rollout's, when rollout::switch_weights asks for it. Equal layouts alias: then nothing moves.
   /// Training weights that may leave the device do so bucket by bucket, and make room for the rollout's: in the hooks of
-  /// reshard/execute.h, on this thread. Collective over the world.
+  /// reshard/execute.h, on this thread. Under RunConfig::is_free the rollout's weights before stay as they are until the next call.
+  /// Collective over the world.
   void send_weights();
   bool aliased() const { return !plan_; }
 
@@ -47,6 +48,7 @@ class Actor {
   const RunParts parts_;
   TrainedRole trained_;
   std::unique_ptr<model::ModelOnRank> rollout_;
+  std::unique_ptr<model::ModelOnRank> next_rollout_;  // where the old weights stay in use until the engine takes the new ones
   std::optional<reshard::RankPlan> plan_;  // none where both use the same bytes
   std::optional<reshard::HandOver> hand_over_;  // where training weights leave for rollout
 };

@@ -135,7 +135,7 @@ std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> s
   return alike;
 }
 
-std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token) {
+std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting) {
   TANDEM_CHECK(formed_ && formed_->step == step, "commit of step ", value(step), ", which was not taken");
   TANDEM_CHECK(value(after) == value(version_) + 1, "an update leads from version ", value(version_), " to ", value(after));
   for (GroupId id : formed_->groups) {
@@ -146,8 +146,9 @@ std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::
   counters_.trained += std::ssize(formed_->groups);
   formed_.reset();
   version_ = after;
-  for (GroupId id : without_token)
-    if (const auto found = groups_.find(id); found != groups_.end() && !found->second.group) found->second.start = after;
+  for (const Waiting& each : waiting)
+    if (const auto found = groups_.find(each.id); found != groups_.end() && !found->second.group)
+      found->second.start = std::clamp(each.version, found->second.start, after);
   std::vector<GroupId> left = too_stale(rule_, value(version_), outstanding());
   for (GroupId id : left) groups_.erase(id);
   counters_.dropped += std::ssize(left);

@@ -13,7 +13,7 @@
 //     if (!queue.batch_ready()) continue;
 //     data::Batch batch = queue.take(data::StepId{++step});
 //     train(batch);
-//     for (data::GroupId id : queue.commit(batch.step, version_after(batch), groups.without_token())) groups.cancel(id);
+//     for (data::GroupId id : queue.commit(batch.step, version_after(batch), waiting(groups))) groups.cancel(id);
 //   }
 
 #include <cstddef>
@@ -38,6 +38,12 @@ struct Counters {
   int64_t waited = 0;     ///< updates that were held back for a running group
   int64_t late_rows = 0;  ///< samples of groups that arrived after their eviction
   int64_t filtered = 0;   ///< groups whose scores were all alike, where those are filtered
+};
+
+/// A group without a token. Its first will be of this version or of a later one.
+struct Waiting {
+  GroupId id;
+  PolicyVersion version;
 };
 
 /// What a queue takes: groups with scores, or without where a stage scores the batch. Dynamic sampling (Yu et al. 2025, DAPO) wants
@@ -79,9 +85,9 @@ class SampleQueue {
   std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
   /// The taken batch will not be trained: its groups wait again, as they were before take(). False if none is taken.
   bool give_back();
-  /// The update of `step` is done and led to `after`: its groups leave. Groups `without_token` start at `after`. Returns the groups
-  /// that left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
-  std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const GroupId> without_token = {});
+  /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups that
+  /// left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
+  std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting = {});
 
   /// Makes of a finished group what stands for it elsewhere.
   using Rewrite = std::function<data::Group(data::Group)>;

@@ -77,6 +77,12 @@ void Stream::resume() {
   changed_.notify_all();
 }
 
+void Stream::wait_obeyed() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return told_.empty() || fault_; });  // as in pause
+  check_fault();
+}
+
 std::vector<data::Group> Stream::take_finished() {
   std::lock_guard lock(mutex_);
   check_fault();
@@ -88,6 +94,12 @@ bool Stream::wait_finished(const Deadline& deadline) const {
   changed_.wait_until(lock, deadline.time(), [&] { return !finished_.empty() || fault_ || (!runs_ && told_.empty()); });
   check_fault();
   return !finished_.empty();
+}
+
+bool Stream::busy() const {
+  std::lock_guard lock(mutex_);
+  check_fault();
+  return runs_ || !told_.empty() || !finished_.empty();
 }
 
 StreamState Stream::state() const {

@@ -50,11 +50,15 @@ class Stream {
   /// Returns between two tokens; then the owner may use the engine until resume().
   void pause();
   void resume();
+  /// Returns when all it was told is in effect.
+  void wait_obeyed() const;
 
   /// Groups that ended since the last call, in the order they ended.
   std::vector<data::Group> take_finished();
   /// Waits until a group is finished, nothing is left to run, or the deadline. Returns whether a group is finished.
   bool wait_finished(const Deadline& deadline) const;
+  /// Whether a sequence runs, something it was told is not in effect yet, or a finished group was not taken.
+  bool busy() const;
   StreamState state() const;
   /// The token step before which each thing it was told took effect, since the last call: what a replay needs.
   std::vector<int64_t> take_effects();

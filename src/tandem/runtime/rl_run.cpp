@@ -231,6 +231,7 @@ RunSummary RlRun::run() {
   try {
     return run_to_end(step);
   } catch (const StepFailed& e) {  // also where the last step has a checkpoint: the queue may know more by now
+    source_->pause();
     source_->give_back(step.batch);
     end_saved(e, ledger_.state().step, [this] { save(); });
   }
@@ -252,6 +253,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
     if (value(step.id) != next.step) {
       step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
       (void)comm::take_waited_s();  // what an evaluation or a checkpoint waited
+      (void)source_->take_idle_s();
     }
     machine.start(next);
     const StageEnd how = perform(machine.stage(next), step);
@@ -265,11 +267,13 @@ RunSummary RlRun::run_to_end(StepData& step) {
     machine.end(next);
     if (machine.done_with(next.step)) finish_step(step);
   }
+  source_->pause();
   if (!ledger_.is_saved()) save();
   RunSummary summary = ledger_.summary();
   if (eval_prompts_ && config_.eval.after) {
     summary.after = last_eval_ ? last_eval_ : evaluate(data::StepId{state.step});
     if (!summary.after) throw Interrupted(join_text("stopped after step ", state.step, ", in the last evaluation; --resume continues"));
+    source_->pause();
   }
   return summary;
 }
@@ -294,6 +298,7 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
 }
 
 void RlRun::stop(const std::string& where) {
+  source_->pause();
   if (!ledger_.is_saved()) save();
   throw Interrupted(join_text("stopped after step ", ledger_.state().step, where, "; --resume continues"));
 }
@@ -310,7 +315,8 @@ void RlRun::finish_step(const StepData& step) {
   if (step.report.without_signal) ledger_.without_signal();
   ledger_.record_memory();
   skew_.record(parts_.recorder);
-  record_idle(parts_.ranks.world, parts_.recorder);
+  const double waited_s = comm::take_waited_s();
+  record_idle(parts_.ranks.world, source_->take_idle_s().value_or(waited_s), parts_.recorder);
   conclude_step();
   fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);
@@ -392,6 +398,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
   show(ledger_.live(), join_text("step ", value(step), "/", config_.run.steps, "  evaluation of ", eval_prompts_->size(), " problems"));
   const policy::Ranks& ranks = parts_.ranks;
+  source_->pause();
   rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
   Evaluation evaluation{.step = value(step), .layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
   if (ranks.rolls_out()) {
@@ -415,6 +422,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   if (!answers) return std::nullopt;
   if (idle) idle->forget_cache();
   if (makes_room) engine->switch_weights(actor_.rollout_parameters(), data::PolicyVersion{ledger_.state().version});
+  source_->resume();
   if (config::scores_in_stage(config_)) score_in_stage(*answers);
   serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), config_.eval.right_at);
   record_eval(parts_.recorder, summary);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <optional>
 #include <set>
 #include <utility>
@@ -96,10 +98,25 @@ TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
   EXPECT_EQ(queue.counters().dropped, 2);
 }
 
+TEST_F(Queue, AGroupWithoutATokenStartsAtTheVersionThatItsRankWillHave) {
+  for (const int64_t version : {1, 0}) {  // where weights are taken at once, and where the first token may come before them
+    SampleQueue queue(options);
+    take_first_step(queue);
+    const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{version}}};
+    EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
+    for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
+    queue.put(group(4, 1));
+    queue.put(group(5, 1));
+    queue.take(StepId{2});
+    const std::vector<GroupId> dropped = queue.commit(StepId{2}, PolicyVersion{2});
+    EXPECT_EQ(std::ranges::count(dropped, GroupId{0}), version == 0) << "its lag could be 2";
+  }
+}
+
 TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
   SampleQueue queue(options);
   take_first_step(queue);
-  const std::vector<GroupId> waiting = {GroupId{0}};  // for a slot; group 3 runs
+  const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{1}}};  // for a slot; group 3 runs
   EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   queue.put(group(4, 1));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/sample/rollout_role.h"
 
+#include <ATen/ops/empty.h>
+
+#include <thread>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
@@ -12,6 +16,8 @@ namespace tandem::runtime {
 namespace {
 
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
+constexpr double kStreamMomentS = 0.01;  // for which a round waits for a stream to end a group
+constexpr int kTrainedTag = 20;
 
 queue::Takes takes(const RolloutParts& parts) {
   if (config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
@@ -65,7 +71,15 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
   engine_.emplace(parts.config.rollout.engine,
                   rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
                                        std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
-  groups_.emplace(*engine_);
+  if (!parts.config.is_free()) {
+    groups_.emplace(*engine_);
+    return;
+  }
+  std::vector<comm::Group*> peers;
+  const model::RankPlace place = parts.ranks.rollout_place();
+  for (comm::Group* group : {place.tp, place.pp, parts.ranks.rollout_layout.shares_experts() ? place.ep : nullptr})
+    if (group) peers.push_back(group);
+  stream_.emplace(*engine_, std::move(peers));
 }
 
 void RolloutRole::start(data::GroupId id) {
@@ -86,7 +100,7 @@ void RolloutRole::start(data::GroupId id) {
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
   request.with_greedy = parts_.config.algo.compares_with_greedy();
-  groups_->admit(std::move(request));
+  stream_ ? stream_->admit(std::move(request)) : groups_->admit(std::move(request));
 }
 
 void RolloutRole::start_groups() {
@@ -111,23 +125,37 @@ void RolloutRole::generate() {
     if (alone && parts_.stop && parts_.stop()) break;
     engine_->step();
     tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), engine_->counts().drawn - num_tokens_told_);
-    for (data::Group& group : groups_->finished()) {
-      serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
-      parts_.bodies.keep(group);
-      if (grades_) grades_->submit(std::move(group));
-      else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
-    }
+    for (data::Group& group : groups_->finished()) keep(std::move(group));
   }
 }
 
+void RolloutRole::keep(data::Group group) {
+  serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
+  parts_.bodies.keep(group);
+  if (grades_) grades_->submit(std::move(group));
+  else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
+}
+
+// What the stream has ended by now, or ends in a moment.
+void RolloutRole::await_stream() {
+  const Deadline moment = Deadline::after_s(kStreamMomentS);
+  if (!stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());  // nothing runs: not to ask the peers all the time
+  for (data::Group& group : stream_->take_finished()) keep(std::move(group));
+  generating_ = stream_->busy();
+}
+
+rollout::EngineCounts RolloutRole::counts() const {
+  return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
+}
+
 void RolloutRole::run_round(comm::Group& peers) {
-  generate();
+  stream_ ? await_stream() : generate();
   std::vector<data::Group> mine = grades_ ? grades_->collect(generating_, !running()) : std::exchange(unscored_, {});
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
   for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
     if (!queue_.put(head)) filtered_.push_back(head);
-  tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, engine_ ? engine_->counts().drawn - num_tokens_told_ : 0);
+  tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, counts().drawn - num_tokens_told_);
   if (&peers == &parts_.ranks.world) parts_.bodies.drop(std::exchange(filtered_, {}));  // else the others must hear of them first
   parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
@@ -170,17 +198,32 @@ void RolloutRole::give_back(const data::Batch& batch) {
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  while (queue_.num_finished() < queue_.groups_per_step() && !filters_too_many(queue_, parts_.config.algo) && may_go_on(peers)) {
+  const auto is_enough = [&] {
+    if (stream_) return await_trained(peers);
+    return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
+  };
+  while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
     if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
     num_started_ahead_ += queue_.num_may_start();
     start_groups();
     run_round(peers);
   }
+  if (stream_ && peers.rank() == 0) {
+    at::Tensor nothing = at::empty({0}, at::kByte);
+    parts_.ranks.world.receive(nothing, 0, kTrainedTag);
+  }
   ahead_s_ += now_s() - begin;
+}
+
+// Whether the ranks that train have come to the meeting.
+bool RolloutRole::await_trained(comm::Group& peers) {
+  return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
 }
 
 void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
+  if (parts_.config.is_free() && parts_.ranks.is_first())
+    parts_.ranks.world.send(at::empty({0}, at::kByte), parts_.ranks.placement.rollout.first, kTrainedTag);
   const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
   const policy::Ranks& ranks = parts_.ranks;
   std::vector<data::Group> heads = parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout());
@@ -205,17 +248,50 @@ void RolloutRole::follow(int64_t num_started, std::vector<data::Group> heads) {
 
 // Groups that wait for their first token anywhere start at the new version.
 std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
-  std::vector<data::GroupId> mine;
-  if (parts_.ranks.speaks_for_rollout()) mine = groups_->without_token();
+  std::vector<queue::Waiting> mine;
+  if (parts_.ranks.speaks_for_rollout()) mine = waiting(after);
   const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
-  for (data::GroupId id : evicted)
+  for (data::GroupId id : evicted) {
     if (groups_) groups_->cancel(id);
+    if (stream_) stream_->cancel(id);
+  }
   parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
   return evicted;
 }
 
+// A stream may draw their first token before it has the new weights.
+std::vector<queue::Waiting> RolloutRole::waiting(data::PolicyVersion after) const {
+  std::vector<queue::Waiting> all;
+  if (!stream_) {
+    for (const data::GroupId id : groups_->without_token()) all.push_back({id, after});
+    return all;
+  }
+  const rollout::StreamState state = stream_->state();
+  for (const data::GroupId id : state.without_token) all.push_back({id, *state.version});
+  return all;
+}
+
+// A stream goes on with the weights it has until all of the new ones are here.
 void RolloutRole::switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) {
-  rollout::switch_weights(engine(), parts_.ranks.world, send, weights);
+  if (!parts_.config.is_free()) return rollout::switch_weights(engine(), parts_.ranks.world, send, weights);
+  if (stream_) stream_->wait_obeyed();
+  send();
+  parts_.ranks.world.barrier();
+  if (stream_) stream_->switch_weights(*weights.parameters, weights.version);
+}
+
+void RolloutRole::pause() {
+  if (stream_ && !std::exchange(is_paused_, true)) stream_->pause();
+}
+
+void RolloutRole::resume() {
+  if (stream_ && std::exchange(is_paused_, false)) stream_->resume();
+}
+
+std::optional<double> RolloutRole::take_idle_s() {
+  if (!stream_) return std::nullopt;
+  const double all = stream_->state().idle_s;
+  return all - std::exchange(idle_told_s_, all);
 }
 
 void RolloutRole::record(monitor::Recorder& recorder) {
@@ -229,7 +305,7 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
   }
-  const int64_t all = engine_ ? engine_->counts().drawn : 0, drawn = all - std::exchange(num_tokens_told_, all);
+  const int64_t all = counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));

@@ -7,7 +7,8 @@
 //   gives     scored groups to the queue    called by  stage/stages.cpp, through SampleSource
 //
 // A round (run_round): the engine draws some tokens; groups that have their scores by then go to all peers, as heads. Each peer puts them
-// into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate.
+// into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate. Under
+// RunConfig::is_free the engine draws on a thread of its own (rollout/stream.h); a round then takes what has ended by now.
 
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
 #include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/stream.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
@@ -58,11 +60,14 @@ class RolloutRole final : public SampleSource {
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
   void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) override;
   void record(monitor::Recorder& recorder) override;
+  void pause() override;
+  void resume() override;
+  std::optional<double> take_idle_s() override;
   SourceState state() override;
   /// Groups that were running when the state was saved start first.
   void restore(SourceState state) override;
 
-  /// Null where this rank does not generate.
+  /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
   rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
 
  private:
@@ -72,13 +77,21 @@ class RolloutRole final : public SampleSource {
   void follow(int64_t num_started, std::vector<data::Group> heads);
   void run_round(comm::Group& peers);
   void generate();
+  void await_stream();
+  bool await_trained(comm::Group& peers);
+  void keep(data::Group group);
+  rollout::EngineCounts counts() const;
+  std::vector<queue::Waiting> waiting(data::PolicyVersion after) const;
   bool may_go_on(comm::Group& peers) const;
-  bool running() const { return engine_ && engine_->running(); }
+  bool running() const { return stream_ ? stream_->busy() : engine_ && engine_->running(); }
 
   RolloutParts parts_;
   queue::SampleQueue queue_;
   std::optional<rollout::Engine> engine_;  // where this rank generates
-  std::optional<rollout::GroupAssembly> groups_;  // of its sequences
+  std::optional<rollout::GroupAssembly> groups_;  // of its sequences; where there is no stream
+  std::optional<rollout::Stream> stream_;  // under RunConfig::is_free
+  bool is_paused_ = false;
+  double idle_told_s_ = 0;
   std::optional<Grades> grades_;           // where there is a rule
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;

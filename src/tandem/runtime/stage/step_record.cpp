@@ -101,10 +101,9 @@ void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num
   recorder.set("throughput/tokens_per_s_per_device", tokens_per_s / num_devices);
 }
 
-void record_idle(comm::Group& world, monitor::Recorder& recorder) {
-  const double waited_s = comm::take_waited_s();
+void record_idle(comm::Group& world, double idle_s, monitor::Recorder& recorder) {
   if (world.size() == 1) return;
-  const std::vector<double> all = comm::values_of_all(world, std::vector<double>{waited_s});
+  const std::vector<double> all = comm::values_of_all(world, std::vector<double>{idle_s});
   for (size_t rank = 0; rank < all.size(); ++rank)
     recorder.set(join_text("idle/rank_", rank), std::min(1.0, all[rank] / recorder.current("time/step_s")));
 }

@@ -7,7 +7,7 @@
 namespace tandem::runtime {
 
 /// What share of the step each rank waited for others: idle/rank_N. Not where it is alone. Call it behind record_step. Collective.
-void record_idle(comm::Group& world, monitor::Recorder& recorder);
+void record_idle(comm::Group& world, double idle_s, monitor::Recorder& recorder);
 
 /// Metrics of a step whose stages have ended, but for memory and start skew; its samples into the store. Collective.
 void record_step(const StepData& step, const Roles& roles);
