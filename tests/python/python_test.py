@@ -167,7 +167,8 @@ WRONG = {
     "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}", "it was given logprobs ["),
     "shape": (lambda logprobs: logprobs * 2, "returned a tensor of shape [", SCALAR, __file__),
     "float": (lambda logprobs: logprobs.sum().item(), "returned a float", SCALAR, __file__),
-    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, at ", "a finite loss; ", "it was given logprobs [", " from -", __file__),
+    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, at ", "a finite loss; ", "it was given logprobs [", " from -",
+            __file__),
     "gradient": (lambda logprobs: (logprobs - logprobs.detach()).sqrt().sum(), "has the gradient", "by logprobs["),
     "detached": (lambda logprobs: logprobs.detach().sum(), "without a gradient", __file__),
     "other": (lambda logprobs: torch.ones(3, requires_grad=True).sum(), "does not depend", __file__),
@@ -250,8 +251,8 @@ def check_loading(program, scratch):
                                       ("above", "import helper_below\n", "helper_below.py:2", "SyntaxError")):
         (scratch / f"{name}.py").write_text(source)
         (scratch / "helper_below.py").write_text("x = 1\ny = [\n")
-        out = program.refused(["run", recipe(scratch), "--run-dir", scratch / "unloaded", "--set", f"algo.loss={scratch}/{name}.py:loss"], 2,
-                              f"{name}.py:loss cannot be loaded: ")
+        loss = f"algo.loss={scratch}/{name}.py:loss"
+        out = program.refused(["run", recipe(scratch), "--run-dir", scratch / "unloaded", "--set", loss], 2, f"{name}.py:loss cannot be loaded: ")
         assert where in out and word in out and not (scratch / "unloaded").exists(), out
     rf.said("a file that cannot be imported names its line")
 

@@ -317,9 +317,9 @@ def check_exchange(program, scratch):
     said("a step is saved again in place, where files can be exchanged and where not; leftovers of kills go")
 
 
-CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_samples, "state": check_state, "busy": check_busy, "mended": check_mended_reward,
-          "full": check_full, "shared": check_shared_disk, "removed": check_removed, "exchange": check_exchange,
-          "inputs": check_inputs}
+CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_samples, "state": check_state, "busy": check_busy,
+          "mended": check_mended_reward, "full": check_full, "shared": check_shared_disk, "removed": check_removed,
+          "exchange": check_exchange, "inputs": check_inputs}
 
 
 if __name__ == "__main__":
