@@ -252,7 +252,8 @@ def check_loading(program, scratch):
         (scratch / f"{name}.py").write_text(source)
         (scratch / "helper_below.py").write_text("x = 1\ny = [\n")
         loss = f"algo.loss={scratch}/{name}.py:loss"
-        out = program.refused(["run", recipe(scratch), "--run-dir", scratch / "unloaded", "--set", loss], 2, f"{name}.py:loss cannot be loaded: ")
+        command = ["run", recipe(scratch), "--run-dir", scratch / "unloaded", "--set", loss]
+        out = program.refused(command, 2, f"{name}.py:loss cannot be loaded: ")
         assert where in out and word in out and not (scratch / "unloaded").exists(), out
     rf.said("a file that cannot be imported names its line")
 
