@@ -37,8 +37,9 @@ def of_recipe(kind, name):
     try:
         loaded = _worker.load({"source": "", "file": file, "name": name, "function": function})
     except Exception as error:
-        words = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
-        raise HookError(f"{name} cannot be loaded: {words}") from None
+        said = _worker.failure(error.with_traceback(error.__traceback__.tb_next), file=file)
+        print(said["traceback"], end="", file=sys.stderr, flush=True)
+        raise HookError(f"{name} cannot be loaded: {said['error']}", "the traceback stands above") from None
     try:
         return {"loss": of_loss, "advantage": of_advantage}[kind](loaded)
     except _tandem.UserError as error:
@@ -133,13 +134,17 @@ def _check_scalar(result):
     if result.numel() != 1:
         raise HookError(f"returned a tensor of shape {list(result.shape)}", f"{RIGHT_LOSS}: sum it")
     if not torch.isfinite(result):
-        raise HookError(f"returned {result.item()}, which train.nonfinite does not skip", "a finite loss", is_not_finite=True)
+        raise HookError(f"returned {result.item()}", "a finite loss; train.nonfinite: skip is for gradients alone", is_not_finite=True)
 
 
 def _shapes(function, columns):
-    """Of what the function takes by name."""
+    """Of what the function takes by name, with the range of its values."""
     def one(value):
-        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}" if isinstance(value, torch.Tensor) else f"{value:g}"
+        if not isinstance(value, torch.Tensor):
+            return f"{value:g}"
+        of = value.detach()
+        span = f" from {of.min().item():.4g} to {of.max().item():.4g}" if of.is_floating_point() and of.numel() else ""
+        return f"{list(of.shape)} {str(of.dtype).removeprefix('torch.')}{span}"
 
     taken = _worker.chosen(function, {name: value for name, value in columns.items() if value is not None})
     return ", ".join(f"{name} {one(value)}" for name, value in taken.items())
@@ -159,7 +164,8 @@ def _told(function, adapted, given=None):
         try:
             return adapted(*arguments)
         except HookError as error:
-            raise HookError(f"`{name}` {error}{own_place}", error.remedy, error.is_not_finite) from None
+            remedy = f"{error.remedy}; it was given {given(*arguments)}" if given and error.is_not_finite else error.remedy
+            raise HookError(f"`{name}` {error}{own_place}", remedy, error.is_not_finite) from None
         except Exception as error:
             which = ""
             if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised

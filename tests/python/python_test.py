@@ -167,7 +167,8 @@ WRONG = {
     "raises": (raises, "`raises` raised AttributeError", f"{__file__}:{raises.__code__.co_firstlineno + 1}", "it was given logprobs ["),
     "shape": (lambda logprobs: logprobs * 2, "returned a tensor of shape [", SCALAR, __file__),
     "float": (lambda logprobs: logprobs.sum().item(), "returned a float", SCALAR, __file__),
-    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, which train.nonfinite does not skip", __file__),
+    "nan": (lambda logprobs: logprobs.sum() * float("nan"), "returned nan, at ", "a finite loss; ", "it was given logprobs [", " from -",
+            __file__),
     "gradient": (lambda logprobs: (logprobs - logprobs.detach()).sqrt().sum(), "has the gradient", "by logprobs["),
     "detached": (lambda logprobs: logprobs.detach().sum(), "without a gradient", __file__),
     "other": (lambda logprobs: torch.ones(3, requires_grad=True).sum(), "does not depend", __file__),
@@ -242,6 +243,21 @@ def check_names(program, scratch):
     rf.said("a resume tells which functions are others")
 
 
+def check_loading(program, scratch):
+    """A file that cannot be imported: the line that is to blame, also of what it imports, and the traceback."""
+    for name, source, where, word in (("syntax", "def loss(logprobs)\n    return 0\n", "syntax.py:1", "SyntaxError"),
+                                      ("module", "\nSCALE = 1 / 0\n", "module.py:2", "ZeroDivisionError"),
+                                      ("absent", "import nummpy\n", "absent.py:1", "No module named 'nummpy'"),
+                                      ("above", "import helper_below\n", "helper_below.py:2", "SyntaxError")):
+        (scratch / f"{name}.py").write_text(source)
+        (scratch / "helper_below.py").write_text("x = 1\ny = [\n")
+        loss = f"algo.loss={scratch}/{name}.py:loss"
+        command = ["run", recipe(scratch), "--run-dir", scratch / "unloaded", "--set", loss]
+        out = program.refused(command, 2, f"{name}.py:loss cannot be loaded: ")
+        assert where in out and word in out and not (scratch / "unloaded").exists(), out
+    rf.said("a file that cannot be imported names its line")
+
+
 def check_recipe(program, scratch):
     """A recipe names the functions; the program runs them as tandem.run does, bit for bit, on threads and on processes."""
     (scratch / "losses.py").write_text("import torch\n" + inspect.getsource(grpo) + inspect.getsource(by_length)
@@ -300,7 +316,7 @@ def check_interrupt(program, scratch):
 
 
 CHECKS = {"same": check_same, "loss": check_loss, "entropy": check_entropy, "functions": check_functions, "names": check_names,
-          "recipe": check_recipe,
+          "recipe": check_recipe, "loading": check_loading,
           "wrong": check_wrong, "interrupt": check_interrupt}
 
 

@@ -255,6 +255,50 @@ def check_inputs(program, scratch):
     said(f"data that changed between two starts: `{lines[0]}`")
 
 
+ONLY_EVALUATES = """
+import os
+armed = __file__ + ".armed"
+
+def score(completions):
+    if len(completions) > 1 and os.path.exists(armed):
+        raise ValueError("in training")
+    if len(completions) == 1:
+        open(armed, "w").close()
+    return [0.0] * len(completions)
+"""
+
+
+def check_mended_reward(program, scratch):
+    """An evaluation by another reward is not set beside those of this one: it leaves the result, or is made again before the first step."""
+    reward = pathlib.Path(scratch) / "mended.py"
+    asked = {"reward__rule": "", "reward__python": f"{reward}:score", "data__eval": "synthetic", "eval__before": True, "eval__after": True}
+
+    def resumed(trial, steps):
+        out = program.done(trial.arguments("run", "--resume", "--steps", steps, "--ranks", 2))
+        summary = json.loads((trial.folder / "run/summary.json").read_text())
+        return out.stderr, summary["eval_before"], summary["eval_after"]
+
+    reward.write_text("def score(completions):\n    return [float(len(c) % 2) for c in completions]\n")
+    trial = Trial(program, scratch, "mended", run__steps=1, **asked)
+    program.done(trial.arguments("run", "--ranks", 2))
+    text, before, _ = resumed(trial, 2)
+    assert before and "graded otherwise" not in text and "before:" in text, text
+    reward.write_text("def score(completions):\n    return [1.0 for c in completions]\n")
+    text, before, after = resumed(trial, 3)
+    assert "the evaluation before training was graded otherwise" in text and "before:" not in text, text
+    assert before is None and after["accuracy"] == 1, (before, after)
+    text, before, _ = resumed(trial, 4)
+    assert before is None and "graded otherwise" not in text, text
+
+    reward.write_text(ONLY_EVALUATES)
+    trial = Trial(program, scratch, "mended_at_once", run__steps=1, **asked)
+    program.refused(trial.arguments("run", "--ranks", 2), 2, "in training")
+    reward.write_text("def score(completions):\n    return [1.0 for c in completions]\n")
+    text, before, _ = resumed(trial, 1)
+    assert before["accuracy"] == 1 and "evaluation before training" in text, (before, text)
+    said("the evaluation before training leaves the result, or is made again, when a reward was mended")
+
+
 def check_exchange(program, scratch):
     """A step that is saved again, with and without a file system that can exchange; what an earlier kill left goes."""
     for name, options in (("exchanged", {}), ("renamed", faulty(scratch, "exchange:step_:0:0"))):
@@ -274,8 +318,8 @@ def check_exchange(program, scratch):
 
 
 CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_samples, "state": check_state, "busy": check_busy,
-          "full": check_full, "shared": check_shared_disk, "removed": check_removed, "exchange": check_exchange,
-          "inputs": check_inputs}
+          "mended": check_mended_reward, "full": check_full, "shared": check_shared_disk, "removed": check_removed,
+          "exchange": check_exchange, "inputs": check_inputs}
 
 
 if __name__ == "__main__":

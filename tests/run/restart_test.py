@@ -135,7 +135,8 @@ def check_disagreement(program, scratch):
 
 
 def check_folders_of_jobs(_program, scratch):
-    """Jobs that run at the same time share no folder of Open MPI's, and leave none behind."""
+    """Jobs that run at the same time share no folder of Open MPI's, and leave none behind. A caller may name one, and a batch system's
+    job, which may have other machines, takes Open MPI's."""
     (scratch / "jobs").mkdir()
     env = {**os.environ, "TMPDIR": str(scratch / "jobs")}
     jobs = [subprocess.Popen([MPI[0], "-n", "1", "sh", "-c", "echo $OMPI_MCA_orte_top_session_dir; read end"], env=env, text=True,
@@ -146,6 +147,12 @@ def check_folders_of_jobs(_program, scratch):
         job.communicate("end\n", timeout=60)
         assert job.returncode == 0, job.returncode
     assert not list((scratch / "jobs").iterdir()), list((scratch / "jobs").iterdir())
+    named, word = str(scratch / "named"), "orte_tmpdir_base"
+    for options, changed in ((["--mca", word, named], {}), ([], {f"OMPI_MCA_{word}": named}), ([], {"SLURM_JOB_ID": "1"})):
+        out = subprocess.run([MPI[0], *options, "-n", "1", "sh", "-c", "echo $OMPI_MCA_orte_top_session_dir"], env={**env, **changed},
+                             capture_output=True, text=True, timeout=60)
+        wanted = str(scratch / "jobs/ompi.") if "SLURM_JOB_ID" in changed else named
+        assert out.returncode == 0 and out.stdout.startswith(wanted), (options, changed, out)
     out = subprocess.run([*MPI, "true"], env={**env, "TMPDIR": str(scratch / "none")}, capture_output=True, text=True, timeout=60)
     assert out.returncode == 2 and "holds no new folder" in out.stderr, out
     said("each job of scripts/mpi has a folder of its own, which goes with it")

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tandem/algo/advantage.h"
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
 namespace tandem::algo {

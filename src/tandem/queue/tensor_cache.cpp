@@ -111,7 +111,8 @@ void TensorCache::announce(SampleId id, std::span<const int64_t> lengths) {
     TANDEM_CHECK(std::ranges::equal(lengths, this->lengths(id)), "sample ", value(id), " is announced with other lengths");
     return;
   }
-  std::ranges::copy(lengths, lengths_.begin() + static_cast<std::ptrdiff_t>(cell(new_slot(id), 0)));
+  const size_t first = cell(new_slot(id), 0);
+  std::ranges::copy(lengths, lengths_.begin() + static_cast<std::ptrdiff_t>(first));
 }
 
 void TensorCache::put(std::span<const SampleId> ids, data::Fields columns) {
@@ -210,6 +211,7 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
   for (size_t r = 0; r < ranks; ++r) {
     for (const data::RowPart& row : out[r]) TANDEM_CHECK(holds(row), "sample ", value(row.sample), " is to be sent and is not here");
     if (lends(r, send[r])) {
+      TANDEM_CHECK(lane_at + send[r] <= std::ssize(lane->bytes()), "rows of ", lent_bytes, " bytes are lent in ", lane->bytes().size());
       pack(out[r], lane->bytes().subspan(static_cast<size_t>(lane_at), static_cast<size_t>(send[r])));
       notices[r] = {lane->handle(), lane_at};
       lane_at += std::exchange(send[r], static_cast<int64_t>(sizeof(Notice)));
@@ -279,12 +281,17 @@ void TensorCache::place_rows(const Pair& rows, const std::byte* from, size_t blo
   each_field(rows, [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
 }
 
-// One that nobody reads any more; too small ones make room for a larger.
+// One that nobody reads any more and that is large enough; too small ones make room. A borrower may give a lane back at any moment, so
+// each is asked once: one that was in use a moment ago, and was not measured, may be free and too small now.
 comm::SharedMemory& TensorCache::free_lane(int64_t bytes) {
-  std::erase_if(lanes_, [&](const auto& lane) { return lane->is_free() && std::ssize(lane->bytes()) < bytes; });
-  for (const auto& lane : lanes_)
-    if (lane->is_free()) return *lane;
-  return *lanes_.emplace_back(std::make_unique<comm::SharedMemory>(bytes + bytes / 4));
+  comm::SharedMemory* found = nullptr;
+  std::erase_if(lanes_, [&](const auto& lane) {
+    if (found || !lane->is_free()) return false;
+    if (std::ssize(lane->bytes()) < bytes) return true;
+    found = lane.get();
+    return false;
+  });
+  return found ? *found : *lanes_.emplace_back(std::make_unique<comm::SharedMemory>(bytes + bytes / 4));
 }
 
 TensorCache::Borrowed TensorCache::borrow(size_t from, const comm::SharedHandle& handle) {

@@ -212,6 +212,8 @@ void RlRun::announce() const {
   log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(r.train_layout),
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
+  for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})
+    if (algo::names_function(name)) log::info("the ", what, " is the function ", name, ", whatever algo.name says");
   for (const auto& [option, name, file] : request_.hooks.functions) log::info("the ", option, " is the function `", name, "`");
   const config::MemoryOptions& m = config_.memory;
   const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };
@@ -357,7 +359,7 @@ void RlRun::save() {
 
 void RlRun::evaluate_before() {
   RunState& state = ledger_.state();
-  if (!eval_prompts_ || !config_.eval.before || state.before) return;
+  if (!eval_prompts_ || !config_.eval.before || state.before || state.step > 0) return;
   if (parts_.ranks.is_first()) log::info("== evaluation before training: ", eval_prompts_->size(), " problems");
   state.before = evaluate(data::StepId{0});
   if (!state.before) {

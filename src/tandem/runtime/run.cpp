@@ -180,7 +180,8 @@ std::vector<data::EvalAnswer> answers_at(const RunFolder& folder, int64_t step) 
 void finish(RunFolder& folder, const RunSummary& summary, const RunRequest& request) {
   folder.samples().finish(request.stop);
   folder.write_summary(summary);
-  print_result(summary, answers_at(folder, 0), answers_at(folder, summary.steps), request.config);
+  const auto first_answers = summary.before ? answers_at(folder, 0) : std::vector<data::EvalAnswer>{};
+  print_result(summary, first_answers, answers_at(folder, summary.steps), request.config);
   folder.end_sinks(sink::End::kFinished);
   log::stop_file();
 }

@@ -130,7 +130,11 @@ data::Prompt PromptStream::tokenized(const data::PromptSource& source, int64_t r
       throw UserError(where, e.what(), "messages that the chat template takes");
     }
   } else {
-    prompt.ids = text_.tokenizer.encode(prompt.text);
+    try {
+      prompt.ids = text_.tokenizer.encode(prompt.text);
+    } catch (const UserError& e) {
+      throw e.seen_from(where);
+    }
   }
   if (prompt.ids.empty()) throw UserError(where, "the prompt has no token", "a prompt with some text");
   return prompt;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "tandem/base/error.h"
@@ -168,6 +169,38 @@ TEST(TensorCache, MovesRandomPlansOfSeveralBatches) {
           if (cache.holds({SampleId{i}, part})) expect_row(cache, {SampleId{i}, part});
     });
   }
+}
+
+// The borrower gives small lanes back in the very moment in which the lender looks for one that is large enough.
+TEST(TensorCache, LendsNoLaneThatIsTooSmall) {
+  constexpr int64_t kRounds = 2000, kSmall_batches = 8, kRows_of_large = 20;
+  comm::run_local(2, kDeadlineS, [](comm::Group& world) {
+    const bool is_lender = world.rank() == 0;
+    std::vector<SampleId> ids;
+    for (int64_t i = 0; i < kSmall_batches + kRows_of_large; ++i) ids.push_back(SampleId{i});
+    const std::span<const SampleId> all(ids), small = all.first(kSmall_batches), large = all.subspan(kSmall_batches);
+    RandomStream random(7, 0);
+    for (int64_t round = 0; round < kRounds; ++round) {
+      TensorCache cache(fields());
+      cache.share_memory(world, 1);
+      for (SampleId id : all) cache.announce(id, lengths(id));
+      if (is_lender) cache.put(all, columns(all));
+      std::vector<data::RowMove> plan;
+      for (SampleId id : large)
+        for (int32_t part = 0; part < 3; ++part) plan.push_back({{id, part}, 0, 1});
+      for (SampleId id : small) cache.move(world, std::vector<data::RowMove>{{{id, 0}, 0, 1}});
+      const int64_t spins = random.below(400);
+      world.barrier();
+      if (!is_lender) {
+        for (std::atomic<int64_t> spin = 0; spin < spins;) ++spin;
+        cache.drop(small);
+      }
+      cache.move(world, plan);
+      if (!is_lender)
+        for (SampleId id : large)
+          for (int32_t part = 0; part < 3; ++part) expect_row(cache, {id, part});
+    }
+  });
 }
 
 TEST(TensorCache, MovesNothingUnderEqualLayoutsAndKeepsItsBuffer) {

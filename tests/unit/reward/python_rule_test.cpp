@@ -245,12 +245,31 @@ TEST(PythonRule, AnErrorHasALineOfTheUsersFileWhereverItWasRaised) {
   }
 }
 
+TEST(PythonRule, APartThatIsNoNumberIsSaidOnce) {
+  const PythonFile file("def score(completions):\n    return [{'score': 1, 'why': 'short', 'pred': c} for c in completions]\n");
+  testing::internal::CaptureStderr();
+  {
+    const auto rule = rule_of(file);
+    for (int i = 0; i < 2; ++i) {
+      const std::vector<Score> scores = rule->score_batch(answers_of({"a", "b"}));
+      EXPECT_EQ(scores[1].score, 1);
+      EXPECT_EQ(scores[1].extracted, "b");
+      EXPECT_EQ(scores[1].parts.size(), 1u) << "the score itself";
+    }
+  }
+  const std::string shown = testing::internal::GetCapturedStderr();
+  const size_t first = shown.find("part `why` of a score is no number, and is left out: \"'short'\"");
+  EXPECT_NE(first, std::string::npos) << shown;
+  EXPECT_EQ(shown.find("part `", first + 1), std::string::npos) << shown;
+}
+
 TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"return [1, 2]", "returned 2 scores for 1 completions"},
-      {"return ['good']", "score 0 is 'good', which is no number"},
+      {"return ['good']", "the score is 'good', which is no number"},
       {"return [float('nan')]", "which is not finite"},
-      {"return [{'score': 1, 'part': float('inf')}]", "part `part` of score 0"},
+      {"return [{'score': 1, 'part': float('inf')}]", "part `part` is inf, which is not finite"},
+      {"return [{'score': 'good'}]", "the score is 'good', which is no number"},
       {"return 3", "returned 3, expected a list with a score for each of the 1 completions"},
   };
   for (const auto& [body, expected] : cases) {

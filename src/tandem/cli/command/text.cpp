@@ -171,7 +171,8 @@ class Grade : public Command {
     app.add_option("--rule", rule_, "Rule, with its options in parentheses: gsm8k(method=flexible)")->required()->type_name("RULE");
     app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
                "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"
-               "index from 0. The rule model(model=DIR) reads \"prompt\", a text or messages, or \"messages\".\nRules: " + names +
+               "index from 0. The rule model(model=DIR) reads \"prompt\", a text or messages, or \"messages\";\n"
+               "python(python=FILE.py:FUNCTION) gets further columns of the line by name (docs/rewards.md).\nRules: " + names +
                "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
   }
   void run() override { grade(rule_, std::cin, std::cout); }

@@ -121,7 +121,7 @@ def one_by_one(function, batch):
                  "extra_info": row.get("extra_info", row), "prompt": batch["prompts"][i]}
         try:
             results.append(call(function, chosen(function, given)))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             errors.append(error)
             places.append(i)
     if errors:
@@ -134,7 +134,7 @@ def all_at_once(function, batch):
     begin = time.monotonic()
     try:
         return group_scores(function, batch)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         of = len(batch["completions"])
         if of == 1:
             raise Failed.alone([0], batch) from error
@@ -182,14 +182,24 @@ def number(value, what):
     return float(value)
 
 
-def scored(i, value):
+LEFT_OUT = set()  # names of parts that were said to be no numbers
+
+
+def scored(value):
     """A result as [score or null, parts, extracted answer]."""
     if value is None:
         return [None, {}, ""]
     if not isinstance(value, dict):
-        return [number(value, f"score {i}"), {}, ""]
-    parts = {str(name): number(part, f"part `{name}` of score {i}") for name, part in value.items()
-             if isinstance(part, (numbers.Real, bool)) or hasattr(part, "__float__")}
+        return [number(value, "the score"), {}, ""]
+    parts = {}
+    for name, part in value.items():
+        if isinstance(part, (numbers.Real, bool)) or hasattr(part, "__float__"):
+            parts[str(name)] = number(part, f"part `{name}`")
+        elif name == "score":
+            number(part, "the score")
+        elif name not in ("extracted", "pred") and name not in LEFT_OUT:
+            LEFT_OUT.add(name)
+            print(f"part `{name}` of a score is no number, and is left out: {shown(repr(part))}")
     score = parts.pop("score") if "score" in parts else sum(parts.values())
     extracted = value.get("extracted", value.get("pred"))
     return [score, parts, extracted if isinstance(extracted, str) else ""]
@@ -208,7 +218,7 @@ def answer(function, batch):
     scores, errors, places = [], [], []
     for i, value in enumerate(form(function, batch)):
         try:
-            scores.append(scored(i, value))
+            scores.append(scored(value))
         except (TypeError, ValueError) as error:
             errors.append(error)
             places.append(i)
@@ -223,18 +233,19 @@ def takes_one(function):
 
 def place_of(error, frames, function, file):
     """The line of the user's own file that failed: the innermost there, however deep in a library it ended. Without one, the function."""
+    if isinstance(error, SyntaxError) and error.filename:  # perhaps of what the user's file imports
+        return f" at {error.filename}:{error.lineno}"
     own = [f for f in frames if file and f.filename == os.path.abspath(file)] or frames
     if own:
         return f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" at {error.filename}:{error.lineno}"
     code = getattr(inspect.unwrap(function), "__code__", None) if function else None
     return f" at {code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
 
 
 def failure(error, function=None, file=""):
     """What went wrong: one line for the error, and the traceback without frames of this file."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != "<string>" and "importlib" not in f.filename]
+    here = globals().get("__file__", "<string>")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != here and "importlib" not in f.filename]
     last = traceback.format_exception_only(type(error), error)
     place = place_of(error, frames, function, file)
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last

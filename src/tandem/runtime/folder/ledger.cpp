@@ -4,6 +4,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/scalar.h"
 
 namespace tandem::runtime {
 
@@ -22,6 +23,10 @@ void Ledger::start_clock() { started_s_ = now_s(); }
 bool Ledger::resume(TrainedRoles roles, const Resume& how) {
   std::optional<RunState> found = files_.load(roles, how);
   if (found) state_ = std::move(*found);
+  if (comm::any_of(parts_.ranks.world, folder_ && folder_->evaluates_otherwise()) && state_.before) {
+    state_.before.reset();
+    if (folder_) log::warning("resume: the evaluation before training was graded otherwise; the result leaves it out");
+  }
   return found.has_value();
 }
 

@@ -189,8 +189,9 @@ void print_result(const RunSummary& s, const std::vector<data::EvalAnswer>& befo
       return a.score == 0 || a.score == 1 ? how : how + number(", score %.3f", a.score);
     };
     log::info("\n  ", shown(after[i].prompt), "   (answer: ", shown(after[i].answer), ")");
-    if (i < before.size()) log::info("    before: ", shown(before[i].response), mark(before[i]));
-    log::info("    after:  ", shown(after[i].response), mark(after[i]));
+    const auto response = [&](const data::EvalAnswer& a) { return a.response.empty() ? "(empty)" : shown(a.response); };
+    if (i < before.size()) log::info("    before: ", response(before[i]), mark(before[i]));
+    log::info("    after:  ", response(after[i]), mark(after[i]));
   }
   if (!s.without_signal.empty()) log::info("\nsteps without a signal, whose groups had scores all alike: ", s.without_signal);
   log::info("\nSee the curves:  ", device::program_path(), " board ", config.run.dir);

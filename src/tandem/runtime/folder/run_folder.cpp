@@ -95,20 +95,38 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
 }
 
 // Says which files are none of those of the last start, and which functions have another name. Where files lie and what they are called
-// does not count.
-void compare_inputs(const std::string& before, const std::string& now) {
+// does not count. Returns the names of such files, and the options of such functions.
+std::set<std::string> compare_inputs(const std::string& before, const std::string& now) {
+  std::set<std::string> changed;
   const std::map<std::string, std::string> known = contents_of(before), given = contents_of(now);
   for (const auto& [content, name] : given)
-    if (!known.contains(content) && !content.starts_with(kFunction))
+    if (!known.contains(content) && !content.starts_with(kFunction)) {
+      changed.insert(name);
       log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
+    }
   for (const char* option : {"reward", "advantage", "loss"}) {
     const auto named = [&](const std::map<std::string, std::string>& inputs) {
       const auto found = inputs.find(std::string(kFunction) + option);
       return found == inputs.end() ? "that of the recipe" : "the function " + found->second;
     };
-    if (named(known) != named(given))
+    if (named(known) != named(given)) {
+      changed.insert(option);
       log::warning("resume: the ", option, " was ", named(known), " and is now ", named(given), "; it counts from here on");
+    }
   }
+  return changed;
+}
+
+// The files that evaluations depend on, and the option of a function, as compare_inputs names them.
+std::set<std::string> evaluation_inputs(const config::RunConfig& config, std::span<const HostFunction> functions) {
+  std::vector<std::string> files;
+  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
+  files.push_back(config.reward.python.substr(0, config.reward.python.rfind(':')));
+  for (const HostFunction& function : functions)
+    if (function.option == "reward") files.push_back(function.file);
+  std::set<std::string> names = {"reward"};
+  for (const std::string& file : files) names.insert(fs::path(file).filename().string());
+  return names;
 }
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
@@ -222,10 +240,17 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
   const std::vector<std::string> names = all_run_files();
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
-  if (holds("config.yaml")) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
-  else checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  if (holds("config.yaml")) {
+    const config::RunConfig before = config::load_config(path("config.yaml"), {});
+    check_same_run(before, config, dir);
+    evaluates_otherwise_ = !config::equal_section(before, config, "reward");
+  } else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
-  if (holds(kInputs)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
+  if (holds(kInputs)) {
+    const std::set<std::string> asked = evaluation_inputs(config, functions);
+    for (const std::string& name : compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_))
+      evaluates_otherwise_ |= asked.contains(name);
+  }
   check_checkpoint_link(path("checkpoint"));
 }
 
