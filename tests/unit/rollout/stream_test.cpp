@@ -40,7 +40,7 @@ model::ModelConfig with_long_context() {
   return config;
 }
 
-struct Case {
+struct StreamCase {
   test::TinyModel model{with_long_context(), at::kFloat, true};
   Engine engine{options(), {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, 2000}};
 };
@@ -82,8 +82,8 @@ std::vector<Told> random_story(std::mt19937& random) {
 
 // The versions have values of their own, so that a token shows which drew it.
 struct Versions {
-  explicit Versions(Case& c) : odd(c.model.values.mul(1.25)), parameters(model::make_parameters(c.model.table, odd, at::Tensor())) {}
-  const model::ModelParameters& of(Case& c, int64_t version) { return version % 2 == 0 ? c.model.parameters : parameters; }
+  explicit Versions(StreamCase& c) : odd(c.model.values.mul(1.25)), parameters(model::make_parameters(c.model.table, odd, at::Tensor())) {}
+  const model::ModelParameters& of(StreamCase& c, int64_t version) { return version % 2 == 0 ? c.model.parameters : parameters; }
   at::Tensor odd;
   model::ModelParameters parameters;
 };
@@ -91,12 +91,12 @@ struct Versions {
 TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
   std::mt19937 random(11);
   int64_t num_switched_within = 0;
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 3; ++round) {
     const std::vector<Told> story = random_story(random);
     Groups streamed, stepped;
     std::vector<int64_t> effects;
     {
-      Case c;
+      StreamCase c;
       Versions versions(c);
       Stream stream(c.engine);
       for (const Told& told : story) {
@@ -111,7 +111,7 @@ TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
       effects = stream.take_effects();
     }
     ASSERT_EQ(effects.size(), story.size());
-    Case c;
+    StreamCase c;
     Versions versions(c);
     GroupAssembly groups(c.engine);
     int64_t steps = 0;
@@ -148,7 +148,7 @@ TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
 }
 
 TEST(Stream, StandsStillWhileItIsPaused) {
-  Case c;
+  StreamCase c;
   Stream stream(c.engine);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
   stream.admit(request_of(0, 2, 1500));
@@ -167,25 +167,28 @@ TEST(Stream, StandsStillWhileItIsPaused) {
 }
 
 TEST(Stream, SaysWhichGroupsHaveNoTokenAndWhichVersionItHas) {
-  Case c;
+  StreamCase c;
   Stream stream(c.engine);
   EXPECT_FALSE(stream.state().version);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{3});
-  for (int64_t g = 0; g < 4; ++g) stream.admit(request_of(g, 3, 800));  // twelve for six slots
+  for (int64_t g = 0; g < 20; ++g) stream.admit(request_of(g, 3, 800));  // sixty for six slots
   while (stream.state().steps < 20) std::this_thread::yield();
   stream.pause();
   const StreamState state = stream.state();
   EXPECT_EQ(state.version, data::PolicyVersion{3});
-  EXPECT_FALSE(state.without_token.empty());
+  ASSERT_FALSE(state.without_token.empty());
   stream.resume();
   stream.switch_weights(c.model.parameters, data::PolicyVersion{4});
+  const data::GroupId first = state.without_token.front();
+  for (int64_t g = 0; g < 20; ++g)
+    if (data::GroupId{g} != first) stream.cancel(data::GroupId{g});
   Groups all;
-  collect(stream, all, 4);
-  for (const data::GroupId id : state.without_token) EXPECT_GE(all.at(id).version, data::PolicyVersion{3});
+  collect(stream, all, 1);
+  EXPECT_GE(all.at(first).version, data::PolicyVersion{3});
 }
 
 TEST(Stream, RestsWithoutWorkAndCountsIt) {
-  Case c;
+  StreamCase c;
   Stream stream(c.engine);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
@@ -197,7 +200,7 @@ TEST(Stream, RestsWithoutWorkAndCountsIt) {
 }
 
 TEST(Stream, WhatAnEngineRefusesIsToldByTheNextCall) {
-  Case c;
+  StreamCase c;
   Stream stream(c.engine);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
   stream.admit(request_of(0, 1, 1 << 20));
@@ -214,7 +217,7 @@ TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
   comm::run_local(2, kLong_s, [&](comm::Group& world) {
     const auto me = static_cast<size_t>(world.rank());
     const std::unique_ptr<comm::Group> peers = world.split(0, "peers");
-    Case c;
+    StreamCase c;
     Stream stream(c.engine, {peers.get()});
     std::mt19937 random(world.rank());
     stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
@@ -235,7 +238,7 @@ TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
 }
 
 TEST(Stream, MayGoWhileItGenerates) {
-  Case c;
+  StreamCase c;
   Stream stream(c.engine);
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
   stream.admit(request_of(0, 4, 1900));
