@@ -213,7 +213,8 @@ void RlRun::announce() const {
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
   for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})
-    if (algo::names_function(name)) log::info("the ", what, " is the function ", name, ", whatever algo.name says");
+    if (algo::names_function(name) && !std::ranges::count(request_.hooks.functions, what, &HostFunction::option))
+      log::info("the ", what, " is the function ", name, ", whatever algo.name says");
   for (const auto& [option, name, file] : request_.hooks.functions) log::info("the ", option, " is the function `", name, "`");
   const config::MemoryOptions& m = config_.memory;
   const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };

@@ -182,12 +182,12 @@ def number(value, what):
     return float(value)
 
 
-LEFT_OUT = set()  # names of parts that were said to be no numbers
+LEFT_OUT = set()  # names of parts that this process said to be no numbers
 
 
 def scored(value):
     """A result as [score or null, parts, extracted answer]."""
-    if value is None:
+    if value is None or (isinstance(value, dict) and value.get("score", 0) is None):
         return [None, {}, ""]
     if not isinstance(value, dict):
         return [number(value, "the score"), {}, ""]
@@ -233,7 +233,7 @@ def takes_one(function):
 
 def place_of(error, frames, function, file):
     """The line of the user's own file that failed: the innermost there, however deep in a library it ended. Without one, the function."""
-    if isinstance(error, SyntaxError) and error.filename:  # perhaps of what the user's file imports
+    if isinstance(error, SyntaxError) and os.path.isfile(error.filename or ""):  # perhaps what the user's file imports
         return f" at {error.filename}:{error.lineno}"
     own = [f for f in frames if file and f.filename == os.path.abspath(file)] or frames
     if own:
@@ -242,18 +242,18 @@ def place_of(error, frames, function, file):
     return f" at {code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
 
 
-def failure(error, function=None, file=""):
-    """What went wrong: one line for the error, and the traceback without frames of this file."""
+def failure(error, function=None, file="", is_worker=True):
+    """What went wrong: one line for the error, and the traceback without frames of this file. A worker has options of its own."""
     here = globals().get("__file__", "<string>")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != here and "importlib" not in f.filename]
     last = traceback.format_exception_only(type(error), error)
     place = place_of(error, frames, function, file)
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
     hint = ""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) and is_worker:
         hint = " (reward.python_memory_mib is what a worker may have)"
     if isinstance(error, ModuleNotFoundError):
-        hint = f" (this Python is {sys.executable}; reward.python_executable names another)"
+        hint = f" (this Python is {sys.executable}{'; reward.python_executable names another' if is_worker else ''})"
     return {"error": " ".join(last[-1].split()) + place + hint, "kind": type(error).__name__ + place, "traceback": "".join(lines)}
 
 

@@ -16,6 +16,7 @@ Ledger::Ledger(const policy::RunParts& parts, RunFolder* folder, const std::stri
       memory_(parts.config.memory, parts.memory),
       total_steps_(total_steps) {
   if (parts.ranks.is_first()) live_.emplace();
+  if (folder_) state_.judge = folder_->judge();
 }
 
 void Ledger::start_clock() { started_s_ = now_s(); }
@@ -23,10 +24,12 @@ void Ledger::start_clock() { started_s_ = now_s(); }
 bool Ledger::resume(TrainedRoles roles, const Resume& how) {
   std::optional<RunState> found = files_.load(roles, how);
   if (found) state_ = std::move(*found);
-  if (comm::any_of(parts_.ranks.world, folder_ && folder_->evaluates_otherwise()) && state_.before) {
+  const bool is_judged_otherwise = folder_ && !state_.judge.empty() && state_.judge != folder_->judge();
+  if (comm::any_of(parts_.ranks.world, is_judged_otherwise) && state_.before) {
     state_.before.reset();
     if (folder_) log::warning("resume: the evaluation before training was graded otherwise; the result leaves it out");
   }
+  if (folder_) state_.judge = folder_->judge();
   return found.has_value();
 }
 

@@ -19,6 +19,7 @@
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
 #include "tandem/monitor/trace_sink.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::runtime {
 namespace fs = std::filesystem;
@@ -95,38 +96,48 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
 }
 
 // Says which files are none of those of the last start, and which functions have another name. Where files lie and what they are called
-// does not count. Returns the names of such files, and the options of such functions.
-std::set<std::string> compare_inputs(const std::string& before, const std::string& now) {
-  std::set<std::string> changed;
+// does not count.
+void compare_inputs(const std::string& before, const std::string& now) {
   const std::map<std::string, std::string> known = contents_of(before), given = contents_of(now);
   for (const auto& [content, name] : given)
-    if (!known.contains(content) && !content.starts_with(kFunction)) {
-      changed.insert(name);
+    if (!known.contains(content) && !content.starts_with(kFunction))
       log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
-    }
   for (const char* option : {"reward", "advantage", "loss"}) {
     const auto named = [&](const std::map<std::string, std::string>& inputs) {
       const auto found = inputs.find(std::string(kFunction) + option);
       return found == inputs.end() ? "that of the recipe" : "the function " + found->second;
     };
-    if (named(known) != named(given)) {
-      changed.insert(option);
+    if (named(known) != named(given))
       log::warning("resume: the ", option, " was ", named(known), " and is now ", named(given), "; it counts from here on");
-    }
   }
-  return changed;
 }
 
-// The files that evaluations depend on, and the option of a function, as compare_inputs names them.
-std::set<std::string> evaluation_inputs(const config::RunConfig& config, std::span<const HostFunction> functions) {
-  std::vector<std::string> files;
-  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
-  files.push_back(config.reward.python.substr(0, config.reward.python.rfind(':')));
+// Of the rewards' options those that no grade depends on; `python` counts by what its file holds.
+const std::set<std::string> kNoGrade = {"reward.on_error",       "reward.scale",          "reward.clip_low",          "reward.clip_high",
+                                        "reward.workers",        "reward.python",         "reward.python_executable", "reward.timeout_s",
+                                        "reward.python_retries", "reward.http_retries",   "reward.python_memory_mib", "reward.url"};
+
+// A digest of the problems of evaluations and of all that grades them.
+std::string judge_of(const config::RunConfig& config, std::span<const HostFunction> functions) {
+  const auto content = [](const std::string& file) {
+    const std::string digest = checkpoint::file_digest(file);
+    return digest.starts_with("absent") ? file : digest.substr(0, digest.find(' ', digest.find(' ') + 1));
+  };
+  std::string text;
+  for (const data::EvalSet& set : data::eval_sets(config.data)) text += join_text(set.name, ' ', content(set.path), '\n');
+  for (const std::string& file : reward::python_files(config.reward)) text += content(file) + '\n';
+  text += config.reward.python.substr(config.reward.python.rfind(':') + 1) + '\n';
   for (const HostFunction& function : functions)
-    if (function.option == "reward") files.push_back(function.file);
-  std::set<std::string> names = {"reward"};
-  for (const std::string& file : files) names.insert(fs::path(file).filename().string());
-  return names;
+    if (function.option == "reward") text += join_text(function.name, ' ', content(function.file), '\n');
+  config::RunConfig copy = config;
+  OptionList list;
+  describe(list, copy);
+  for (const OptionEntry& entry : list.entries)
+    if ((entry.path.starts_with("reward.") && !kNoGrade.contains(entry.path)) || entry.path == "eval.right_at" || entry.path == "eval.n")
+      text += join_text(entry.path, ' ', option_text(entry.ref.value), '\n');
+  checkpoint::Checksum sum;
+  sum.update(std::as_bytes(std::span(text)));
+  return std::to_string(sum.value());
 }
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
@@ -237,20 +248,14 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, std::span<const HostFunction> functions)
     : RunFolder(dir, config, earlier, Claimed()) {
   inputs_ = inputs_of(config, functions);
+  judge_ = judge_of(config, functions);
   const std::vector<std::string> names = all_run_files();
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
-  if (holds("config.yaml")) {
-    const config::RunConfig before = config::load_config(path("config.yaml"), {});
-    check_same_run(before, config, dir);
-    evaluates_otherwise_ = !config::equal_section(before, config, "reward");
-  } else checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  if (holds("config.yaml")) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
+  else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
-  if (holds(kInputs)) {
-    const std::set<std::string> asked = evaluation_inputs(config, functions);
-    for (const std::string& name : compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_))
-      evaluates_otherwise_ |= asked.contains(name);
-  }
+  if (holds(kInputs)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
 }
 
