@@ -25,7 +25,8 @@
 namespace tandem::runtime {
 
 /// In memory: the loops of rl_run.h and supervised_run.h change it between steps, and StateFiles::save writes it on rank 0. Tokens,
-/// sinks' offsets, counts of samples, the judge, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every rank.
+/// sinks' offsets, counts of samples, the judge, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every
+/// rank.
 struct RunState {
   int64_t step = 0;                  ///< last finished optimizer step
   int64_t version = 0;               ///< policy version after it
