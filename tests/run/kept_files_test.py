@@ -243,7 +243,7 @@ def check_inputs(program, scratch):
 
     def warned(*more):
         out = program.done(trial.arguments("a", "--resume", *more))
-        return [line for line in out.stderr.splitlines() if "is another than at the last start" in line]
+        return [line for line in out.stderr.splitlines() if "at the last start of this run; it counts" in line]
 
     assert not warned(), "nothing has changed"
     moved = data.rename(data.with_name("moved.jsonl"))
@@ -252,6 +252,10 @@ def check_inputs(program, scratch):
     lines = warned("--set", f"data.train={moved}", "--steps", "3")
     assert len(lines) == 1 and "warning: resume: moved.jsonl is another" in lines[0], lines
     assert not warned("--set", f"data.train={moved}"), "it was said once"
+    fresh = pathlib.Path(scratch) / "fresh.py"
+    fresh.write_text("def score(completions):\n    return [float(len(c) % 2) for c in completions]\n")
+    lines_of_new = warned("--set", f"data.train={moved}", "--set", "reward.rule=", "--set", f"reward.python={fresh}:score")
+    assert len(lines_of_new) == 1 and "fresh.py was not read at the last start" in lines_of_new[0], lines_of_new
     said(f"data that changed between two starts: `{lines[0]}`")
 
 

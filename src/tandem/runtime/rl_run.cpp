@@ -310,7 +310,12 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
-  if (step.report.without_signal) ledger_.without_signal();
+  if (step.report.without_signal) {
+    const auto has_part = [](const data::Group& group) {
+      return std::ranges::any_of(group.samples, [](const data::Sample& sample) { return !sample.parts.empty(); });
+    };
+    ledger_.without_signal(std::ranges::any_of(step.batch.groups, has_part));
+  }
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   record_idle(parts_.ranks.world, parts_.recorder);

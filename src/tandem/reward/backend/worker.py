@@ -187,7 +187,7 @@ LEFT_OUT = set()  # names of parts that this process said to be no numbers
 
 def scored(value):
     """A result as [score or null, parts, extracted answer]."""
-    if value is None or (isinstance(value, dict) and value.get("score", 0) is None):
+    if value is None:
         return [None, {}, ""]
     if not isinstance(value, dict):
         return [number(value, "the score"), {}, ""]
@@ -200,6 +200,8 @@ def scored(value):
         elif name not in ("extracted", "pred") and name not in LEFT_OUT:
             LEFT_OUT.add(name)
             print(f"part `{name}` of a score is no number, and is left out: {shown(repr(part))}")
+    if not parts:
+        raise TypeError(f"the score is {shown(repr(value))}, which holds no number")
     score = parts.pop("score") if "score" in parts else sum(parts.values())
     extracted = value.get("extracted", value.get("pred"))
     return [score, parts, extracted if isinstance(extracted, str) else ""]

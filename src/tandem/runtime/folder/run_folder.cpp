@@ -72,7 +72,20 @@ constexpr double kPatienceS = 30;  // to look at every page of a store
 
 constexpr std::string_view kFunction = "function ";
 
-std::string inputs_of(const config::RunConfig& config, std::span<const HostFunction> functions) {
+/// checkpoint::file_digest of files, each read once.
+class Digests {
+ public:
+  const std::string& of(const std::string& path) {
+    const auto [found, is_new] = known_.try_emplace(path);
+    if (is_new) found->second = checkpoint::file_digest(path);
+    return found->second;
+  }
+
+ private:
+  std::map<std::string, std::string> known_;
+};
+
+std::string inputs_of(const config::RunConfig& config, std::span<const HostFunction> functions, Digests& digests) {
   std::vector<std::string> files = config::data_files(config);
   std::string lines;
   for (const HostFunction& function : functions) {
@@ -80,7 +93,7 @@ std::string inputs_of(const config::RunConfig& config, std::span<const HostFunct
     std::error_code failed;
     if (fs::is_regular_file(function.file, failed)) files.push_back(function.file);
   }
-  for (const std::string& file : files) lines += checkpoint::file_digest(file) + '\n';
+  for (const std::string& file : files) lines += digests.of(file) + '\n';
   return lines;
 }
 
@@ -99,9 +112,12 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
 // does not count.
 void compare_inputs(const std::string& before, const std::string& now) {
   const std::map<std::string, std::string> known = contents_of(before), given = contents_of(now);
+  const auto had = [&](const std::string& name) {
+    return std::ranges::any_of(known, [&](const auto& file) { return !file.first.starts_with(kFunction) && file.second == name; });
+  };
   for (const auto& [content, name] : given)
     if (!known.contains(content) && !content.starts_with(kFunction))
-      log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
+      log::warning("resume: ", name, had(name) ? " is another than" : " was not read", " at the last start of this run; it counts from here on");
   for (const char* option : {"reward", "advantage", "loss"}) {
     const auto named = [&](const std::map<std::string, std::string>& inputs) {
       const auto found = inputs.find(std::string(kFunction) + option);
@@ -117,10 +133,9 @@ const std::set<std::string> kNoGrade = {"reward.on_error",       "reward.scale",
                                         "reward.workers",        "reward.python",         "reward.python_executable", "reward.timeout_s",
                                         "reward.python_retries", "reward.http_retries",   "reward.python_memory_mib", "reward.url"};
 
-// A digest of the problems of evaluations and of all that grades them.
-std::string judge_of(const config::RunConfig& config, std::span<const HostFunction> functions) {
-  const auto content = [](const std::string& file) {
-    const std::string digest = checkpoint::file_digest(file);
+std::string eval_digest_of(const config::RunConfig& config, std::span<const HostFunction> functions, Digests& digests) {
+  const auto content = [&](const std::string& file) {
+    const std::string& digest = digests.of(file);
     return digest.starts_with("absent") ? file : digest.substr(0, digest.find(' ', digest.find(' ') + 1));
   };
   std::string text;
@@ -247,8 +262,9 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, std::span<const HostFunction> functions)
     : RunFolder(dir, config, earlier, Claimed()) {
-  inputs_ = inputs_of(config, functions);
-  judge_ = judge_of(config, functions);
+  Digests digests;
+  inputs_ = inputs_of(config, functions, digests);
+  eval_digest_ = eval_digest_of(config, functions, digests);
   const std::vector<std::string> names = all_run_files();
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
