@@ -117,7 +117,8 @@ void compare_inputs(const std::string& before, const std::string& now) {
   };
   for (const auto& [content, name] : given)
     if (!known.contains(content) && !content.starts_with(kFunction))
-      log::warning("resume: ", name, had(name) ? " is another than" : " was not read", " at the last start of this run; it counts from here on");
+      log::warning("resume: ", name, had(name) ? " is another than" : " was not read",
+                   " at the last start of this run; it counts from here on");
   for (const char* option : {"reward", "advantage", "loss"}) {
     const auto named = [&](const std::map<std::string, std::string>& inputs) {
       const auto found = inputs.find(std::string(kFunction) + option);
