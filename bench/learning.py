@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast algorithms learn one task: the same start, the same number of samples, several seeds.
 
-  learning.py configs/long_additions_grpo.yaml --variants algorithms --target 0.5
-  learning.py configs/long_additions_grpo.yaml --variants stale --seeds 5 --target 0.5
+  learning.py configs/long_additions_grpo.yaml --variants algorithms --target 0.5 --out runs/algorithms
+  learning.py configs/long_additions_grpo.yaml --variants stale --seeds 5 --target 0.5 --out runs/stale
 
 It trains the warm start of the recipe once (--model DIR takes another), and runs each variant from it, for each seed. The seed
 draws the problems and the answers to them. What a run evaluates on held-out problems is its score. The place of a score on the

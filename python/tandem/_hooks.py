@@ -36,10 +36,11 @@ def of_recipe(kind, name):
     file, function = name.rsplit(":", 1)
     try:
         loaded = _worker.load({"source": "", "file": file, "name": name, "function": function})
-    except Exception as error:
-        said = _worker.failure(error.with_traceback(error.__traceback__.tb_next), file=file)
-        print(said["traceback"], end="", file=sys.stderr, flush=True)
-        raise HookError(f"{name} cannot be loaded: {said['error']}", "the traceback stands above") from None
+    except (Exception, SystemExit) as error:
+        said = _worker.failure(error.with_traceback(error.__traceback__.tb_next), file=file, is_worker=False)
+        is_long = said["traceback"].startswith("Traceback")
+        print(said["traceback"] if is_long else "", end="", file=sys.stderr, flush=True)
+        raise HookError(f"{name} cannot be loaded: {said['error']}", "the traceback stands above" if is_long else "") from None
     try:
         return {"loss": of_loss, "advantage": of_advantage}[kind](loaded)
     except _tandem.UserError as error:
@@ -134,7 +135,7 @@ def _check_scalar(result):
     if result.numel() != 1:
         raise HookError(f"returned a tensor of shape {list(result.shape)}", f"{RIGHT_LOSS}: sum it")
     if not torch.isfinite(result):
-        raise HookError(f"returned {result.item()}", "a finite loss; train.nonfinite: skip is for gradients alone", is_not_finite=True)
+        raise HookError(f"returned {result.item()}", "a finite loss; train.nonfinite does not skip that of a function", is_not_finite=True)
 
 
 def _shapes(function, columns):
@@ -166,7 +167,7 @@ def _told(function, adapted, given=None):
         except HookError as error:
             remedy = f"{error.remedy}; it was given {given(*arguments)}" if given and error.is_not_finite else error.remedy
             raise HookError(f"`{name}` {error}{own_place}", remedy, error.is_not_finite) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             which = ""
             if isinstance(error, _worker.Failed):  # some answers of a batch; the cause is what the first of them raised
                 error, which = error.__cause__, f", {error.which}"

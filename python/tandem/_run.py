@@ -59,7 +59,16 @@ def load(run_dir: str | os.PathLike) -> Run:
     if not (folder / "config.yaml").exists():
         raise FileNotFoundError(f"{folder} is no run folder: it has no config.yaml")
     found = json.loads(summary.read_text()) if summary.exists() else {}
-    return Run(folder, found.get("steps", 0), found.get("seconds", 0.0), found.get("tokens", 0))
+    return Run(folder, found.get("steps", 0), found.get("seconds", 0.0), found.get("tokens", 0), _evaluation(found.get("eval_before")),
+               _evaluation(found.get("eval_after")))
+
+
+def _evaluation(found):
+    """As `Run` has it, of that in summary.json."""
+    if found is None:
+        return None
+    numbers = {name: found[name] for name in ("accuracy", "mean_score", "pass_at_k")}
+    return {**numbers, "sets": {name: {key: one[key] for key in numbers} for name, one in found.get("sets", {}).items()}}
 
 
 def run(recipe: str | os.PathLike | dict | None = None, *, settings: dict | None = None, resume: bool = False, overwrite: bool = False,

@@ -72,6 +72,7 @@ def check_same(program, scratch):
         section, option = name.split(".")
         inline.setdefault(section, {})[option] = True if value == "true" else value
     again = tandem.run(inline, overwrite=True)
+    assert again.before and again.after and tandem.load(again.dir) == again, (tandem.load(again.dir), again)
     assert again.steps == 1 and set(again.before["sets"]) == {"one", "two"} and (scratch / "module/aside_1/config.yaml").exists()
     assert "run.seed was" in refused(tandem.UserError, lambda: tandem.run(inline, resume=True, settings={"run.seed": 99}))
     assert tandem.run(inline, resume=True, settings={"run.steps": 2, "data.eval": {"one": "synthetic", "two": "synthetic"}}).steps == 2

@@ -28,12 +28,18 @@ void inject(const Fault& fault) {
   std::cerr << "FAULT" << std::endl;
   if (fault.kind == "kill") raise(SIGKILL);
   if (fault.kind == "stop") raise(SIGSTOP);
-  if (fault.kind == "throw") throw PeerError("injected");
+  if (fault.kind == "throw" || fault.kind == "within") throw PeerError("injected");
   const double seconds = fault.kind == "slow" ? 0.5 * fault.deadline_s : fault.deadline_s + 1;
   usleep(static_cast<useconds_t>(seconds * 1e6));
 }
 
-/// The same random operations on all ranks; the culprit fails before one of the kind asked for. A slow one goes on.
+/// What a split does before it makes the group, and no more: the peers wait in MPI for a rank that does not come.
+void begin_split(Group& group) {
+  at::Tensor all = at::empty({group.size()}, at::kInt);
+  group.all_gather(all, at::full({1}, group.rank() / 2, at::kInt));  // into the part that comm_operation.h asks for
+}
+
+/// The same random operations on all ranks; the culprit fails before one of the kind asked for, or within it. A slow one goes on.
 void run(Group& world, const Fault& fault) {
   std::ofstream(fault.folder + "/pid." + std::to_string(world.rank())) << getpid();
   auto half = world.split(world.rank() / 2, "half"), cross = world.split(world.rank() % 2, "cross");
@@ -44,6 +50,7 @@ void run(Group& world, const Fault& fault) {
     int64_t operation = random.below(kNumOperations), group = random.below(3);
     if (step == fault_step) {
       operation = fault.operation, group = fault.group;
+      if (world.rank() == fault.culprit && fault.kind == "within") begin_split(*groups[group]);
       if (world.rank() == fault.culprit) inject(fault);
     }
     if (!operation_is_right(*groups[group], static_cast<Operation>(operation))) throw InternalError("a wrong result");

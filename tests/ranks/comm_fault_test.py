@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Of four processes one is killed, stopped, sleeps too long, is slow or throws, before any operation of the world or of a pair.
+"""Of four processes one is killed, stopped, sleeps too long, is slow or throws, before any operation of the world or of a pair, or within
+a split, where its peers wait in MPI itself.
 Whoever lives names it, soon, in its log and in its last error; all end, with exit code 3. --faults N: how many."""
 import argparse
 import concurrent.futures
@@ -19,7 +20,7 @@ import run_folder as rf  # noqa: E402
 
 RANKS = 4
 OPERATIONS = ("barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter", "all_to_all_v", "send", "receive", "split")
-KINDS = ("kill", "stop", "sleep", "throw", "slow")
+KINDS = ("kill", "stop", "sleep", "throw", "slow", "within")
 NEEDS_DEADLINE = ("stop", "sleep")
 DEADLINE_S, FAR_S = 2, 60  # a death and an exception must show long before a deadline
 TOLD_S, END_S = 2, 8       # after the fault: a log line of each survivor; after the deadline, where it is one: the end of all
@@ -38,6 +39,7 @@ class Job:
     """One job and what it says, line by line with the time."""
 
     def __init__(self, program, kind, operation, group, culprit, seed):
+        operation = "split" if kind == "within" else operation
         self.name = f"{kind} rank {culprit} before {operation} of group {group}, seed {seed}"
         self.kind, self.culprit = kind, culprit
         self.deadline = DEADLINE_S if kind in NEEDS_DEADLINE + ("slow",) else FAR_S
@@ -110,7 +112,8 @@ class Job:
         code, _, error = self.ends.get(rank, "3 " + (logged or [""])[-1]).partition(" ")
         if code != "3":
             found.append(f"rank {rank} has exit code {code}")
-        says = {"kill": "rank {} died", "throw": "rank {} failed: injected"}.get(self.kind, "no sign of rank {}[ ,]").format(self.culprit)
+        failed = "rank {} failed: injected"
+        says = {"kill": "rank {} died", "throw": failed, "within": failed}.get(self.kind, "no sign of rank {}[ ,]").format(self.culprit)
         if not re.search(rf"rank {rank}: \w+ in group '\w+'.*{says}", error):
             found.append(f"rank {rank} says `{error}`")
         warning = {"kill": "is gone", "stop": "sends no heartbeat"}.get(self.kind)

@@ -243,7 +243,7 @@ def check_inputs(program, scratch):
 
     def warned(*more):
         out = program.done(trial.arguments("a", "--resume", *more))
-        return [line for line in out.stderr.splitlines() if "is another than at the last start" in line]
+        return [line for line in out.stderr.splitlines() if "at the last start of this run; it counts" in line]
 
     assert not warned(), "nothing has changed"
     moved = data.rename(data.with_name("moved.jsonl"))
@@ -252,6 +252,10 @@ def check_inputs(program, scratch):
     lines = warned("--set", f"data.train={moved}", "--steps", "3")
     assert len(lines) == 1 and "warning: resume: moved.jsonl is another" in lines[0], lines
     assert not warned("--set", f"data.train={moved}"), "it was said once"
+    fresh = pathlib.Path(scratch) / "fresh.py"
+    fresh.write_text("def score(completions):\n    return [float(len(c) % 2) for c in completions]\n")
+    lines_of_new = warned("--set", f"data.train={moved}", "--set", "reward.rule=", "--set", f"reward.python={fresh}:score")
+    assert len(lines_of_new) == 1 and "fresh.py was not read at the last start" in lines_of_new[0], lines_of_new
     said(f"data that changed between two starts: `{lines[0]}`")
 
 
@@ -273,17 +277,27 @@ def check_mended_reward(program, scratch):
     reward = pathlib.Path(scratch) / "mended.py"
     asked = {"reward__rule": "", "reward__python": f"{reward}:score", "data__eval": "synthetic", "eval__before": True, "eval__after": True}
 
-    def resumed(trial, steps):
-        out = program.done(trial.arguments("run", "--resume", "--steps", steps, "--ranks", 2))
+    def resumed(trial, steps, *more):
+        out = program.done(trial.arguments("run", "--resume", "--steps", steps, "--ranks", 2, *more))
         summary = json.loads((trial.folder / "run/summary.json").read_text())
         return out.stderr, summary["eval_before"], summary["eval_after"]
 
     reward.write_text("def score(completions):\n    return [float(len(c) % 2) for c in completions]\n")
     trial = Trial(program, scratch, "mended", run__steps=1, **asked)
     program.done(trial.arguments("run", "--ranks", 2))
-    text, before, _ = resumed(trial, 2)
+    text, before, _ = resumed(trial, 2, "--set", "reward.workers=2", "--set", "reward.scale=2")
     assert before and "graded otherwise" not in text and "before:" in text, text
+    (trial.folder / "elsewhere").mkdir()
+    moved = shutil.copy(reward, trial.folder / "elsewhere")
+    text, before, _ = resumed(trial, 2, "--set", f"reward.python={moved}:score")
+    assert before and "graded otherwise" not in text, text
+    for rule in ("length", f"python(python={reward}:score)"):
+        text, before, _ = resumed(trial, 2, "--set", "reward.python=", "--set", f"reward.rule={rule}")
+        assert before is None and "graded otherwise" in text, (before, text)
     reward.write_text("def score(completions):\n    return [1.0 for c in completions]\n")
+    for _ in range(2):  # nothing is saved: the checkpoint has the evaluation by the other still
+        text, before, _ = resumed(trial, 2)
+        assert before is None and "graded otherwise" in text, (before, text)
     text, before, after = resumed(trial, 3)
     assert "the evaluation before training was graded otherwise" in text and "before:" not in text, text
     assert before is None and after["accuracy"] == 1, (before, after)

@@ -272,6 +272,11 @@ def without_signal(root):
         checks.check(not silent or all(line["actor/grad_norm"] == 0 for line in lines), f"{name}: {lines}: the gradient is 0")
         forward, backward = passes(folder)
         checks.check((forward > 0) == silent and (backward > 0) != silent, f"{name}: {forward} forward passes, {backward} with backward")
+    pathlib.Path(root, "same.py").write_text("def score(completions):\n    return [None for c in completions]\n")
+    out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/none", "--no-eval",
+                        *rf.sets({**rf.TINY, "supervised.steps": 0, "run.steps": STEPS, **same})])
+    warned = [line for line in out.stderr.splitlines() if "None for all" in line]
+    checks.check(len(warned) == 2 and "tried before the run" in warned[0] and "step 1: no group" in warned[1], f"None: {warned}")
     some = "def score(prompts, completions):\n    return [0.1 + (prompts[0][0] > '3') * sum(map(ord, c)) for c in completions]\n"
     pathlib.Path(root, "same.py").write_text(some)
     out = program.done(["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", f"{root}/some", "--no-eval",

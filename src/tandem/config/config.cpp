@@ -210,9 +210,9 @@ std::vector<std::string> data_files(const RunConfig& config) {
   std::vector<std::string> files;
   for (const std::string& each : config.data.mix) files.push_back(each.substr(0, each.rfind('=')));
   for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
-  const std::string& code = config.reward.python;
-  for (const std::string& path : {config.data.train, config.data.chat_template, code.substr(0, code.rfind(':'))})
+  for (const std::string& path : {config.data.train, config.data.chat_template})
     if (!path.empty()) files.push_back(path);
+  for (const std::string& file : reward::python_files(config.reward)) files.push_back(file);
   for (const std::string& function : {config.algo.loss, config.algo.advantage})
     if (algo::names_function(function)) files.push_back(function.substr(0, function.rfind(':')));
   return files;

@@ -70,6 +70,14 @@ Spec parse_spec(const std::string& text) {
   return spec;
 }
 
+// Each rule that an option names, with its settings; a weight may stand behind.
+std::vector<std::string> specs_of(const Options& o) {
+  std::vector<std::string> specs = o.rules;
+  for (const std::string& entry : o.by_source) specs.push_back(entry.substr(entry.find('=') + 1));
+  if (o.rules.empty() && (o.by_source.empty() || !o.rule.empty())) specs.push_back(rule_of(o));
+  return specs;
+}
+
 class WeightedSum : public Rule {
  public:
   struct Part {
@@ -207,11 +215,20 @@ std::string rule_of(const Options& options) {
 }
 
 std::vector<std::string> rule_names(const Options& o) {
-  std::vector<std::string> specs = o.rules;
-  for (const std::string& entry : o.by_source) specs.push_back(entry.substr(entry.find('=') + 1));
-  if (o.rules.empty() && (o.by_source.empty() || !o.rule.empty())) specs.push_back(rule_of(o));
+  std::vector<std::string> specs = specs_of(o);
   for (std::string& spec : specs) spec = trimmed(spec.substr(0, spec.find_first_of("(=")));
   return specs;
+}
+
+std::vector<std::string> python_files(const Options& o) {
+  std::vector<std::string> functions;
+  if (!o.python.empty()) functions.push_back(o.python);
+  for (const std::string& spec : specs_of(o))
+    if (const size_t close = spec.rfind(')'); close != std::string::npos)
+      for (const auto& [name, value] : parse_spec(spec.substr(0, close + 1)).settings)
+        if (name == "python") functions.push_back(value);
+  for (std::string& function : functions) function.resize(std::min(function.rfind(':'), function.size()));
+  return functions;
 }
 
 void check_used(const Options& options, const std::string& where) {

@@ -89,6 +89,9 @@ std::string rule_of(const Options& options);
 std::vector<std::string> rule_names(const Options& options);
 /// Throws UserError at `where` if a function, a server or a model is named and no rule goes by it.
 void check_used(const Options& options, const std::string& where);
+/// Files of the functions that its rules call. Errors: as rule_of.
+std::vector<std::string> python_files(const Options& options);
+
 /// The reward of a recipe: options.by_source, or options.rules as a weighted sum, or rule_of(options).
 std::unique_ptr<Rule> make_reward(const Options& options, const ModelRuleMaker& model = {});
 

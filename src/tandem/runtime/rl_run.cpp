@@ -213,7 +213,8 @@ void RlRun::announce() const {
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
   for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})
-    if (algo::names_function(name)) log::info("the ", what, " is the function ", name, ", whatever algo.name says");
+    if (algo::names_function(name) && !std::ranges::count(request_.hooks.functions, what, &HostFunction::option))
+      log::info("the ", what, " is the function ", name, ", whatever algo.name says");
   for (const auto& [option, name, file] : request_.hooks.functions) log::info("the ", option, " is the function `", name, "`");
   const config::MemoryOptions& m = config_.memory;
   const auto is_idle = [](const std::string& option, const char* why) { log::info(option, " has nothing to do: ", why); };
@@ -314,7 +315,12 @@ void RlRun::finish_step(const StepData& step) {
   state.version = value(step.after());
   state.tokens += static_cast<int64_t>(step.report.sequence_tokens);
   if (config_.algo.kl_target > 0) state.kl_coef = algorithm_.kl_coef = adapted_kl(config_.algo, algorithm_.kl_coef, step);
-  if (step.report.without_signal) ledger_.without_signal();
+  if (step.report.without_signal) {
+    const auto has_part = [](const data::Group& group) {
+      return std::ranges::any_of(group.samples, [](const data::Sample& sample) { return !sample.parts.empty(); });
+    };
+    ledger_.without_signal(std::ranges::any_of(step.batch.groups, has_part));
+  }
   ledger_.record_memory();
   skew_.record(parts_.recorder);
   const double waited_s = comm::take_waited_s();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/serve/reward_trial.h"
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <optional>
@@ -51,8 +52,8 @@ data::Group made_up_group(const RewardTrial& trial, data::Prompt prompt) {
   return group;
 }
 
-// Waits beside the rule, so that it can be told to end. Errors: what it throws; PeerError; Interrupted.
-void score(const reward::Rule& rule, data::Group group, double timeout_s, const StopRequested& stop) {
+// The group with its scores. Waits beside the rule, so that it can be told to end. Errors: what it throws; PeerError; Interrupted.
+data::Group scored(const reward::Rule& rule, data::Group group, double timeout_s, const StopRequested& stop) {
   const Deadline deadline = Deadline::after_s(timeout_s);
   std::future<void> graded = std::async(std::launch::async, [&] { reward::score_group(rule, group); });
   bool stopped = false, late = false;
@@ -64,12 +65,15 @@ void score(const reward::Rule& rule, data::Group group, double timeout_s, const 
   if (stopped) throw Interrupted("stopped while the reward was tried; nothing was made");
   if (late) throw PeerError(join_text("it takes over ", timeout_s, " s (schedule.take_timeout_s)"));
   graded.get();
+  return group;
 }
 
 void try_on(const RewardTrial& trial, const reward::Rule& rule, First first, const StopRequested& stop) {
   const std::string where = "the reward, tried before the run with made-up answers to " + first.where;
   try {
-    score(rule, made_up_group(trial, std::move(first.prompt)), trial.timeout_s, stop);
+    const data::Group group = scored(rule, made_up_group(trial, std::move(first.prompt)), trial.timeout_s, stop);
+    if (std::ranges::all_of(group.samples, [](const data::Sample& sample) { return sample.parts.empty(); }))
+      log::warning(where, ": it gave None for all of them; an answer with None scores 0 (docs/rewards.md)");
   } catch (const UserError& e) {
     const UserError fault =
         e.seen_from(where, "nothing was made or changed: the same command tries again; or reward.on_error: zero scores what fails 0");

@@ -270,6 +270,8 @@ TEST(PythonRule, WrongResultsAreErrorsThatSayWhatIsWrong) {
       {"return [float('nan')]", "which is not finite"},
       {"return [{'score': 1, 'part': float('inf')}]", "part `part` is inf, which is not finite"},
       {"return [{'score': 'good'}]", "the score is 'good', which is no number"},
+      {"return [{'score': None, 'part': 1}]", "the score is None, which is no number"},
+      {"return [{'pred': 'b'}]", "the score is \"{'pred': 'b'}\", which holds no number"},
       {"return 3", "returned 3, expected a list with a score for each of the 1 completions"},
   };
   for (const auto& [body, expected] : cases) {

@@ -172,7 +172,8 @@ class Grade : public Command {
     app.footer("Reads {\"response\":, \"gold\":} lines, writes {\"score\":, \"parts\":{}, \"extracted\":} lines. For the rule\n"
                "choice a line may carry \"choices\": the texts of A, B, ...; then gold may be a letter, one of the texts, or its\n"
                "index from 0. The rule model(model=DIR) reads \"prompt\", a text or messages, or \"messages\";\n"
-               "python(python=FILE.py:FUNCTION) gets further columns of the line by name (docs/rewards.md).\nRules: " + names +
+               "python(python=FILE.py:FUNCTION) gets further columns of the line by name, and one line a\n"
+               "call, where a run calls it with the answers of a group (docs/rewards.md).\nRules: " + names +
                "\nExample:\n  echo '{\"response\": \"so 5\", \"gold\": \"5\"}' | tandem grade --rule number");
   }
   void run() override { grade(rule_, std::cin, std::cout); }

@@ -159,13 +159,14 @@ void MpiJob::abort(const std::string& reason) noexcept {
 std::string MpiJob::death() {
   std::lock_guard lock(mutex_);
   sent_.remove_if(delivered);
-  if (!dead_ && notice_ != MPI_REQUEST_NULL) {
-    int arrived = 0;
-    if (MPI_Test(&notice_, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) {
-      die(heard_.data(), true);
-    }
-  }
+  hear();
   return reason_;
+}
+
+void MpiJob::hear() {
+  int arrived = 0;
+  if (dead_ || notice_ == MPI_REQUEST_NULL) return;
+  if (MPI_Test(&notice_, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && arrived) die(heard_.data(), true);
 }
 
 bool MpiJob::killed_by_peer() {
@@ -201,16 +202,24 @@ MpiJob::Blocking::~Blocking() {
 void MpiJob::watch_over_blocking() {
   const std::vector<int> lost = heartbeat_ ? heartbeat_->lost() : std::vector<int>{};
   std::lock_guard lock(mutex_);
+  if (!blocking_.empty()) hear();  // the thread that blocks does not
   std::string place;
   for (const auto& [until, where] : blocking_) {
     place = where;
     if (Clock::now() >= until)
       die(join_text(where, ": no sign of ", lost.empty() ? "some rank" : named(lost), " within ", deadline_s, " s"), false);
   }
-  if (!dead_ || Clock::now() < died_at_ + duration_of_s(place.empty() ? kLastResort_s : kReport_s)) return;
-  if (place.empty()) place = join_text("rank ", rank_, ": what it does");
-  log::write("error", reason_.starts_with(place) ? reason_ : place + " ended: " + reason_);
-  MPI_Abort(MPI_COMM_WORLD, 3);
+  if (!dead_) return;
+  const bool blocks = !place.empty();
+  const auto has_had = [&](double seconds) { return Clock::now() >= died_at_ + duration_of_s(seconds); };
+  if (!has_reported_ && has_had(blocks ? kReport_s : kLastResort_s)) {
+    has_reported_ = true;
+    if (!blocks) place = join_text("rank ", rank_, ": what it does");
+    log::write("error", reason_.starts_with(place) ? reason_ : place + " ended: " + reason_);
+    heartbeat_->say_done();
+  }
+  // Where all live, the others give each other the grace before they say what they have to say.
+  if (has_reported_ && has_had(lost.empty() && blocks ? kReport_s + kGrace_s : 0)) MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
 void MpiJob::keep(SentMessage message) {

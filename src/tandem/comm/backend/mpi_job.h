@@ -102,6 +102,7 @@ class MpiJob {
   void log_machines();
   void start_heartbeat();
   void die(const std::string& reason, bool by_peer);
+  void hear();
   void watch_over_blocking();
   void move_messages();
   void stop_moving();
@@ -116,7 +117,7 @@ class MpiJob {
   std::list<std::pair<Clock::time_point, std::string>> blocking_;  // until when, and where
   std::atomic<int> num_stuck_{0};
   int rank_ = 0, size_ = 1;
-  bool dead_ = false, killed_by_peer_ = false, ends_ = false;
+  bool dead_ = false, killed_by_peer_ = false, ends_ = false, has_reported_ = false;
   Clock::time_point died_at_{};
   std::string reason_;
   std::thread mover_;

@@ -182,7 +182,7 @@ def number(value, what):
     return float(value)
 
 
-LEFT_OUT = set()  # names of parts that were said to be no numbers
+LEFT_OUT = set()  # names of parts that this process said to be no numbers
 
 
 def scored(value):
@@ -200,6 +200,8 @@ def scored(value):
         elif name not in ("extracted", "pred") and name not in LEFT_OUT:
             LEFT_OUT.add(name)
             print(f"part `{name}` of a score is no number, and is left out: {shown(repr(part))}")
+    if not parts:
+        raise TypeError(f"the score is {shown(repr(value))}, which holds no number")
     score = parts.pop("score") if "score" in parts else sum(parts.values())
     extracted = value.get("extracted", value.get("pred"))
     return [score, parts, extracted if isinstance(extracted, str) else ""]
@@ -233,7 +235,7 @@ def takes_one(function):
 
 def place_of(error, frames, function, file):
     """The line of the user's own file that failed: the innermost there, however deep in a library it ended. Without one, the function."""
-    if isinstance(error, SyntaxError) and error.filename:  # perhaps of what the user's file imports
+    if isinstance(error, SyntaxError) and os.path.isfile(error.filename or ""):  # perhaps what the user's file imports
         return f" at {error.filename}:{error.lineno}"
     own = [f for f in frames if file and f.filename == os.path.abspath(file)] or frames
     if own:
@@ -242,18 +244,18 @@ def place_of(error, frames, function, file):
     return f" at {code.co_filename}:{code.co_firstlineno} in {code.co_name}" if code else ""
 
 
-def failure(error, function=None, file=""):
-    """What went wrong: one line for the error, and the traceback without frames of this file."""
+def failure(error, function=None, file="", is_worker=True):
+    """What went wrong: one line for the error, and the traceback without frames of this file. A worker has options of its own."""
     here = globals().get("__file__", "<string>")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != here and "importlib" not in f.filename]
     last = traceback.format_exception_only(type(error), error)
     place = place_of(error, frames, function, file)
     lines = (["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []) + last
     hint = ""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) and is_worker:
         hint = " (reward.python_memory_mib is what a worker may have)"
     if isinstance(error, ModuleNotFoundError):
-        hint = f" (this Python is {sys.executable}; reward.python_executable names another)"
+        hint = f" (this Python is {sys.executable}{'; reward.python_executable names another' if is_worker else ''})"
     return {"error": " ".join(last[-1].split()) + place + hint, "kind": type(error).__name__ + place, "traceback": "".join(lines)}
 
 

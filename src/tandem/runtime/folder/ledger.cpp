@@ -23,7 +23,8 @@ void Ledger::start_clock() { started_s_ = now_s(); }
 bool Ledger::resume(TrainedRoles roles, const Resume& how) {
   std::optional<RunState> found = files_.load(roles, how);
   if (found) state_ = std::move(*found);
-  if (comm::any_of(parts_.ranks.world, folder_ && folder_->evaluates_otherwise()) && state_.before) {
+  const bool is_of_another = folder_ && !state_.eval_digest.empty() && state_.eval_digest != folder_->eval_digest();
+  if (comm::any_of(parts_.ranks.world, is_of_another) && state_.before) {
     state_.before.reset();
     if (folder_) log::warning("resume: the evaluation before training was graded otherwise; the result leaves it out");
   }
@@ -44,6 +45,7 @@ void Ledger::save(TrainedRoles roles) {
     folder_->samples().flush();
     state_.sink_bytes = parts_.recorder.flush();
     state_.num_samples = folder_->samples().num_samples();
+    state_.eval_digest = folder_->eval_digest();
   }
   state_.seconds = seconds();
   const auto save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
@@ -59,8 +61,8 @@ void Ledger::commit(int64_t line_every) {
   if (live_) live_->left(progress_.left_s());
 }
 
-void Ledger::without_signal() {
-  if (parts_.ranks.is_first()) progress_.without_signal(state_.step);
+void Ledger::without_signal(bool is_scored) {
+  if (parts_.ranks.is_first()) progress_.without_signal(state_.step, is_scored);
 }
 
 RunSummary Ledger::summary() const {

@@ -44,7 +44,7 @@ class Ledger {
   /// What happens now, in the last line of a terminal; null on all ranks but the first.
   LiveLine* live() { return live_ ? &*live_ : nullptr; }
   /// No group of state().step has a signal.
-  void without_signal();
+  void without_signal(bool is_scored);
   RunSummary summary() const;
 
  private:

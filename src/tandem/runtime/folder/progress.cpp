@@ -141,8 +141,11 @@ void Progress::line(const monitor::Metrics& metrics) const {
   log::info(line);
 }
 
-void Progress::without_signal(int64_t step) {
-  if (without_signal_.empty())
+void Progress::without_signal(int64_t step, bool is_scored) {
+  if (without_signal_.empty() && !is_scored)
+    log::warning("step ", step, ": no group has a signal: the reward gave None for all answers, so each scores 0; such steps are named at ",
+                 "the end (a number for each answer it applies to; docs/rewards.md)");
+  else if (without_signal_.empty())
     log::warning("step ", step, ": no group has a signal: the scores of each are all alike, so all advantages are 0; such steps are ",
                  "named at the end (a finer reward, an easier task, a larger schedule.group_size; after a collapse a smaller train.lr)");
   if (!without_signal_.empty() && without_signal_.back().second == step - 1) without_signal_.back().second = step;

@@ -56,8 +56,9 @@ class Progress {
   void line(const monitor::Metrics& metrics) const;
   /// Seconds until the last step; 0 before the first is done.
   double left_s() const { return pace_s_ * static_cast<double>(total_steps_ - last_step_); }
-  /// Warns of a step whose groups have no signal, the first time; the table at the end names them all.
-  void without_signal(int64_t step);
+  /// Warns of a step whose groups have no signal, the first time; the table at the end names them all. `is_scored`: the reward applied
+  /// to one of its answers at least.
+  void without_signal(int64_t step, bool is_scored);
   /// "3, 5 to 9": all such steps since the start; "" if there was none.
   std::string steps_without_signal() const;
 

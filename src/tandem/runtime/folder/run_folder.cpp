@@ -19,6 +19,7 @@
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
 #include "tandem/monitor/trace_sink.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::runtime {
 namespace fs = std::filesystem;
@@ -71,7 +72,20 @@ constexpr double kPatienceS = 30;  // to look at every page of a store
 
 constexpr std::string_view kFunction = "function ";
 
-std::string inputs_of(const config::RunConfig& config, std::span<const HostFunction> functions) {
+/// checkpoint::file_digest of files, each read once.
+class Digests {
+ public:
+  const std::string& of(const std::string& path) {
+    const auto [found, is_new] = known_.try_emplace(path);
+    if (is_new) found->second = checkpoint::file_digest(path);
+    return found->second;
+  }
+
+ private:
+  std::map<std::string, std::string> known_;
+};
+
+std::string inputs_of(const config::RunConfig& config, std::span<const HostFunction> functions, Digests& digests) {
   std::vector<std::string> files = config::data_files(config);
   std::string lines;
   for (const HostFunction& function : functions) {
@@ -79,7 +93,7 @@ std::string inputs_of(const config::RunConfig& config, std::span<const HostFunct
     std::error_code failed;
     if (fs::is_regular_file(function.file, failed)) files.push_back(function.file);
   }
-  for (const std::string& file : files) lines += checkpoint::file_digest(file) + '\n';
+  for (const std::string& file : files) lines += digests.of(file) + '\n';
   return lines;
 }
 
@@ -95,38 +109,51 @@ std::map<std::string, std::string> contents_of(const std::string& inputs) {
 }
 
 // Says which files are none of those of the last start, and which functions have another name. Where files lie and what they are called
-// does not count. Returns the names of such files, and the options of such functions.
-std::set<std::string> compare_inputs(const std::string& before, const std::string& now) {
-  std::set<std::string> changed;
+// does not count.
+void compare_inputs(const std::string& before, const std::string& now) {
   const std::map<std::string, std::string> known = contents_of(before), given = contents_of(now);
+  const auto had = [&](const std::string& name) {
+    return std::ranges::any_of(known, [&](const auto& file) { return !file.first.starts_with(kFunction) && file.second == name; });
+  };
   for (const auto& [content, name] : given)
-    if (!known.contains(content) && !content.starts_with(kFunction)) {
-      changed.insert(name);
-      log::warning("resume: ", name, " is another than at the last start of this run; it counts from here on");
-    }
+    if (!known.contains(content) && !content.starts_with(kFunction))
+      log::warning("resume: ", name, had(name) ? " is another than" : " was not read",
+                   " at the last start of this run; it counts from here on");
   for (const char* option : {"reward", "advantage", "loss"}) {
     const auto named = [&](const std::map<std::string, std::string>& inputs) {
       const auto found = inputs.find(std::string(kFunction) + option);
       return found == inputs.end() ? "that of the recipe" : "the function " + found->second;
     };
-    if (named(known) != named(given)) {
-      changed.insert(option);
+    if (named(known) != named(given))
       log::warning("resume: the ", option, " was ", named(known), " and is now ", named(given), "; it counts from here on");
-    }
   }
-  return changed;
 }
 
-// The files that evaluations depend on, and the option of a function, as compare_inputs names them.
-std::set<std::string> evaluation_inputs(const config::RunConfig& config, std::span<const HostFunction> functions) {
-  std::vector<std::string> files;
-  for (const data::EvalSet& set : data::eval_sets(config.data)) files.push_back(set.path);
-  files.push_back(config.reward.python.substr(0, config.reward.python.rfind(':')));
+// Of the rewards' options those that no grade depends on; `python` counts by what its file holds.
+const std::set<std::string> kNoGrade = {"reward.on_error",       "reward.scale",          "reward.clip_low",          "reward.clip_high",
+                                        "reward.workers",        "reward.python",         "reward.python_executable", "reward.timeout_s",
+                                        "reward.python_retries", "reward.http_retries",   "reward.python_memory_mib", "reward.url"};
+
+std::string eval_digest_of(const config::RunConfig& config, std::span<const HostFunction> functions, Digests& digests) {
+  const auto content = [&](const std::string& file) {
+    const std::string& digest = digests.of(file);
+    return digest.starts_with("absent") ? file : digest.substr(0, digest.find(' ', digest.find(' ') + 1));
+  };
+  std::string text;
+  for (const data::EvalSet& set : data::eval_sets(config.data)) text += join_text(set.name, ' ', content(set.path), '\n');
+  for (const std::string& file : reward::python_files(config.reward)) text += content(file) + '\n';
+  text += config.reward.python.substr(config.reward.python.rfind(':') + 1) + '\n';
   for (const HostFunction& function : functions)
-    if (function.option == "reward") files.push_back(function.file);
-  std::set<std::string> names = {"reward"};
-  for (const std::string& file : files) names.insert(fs::path(file).filename().string());
-  return names;
+    if (function.option == "reward") text += join_text(function.name, ' ', content(function.file), '\n');
+  config::RunConfig copy = config;
+  OptionList list;
+  describe(list, copy);
+  for (const OptionEntry& entry : list.entries)
+    if ((entry.path.starts_with("reward.") && !kNoGrade.contains(entry.path)) || entry.path == "eval.right_at" || entry.path == "eval.n")
+      text += join_text(entry.path, ' ', option_text(entry.ref.value), '\n');
+  checkpoint::Checksum sum;
+  sum.update(std::as_bytes(std::span(text)));
+  return std::to_string(sum.value());
 }
 
 // {section: {option: value}}. Of numbers that JSON does not have, the text.
@@ -236,21 +263,16 @@ RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, Ea
 
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, std::span<const HostFunction> functions)
     : RunFolder(dir, config, earlier, Claimed()) {
-  inputs_ = inputs_of(config, functions);
+  Digests digests;
+  inputs_ = inputs_of(config, functions, digests);
+  eval_digest_ = eval_digest_of(config, functions, digests);
   const std::vector<std::string> names = all_run_files();
   const bool is_held = std::ranges::any_of(names, [&](const std::string& name) { return holds(name); });
   if (earlier == EarlierRun::kPutAside && is_held) aside_ = put_aside(names), made_ = true;
-  if (holds("config.yaml")) {
-    const config::RunConfig before = config::load_config(path("config.yaml"), {});
-    check_same_run(before, config, dir);
-    evaluates_otherwise_ = !config::equal_section(before, config, "reward");
-  } else checkpoint::write_durable(path("config.yaml"), config_yaml_);
+  if (holds("config.yaml")) check_same_run(config::load_config(path("config.yaml"), {}), config, dir);
+  else checkpoint::write_durable(path("config.yaml"), config_yaml_);
   log::also_to_file(path("log.txt"));
-  if (holds(kInputs)) {
-    const std::set<std::string> asked = evaluation_inputs(config, functions);
-    for (const std::string& name : compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_))
-      evaluates_otherwise_ |= asked.contains(name);
-  }
+  if (holds(kInputs)) compare_inputs(read_file(path(kInputs), kMostInputBytes), inputs_);
   check_checkpoint_link(path("checkpoint"));
 }
 

@@ -51,8 +51,8 @@ class RunFolder {
   /// Before a checkpoint: a folder that was removed is made again, so that the last step is saved there. Errors: PeerError if another
   /// run has its place.
   void come_back();
-  /// Whether evaluations of earlier starts were graded otherwise, or of other problems, than those of this one.
-  bool evaluates_otherwise() const { return evaluates_otherwise_; }
+  /// A digest of the problems that this start evaluates on and of all that grades them. Evaluations that share it can be compared.
+  const std::string& eval_digest() const { return eval_digest_; }
   std::string path(const std::string& name) const { return dir_ + "/" + name; }
   const std::string& dir() const { return dir_; }
   /// summary.json.
@@ -75,7 +75,8 @@ class RunFolder {
   std::string dir_;
   std::string config_yaml_;
   checkpoint::LockFile lock_;
-  bool made_ = false, evaluates_otherwise_ = false;
+  bool made_ = false;
+  std::string eval_digest_;
   std::string inputs_;  // checkpoint::file_digest of each file that the run reads, and its host's functions, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;

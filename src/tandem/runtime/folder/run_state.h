@@ -25,7 +25,8 @@
 namespace tandem::runtime {
 
 /// In memory: the loops of rl_run.h and supervised_run.h change it between steps, and StateFiles::save writes it on rank 0. Tokens,
-/// sinks' offsets, counts of samples, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every rank.
+/// sinks' offsets, counts of samples, the digest, unconcluded metrics and the queue are right on rank 0 alone; the rest is equal on every
+/// rank.
 struct RunState {
   int64_t step = 0;                  ///< last finished optimizer step
   int64_t version = 0;               ///< policy version after it
@@ -35,6 +36,7 @@ struct RunState {
   std::optional<double> kl_coef;     ///< where it adapts: the weight of the KL term in the next step
   int64_t lr_steps = 0;              ///< train/options.h:lr_steps_of; 0 before the first start, and in checkpoints of older versions
   std::optional<serve::EvalSummary> before; ///< once it was measured
+  std::string eval_digest;           ///< RunFolder::eval_digest of `before`; empty in checkpoints of older versions
   std::map<std::string, double> unconcluded;  ///< metrics of `step` if the run stopped before it had evaluated and committed them
   std::map<std::string, int64_t> sink_bytes;
   int64_t num_samples = 0;           ///< in samples.sqlite; 0 in checkpoints of older versions
