@@ -72,8 +72,8 @@ def _evaluation(found):
 
 
 def run(recipe: str | os.PathLike | dict | None = None, *, settings: dict | None = None, resume: bool = False, overwrite: bool = False,
-        replay: str | os.PathLike | None = None, reward: Callable | None = None, advantage: Callable | None = None,
-        loss: Callable | None = None) -> Run:
+        replay: str | os.PathLike | None = None, replay_decisions: str | os.PathLike | None = None, reward: Callable | None = None,
+        advantage: Callable | None = None, loss: Callable | None = None) -> Run:
     """Trains a model by reinforcement learning, as `tandem run` does. Returns the `Run` that it made.
 
     recipe     a YAML file, or a dict such as {"data": {"train": "rows.jsonl"}}; None: what `settings` say
@@ -81,6 +81,7 @@ def run(recipe: str | os.PathLike | dict | None = None, *, settings: dict | None
     resume     go on from the newest checkpoint of the run folder
     overwrite  begin anew where the run folder holds a run; that goes to a folder aside_N
     replay     train on the samples of this run folder instead of generating
+    replay_decisions  repeat the free run of this folder, as docs/design/free_mode.md says
     reward     f(prompts, completions, answers, **columns) -> a score for each completion; it takes what it names (docs/rewards.md)
     advantage  g(scores, groups, lengths) -> a number for each response of the batch. Tensors [responses], float64, int64, int64.
                Called once a step, on rank 0; what it gives is the advantage of each token of the response
@@ -97,7 +98,7 @@ def run(recipe: str | os.PathLike | dict | None = None, *, settings: dict | None
     wrong functions, PeerError where another rank or the disk failed, Interrupted (a KeyboardInterrupt) once a signal is obeyed; after
     each, `resume=True` goes on."""
     hooks = (_hooks.of_reward(reward), _hooks.of_advantage(advantage), _hooks.of_loss(loss), _hooks.of_recipe)
-    how = (resume, overwrite, os.fspath(replay) if replay else "")
+    how = (resume, overwrite, os.fspath(replay) if replay else "", os.fspath(replay_decisions) if replay_decisions else "")
     with tempfile.TemporaryDirectory(prefix="tandem_recipe_") as scratch:
         if isinstance(recipe, dict):  # JSON is YAML
             path = pathlib.Path(scratch) / "recipe.yaml"

@@ -104,6 +104,12 @@ def check_live(browser, run):
     for inner in ("time/reward_s", "time/wait_s"):
         assert browser.run(f"return {of(inner)} !== {of('time/rollout_s')}"), inner
     said("the stack of stages does not count again what happens within one")
+    browser.wait("tandemState.stages >= 8", "the timeline shows the stages of the last steps")
+    lanes = browser.run("return [...document.querySelectorAll('#timeline .rank')].map(r => [r.firstChild.textContent, "
+                        "r.querySelectorAll('.stage:not(.waits)').length, r.querySelectorAll('.waits').length])")
+    assert [lane[0] for lane in lanes[:2]] == ["rank 0", "rank 1"] and lanes[0][1] == lanes[1][1] >= 4, lanes
+    assert lanes[0][2] >= 2 and lanes[1][2] == 0, lanes
+    said(f"the timeline has a row for each rank, {lanes[0][1]} stages, and shows where it waits")
 
 
 def check_hover(browser):

@@ -26,7 +26,8 @@ struct Measured {
 Measured measured(const StaleOptions& o, int64_t staleness) {
   const int64_t warm_up = 1 + staleness;  // until as many groups are under way as ever
   const Shape shape{o.prompts, o.gens, o.prompt_len, *std::ranges::max_element(o.lengths), o.steps + warm_up};
-  Settings settings = {{"parallel.placement", o.placement}, {"parallel.ranks", std::to_string(o.ranks)}};
+  Settings settings = {{"parallel.placement", o.placement}, {"parallel.ranks", std::to_string(o.ranks)},
+                       {"parallel.train_layout", o.train_layout}, {"parallel.rollout_layout", o.rollout_layout}};
   if (staleness > 0) settings.insert(settings.end(), {{"schedule.kind", "stale"}, {"schedule.staleness", std::to_string(staleness)}});
   runtime::Hooks hooks;
   hooks.most_tokens = [&](data::SampleId id) { return o.lengths[static_cast<size_t>(value(id)) % o.lengths.size()]; };
@@ -55,14 +56,16 @@ Measured measured(const StaleOptions& o, int64_t staleness) {
 }  // namespace
 
 void describe(OptionVisitor& field, StaleOptions& o) {
-  field("placement", o.placement, "split: half of the ranks train, the others generate; colocated: all do both",
-        one_of({"split", "colocated"}));
+  field("placement", o.placement, "split: half of the ranks train, the others generate; colocated: all do both in turns; mixed: half of them do, the others generate",
+        one_of({"split", "colocated", "mixed"}));
   field("staleness", o.staleness, "Updates that a sample may lag behind", at_least(0));
   field("prompts", o.prompts, "Prompts per step", at_least(1));
   field("gens", o.gens, "Responses per prompt", at_least(1));
   field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
   field("steps", o.steps, "Measured steps; one more than the staleness come first", at_least(1));
   field("ranks", o.ranks, "Ranks as threads", at_least(1));
+  field("train_layout", o.train_layout, "parallel.train_layout; left out: data-parallel");
+  field("rollout_layout", o.rollout_layout, "parallel.rollout_layout; left out: as training, or data-parallel");
   field("seed", o.seed, "Seed of the workload", at_least(0));
 }
 
@@ -78,7 +81,8 @@ json stale(const StaleOptions& o) {
   }
   const json conditions = {{"model", o.model}, {"dtype", o.dtype}, {"parity", o.parity}, {"seed", o.seed}, {"threads", o.threads},
                            {"placement", o.placement}, {"staleness", o.staleness}, {"prompts", o.prompts}, {"gens", o.gens},
-                           {"prompt_len", o.prompt_len}, {"steps", o.steps}, {"ranks", o.ranks},
+                           {"prompt_len", o.prompt_len}, {"steps", o.steps}, {"ranks", o.ranks}, {"train_layout", o.train_layout},
+                           {"rollout_layout", o.rollout_layout},
                            {"lengths", lengths_summary(o.lengths)}};
   json object = report("stale", conditions, figures);
   object["idle_share"] = idle_share;

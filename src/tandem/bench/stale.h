@@ -16,6 +16,7 @@ struct StaleOptions : Computing {
   int64_t prompt_len = 32;
   int64_t steps = 8;      ///< measured ones
   int64_t ranks = 2;      ///< threads
+  std::string train_layout, rollout_layout;  ///< "": data-parallel
   std::vector<int64_t> lengths;  ///< sample i of the run has lengths[i modulo their number] tokens
 };
 void describe(OptionVisitor& field, StaleOptions& o);

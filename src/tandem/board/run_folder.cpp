@@ -332,6 +332,20 @@ std::string RunFolder::prometheus() {
   return exposition(metrics);
 }
 
+std::string RunFolder::timeline() {
+  const std::string file = path("timeline.jsonl");
+  json steps = json::array();
+  if (fs::is_regular_file(file)) {
+    const RegularFile opened(file);
+    const int64_t bytes = opened.size_bytes(), from = std::max<int64_t>(0, bytes - kMaxLine_bytes);
+    LineReader reader(opened, from, bytes);
+    for (bool whole = from == 0; reader.next(); whole = true)
+      if (whole && is_metrics(reader.line())) steps.push_back(json::parse(reader.line()));
+  }
+  while (std::ssize(steps) > kTimelineSteps) steps.erase(0);
+  return text_of({{"steps", steps}});
+}
+
 std::string RunFolder::steps() {
   json steps = json::array(), evals = json::array();
   if (fs::exists(path("samples.sqlite"))) {

@@ -46,6 +46,8 @@ class RunFolder {
   /// The newest step for Prometheus (prometheus.h). A metric of an evaluation stays until the next one, for kLinesPerMark steps at least:
   /// who asks now and then would miss it.
   std::string prometheus();
+  /// {steps: [...]}: the last kTimelineSteps lines of timeline.jsonl (monitor/timeline_sink.h), as far as kMaxLine_bytes hold them.
+  std::string timeline();
   /// {steps: [{step, groups, samples, score}], evals: [{step, prompts, answers, accuracy, score, sets: [{name, answers, accuracy,
   /// score}]}]}: accuracy is the share of answers that count as right, from the recipe's eval.right_at on; score is the mean. `sets` are
   /// those with names.
@@ -62,6 +64,7 @@ class RunFolder {
   static constexpr int64_t kMaxReply_bytes = int64_t{1} << 23;
   static constexpr int64_t kMaxFile_bytes = int64_t{1} << 22;  ///< of config.yaml and summary.json; larger ones count as missing
   static constexpr int64_t kLinesPerMark = 256;
+  static constexpr int64_t kTimelineSteps = 8;
   static constexpr int64_t kGroupsPerPage = 32;
   static constexpr int64_t kAnswersPerPage = 64;
 

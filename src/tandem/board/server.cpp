@@ -89,6 +89,7 @@ struct Server::Http {
     answer("/api/run", [this](const auto&) { return folder.run(); });
     answer("/api/metrics", [this](const auto& request) { return folder.metrics(number(request, "from_line")); });
     answer("/metrics", [this](const auto&) { return folder.prometheus(); }, kPrometheusText);
+    answer("/api/timeline", [this](const auto&) { return folder.timeline(); });
     answer("/api/steps", [this](const auto&) { return folder.steps(); });
     answer("/api/samples", [this](const auto& request) { return folder.samples(page_of(request)); });
     answer("/api/evals", [this](const auto& request) {

@@ -40,6 +40,7 @@ const std::vector<CommandEntry>& entries() {
       {"sft", "Train a model on questions and their answers", "Training", sft_command},
       {"config", "Show every option, or the resolved recipe", "Training", config_command},
       {"board", "Show a run as a web page", "Training", board_command},
+      {"top", "Show what the ranks of a run do, in a terminal", "Training", top_command},
       {"eval", "Answer the problems of a data set and grade the answers", "Using a model", eval_command},
       {"generate", "Answer prompts", "Using a model", generate_command},
       {"talk", "Talk with a model in the terminal", "Using a model", talk_command},

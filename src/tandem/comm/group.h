@@ -110,6 +110,8 @@ class Group {
 
 /// Seconds that this thread has spent in calls of any group that wait for peers, since it last asked. What moves the bytes is in them.
 double take_waited_s();
+/// The same, and it goes on counting.
+double waited_s_so_far();
 
 /// Gathers one byte string per rank, in rank order.
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine);

@@ -30,6 +30,8 @@ class StartSkew {
   /// Between the first and the last rank, of the stages since the last call: time/start_skew_<stage>_s for each, time/start_skew_s for
   /// the most. Collective.
   void record(monitor::Recorder& recorder);
+  /// To be added to now_s() here, for that of rank 0.
+  double offset_s() const { return offset_s_; }
 
  private:
   Group& world_;

@@ -89,7 +89,8 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
   field("kind", o.kind, "sync trains on samples of the current weights; stale lets rollout run ahead.", one_of({"sync", "stale"}));
   field("mode", o.mode,
         "Where some ranks generate while others train: free lets them never stop, so that which groups a batch has depends on who is "
-        "quicker; deterministic lets no clock decide. Left empty: free under kind stale and placement split, but not under run.parity.",
+        "quicker; deterministic lets no clock decide. Left empty: free under kind stale with placement split or mixed, but not under "
+        "run.parity.",
         one_of({"", "deterministic", "free"}));
   describe(field, o.queue);
   field("old_logprobs", o.old_logprobs,
@@ -102,8 +103,10 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
         "Mixture of experts: train each token through the experts that the rollout chose for it. Samples keep their routes.");
 }
 
+bool ParallelOptions::has_sides() const { return placement == "split" || placement == "mixed"; }
+
 bool RunConfig::is_free() const {
-  const bool can_be = staleness() > 0 && parallel.placement == "split";
+  const bool can_be = staleness() > 0 && parallel.has_sides();
   return schedule.mode == "free" || (schedule.mode.empty() && can_be && !run.parity);
 }
 
@@ -130,15 +133,16 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
         between(0, 1024));
   field("placement", o.placement,
         "colocated: all ranks train and generate in turns. fully_colocated: so, and the reference and the reward model are on the device "
-        "during their own stages alone, in the layout of training. split: the first ranks train, the others generate.",
-        one_of({"colocated", "fully_colocated", "split"}));
+        "during their own stages alone, in the layout of training. split: the first ranks train, the others generate. mixed: "
+        "the first ranks train and generate in turns, the others always generate.",
+        one_of({"colocated", "fully_colocated", "split", "mixed"}));
   field("train_layout", o.train_layout,
-        "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split: over half of them, or those that rollout "
-        "leaves).");
+        "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split, mixed: over half of them, or those that "
+        "rollout leaves).");
   field("rollout_layout", o.rollout_layout,
-        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training).");
+        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training; mixed: data-parallel over all ranks).");
   field("deadline_s", o.deadline_s,
-        "Seconds after which a silent peer is an error; with a split placement longer than the longest stage of the other side.", above(0));
+        "Seconds after which a silent peer is an error; with a split or mixed placement longer than the longest stage of the other side.", above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));

@@ -92,6 +92,9 @@ struct ParallelOptions {
   int64_t exchange_steps = 8;
   int64_t reshard_bucket_mib = 64;
   bool reshard_checksum = false;
+
+  /// Whether some ranks generate and never train.
+  bool has_sides() const;
 };
 void describe(OptionVisitor& field, ParallelOptions& o);
 

@@ -266,10 +266,10 @@ void validate(const RunConfig& c, const std::string& where) {
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");
-  if (c.schedule.mode == "free" && (c.staleness() == 0 || c.parallel.placement != "split"))
+  if (c.schedule.mode == "free" && (c.staleness() == 0 || !c.parallel.has_sides()))
     throw UserError(where, join_text("schedule.mode is free, and with parallel.placement ", c.parallel.placement, " and staleness ",
                                      c.staleness(), " nobody generates while others train"),
-                    "parallel.placement: split and schedule.kind: stale with a staleness above 0, or no mode");
+                    "parallel.placement: split or mixed and schedule.kind: stale with a staleness above 0, or no mode");
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),
@@ -277,8 +277,8 @@ void validate(const RunConfig& c, const std::string& where) {
   reward::check_used(c.reward, where);
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
-    if (on && c.parallel.placement == "split")
-      throw UserError(where, join_text("memory.offload_train_", name, " is on, and a split placement never generates where it trains"),
+    if (on && c.parallel.has_sides())
+      throw UserError(where, join_text("memory.offload_train_", name, " is on, and parallel.placement is ", c.parallel.placement, ", which keeps training and rollout on the device"),
                       "false, or another parallel.placement");
   algo::check_words(c.algo);
 }

@@ -45,22 +45,44 @@ std::pair<int, int> sides_of(const ParallelOptions& p, int world) {
   return {train, rollout};
 }
 
+// All generate, some of them train.
+std::pair<int, int> mixed_of(const ParallelOptions& p, int world) {
+  const int given = ranks_of(p.train_layout, "parallel.train_layout"), train = given == 0 ? world - world / 2 : given;
+  if (train >= world)
+    throw UserError("parallel.placement",
+                    join_text("mixed over ", world, world == 1 ? " rank, and training takes " : " ranks, and training takes ", train),
+                    "a parallel.train_layout of fewer ranks than the run has");
+  return {train, world};
+}
+
+// A replica either generates all the time or pauses while its ranks train.
+void check_replicas(const planner::Placement& placement, const model::Layout& rollout) {
+  for (int rank = 0; rank < rollout.world(); ++rank)
+    for (int other = 0; other < rank; ++other)
+      if (rollout.dp_rank(rank) == rollout.dp_rank(other) && placement.train.has(rank) != placement.train.has(other))
+        throw UserError("parallel.rollout_layout",
+                        join_text(to_string(rollout), " puts ranks ", other, " and ", rank, " into one replica, and only one of them trains"),
+                        "replicas on ranks that all train or all do not");
+}
+
 }  // namespace
 
 Layouts layouts_of(const RunConfig& c, int world) {
   const ParallelOptions& p = c.parallel;
   const planner::PlacementKind kind = planner::parse_placement(p.placement, "parallel.placement");
-  const bool split = kind == planner::PlacementKind::kSplit;
-  const auto [train_ranks, rollout_ranks] = split ? sides_of(p, world) : std::pair(world, world);
+  const bool split = kind == planner::PlacementKind::kSplit, mixed = kind == planner::PlacementKind::kMixed;
+  const auto [train_ranks, rollout_ranks] = split ? sides_of(p, world) : mixed ? mixed_of(p, world) : std::pair(world, world);
   const model::Layout train = layout_of(p.train_layout, "parallel.train_layout", train_ranks);
-  const bool follows = p.rollout_layout.empty() && !split;
+  const bool follows = p.rollout_layout.empty() && !split && !mixed;
   const model::Layout rollout = follows ? rollout_of(train) : layout_of(p.rollout_layout, "parallel.rollout_layout", rollout_ranks);
   // Sums over the ranks of a tensor-parallel group, and over those that cut an expert, have the order of that group.
   const bool same = train.tp == rollout.tp && train.expert_tp() == rollout.expert_tp();
   if (c.run.parity && !same)
     throw UserError("run.parity", join_text("training has ", to_string(train), ", rollout ", to_string(rollout)),
                     "the same tp, and for experts the same etp, in both");
-  return {planner::placement_of(kind, train_ranks, rollout_ranks), train, rollout};
+  const planner::Placement placement = planner::placement_of(kind, train_ranks, rollout_ranks);
+  if (mixed) check_replicas(placement, rollout);
+  return {placement, train, rollout};
 }
 
 int planned_ranks(const RunConfig& config) {

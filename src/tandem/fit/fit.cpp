@@ -23,7 +23,7 @@ namespace {
 
 void refuse_unknown(const config::RunConfig& c) {
   const auto refuse = [](const std::string& what) { throw UserError("--fit", what, "the sizes by hand, or a recipe without"); };
-  if (c.parallel.placement == "split") refuse("measures ranks that train and generate, and parallel.placement is split");
+  if (c.parallel.has_sides()) refuse("measures ranks that all train and generate, and parallel.placement is " + c.parallel.placement);
   if (!c.reward.model.empty()) refuse("measures no reward model, and reward.model names one");
 }
 

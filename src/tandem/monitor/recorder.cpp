@@ -51,8 +51,8 @@ double Recorder::current(std::string_view name) const noexcept {
   return value;
 }
 
-void Recorder::span(std::string_view name, std::string_view track, double begin_s, double end_s) noexcept {
-  guarded(mutex_, [&] { spans_.push_back({std::string(name), std::string(track), begin_s, end_s}); });
+void Recorder::span(std::string_view name, std::string_view track, double begin_s, double end_s, double waited_s) noexcept {
+  guarded(mutex_, [&] { spans_.push_back({std::string(name), std::string(track), begin_s, end_s, waited_s}); });
 }
 
 Metrics Recorder::current() const {

@@ -12,11 +12,12 @@
 
 namespace tandem::monitor {
 
-/// A named stretch of time on one track ("rollout", "train"), in seconds of base::now_s().
+/// A named stretch of time on one track ("rank 0"), in seconds of base::now_s().
 struct SpanRecord {
   std::string name;
   std::string track;
   double begin_s, end_s;
+  double waited_s = 0;  ///< of it, for others
 };
 
 using Metrics = std::map<std::string, double>;
@@ -43,7 +44,7 @@ class Recorder {
   void peak(std::string_view name, double value) noexcept;  ///< largest of the step
   double current(std::string_view name) const noexcept;     ///< value so far in this step; 0 if absent
   Metrics current() const;                                  ///< everything so far in this step
-  void span(std::string_view name, std::string_view track, double begin_s, double end_s) noexcept;
+  void span(std::string_view name, std::string_view track, double begin_s, double end_s, double waited_s = 0) noexcept;
 
   /// Hands the step's metrics and spans to the sinks and starts the next step empty. Returns what was committed.
   Metrics commit_step(int64_t step);

@@ -19,7 +19,8 @@ PlacementKind parse_placement(const std::string& name, const std::string& where)
   if (name == "colocated") return PlacementKind::kColocated;
   if (name == "fully_colocated") return PlacementKind::kFullyColocated;
   if (name == "split") return PlacementKind::kSplit;
-  throw UserError(where, "is '" + name + "'", "colocated, fully_colocated or split");
+  if (name == "mixed") return PlacementKind::kMixed;
+  throw UserError(where, "is '" + name + "'", "colocated, fully_colocated, split or mixed");
 }
 
 }  // namespace tandem::planner

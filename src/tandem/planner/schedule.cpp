@@ -44,8 +44,9 @@ class Builder {
 
   Schedule build() {
     const Placement& p = needs_.placement;
-    const bool ahead_of_training = p.is_split() && needs_.staleness > 0 && !needs_.replay;
-    schedule_.name = needs_.replay ? "replay" : ahead_of_training ? "split stale" : needs_.staleness > 0 ? "stale" : "sync";
+    const bool ahead_of_training = p.has_sides() && needs_.staleness > 0 && !needs_.replay;
+    const char* of_sides = p.kind == PlacementKind::kMixed ? "mixed stale" : "split stale";
+    schedule_.name = needs_.replay ? "replay" : ahead_of_training ? of_sides : needs_.staleness > 0 ? "stale" : "sync";
     const int batch = needs_.replay ? add(StageKind::kReplay, "replay", all_, {}, {{}, {Field::kBatch, Field::kScores}}) : add_rollout();
     const int scores = needs_.reward_stage && !needs_.replay ? add_reward(batch) : batch;
     if (scores != batch && needs_.most_rounds > 1) schedule_.repeat = {batch, scores, needs_.most_rounds};
@@ -70,7 +71,7 @@ class Builder {
     if (needs_.critic) before_meeting.push_back({add_critic_update(advantage)}), news.push_back(Field::kCriticUpdate);
     before_meeting.push_back({add(StageKind::kUpdate, "train", p.train, before_update, {reads, {Field::kUpdate}})});
     if (ahead_of_training) {
-      before_meeting.push_back({add(StageKind::kAhead, "ahead", p.rollout, {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
+      before_meeting.push_back({add(StageKind::kAhead, "ahead", p.generators(), {{batch}}, {{Field::kBatch}, {Field::kAhead}})});
       news.push_back(Field::kAhead);
     }
     const int meeting = add(StageKind::kMeet, "meet", all_, before_meeting, {news, {Field::kMeeting}});

@@ -28,7 +28,7 @@ bool lie_alike(const model::ParameterTable& a, const model::ParameterTable& b) {
 bool needs_rollout_weights(const RunParts& parts) {
   const Ranks& ranks = parts.ranks;
   const bool converts = parts.compute.train().dtype() != parts.compute.rollout().dtype();
-  return converts || ranks.placement.is_split() || ranks.train_layout != ranks.rollout_layout;
+  return converts || ranks.placement.has_sides() || ranks.train_layout != ranks.rollout_layout;
 }
 
 }  // namespace
@@ -96,8 +96,12 @@ void Actor::register_with(Residency& residency) {
   residency.add({planner::Resident::kRolloutWeights, [=] { return rollout->is_away(); }, [=] { return rollout->leave(); }, nullptr});
 }
 
-void Actor::send_weights() {
-  if (!plan_) return;
+const model::ModelParameters* Actor::send_weights() {
+  if (plan_) move_weights();
+  return parts_.ranks.rolls_out() ? &rollout_parameters() : nullptr;
+}
+
+void Actor::move_weights() {
   if (next_rollout_) std::swap(rollout_, next_rollout_);
   const at::ScalarType dtype = parts_.compute.switch_dtype();
   const auto held = [&](const model::ModelOnRank* model) {

@@ -26,8 +26,8 @@ class Actor {
   /// Sends the training weights to the rollout's, when rollout::switch_weights asks for it. Equal layouts alias: then nothing moves.
   /// Training weights that may leave the device do so bucket by bucket, and make room for the rollout's: in the hooks of
   /// reshard/execute.h, on this thread. Under RunConfig::is_free the rollout's weights before stay as they are until the next call.
-  /// Collective over the world.
-  void send_weights();
+  /// Gives rollout_parameters(), or null where this rank does not generate. Collective over the world.
+  const model::ModelParameters* send_weights();
   bool aliased() const { return !plan_; }
 
   TrainedRole& trained() { return trained_; }
@@ -44,6 +44,7 @@ class Actor {
 
  private:
   void make_rollout_weights();
+  void move_weights();
 
   const RunParts parts_;
   TrainedRole trained_;

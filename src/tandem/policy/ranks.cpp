@@ -15,7 +15,7 @@ Ranks::Ranks(const config::Layouts& layouts, comm::Group& ranks)
       placement(layouts.placement),
       train_layout(layouts.train),
       rollout_layout(layouts.rollout),
-      side_group(placement.is_split() ? ranks.split(trains() ? 0 : 1, trains() ? "train" : "rollout") : nullptr),
+      side_group(placement.has_sides() ? ranks.split(trains() ? 0 : 1, trains() ? "train" : "rollout") : nullptr),
       train_mesh(mesh_of(trains(), side(), train_layout)),
       rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)) {}
 

@@ -22,6 +22,7 @@ struct Ranks {
   /// Whether this rank trains, and generates.
   bool trains() const { return placement.train.has(world.rank()); }
   bool rolls_out() const { return placement.rollout.has(world.rank()); }
+  bool only_generates() const { return rolls_out() && !trains(); }
   /// Its rank in the layout; only where it does.
   int train_rank() const { return world.rank() - placement.train.first; }
   int rollout_rank() const { return world.rank() - placement.rollout.first; }
@@ -32,7 +33,7 @@ struct Ranks {
   /// model/layout.h:Layout::speaks
   bool speaks_for_train() const { return trains() && train_layout.speaks(train_rank()); }
   bool speaks_for_rollout() const { return rolls_out() && rollout_layout.speaks(rollout_rank()); }
-  /// The ranks with the same work: all, or with a split placement those that train or those that generate.
+  /// The ranks with the same work: all, or, where some never train, those that do or those that do not.
   comm::Group& side() const { return side_group ? *side_group : world; }
   /// Whether any rank was asked to stop. Collective.
   bool stop_agreed(const StopRequested& stop) const { return comm::any_of(world, stop && stop()); }

@@ -66,14 +66,14 @@ runtime::RunSummary run_to_end(const runtime::RunRequest& request) {
 }
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
-using How = std::tuple<bool, bool, std::string>;  // resume, overwrite, replay
+using How = std::tuple<bool, bool, std::string, std::string>;  // resume, overwrite, replay, replay_decisions
 
 nb::dict run(const std::string& recipe, const Settings& settings, const How& how, nb::tuple hooks) {
   std::vector<config::Setting> given;
   for (const auto& [name, value] : settings) given.push_back({name, value, "tandem.run"});
   runtime::RunRequest request;
   request.config = config::load_config(recipe, given);
-  std::tie(request.resume, request.overwrite, request.replay) = how;
+  std::tie(request.resume, request.overwrite, request.replay, request.replay_decisions) = how;
   request.hooks = hooks_of_recipe(request.config, hooks[3], hooks_of(hooks[0], hooks[1], hooks[2]));
   const Signals signals;
   request.stop = [&flag = cli::stop_on_signals()] { return flag.load(); };

@@ -89,20 +89,28 @@ bool SampleQueue::batch_ready() {
 
 std::vector<GroupId> SampleQueue::must_wait_for() const { return choose().wait_for; }
 
-data::Batch SampleQueue::take(StepId step) {
+std::vector<GroupId> Left::all() const {
+  std::vector<GroupId> ids = dropped;
+  ids.insert(ids.end(), filtered.begin(), filtered.end());
+  return ids;
+}
+
+data::Batch SampleQueue::take(StepId step) { return take(step, choose().batch); }
+
+data::Batch SampleQueue::take(StepId step, std::span<const GroupId> groups) {
   TANDEM_CHECK(!formed_, "step ", value(step), " taken before step ", value(formed_->step), " is committed");
-  const Choice choice = choose();
-  TANDEM_CHECK(!choice.batch.empty(), "step ", value(step), " taken before its batch is ready");
+  TANDEM_CHECK(std::ssize(groups) == rule_.groups_per_step, "step ", value(step), " taken before its batch is ready");
   const bool held_back = std::exchange(held_back_, false);
   counters_.waited += held_back;
   if (takes_ != Takes::kUnscored) num_filtered_ = 0;
   data::Batch batch{step, version_, {}};
-  for (GroupId id : choice.batch) {
+  for (GroupId id : groups) {
     Entry& entry = groups_.at(id);
+    TANDEM_CHECK(entry.waits(), "group ", value(id), " is taken, and is not finished");
     entry.taken = true;
     batch.groups.push_back(*entry.group);
   }
-  formed_ = Formed{step, choice.batch, held_back};
+  formed_ = Formed{step, {groups.begin(), groups.end()}, held_back};
   return batch;
 }
 
@@ -135,7 +143,7 @@ std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> s
   return alike;
 }
 
-std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting) {
+Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting) {
   TANDEM_CHECK(formed_ && formed_->step == step, "commit of step ", value(step), ", which was not taken");
   TANDEM_CHECK(value(after) == value(version_) + 1, "an update leads from version ", value(version_), " to ", value(after));
   for (GroupId id : formed_->groups) {
@@ -149,11 +157,9 @@ std::vector<GroupId> SampleQueue::commit(StepId step, PolicyVersion after, std::
   for (const Waiting& each : waiting)
     if (const auto found = groups_.find(each.id); found != groups_.end() && !found->second.group)
       found->second.start = std::clamp(each.version, found->second.start, after);
-  std::vector<GroupId> left = too_stale(rule_, value(version_), outstanding());
-  for (GroupId id : left) groups_.erase(id);
-  counters_.dropped += std::ssize(left);
-  left.insert(left.end(), filtered_.begin(), filtered_.end());
-  filtered_.clear();
+  Left left{too_stale(rule_, value(version_), outstanding()), std::exchange(filtered_, {})};
+  for (GroupId id : left.dropped) groups_.erase(id);
+  counters_.dropped += std::ssize(left.dropped);
   return left;
 }
 

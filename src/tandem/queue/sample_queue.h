@@ -46,6 +46,13 @@ struct Waiting {
   PolicyVersion version;
 };
 
+/// Groups that left untrained.
+struct Left {
+  std::vector<GroupId> dropped;   ///< their lag would now be too large; finished or running; by id
+  std::vector<GroupId> filtered;  ///< their scores were all alike
+  std::vector<GroupId> all() const;
+};
+
 /// What a queue takes: groups with scores, or without where a stage scores the batch. Dynamic sampling (Yu et al. 2025, DAPO) wants
 /// scores that differ, for others teach nothing; where a stage scores, filter() looks at them.
 enum class Takes { kUnscored, kScored, kScoredWithSpread };
@@ -80,14 +87,16 @@ class SampleQueue {
   std::vector<GroupId> must_wait_for() const;
   /// The batch of `step`, ordered by group id, once. Requires batch_ready().
   data::Batch take(StepId step);
+  /// A batch of these instead, which are finished: as an earlier run chose. By id.
+  data::Batch take(StepId step, std::span<const GroupId> groups);
   /// Takes::kUnscored: the groups of the taken batch, scored meanwhile. Returns those whose scores are all alike. If there are any they
   /// leave, and the others wait again, with their scores: the step is to be taken anew.
   std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
   /// The taken batch will not be trained: its groups wait again, as they were before take(). False if none is taken.
   bool give_back();
-  /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups that
-  /// left untrained since the last commit: evicted because their lag would now be too large, finished or running, then filtered.
-  std::vector<GroupId> commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting = {});
+  /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups
+  /// that left untrained since the last commit.
+  Left commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting = {});
 
   /// Makes of a finished group what stands for it elsewhere.
   using Rewrite = std::function<data::Group(data::Group)>;

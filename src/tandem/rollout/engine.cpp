@@ -60,12 +60,24 @@ void Engine::check(const Request& request) const {
 SequenceId Engine::submit(Request request) {
   check(request);
   const SequenceId id{next_id_++};
-  scheduler_.submit(id, std::exchange(request.prompt, {}), request.record_routes);
   Active& active = active_[id];
+  active.sample = std::exchange(request.begun, std::nullopt).value_or(data::Sample());
   active.sample.id = request.sample;
   if (request.make_stop_matcher) active.stop = request.make_stop_matcher();
+  const std::vector<int32_t>& response = active.sample.ids;
+  for (const int32_t token : response)
+    if (active.stop) (void)active.stop->stops_after(token);
+  std::vector<int32_t> prompt = std::exchange(request.prompt, {});
+  if (response.empty()) scheduler_.submit(id, std::move(prompt), request.record_routes);
+  else scheduler_.submit_begun(id, std::move(prompt), response, request.record_routes);
   active.request = std::move(request);
   return id;
+}
+
+data::Sample Engine::take_out(SequenceId sequence) {
+  data::Sample sample = std::move(active_.at(sequence).sample);
+  cancel(sequence);
+  return sample;
 }
 
 void Engine::cancel(SequenceId sequence) {

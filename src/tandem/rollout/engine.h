@@ -66,6 +66,10 @@ class Engine {
   SequenceId submit(Request request);
   /// Forgets a sequence that is waiting or running, or a completion that was not taken; what it holds is freed.
   void cancel(SequenceId sequence);
+  /// What a sequence under way has of its answer, for Request::begun; the sequence is forgotten.
+  data::Sample take_out(SequenceId sequence);
+  /// Of a sequence under way: its prompt and what it has of its answer.
+  int64_t num_tokens(SequenceId sequence) const { return scheduler_.sequence(sequence).length(); }
   /// True while a sequence runs or waits.
   bool running() const { return !scheduler_.empty(); }
   /// One token for every running sequence; without any it computes what peers need of the experts held here.

@@ -2,6 +2,7 @@
 #include "tandem/rollout/group_assembly.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/base/check.h"
 
@@ -42,8 +43,18 @@ void GroupAssembly::admit(GroupRequest request) {
   engine_.check(longest);  // all of the group or nothing
   TANDEM_CHECK(!groups_.contains(request.group.id), "group ", value(request.group.id), " is under way");
   Open open;
+  std::vector<data::Sample> begun = std::exchange(request.group.samples, {});
+  TANDEM_CHECK(begun.empty() || std::ssize(begun) == request.num_samples, begun.size(), " samples begun of ", request.num_samples);
+  open.group.samples.resize(static_cast<size_t>(request.num_samples));
   for (int64_t i = 0; i < request.num_samples; ++i) {
-    const SequenceId id = engine_.submit(request_of(request, i));
+    const auto at = static_cast<size_t>(i);
+    if (!begun.empty() && begun[at].finish != data::FinishReason::kAborted) {
+      open.group.samples[at] = std::move(begun[at]);
+      continue;
+    }
+    Request one = request_of(request, i);
+    if (!begun.empty()) one.begun = std::move(begun[at]);
+    const SequenceId id = engine_.submit(std::move(one));
     open.samples.emplace(id, i);
     group_of_.emplace(id, request.group.id);
   }
@@ -51,8 +62,9 @@ void GroupAssembly::admit(GroupRequest request) {
     open.greedy = engine_.submit(greedy_request_of(request));
     group_of_.emplace(*open.greedy, request.group.id);
   }
+  std::vector<data::Sample> samples = std::exchange(open.group.samples, {});
   open.group = std::move(request.group);
-  open.group.samples.resize(static_cast<size_t>(request.num_samples));
+  open.group.samples = std::move(samples);
   groups_.emplace(open.group.id, std::move(open));
 }
 
@@ -88,6 +100,26 @@ void GroupAssembly::cancel(data::GroupId group) {
   for (const auto& [id, place] : open->second.samples) forget(id);
   if (open->second.greedy) forget(*open->second.greedy);
   groups_.erase(open);
+}
+
+std::optional<data::Group> GroupAssembly::take_out(data::GroupId id) {
+  const auto open = groups_.find(id);
+  if (open == groups_.end() || open->second.greedy || open->second.group.greedy) return std::nullopt;
+  data::Group group = std::move(open->second.group);
+  for (const auto& [sequence, place] : open->second.samples) {
+    group.samples[place] = engine_.take_out(sequence);
+    group.samples[place].finish = data::FinishReason::kAborted;
+    group_of_.erase(sequence);
+  }
+  groups_.erase(open);
+  return group;
+}
+
+std::map<data::GroupId, int64_t> GroupAssembly::num_tokens() const {
+  std::map<data::GroupId, int64_t> tokens;
+  for (const auto& [id, open] : groups_)
+    for (const auto& [sequence, place] : open.samples) tokens[id] += engine_.num_tokens(sequence);
+  return tokens;
 }
 
 std::vector<data::GroupId> GroupAssembly::unfinished() const {

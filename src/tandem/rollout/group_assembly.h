@@ -14,7 +14,7 @@ namespace tandem::rollout {
 
 /// One prompt to be answered `num_samples` times.
 struct GroupRequest {
-  data::Group group;               ///< id and prompt with its token ids; samples are filled by the engine
+  data::Group group;               ///< id and prompt with its token ids; samples are filled by the engine. Those of take_out go on
   int64_t num_samples = 1;
   int64_t first_sample = 0;        ///< id of sample 0, and of its random stream
   Sampling sampling;
@@ -40,6 +40,11 @@ class GroupAssembly {
   std::vector<data::Group> finished();
   /// Forgets a group that is waiting or running; what it holds is freed.
   void cancel(data::GroupId group);
+  /// A group that is under way, with what there is of its samples, for another engine's admit(): those that are unfinished are
+  /// kAborted. It is forgotten here. nullopt for one that is not under way, and for one with a greedy answer.
+  std::optional<data::Group> take_out(data::GroupId group);
+  /// Tokens of the unfinished sequences of each group, prompts included.
+  std::map<data::GroupId, int64_t> num_tokens() const;
   /// Groups waiting or running, oldest first.
   std::vector<data::GroupId> unfinished() const;
   /// Those of them that have no token yet that stays at a switch of weights. A greedy answer does not count: it is not trained on.

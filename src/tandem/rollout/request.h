@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tandem/data/sample.h"
@@ -31,6 +32,7 @@ struct Request {
   std::vector<int32_t> stop_ids;   ///< tokens that end a response; they belong to it
   StopMatcherFactory make_stop_matcher;  ///< may be empty; called again if the sequence starts over
   bool record_routes = false;            ///< fill data::Sample::routes
+  std::optional<data::Sample> begun = {};  ///< what another engine has drawn of the answer; it goes on behind that
 };
 
 /// The answer to a request.

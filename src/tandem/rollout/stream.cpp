@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/device/process.h"
 
@@ -18,8 +20,8 @@ constexpr double kRestS = 0.001;
 
 }  // namespace
 
-Stream::Stream(Engine& engine, std::vector<comm::Group*> peers)
-    : engine_(engine), peers_(std::move(peers)), groups_(engine), thread_([this] { work(); }) {}
+Stream::Stream(Engine& engine, StreamPeers peers, std::optional<std::vector<Effect>> effects)
+    : engine_(engine), peers_(std::move(peers)), followed_(std::move(effects)), groups_(engine), thread_([this] { work(); }) {}
 
 Stream::~Stream() {
   {
@@ -38,6 +40,7 @@ void Stream::tell(Told told) {
   {
     std::lock_guard lock(mutex_);
     check_fault();
+    num_switches_ += told.kind == Effect::Kind::kSwitch;
     told_.push_back(std::move(told));
     ++num_told_;
   }
@@ -45,23 +48,26 @@ void Stream::tell(Told told) {
 }
 
 void Stream::admit(GroupRequest request) {
-  tell([this, request = std::make_shared<GroupRequest>(std::move(request))] { groups_.admit(std::move(*request)); });
+  const data::GroupId id = request.group.id;
+  tell({[this, request = std::make_shared<GroupRequest>(std::move(request))] { groups_.admit(std::move(*request)); },
+        Effect::Kind::kAdmit, id});
 }
 
 void Stream::cancel(data::GroupId group) {
-  tell([this, group] {
+  const auto act = [this, group] {
     groups_.cancel(group);
     std::lock_guard lock(mutex_);
     std::erase_if(finished_, [&](const data::Group& done) { return done.id == group; });
-  });
+  };
+  tell({act, Effect::Kind::kCancel});
 }
 
 void Stream::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  tell([this, &parameters, version] { engine_.switch_weights(parameters, version); });
+  tell({[this, &parameters, version] { engine_.switch_weights(parameters, version); }, Effect::Kind::kSwitch});
 }
 
-void Stream::pause() {
-  tell([this] { is_to_pause_ = true; });
+void Stream::pause(std::optional<Effect::Kind> kind) {
+  tell({[this] { is_to_pause_ = true; }, kind});
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return is_paused_ || fault_; });  // a token step, in which the engine's own waits have deadlines
   check_fault();
@@ -77,9 +83,17 @@ void Stream::resume() {
   changed_.notify_all();
 }
 
-void Stream::wait_obeyed() const {
+std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& groups) {
+  std::vector<data::Group> taken;
+  for (const data::GroupId id : groups)
+    if (std::optional<data::Group> group = groups_.take_out(id)) taken.push_back(std::move(*group));
+  publish();
+  return taken;
+}
+
+void Stream::wait_switched() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return told_.empty() || fault_; });  // as in pause
+  changed_.wait(lock, [&] { return num_switches_ == 0 || fault_; });  // as in pause
   check_fault();
 }
 
@@ -105,10 +119,13 @@ bool Stream::busy() const {
 StreamState Stream::state() const {
   std::lock_guard lock(mutex_);
   check_fault();
-  return state_;
+  StreamState state = state_;
+  for (const Told& told : told_)
+    if (told.admits) state.without_token.push_back(*told.admits);
+  return state;
 }
 
-std::vector<int64_t> Stream::take_effects() {
+std::vector<Effect> Stream::take_effects() {
   std::lock_guard lock(mutex_);
   return std::exchange(effects_, {});
 }
@@ -117,12 +134,13 @@ void Stream::work() {
   device::name_thread("stream");
   try {
     while (obey()) {
-      if (engine_.must_step()) {
-        engine_.step();
-        publish(1);
-      } else {
+      if (must_await() || !engine_.must_step()) {
         rest();
+        continue;
       }
+      engine_.step();
+      ++num_steps_;
+      publish();
     }
   } catch (...) {
     std::lock_guard lock(mutex_);
@@ -131,52 +149,102 @@ void Stream::work() {
   changed_.notify_all();
 }
 
-// What all peers were told by now. False if the stream is to end.
+// How many of all the things it was ever told may take effect by now. Ranks that share experts agree on the switches and pauses.
+int64_t Stream::num_due() {
+  int64_t due = 0;
+  {
+    std::lock_guard lock(mutex_);
+    due = num_told_;
+  }
+  for (comm::Group* group : peers_.alike) due = comm::min_over(*group, due);
+  if (!peers_.experts) return due;
+  std::vector<int64_t> places;  // of those for all, among all
+  {
+    std::lock_guard lock(mutex_);
+    for (int64_t i = num_obeyed_; i < due; ++i)
+      if (told_[static_cast<size_t>(i - num_obeyed_)].is_for_all()) places.push_back(i);
+  }
+  const int64_t agreed = comm::min_over(*peers_.experts, num_for_all_ + std::ssize(places)) - num_for_all_;
+  return agreed < std::ssize(places) ? places[static_cast<size_t>(agreed)] : due;
+}
+
+// Whether what it follows has this later. Errors: UserError if it has something else.
+bool Stream::is_early(std::optional<Effect::Kind> kind) const {
+  if (!followed_ || !kind || num_effects_ >= std::ssize(*followed_)) return false;
+  const Effect& next = (*followed_)[static_cast<size_t>(num_effects_)];
+  if (next.kind != *kind || next.step < num_steps_)
+    throw UserError("--replay-decisions", join_text("has '", static_cast<char>(next.kind), "' before token step ", next.step,
+                                                    ", and this run comes to '", static_cast<char>(*kind), "' before ", num_steps_),
+                    "the recipe, the data and the weights of that run");
+  return next.step > num_steps_;
+}
+
+// Whether what it follows has something before the next token that it was not told yet.
+bool Stream::must_await() const {
+  if (!followed_) return false;
+  const bool mine = num_effects_ < std::ssize(*followed_) && (*followed_)[static_cast<size_t>(num_effects_)].step <= num_steps_;
+  return peers_.experts ? comm::any_of(*peers_.experts, mine) : mine;
+}
+
+// What is due. False if the stream is to end.
 bool Stream::obey() {
-  std::unique_lock lock(mutex_);
-  int64_t due = num_told_;
-  lock.unlock();
-  for (comm::Group* group : peers_) due = comm::min_over(*group, due);
-  for (; num_obeyed_ < due; ++num_obeyed_) {
-    lock.lock();
-    const Told next = std::move(told_.front());
+  while (obey_until_pause()) {  // what it was told while it stood still comes before the next token
+  }
+  std::lock_guard lock(mutex_);
+  return !is_closing_;
+}
+
+// Whether it stood still.
+bool Stream::obey_until_pause() {
+  for (const int64_t due = num_due(); num_obeyed_ < due;) {
+    std::unique_lock lock(mutex_);
+    const Told next = told_.front();
     lock.unlock();
-    next();
+    if (is_early(next.kind)) break;
+    next.act();
     lock.lock();
     told_.pop_front();
-    effects_.push_back(state_.steps);
+    if (next.kind) {
+      effects_.push_back({*next.kind, num_steps_});
+      ++num_effects_;
+    }
+    ++num_obeyed_;
+    num_for_all_ += next.is_for_all();
+    num_switches_ -= next.kind == Effect::Kind::kSwitch;
     lock.unlock();
-    publish(0);
+    publish();
+    changed_.notify_all();
     if (!std::exchange(is_to_pause_, false)) continue;
     lock.lock();
     is_paused_ = true;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_paused_ || is_closing_; });  // its owner works with the engine
-    lock.unlock();
+    return !is_closing_;
   }
-  lock.lock();
-  return !is_closing_;
+  return false;
 }
 
 // Nothing runs. Peers ask each other again and again, for one of them may have been told more.
 void Stream::rest() {
   const double begin = now_s();
   std::unique_lock lock(mutex_);
-  const auto told = [&] { return !told_.empty() || is_closing_; };
-  if (peers_.empty()) changed_.wait(lock, told);
+  const int64_t known = num_told_;
+  const auto told = [&] { return num_told_ > known || is_closing_; };
+  const bool alone = peers_.alike.empty() && !peers_.experts;
+  if (alone && num_told_ == num_obeyed_) changed_.wait(lock, told);
   else changed_.wait_for(lock, duration_of_s(kRestS), told);
   state_.idle_s += now_s() - begin;
 }
 
 // How things stand between two tokens.
-void Stream::publish(int64_t num_steps) {
+void Stream::publish() {
   std::vector<data::Group> finished = groups_.finished();
   std::vector<data::GroupId> without_token = groups_.without_token();
   const EngineCounts counts = engine_.counts();
   bool changes = false;
   {
     std::lock_guard lock(mutex_);
-    state_.steps += num_steps;
+    state_.steps = num_steps_;
     state_.counts = counts;
     state_.version = engine_.version();
     state_.without_token = std::move(without_token);

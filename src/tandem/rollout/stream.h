@@ -11,7 +11,9 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -25,20 +27,35 @@ struct StreamState {
   int64_t steps = 0;                         ///< token steps since the start
   EngineCounts counts;
   std::optional<data::PolicyVersion> version;  ///< of the weights it generates with
-  std::vector<data::GroupId> without_token;  ///< GroupAssembly::without_token. Their first token will be of `version` or of a later one.
+  std::vector<data::GroupId> without_token;  ///< also those it was told of since. Their first token will be of `version` or a later one.
   double idle_s = 0;                         ///< for which it had no sequence to run, since the start
 };
 
+/// Something that a stream was told, and when it took effect.
+struct Effect {
+  enum class Kind : char { kAdmit = 'a', kCancel = 'c', kSwitch = 's', kStand = 'p' } kind;
+  int64_t step;  ///< token steps before it
+  bool operator==(const Effect&) const = default;
+};
+
+/// Ranks that a stream keeps step with. Only its thread may use these groups until the stream is gone or paused.
+struct StreamPeers {
+  std::vector<comm::Group*> alike;   ///< its tp and pp groups: they draw the same tokens, and are told the same
+  comm::Group* experts = nullptr;    ///< those that share experts: all take a token step together, under the same weights
+};
+
 /// Ownership  uses the engine, which nobody else may touch but between pause() and resume().
-/// Threads    owns and joins its thread; told and asked by one other thread. On ranks that make the same tokens (`peers`) the same
-///            calls are made in the same order; what they say takes effect before the same token on all of them.
+/// Threads    owns and joins its thread; told and asked by one other thread. On ranks that draw the same tokens the same calls are made in
+///            the same order, and take effect before the same token. Ranks that share experts switch and pause before the same token.
 /// Blocking   pause() for a token step. Nothing else waits for the engine.
-/// Errors     what the engine threw, or the admission of a group, by the next call of any function; the stream has ended then.
+/// Errors     what the engine threw, or the admission of a group, by the next call of any function; the stream has ended then. UserError
+///            so for a replay that is told something else than what it follows.
 /// Read next  docs/design/free_mode.md
 class Stream {
  public:
-  /// `peers`: its tp and pp groups, and the ranks that share experts; only the thread may use them until the stream is gone or paused.
-  explicit Stream(Engine& engine, std::vector<comm::Group*> peers = {});
+  /// With `effects`, those of a stream before, what it is told takes effect before the same tokens as there: the stream waits for it.
+  /// All peers follow some, or none does.
+  explicit Stream(Engine& engine, StreamPeers peers = {}, std::optional<std::vector<Effect>> effects = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -47,11 +64,14 @@ class Stream {
   void cancel(data::GroupId group);
   /// As Engine::switch_weights. The values before must stay as they are until state() has this version.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
-  /// Returns between two tokens; then the owner may use the engine until resume().
-  void pause();
+  /// Returns between two tokens; then the owner may use the engine until resume(). With kStand a replay stands before the same token.
+  void pause(std::optional<Effect::Kind> kind = {});
   void resume();
-  /// Returns when all it was told is in effect.
-  void wait_obeyed() const;
+  /// While it is paused: GroupAssembly::num_tokens, and the groups that take_out gives. Those that end in between are no more among them.
+  std::map<data::GroupId, int64_t> num_tokens() const { return groups_.num_tokens(); }
+  std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
+  /// Returns when the last switch that it was told is in effect.
+  void wait_switched() const;
 
   /// Groups that ended since the last call, in the order they ended.
   std::vector<data::Group> take_finished();
@@ -60,31 +80,42 @@ class Stream {
   /// Whether a sequence runs, something it was told is not in effect yet, or a finished group was not taken.
   bool busy() const;
   StreamState state() const;
-  /// The token step before which each thing it was told took effect, since the last call: what a replay needs.
-  std::vector<int64_t> take_effects();
+  /// What took effect since the last call, without pauses: what a replay needs.
+  std::vector<Effect> take_effects();
 
  private:
-  using Told = std::function<void()>;
+  struct Told {
+    std::function<void()> act;
+    std::optional<Effect::Kind> kind = {};     // none: a pause that no replay repeats
+    std::optional<data::GroupId> admits = {};
+    bool is_for_all() const { return !kind || kind == Effect::Kind::kSwitch || kind == Effect::Kind::kStand; }  // that share experts
+  };
   void tell(Told told);
   void check_fault() const;
   void work();
   bool obey();
+  bool obey_until_pause();
+  int64_t num_due();
+  bool is_early(std::optional<Effect::Kind> kind) const;
+  bool must_await() const;
   void rest();
-  void publish(int64_t num_steps);
+  void publish();
 
   Engine& engine_;
-  const std::vector<comm::Group*> peers_;
+  const StreamPeers peers_;
+  const std::optional<std::vector<Effect>> followed_;
   GroupAssembly groups_;             // the thread's, as the engine is
-  int64_t num_obeyed_ = 0;           // the thread's
-  bool is_to_pause_ = false;         // the thread's
+  // The thread's, too: things in effect, those of them that a replay follows, those for all peers, and token steps.
+  int64_t num_obeyed_ = 0, num_effects_ = 0, num_for_all_ = 0, num_steps_ = 0;
+  bool is_to_pause_ = false;
 
   mutable std::mutex mutex_;         // guards what follows
   mutable std::condition_variable changed_;
   std::deque<Told> told_;            // not in effect yet
-  int64_t num_told_ = 0;
+  int64_t num_told_ = 0, num_switches_ = 0;  // the latter: told and not in effect
   bool is_paused_ = false, is_closing_ = false, runs_ = false;
   std::vector<data::Group> finished_;
-  std::vector<int64_t> effects_;
+  std::vector<Effect> effects_;
   StreamState state_;
   std::exception_ptr fault_;
   std::thread thread_;               // last: it uses all the others

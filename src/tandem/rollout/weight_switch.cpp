@@ -3,11 +3,11 @@
 
 namespace tandem::rollout {
 
-void switch_weights(Engine* engine, comm::Group& world, const std::function<void()>& move, const NewWeights& weights) {
+void switch_weights(Engine* engine, comm::Group& world, const SendWeights& send, data::PolicyVersion version) {
   if (engine) engine->drop_weights();
-  move();
+  const model::ModelParameters* parameters = send();
   world.barrier();  // every rank has all of its bytes
-  if (engine) engine->switch_weights(*weights.parameters, weights.version);
+  if (engine) engine->switch_weights(*parameters, version);
 }
 
 }  // namespace tandem::rollout

@@ -75,9 +75,10 @@ std::string differences(const std::string& first, const std::string& other) {
 void check_same_start(const config::RunConfig& config, const HowStarted& how, comm::Group& world) {
   if (!comm::mpi_launched()) return;
   const char* begins = how.resume ? "--resume" : how.overwrite ? "--overwrite" : "";
-  const std::string recipe = joined(options_of(config)) + begins + '\n' + how.replay + '\n';
+  const std::string recipe = joined(options_of(config)) + begins + '\n' + how.replay + '\n' + how.replay_decisions + '\n';
   std::vector<std::string> data = config::data_files(config);
   if (!how.replay.empty()) data.push_back(how.replay + "/samples.sqlite");
+  if (!how.replay_decisions.empty()) data.push_back(how.replay_decisions + "/decisions.jsonl");
   const std::pair<const char*, std::string> digests[] = {
       {"recipe", recipe},
       {"data", digest_of(data)},

@@ -13,7 +13,7 @@ namespace tandem::runtime {
 /// What the command line says beside the recipe.
 struct HowStarted {
   bool resume, overwrite;
-  std::string replay;  ///< a run folder, or ""
+  std::string replay, replay_decisions;  ///< run folders, or ""
 };
 
 /// Ranks that are processes read recipe, data and models for themselves. Compares digests of what they found: the resolved recipe and

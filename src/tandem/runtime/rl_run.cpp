@@ -151,6 +151,7 @@ void RlRun::make_source() {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
+  if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
   int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
@@ -161,7 +162,7 @@ void RlRun::make_source() {
                                                             tokenizer_, prompts_, rule, bodies_,
                                                             std::min(actor_.config().max_positions, longest),
                                                             schedule_.has(planner::StageKind::kAhead), request_.stop,
-                                                            request_.hooks.most_tokens, tell});
+                                                            request_.hooks.most_tokens, tell, followed_ ? &*followed_ : nullptr});
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
@@ -186,6 +187,7 @@ void RlRun::enter(const planner::Stage& stage) {
 void RlRun::restore_or_start() {
   enter(schedule_.stage(planner::StageKind::kUpdate));
   RunState& state = ledger_.state();
+  bool is_resumed = false;
   if (request_.resume) {
     const bool needs_start = actor_.trained().lora() || (reference_ && config_.model.ref_model_load_path.empty());
     const auto bring = [&](const policy::TrainedRole& role) {
@@ -194,6 +196,7 @@ void RlRun::restore_or_start() {
     const bool found = ledger_.resume(trained_, {needs_start, bring});
     if (config_.algo.kl_target == 0) state.kl_coef.reset();  // what the recipe says now counts
     if (found && state.kl_coef) algorithm_.kl_coef = *state.kl_coef;
+    is_resumed = found;
     if (found) source_->restore({state.next_group, std::exchange(state.queue, {}), state.version});
     if (parts_.ranks.is_first())
       found ? log::info("resuming after step ", state.step, " of ", config_.run.steps,
@@ -203,6 +206,7 @@ void RlRun::restore_or_start() {
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
   ledger_.open();
+  if (is_resumed) ledger_.keep_decisions(resumed_line(data::StepId{state.step}));
   give_rollout_weights();
 }
 
@@ -282,7 +286,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
 }
 
 StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
-  const double begin = now_s();
+  const double begin = now_s(), waited_before_s = comm::waited_s_so_far();
   enter(stage);
   device::Arena& device = parts_.memory.device;
   (void)device.take_stage_peak_bytes();  // what left does not count
@@ -295,7 +299,9 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
   const StageEnd how = run_stage(stage, step, roles());
   monitor::Recorder& recorder = parts_.recorder;
   recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
-  recorder.span(stage.name, stage.name, begin, now_s());
+  const double waited_s = comm::waited_s_so_far() - waited_before_s;
+  if (!collects) waited_beside_rollout_s_ += waited_s;
+  spans_.push_back({stage.name, begin + skew_.offset_s(), now_s() + skew_.offset_s(), waited_s});
   recorder.add("time/" + stage.name + "_s", now_s() - begin);
   return how;
 }
@@ -323,8 +329,12 @@ void RlRun::finish_step(const StepData& step) {
   }
   ledger_.record_memory();
   skew_.record(parts_.recorder);
-  const double waited_s = comm::take_waited_s();
-  record_idle(parts_.ranks.world, source_->take_idle_s().value_or(waited_s), parts_.recorder);
+  record_spans(parts_.ranks.world, std::exchange(spans_, {}), parts_.recorder);
+  ledger_.keep_decisions(source_->take_decisions());
+  double idle_s = comm::take_waited_s();
+  const double beside_rollout_s = std::exchange(waited_beside_rollout_s_, 0);
+  if (const auto stream_s = source_->take_idle_s()) idle_s = *stream_s + (parts_.ranks.trains() ? beside_rollout_s : 0);
+  record_idle(parts_.ranks.world, idle_s, parts_.recorder);
   conclude_step();
   fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);
@@ -356,6 +366,7 @@ void RlRun::save() {
   RunState& state = ledger_.state();
   show(ledger_.live(), join_text("step ", state.step, "/", config_.run.steps, "  checkpoint"));
   SourceState source = source_->state();
+  ledger_.keep_decisions(source_->take_decisions());
   state.next_group = source.next_group;
   state.queue = std::move(source.queue);
   ledger_.save(trained_);

@@ -18,6 +18,7 @@
 #include "tandem/runtime/run.h"
 #include "tandem/runtime/sample/rollout_role.h"
 #include "tandem/runtime/stage/stages.h"
+#include "tandem/runtime/stage/step_record.h"
 #include "tandem/serve/reward_model.h"
 
 namespace tandem::runtime {
@@ -79,9 +80,12 @@ class RlRun {
   std::unique_ptr<policy::StagedReward> staged_reward_;   // where the schedule has a stage for it, on ranks that train
   policy::Residency residency_;
   BatchRows bodies_;
+  std::optional<DecisionReader> followed_;                // of the free run that this one repeats
   std::unique_ptr<SampleSource> source_;
   RolloutRole* rollout_ = nullptr;                        // the source, where it generates
   comm::StartSkew skew_;
+  std::vector<StageSpan> spans_;                          // of the step under way
+  double waited_beside_rollout_s_ = 0;                    // in its stages other than rollout
   std::optional<serve::EvalSummary> last_eval_;
 };
 

@@ -23,6 +23,7 @@
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/rl_run.h"
 #include "tandem/runtime/launch.h"
+#include "tandem/runtime/sample/decisions.h"
 #include "tandem/runtime/stage/hook_trial.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/serve/reward_trial.h"
@@ -43,12 +44,12 @@ std::string start_model(const config::RunConfig& config, comm::Group& world) {
   return dir;
 }
 
-// Supervised steps generate next to nothing, in the layout of training. With a split placement all ranks train, as many replicas of the
+// Supervised steps generate next to nothing, in the layout of training. Where some never train, all do here, as many replicas of the
 // layout as there is room for.
 void train_on_all_ranks(config::RunConfig& config, comm::Group& world) {
   config::ParallelOptions& p = config.parallel;
-  if (p.placement != "split") p.rollout_layout = "";
-  if (p.placement != "split") return;
+  if (!p.has_sides()) p.rollout_layout = "";
+  if (!p.has_sides()) return;
   model::Layout layout = model::parse_layout(p.train_layout, "parallel.train_layout");
   if (world.size() % layout.world() != 0)
     throw UserError("parallel.train_layout",
@@ -232,7 +233,11 @@ EarlierRun earlier_run(const RunRequest& request) {
 // What can be refused before a rank or a folder is there.
 void check_request(const RunRequest& request) {
   if (request.resume && request.overwrite) throw UserError("--overwrite", "begins anew, and --resume goes on", "one of both");
-  if (request.overwrite) check_put_aside(request.config, request.replay);
+  if (request.overwrite) check_put_aside(request.config, request.replay, request.replay_decisions);
+  if (request.replay_decisions.empty()) return;
+  if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");
+  if (!request.replay.empty()) throw UserError("--replay-decisions", "generates, and --replay does not", "one of both");
+  check_follows(request.config, request.replay_decisions, DecisionReader(request.replay_decisions).num_steps());
 }
 
 // What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.
@@ -282,7 +287,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
     if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
     request.config = with_local_paths(asked, world);
     if (asked.fit_but && goes_on(asked, world)) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
-    check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay}, world);
+    check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay, asked.replay_decisions}, world);
     if (all_train) train_on_all_ranks(request.config, world);
     on_first_rank(world, [&] {
       sink::require_packages(request.config.monitor);

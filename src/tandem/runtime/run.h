@@ -19,6 +19,7 @@ struct RunRequest {
   bool resume = false;
   bool overwrite = false;      ///< puts aside what an earlier run left in the run folder; not beside `resume`
   std::string replay;          ///< train on the samples of this run folder instead of generating
+  std::string replay_decisions;  ///< decide as the free run of this folder did
   StopRequested stop;          ///< asked at token and stage boundaries; may be empty
   Hooks hooks;                 ///< of run_rl
   /// Of run_rl: fit/fit.h decides sizes, but of these options, which the user has set; without a value nothing is probed. A resume takes

@@ -85,7 +85,7 @@ void SupervisedRun::record(const train::StepReport& report, double begin_s) {
   recorder.set("memory/activations_bytes", static_cast<double>(report.activation_peak_bytes));
   recorder.set("time/step_s", seconds);
   recorder.set("time/train_s", seconds);
-  recorder.span("train", "train", begin_s, begin_s + seconds);
+  recorder.span("train", "rank 0", begin_s, begin_s + seconds);
   record_throughput(recorder, report.sequence_tokens / seconds, parts_.ranks.world.size());
   ledger_.record_memory();
 }

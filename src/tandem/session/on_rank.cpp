@@ -29,8 +29,7 @@ rollout::Engine* OnRank::engine_for(int64_t needed, int64_t num_tokens, data::Po
           config.rollout.engine, rollout::EngineSetup{actor.rollout_decoder(), rank.memory.device, rank.recorder, num_tokens, context});
   }
   if (version != now) {
-    const model::ModelParameters* parameters = generates ? &actor.rollout_parameters() : nullptr;
-    rollout::switch_weights(engine.get(), rank.ranks.world, [this] { actor.send_weights(); }, {parameters, now});
+    rollout::switch_weights(engine.get(), rank.ranks.world, [this] { return actor.send_weights(); }, now);
     version = now;
   }
   return engine.get();

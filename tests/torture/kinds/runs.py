@@ -89,6 +89,25 @@ def kills(place):
     check_like(folder, other)
 
 
+def kills_free(place):
+    """A free run, whose batches a clock decides: what survives has each step and each sample once, and none is too old."""
+    staleness = place.rng.randint(1, 3)
+    recipe, folder = recipe_of(place, place.rng.choice([0, 1, 2, 5])), place.folder / "run"
+    arguments = ["run", recipe, "--run-dir", folder, "--ranks", place.rng.choice(["2", "3"]), "--schedule", "stale", "--staleness", staleness,
+                 *rf.sets({"parallel.placement": "split", "parallel.train_layout": "dp1", "schedule.mode": "free",
+                           "schedule.lag_policy": place.rng.choice(["drop", "wait"]), "rollout.max_new_tokens": 40})]
+    for _ in range(place.rng.randint(1, 5)):
+        process = place.start(arguments + (["--resume"] if folder.exists() else []))
+        time.sleep(place.rng.uniform(0.05, 2))
+        code, err = rf.end(process, place.rng.choice([9, 9, 15]))
+        assert code in (-9, -15, 0, 130), (code, err[-2000:])
+    place.done(arguments + (["--resume"] if folder.exists() else []))
+    rf.check_whole(folder, STEPS)
+    for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
+        oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
+        assert trained - oldest <= staleness, f"group {group} lags {trained - oldest}"
+
+
 def killed_ranks(place):
     """A rank of a job of processes is killed; scripts/mpi starts it again."""
     from failure_test import rank_processes
@@ -209,4 +228,4 @@ def folders(place):
         assert pathlib.Path(folder, "checkpoint/latest/hf/model.safetensors").is_file()
 
 
-TRIALS = {"kills": kills, "killed_ranks": killed_ranks, "rewards": rewards, "disk": disk, "folders": folders}
+TRIALS = {"kills": kills, "kills_free": kills_free, "killed_ranks": killed_ranks, "rewards": rewards, "disk": disk, "folders": folders}

@@ -20,6 +20,7 @@
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
+#include "tandem/monitor/timeline_sink.h"
 #include "tandem/monitor/trace_sink.h"
 
 namespace tandem {
@@ -120,16 +121,25 @@ std::vector<data::EvalAnswer> make_answers(double skill, RandomStream& noise) {
   return answers;
 }
 
+// One rank trains and waits for what the other generates.
+void record_spans(monitor::Recorder& recorder, double begin_s) {
+  recorder.span("rollout", "rank 0", begin_s, begin_s + 0.9, 0.8);
+  recorder.span("train", "rank 0", begin_s + 0.9, begin_s + 1.8);
+  recorder.span("rollout", "rank 1", begin_s, begin_s + 0.9);
+  recorder.span("ahead", "rank 1", begin_s + 0.9, begin_s + 1.8);
+}
+
 void add_steps(const std::string& folder, int64_t steps, int64_t pause_ms) {
   monitor::Recorder recorder;
   recorder.add_sink(std::make_unique<monitor::JsonlSink>(folder + "/metrics.jsonl"));
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(folder + "/tensorboard"));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(folder + "/trace.json"));
+  recorder.add_sink(std::make_unique<monitor::TimelineSink>(folder + "/timeline.jsonl"));
   data::SampleStore store(folder + "/samples.sqlite");
   RandomStream noise(7, 0);
   const auto skill_at = [&](double step) { return 0.15 + 0.75 * (1 - std::exp(-step / 20)); };
   for (int64_t step = 1; step <= steps; ++step) {
-    monitor::ScopedSpan span(recorder, "step", "run");
+    record_spans(recorder, 1.85 * static_cast<double>(step));
     const double skill = skill_at(static_cast<double>(step));
     record_metrics(recorder, step, skill, noise);
     if (step % 10 == 1 || step == steps) {

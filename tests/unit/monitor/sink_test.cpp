@@ -15,6 +15,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
+#include "tandem/monitor/timeline_sink.h"
 #include "tandem/monitor/trace_sink.h"
 
 namespace tandem::monitor {
@@ -58,6 +59,29 @@ TEST_F(SinkTest, NumbersReadBackBitForBitAndNaNIsNull) {
     if (std::isfinite(value)) EXPECT_EQ(line.at(name).get<double>(), value) << name << ", seed " << seed;
     else EXPECT_TRUE(line.at(name).is_null());
   }
+}
+
+TEST_F(SinkTest, ATimelineHasALineForEachStepWithTheStagesOfEachRank) {
+  int64_t after_first = 0;
+  {
+    TimelineSink sink(path("timeline.jsonl"));
+    sink.write_spans({{"train", "rank 1", 10.5, 11.25, 0.25}, {"rollout", "rank 0", 10, 10.5}, {"train", "rank 0", 10.5, 11}});
+    sink.write_step(1, {});
+    after_first = sink.flush();
+    sink.write_step(2, {});  // no span, no line
+    sink.write_spans({{"train", "rank 0", 12, 13, 1}});
+    sink.write_step(3, {});
+  }
+  std::istringstream lines(content(path("timeline.jsonl")));
+  std::string first, second, third;
+  std::getline(lines, first), std::getline(lines, second);
+  EXPECT_FALSE(std::getline(lines, third));
+  const auto line = nlohmann::json::parse(first);
+  EXPECT_EQ(line.at("step"), 1);
+  EXPECT_EQ(line.at("ranks").dump(), R"({"rank 0":[["rollout",0,500,0],["train",500,1000,0]],"rank 1":[["train",500,1250,250]]})");
+  EXPECT_EQ(nlohmann::json::parse(second).at("ranks").dump(), R"({"rank 0":[["train",0,1000,1000]]})");
+  TimelineSink(path("timeline.jsonl"), after_first);
+  EXPECT_EQ(content(path("timeline.jsonl")), first + "\n");
 }
 
 TEST_F(SinkTest, ResumeDropsTheStepsAfterTheCheckpoint) {

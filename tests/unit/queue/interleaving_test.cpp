@@ -169,7 +169,7 @@ TEST_P(Interleaving, OfTheQueueKeepsTheBound) {
         },
         [&] { return queue.must_wait_for(); },
         [&](int64_t after) {
-          auto evicted = queue.commit(StepId{step}, PolicyVersion{after});
+          auto evicted = queue.commit(StepId{step}, PolicyVersion{after}).all();
           dropped += std::ssize(evicted);
           return evicted;
         }};

@@ -78,20 +78,20 @@ TEST_F(Queue, GivesABatchByGroupIdWhateverTheOrderOfArrival) {
   EXPECT_EQ(batch.groups[1].samples[1].ids.size(), 3u);
   EXPECT_EQ(batch.groups[1].prompt.row, 20);
   EXPECT_EQ(queue.num_may_start(), 1) << "taken groups stay outstanding until their update is committed";
-  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).empty());
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).all().empty());
   EXPECT_EQ(queue.num_may_start(), 3);
 }
 
 TEST_F(Queue, EvictsUnderDropAndRefillsExactly) {
   SampleQueue queue(options);
   take_first_step(queue);
-  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).empty());
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}).all().empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   EXPECT_EQ(queue.num_may_start(), 0);
   queue.put(group(4, 1));
   queue.put(group(5, 1));
   queue.take(StepId{2});
-  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), (std::vector<GroupId>{GroupId{0}, GroupId{3}}));
+  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}).all(), (std::vector<GroupId>{GroupId{0}, GroupId{3}}));
   EXPECT_EQ(queue.num_may_start(), 4);
   queue.put(group(0, 0));
   EXPECT_EQ(queue.counters().late_rows, kSize) << "late samples are counted";
@@ -103,12 +103,12 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheVersionThatItsRankWillHave) {
     SampleQueue queue(options);
     take_first_step(queue);
     const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{version}}};
-    EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
+    EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).all().empty());
     for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
     queue.put(group(4, 1));
     queue.put(group(5, 1));
     queue.take(StepId{2});
-    const std::vector<GroupId> dropped = queue.commit(StepId{2}, PolicyVersion{2});
+    const std::vector<GroupId> dropped = queue.commit(StepId{2}, PolicyVersion{2}).all();
     EXPECT_EQ(std::ranges::count(dropped, GroupId{0}), version == 0) << "its lag could be 2";
   }
 }
@@ -117,12 +117,12 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
   SampleQueue queue(options);
   take_first_step(queue);
   const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{1}}};  // for a slot; group 3 runs
-  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).empty());
+  EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).all().empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   queue.put(group(4, 1));
   queue.put(group(5, 1));
   queue.take(StepId{2});
-  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}), std::vector<GroupId>{GroupId{3}});
+  EXPECT_EQ(queue.commit(StepId{2}, PolicyVersion{2}).all(), std::vector<GroupId>{GroupId{3}});
 }
 
 TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
@@ -139,7 +139,7 @@ TEST_F(Queue, UnderWaitNamesWhomItWaitsFor) {
   EXPECT_EQ(queue.must_wait_for(), (std::vector<GroupId>{GroupId{3}}));
   queue.put(group(3, 0));
   EXPECT_EQ(queue.take(StepId{2}).groups[1].id, GroupId{3});
-  EXPECT_TRUE(queue.commit(StepId{2}, PolicyVersion{2}).empty());
+  EXPECT_TRUE(queue.commit(StepId{2}, PolicyVersion{2}).all().empty());
   EXPECT_EQ(queue.counters().waited, 1);
 }
 
@@ -228,7 +228,7 @@ TEST_F(Queue, ReplacesAGroupWhoseScoresAreAllAlikeAndSaysSo) {
   EXPECT_EQ(again.take(StepId{1}).groups.size(), 2u);
   EXPECT_EQ(again.num_filtered(), 0) << "the next batch has its own count";
   EXPECT_FALSE(again.put(flat(4)));
-  EXPECT_EQ(again.commit(StepId{1}, PolicyVersion{1}), (std::vector<GroupId>{GroupId{1}, GroupId{4}})) << "no group leaves unsaid";
+  EXPECT_EQ(again.commit(StepId{1}, PolicyVersion{1}).all(), (std::vector<GroupId>{GroupId{1}, GroupId{4}})) << "no group leaves unsaid";
   EXPECT_TRUE(again.put(group(3, 0)));
   EXPECT_EQ(again.counters().filtered, 2);
   EXPECT_EQ(again.counters().dropped, 0);

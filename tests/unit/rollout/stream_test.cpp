@@ -88,26 +88,35 @@ struct Versions {
   model::ModelParameters parameters;
 };
 
+// With random pauses between.
+void tell(Stream& stream, StreamCase& c, Versions& versions, const std::vector<Told>& story, std::mt19937& random) {
+  for (const Told& told : story) {
+    if (told.what == Told::kAdmit) stream.admit(request_of(told.number, told.samples, told.tokens));
+    if (told.what == Told::kSwitch) stream.switch_weights(versions.of(c, told.number), data::PolicyVersion{told.number});
+    if (told.what == Told::kCancel) stream.cancel(data::GroupId{told.number});
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+  }
+}
+
+void collect_all(Stream& stream, Groups& all) {
+  const Deadline deadline = Deadline::after_s(kLong_s);
+  while (stream.wait_finished(deadline)) add(all, stream.take_finished());
+  ASSERT_FALSE(deadline.passed());
+}
+
 TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
   std::mt19937 random(11);
   int64_t num_switched_within = 0;
   for (int round = 0; round < 3; ++round) {
     const std::vector<Told> story = random_story(random);
     Groups streamed, stepped;
-    std::vector<int64_t> effects;
+    std::vector<Effect> effects;
     {
       StreamCase c;
       Versions versions(c);
       Stream stream(c.engine);
-      for (const Told& told : story) {
-        if (told.what == Told::kAdmit) stream.admit(request_of(told.number, told.samples, told.tokens));
-        if (told.what == Told::kSwitch) stream.switch_weights(versions.of(c, told.number), data::PolicyVersion{told.number});
-        if (told.what == Told::kCancel) stream.cancel(data::GroupId{told.number});
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-      }
-      const Deadline deadline = Deadline::after_s(kLong_s);
-      while (stream.wait_finished(deadline)) add(streamed, stream.take_finished());
-      ASSERT_FALSE(deadline.passed());
+      tell(stream, c, versions, story, random);
+      collect_all(stream, streamed);
       effects = stream.take_effects();
     }
     ASSERT_EQ(effects.size(), story.size());
@@ -122,7 +131,7 @@ TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
     };
     std::vector<data::GroupId> cancelled;
     for (size_t i = 0; i < story.size(); ++i) {
-      while (steps < effects[i]) step();
+      while (steps < effects[i].step) step();
       const Told& told = story[i];
       if (told.what == Told::kAdmit) groups.admit(request_of(told.number, told.samples, told.tokens));
       if (told.what == Told::kSwitch) c.engine.switch_weights(versions.of(c, told.number), data::PolicyVersion{told.number});
@@ -145,6 +154,70 @@ TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
     }
   }
   EXPECT_GT(num_switched_within, 0) << "no switch fell into a response";
+}
+
+TEST(Stream, GivesTheSameAgainWhenItFollowsWhatTookEffectBefore) {
+  std::mt19937 random(5);
+  std::vector<Told> story = random_story(random);
+  std::erase_if(story, [](const Told& told) { return told.what == Told::kCancel; });  // what had ended is taken or not, as it happens
+  Groups first, second;
+  std::vector<Effect> effects, again;
+  const auto run = [&](Groups& all, std::optional<std::vector<Effect>> followed) {
+    StreamCase c;
+    Versions versions(c);
+    Stream stream(c.engine, {}, std::move(followed));
+    tell(stream, c, versions, story, random);
+    stream.pause();  // no part of what is followed
+    stream.resume();
+    collect_all(stream, all);
+    return stream.take_effects();
+  };
+  effects = run(first, {});
+  again = run(second, effects);
+  EXPECT_EQ(effects, again);
+  ASSERT_EQ(first.size(), second.size());
+  for (const auto& [id, group] : first)
+    for (size_t s = 0; s < group.samples.size(); ++s) {
+      EXPECT_EQ(group.samples[s].ids, second.at(id).samples[s].ids);
+      EXPECT_EQ(group.samples[s].logprobs, second.at(id).samples[s].logprobs);
+      EXPECT_EQ(group.samples[s].versions, second.at(id).samples[s].versions);
+    }
+}
+
+TEST(Stream, RefusesToFollowWhatItIsNotTold) {
+  StreamCase c;
+  Stream stream(c.engine, {}, std::vector<Effect>{{Effect::Kind::kSwitch, 0}, {Effect::Kind::kSwitch, 0}});
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 1, 3));
+  const Deadline deadline = Deadline::after_s(kLong_s);
+  EXPECT_THROW({
+    while (!deadline.passed()) (void)stream.wait_finished(Deadline::after_s(0.01));
+  }, UserError);
+}
+
+// A rank that shares experts has other groups than its peer, and is told less.
+TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
+  std::vector<std::vector<Effect>> effects(2);
+  std::vector<Groups> all(2);
+  comm::run_local(2, kLong_s, [&](comm::Group& world) {
+    const auto me = static_cast<size_t>(world.rank());
+    const std::unique_ptr<comm::Group> experts = world.split(0, "experts");
+    StreamCase c;
+    Stream stream(c.engine, {{}, experts.get()});
+    std::mt19937 random(world.rank());
+    stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+    for (int64_t g = 0; g < 12; ++g) {
+      if (g % 3 == 0 || me == 0) stream.admit(request_of(2 * g + world.rank(), 2, 5 + 13 * g));
+      if (g % 4 == 3) stream.switch_weights(c.model.parameters, data::PolicyVersion{g});
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+    }
+    collect(stream, all[me], me == 0 ? 12 : 4);
+    stream.pause();
+    effects[me] = stream.take_effects();
+    world.barrier();
+  });
+  for (std::vector<Effect>& each : effects) std::erase_if(each, [](const Effect& e) { return e.kind != Effect::Kind::kSwitch; });
+  EXPECT_EQ(effects[0].size(), 4u);
 }
 
 TEST(Stream, StandsStillWhileItIsPaused) {
@@ -212,13 +285,13 @@ TEST(Stream, WhatAnEngineRefusesIsToldByTheNextCall) {
 }
 
 TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
-  std::vector<std::vector<int64_t>> effects(2);
+  std::vector<std::vector<Effect>> effects(2);
   std::vector<Groups> all(2);
   comm::run_local(2, kLong_s, [&](comm::Group& world) {
     const auto me = static_cast<size_t>(world.rank());
     const std::unique_ptr<comm::Group> peers = world.split(0, "peers");
     StreamCase c;
-    Stream stream(c.engine, {peers.get()});
+    Stream stream(c.engine, {{peers.get()}});
     std::mt19937 random(world.rank());
     stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
     for (int64_t g = 0; g < 12; ++g) {
@@ -232,7 +305,7 @@ TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
     world.barrier();
   });
   EXPECT_EQ(effects[0], effects[1]);
-  EXPECT_GT(effects[0].back(), 0);
+  EXPECT_GT(effects[0].back().step, 0);
   for (const auto& [id, group] : all[0])
     for (size_t s = 0; s < group.samples.size(); ++s) EXPECT_EQ(group.samples[s].versions, all[1].at(id).samples[s].versions);
 }

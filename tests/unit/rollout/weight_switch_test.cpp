@@ -43,7 +43,11 @@ struct Rank {
     reshard::execute(plan, by, {&from, 1}, {&to, 1}, {at::kFloat});
   }
   void switch_to(int64_t version, const std::function<void()>& how) {
-    switch_weights(&engine, world, how, {&model.parameters, data::PolicyVersion{version}});
+    const SendWeights send = [&] {
+      how();
+      return &model.parameters;
+    };
+    switch_weights(&engine, world, send, data::PolicyVersion{version});
   }
   void ask(int64_t group) {
     Request request;

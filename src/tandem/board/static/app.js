@@ -7,11 +7,12 @@ import { tiles } from './panels.js';
 import { Template } from './prompt.js';
 import { Recipe } from './recipe.js';
 import { SampleBrowser } from './samples.js';
+import { draw_timeline } from './timeline.js';
 
 const POLL_MS = 1200, POLL_ENDED_MS = 3000;  // a run that ended may be resumed
 
 // What the page has drawn so far, for its check (tests/run/board_check.py).
-const state = (window.tandemState = { lines: 0, points: 0, step: 0, run_state: '', charts: 0, polls: 0, view: '', open_group: null, open_samples: 0 });
+const state = (window.tandemState = { lines: 0, points: 0, step: 0, run_state: '', charts: 0, polls: 0, view: '', open_group: null, open_samples: 0, stages: 0 });
 
 const rows = [];
 const names = new Set();
@@ -137,10 +138,18 @@ function show_view() {
   if (state.view === 'curves') charts.resize();  // the window may have changed meanwhile
 }
 
+let timeline_of = -1;  // lines when it was drawn
+async function show_timeline() {
+  if (state.view !== 'curves' || timeline_of === rows.length) return;
+  timeline_of = rows.length;
+  state.stages = draw_timeline((await ask('/api/timeline')).steps);
+}
+
 async function poll() {
   try {
     run = await ask('/api/run');
     await take_metrics();
+    await show_timeline();
     show_header();
     draw();
     show_end();

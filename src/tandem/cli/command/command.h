@@ -35,6 +35,7 @@ std::unique_ptr<Command> grade_command();
 std::unique_ptr<Command> config_command();
 std::unique_ptr<Command> doctor_command();
 std::unique_ptr<Command> board_command();
+std::unique_ptr<Command> top_command();
 std::unique_ptr<Command> bench_command();
 std::unique_ptr<Command> plan_command();
 

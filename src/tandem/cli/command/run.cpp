@@ -54,6 +54,11 @@ class Train : public Command {
       app.add_option("--replay", replay_, "Train on the samples of this run folder instead of generating")
           ->type_name("RUN_DIR")
           ->group("The run");
+    if (kind_ == RecipeArguments::kReinforced)
+      app.add_option("--replay-decisions", replay_decisions_,
+                     "Repeat the free run of this folder: what its clock decided is in decisions.jsonl. With --parity bit for bit")
+          ->type_name("RUN_DIR")
+          ->group("The run");
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);
   }
 
@@ -64,6 +69,7 @@ class Train : public Command {
     request.resume = resume_;
     request.overwrite = overwrite_;
     request.replay = replay_;
+    request.replay_decisions = replay_decisions_;
     if (fit_) request.fit_but = config::given_options(recipe_.path(), recipe_.settings());
     if (kind_ == RecipeArguments::kReinforced) request.hooks = hooks_of_recipe(request.config);
     log::show_live(is_terminal());
@@ -75,7 +81,7 @@ class Train : public Command {
   RecipeArguments::Kind kind_;
   RecipeArguments recipe_{RecipeArguments::kRequired, kind_};
   bool resume_ = false, overwrite_ = false, fit_ = false;
-  std::string replay_;
+  std::string replay_, replay_decisions_;
 };
 
 }  // namespace

@@ -18,24 +18,26 @@ std::string joined(const std::vector<std::string>& parts) {
 /// Notes what a rank waits for as long as it lives.
 class NotedWait {
  public:
-  NotedWait(World& world, int world_rank, const World::Wait& wait) : world_(world), world_rank_(static_cast<size_t>(world_rank)) {
+  NotedWait(World& world, int world_rank, const World::Wait& wait) : world_(world), waits_(world.waits[static_cast<size_t>(world_rank)]) {
     std::lock_guard lock(world_.mutex);
-    world_.waits[world_rank_] = wait;
+    waits_.given_up.clear();
+    place_ = waits_.now.insert(waits_.now.end(), wait);
   }
   ~NotedWait() {
     std::lock_guard lock(world_.mutex);
-    world_.waits[world_rank_].meeting = nullptr;
+    waits_.now.erase(place_);
   }
   void give_up(const std::string& why) {
     std::lock_guard lock(world_.mutex);
-    world_.waits[world_rank_].given_up = why;
+    waits_.given_up = why;
   }
   NotedWait(const NotedWait&) = delete;
   NotedWait& operator=(const NotedWait&) = delete;
 
  private:
   World& world_;
-  const size_t world_rank_;
+  World::RankWaits& waits_;
+  std::list<World::Wait>::iterator place_;
 };
 
 }  // namespace
@@ -194,12 +196,18 @@ std::string Meeting::explanation(int rank) {
   std::vector<int> reached = {self};
   std::vector<std::string> guilty, waiting;
   for (size_t i = 0; i < reached.size(); ++i) {
-    const World::Wait& wait = world_->waits[static_cast<size_t>(reached[i])];
-    if (!wait.given_up.empty()) return " ended: " + wait.given_up;
-    const std::vector<int> missing = wait.meeting ? wait.meeting->missing(wait) : std::vector<int>{};
+    const World::RankWaits& waits = world_->waits[static_cast<size_t>(reached[i])];
+    if (!waits.given_up.empty()) return " ended: " + waits.given_up;
+    std::vector<int> missing;
+    std::string where;
+    for (const World::Wait& wait : waits.now)
+      for (int r : wait.meeting->missing(wait)) {
+        if (missing.empty()) where = join_text(" (it waits in ", wait.op, " of group '", wait.meeting->name(), "')");
+        missing.push_back(r);
+      }
     const std::string name = join_text("rank ", reached[i]);
     if (reached[i] != self && missing.empty()) guilty.push_back(name);
-    else if (reached[i] != self) waiting.push_back(join_text(name, " (it waits in ", wait.op, " of group '", wait.meeting->name(), "')"));
+    else if (reached[i] != self) waiting.push_back(name + where);
     for (int r : missing)
       if (std::find(reached.begin(), reached.end(), r) == reached.end()) reached.push_back(r);
   }

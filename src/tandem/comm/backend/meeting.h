@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,13 +41,16 @@ struct Post {
   int color = 0;                     // split
 };
 
-/// What the groups of one world share: its deadline and clock, and what each rank waits for just now.
+/// What the groups of one world share: its deadline and clock, and what each rank waits for just now, in each of its threads.
 struct World {
   struct Wait {
-    Meeting* meeting = nullptr;  // null: it does not wait
+    Meeting* meeting = nullptr;
     const char* op = "";
     int peer = -1;               // in the meeting; -1: all
     uint64_t round = 0;
+  };
+  struct RankWaits {
+    std::list<Wait> now;
     std::string given_up;        // why its last wait failed; "" if it did not
   };
   World(int ranks, double deadline_s, WaitClock& clock) : deadline_s(deadline_s), clock(clock), waits(static_cast<size_t>(ranks)) {}
@@ -54,7 +58,7 @@ struct World {
   const double deadline_s;
   WaitClock& clock;
   std::mutex mutex;  // of `waits`; may be held while a meeting's is taken, never the other way round
-  std::vector<Wait> waits;
+  std::vector<RankWaits> waits;
 };
 
 /// Shared ownership: each rank's Group holds it, and a parent watches its children.

@@ -44,12 +44,17 @@ void Ledger::save(TrainedRoles roles) {
     folder_->come_back();
     folder_->samples().flush();
     state_.sink_bytes = parts_.recorder.flush();
+    if (folder_->decisions()) state_.sink_bytes["decisions"] = folder_->decisions()->flush();
     state_.num_samples = folder_->samples().num_samples();
     state_.eval_digest = folder_->eval_digest();
   }
   state_.seconds = seconds();
   const auto save_samples = [this](const std::string& path) { folder_->samples().save_unwritten(path); };
   files_.save(state_, roles, folder_ ? save_samples : std::function<void(const std::string&)>());
+}
+
+void Ledger::keep_decisions(const std::string& lines) {
+  if (folder_ && folder_->decisions() && !lines.empty()) folder_->decisions()->append(lines);
 }
 
 void Ledger::commit(int64_t line_every) {

@@ -35,6 +35,8 @@ class Ledger {
   double seconds() const;
   /// A checkpoint of the state as it is. Collective.
   void save(TrainedRoles roles);
+  /// Lines for decisions.jsonl; on rank 0.
+  void keep_decisions(const std::string& lines);
   /// Whether the state has a checkpoint.
   bool is_saved() const { return files_.last_saved_step() == state_.step; }
   /// Bytes of memory as metrics. Collective.

@@ -18,6 +18,7 @@
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
+#include "tandem/monitor/timeline_sink.h"
 #include "tandem/monitor/trace_sink.h"
 #include "tandem/reward/rule.h"
 
@@ -50,8 +51,8 @@ bool decides_samples(const std::string& name) {
 const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm", "samples.sqlite-journal"};
 // What a run has before its first step, and all else that it writes but .lock.
 const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
-const std::vector<std::string> kLaterFiles = {kInputs,      "metrics.jsonl", "trace.json", "tensorboard", "summary.json",
-                                              "checkpoint", "warm_start",    "hf",         "adapter"};
+const std::vector<std::string> kLaterFiles = {kInputs,        "metrics.jsonl", "trace.json", "timeline.jsonl",  "decisions.jsonl", "tensorboard",
+                                              "summary.json", "checkpoint",    "warm_start", "hf",              "adapter"};
 // Of monitor.sinks: where each stands, what their packages say, what they keep here.
 const std::vector<std::string> kSinkFiles = {"sinks.json", "sinks.log", "wandb", "swanlog", "mlruns"};
 
@@ -185,7 +186,7 @@ void check_checkpoint_link(const std::string& link) {
 
 }  // namespace
 
-void check_put_aside(const config::RunConfig& config, const std::string& replay) {
+void check_put_aside(const config::RunConfig& config, const std::string& replay, const std::string& replay_decisions) {
   const std::vector<std::string> moved = all_run_files();
   const auto check = [&](const std::string& option, const std::string& path) {
     const std::string name = name_in_folder(path, config.run.dir);
@@ -193,6 +194,7 @@ void check_put_aside(const config::RunConfig& config, const std::string& replay)
       throw UserError(option, path + " lies in the run folder, and --overwrite would put it aside", "another --run-dir");
   };
   check("--replay", replay);
+  check("--replay-decisions", replay_decisions);
   config::RunConfig copy = config;
   OptionList list;
   describe(list, copy);
@@ -255,7 +257,8 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 
 // The other constructor calls this one first: what it refuses later, the destructor cleans up.
 RunFolder::RunFolder(const std::string& dir, const config::RunConfig& config, EarlierRun earlier, Claimed)
-    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), sink_job_{config.monitor, dir, recipe_json(config)} {
+    : dir_(dir), config_yaml_(config::to_yaml(config)), options_(config.run), is_free_(config.is_free()),
+      sink_job_{config.monitor, dir, recipe_json(config)} {
   claim_folder(dir, earlier);
   lock_ = checkpoint::LockFile(path(".lock"));
   made_ = !holds("config.yaml");
@@ -390,7 +393,7 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   std::error_code absent;
   fs::remove(path("summary.json"), absent);  // of an earlier end; the run goes on
   if (state.sink_bytes.empty()) {
-    std::vector<std::string> names = {"metrics.jsonl", "trace.json", "tensorboard"};
+    std::vector<std::string> names = {"metrics.jsonl", "trace.json", "timeline.jsonl", "decisions.jsonl", "tensorboard"};
     names.insert(names.end(), kSampleFiles.begin(), kSampleFiles.end());
     if (holds_work()) {
       std::vector<std::string> all = names;
@@ -406,6 +409,8 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   recorder.add_sink(std::make_unique<monitor::JsonlSink>(path("metrics.jsonl"), at("metrics")));
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(path("tensorboard"), at("tensorboard")));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(path("trace.json"), at("trace")));
+  recorder.add_sink(std::make_unique<monitor::TimelineSink>(path("timeline.jsonl"), at("timeline")));
+  if (is_free_) decisions_.emplace(path("decisions.jsonl"), at("decisions"), monitor::whole_lines);
   open_samples(state);
   if (!sink_job_.options.sinks.empty()) sinks_ = std::make_unique<sink::Worker>(sink_job_);
 }

@@ -10,6 +10,7 @@
 
 #include "tandem/checkpoint/lock_file.h"
 #include "tandem/config/config.h"
+#include "tandem/monitor/append_file.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/runtime/folder/host_function.h"
 #include "tandem/runtime/folder/run_state.h"
@@ -46,6 +47,8 @@ class RunFolder {
   /// The recipe as it has become before the sinks are opened.
   void keep_recipe(const config::RunConfig& config);
   SampleWriter& samples() { return *samples_; }
+  /// decisions.jsonl; null under any schedule but a free one.
+  monitor::AppendFile* decisions() { return decisions_ ? &*decisions_ : nullptr; }
   /// Why the run should end: a PeerError where somebody removed or moved the folder, or SampleWriter::fault. Null if there is nothing.
   std::exception_ptr fault() const;
   /// Before a checkpoint: a folder that was removed is made again, so that the last step is saved there. Errors: PeerError if another
@@ -80,7 +83,9 @@ class RunFolder {
   std::string inputs_;  // checkpoint::file_digest of each file that the run reads, and its host's functions, a line each
   std::string aside_;  // where an earlier run was put; "" if there was none
   config::RunOptions options_;
+  bool is_free_;
   std::unique_ptr<SampleWriter> samples_;
+  std::optional<monitor::AppendFile> decisions_;
   sink::Job sink_job_;
   std::unique_ptr<sink::Worker> sinks_;  // null where the recipe names none
 };
@@ -90,7 +95,7 @@ class RunFolder {
 void claim_folder(const std::string& dir, EarlierRun earlier);
 
 /// Errors: UserError naming the option if the run reads a file that kPutAside would move, such as a model in its own folder.
-void check_put_aside(const config::RunConfig& config, const std::string& replay);
+void check_put_aside(const config::RunConfig& config, const std::string& replay, const std::string& replay_decisions);
 
 /// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
 /// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.

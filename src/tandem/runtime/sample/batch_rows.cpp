@@ -94,8 +94,13 @@ BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
   if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
+int BatchRows::home(data::GroupId group) const {
+  const auto found = homes_.find(group);
+  return found != homes_.end() ? found->second : static_cast<int>(value(group) % ranks_.rollout_layout.dp);
+}
+
 std::vector<int> BatchRows::holders(data::GroupId group) const {
-  std::vector<int> ranks = rollout_[static_cast<size_t>(value(group) % ranks_.rollout_layout.dp)];
+  std::vector<int> ranks = rollout_[static_cast<size_t>(home(group))];
   if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
   return ranks;
 }
@@ -303,7 +308,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {
-  for (const data::Group& head : heads) on_first_.erase(head.id);
+  for (const data::Group& head : heads) on_first_.erase(head.id), homes_.erase(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);

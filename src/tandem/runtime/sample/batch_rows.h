@@ -49,6 +49,10 @@ class BatchRows {
     std::span<const int64_t> versions;  ///< empty where its record is not
   };
 
+  /// Which data-parallel replica of the rollout generates a group, before anything is known of it. Else they go round.
+  void set_home(data::GroupId group, int replica) { homes_[group] = replica; }
+  int home(data::GroupId group) const;
+
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
   /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
@@ -97,6 +101,7 @@ class BatchRows {
   const int64_t group_size_;
   queue::TensorCache cache_;
   std::unordered_map<data::SampleId, TokenVersions> versions_;
+  std::unordered_map<data::GroupId, int> homes_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank

@@ -23,7 +23,7 @@ class Replay final : public SampleSource {
   void run_ahead() override;
   void meet() override {}
   std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }
-  void switch_weights(const std::function<void()>& send, const rollout::NewWeights&) override { send(); }
+  void switch_weights(const rollout::SendWeights& send, data::PolicyVersion) override { send(); }
   void record(monitor::Recorder&) override {}
   /// What it was given: a run that rolls out again goes on there.
   SourceState state() override { return kept_; }

@@ -3,8 +3,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <thread>
-
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
@@ -16,8 +14,7 @@ namespace tandem::runtime {
 namespace {
 
 constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
-constexpr double kStreamMomentS = 0.01;  // for which a round waits for a stream to end a group
-constexpr int kTrainedTag = 20;
+constexpr int kTrainedTag = 20;  // of the message that training is done
 
 queue::Takes takes(const RolloutParts& parts) {
   if (config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
@@ -58,34 +55,51 @@ void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t nu
   if (parts.tell) parts.tell(done * parts.config.schedule.queue.group_size, tokens);
 }
 
+std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
+  if (!parts.decoder) return std::nullopt;
+  return rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
+                              std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens};
+}
+
+// Of this rank's replica in the run that this one follows.
+std::optional<std::vector<rollout::Effect>> effects_to_follow(const RolloutParts& parts) {
+  if (!parts.followed || !parts.decoder) return std::nullopt;
+  const policy::Ranks& ranks = parts.ranks;
+  const auto replica = static_cast<size_t>(ranks.rollout_layout.dp_rank(ranks.rollout_rank()));
+  return replica < parts.followed->effects().size() ? parts.followed->effects()[replica] : std::vector<rollout::Effect>();
+}
+
 }  // namespace
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
       queue_(parts.config.schedule.queue, takes(parts), parts.config.reward.shaping()),
+      generation_(parts.config, parts.ranks, engine_setup(parts), effects_to_follow(parts)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
-      stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)) {
+      stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)),
+      decisions_(parts.followed) {
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
-  if (!parts.decoder) return;
-  engine_.emplace(parts.config.rollout.engine,
-                  rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
-                                       std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens});
-  if (!parts.config.is_free()) {
-    groups_.emplace(*engine_);
-    return;
-  }
-  std::vector<comm::Group*> peers;
-  const model::RankPlace place = parts.ranks.rollout_place();
-  for (comm::Group* group : {place.tp, place.pp, parts.ranks.rollout_layout.shares_experts() ? place.ep : nullptr})
-    if (group) peers.push_back(group);
-  stream_.emplace(*engine_, std::move(peers));
 }
 
-void RolloutRole::start(data::GroupId id) {
+// Every rank's queue knows of all groups; the replica `home` generates it.
+void RolloutRole::start(data::GroupId id, int64_t home) {
   queue_.start(id, queue_.version());
-  // Groups go round the data-parallel replicas; every rank's queue knows of all.
-  if (!engine_ || value(id) % parts_.ranks.rollout_layout.dp != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
+  decisions_.started(home);
+  settle(id, home);
+  if (is_home(home)) generation_.admit(request_for(id));
+}
+
+void RolloutRole::settle(data::GroupId id, int64_t home) {
+  unfinished_[id] = home;
+  parts_.bodies.set_home(id, static_cast<int>(home));
+}
+
+bool RolloutRole::is_home(int64_t replica) {
+  return engine() && replica == parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank());
+}
+
+rollout::GroupRequest RolloutRole::request_for(data::GroupId id) const {
   const int64_t group_size = parts_.config.schedule.queue.group_size;
   rollout::GroupRequest request;
   request.group.id = id;
@@ -100,33 +114,38 @@ void RolloutRole::start(data::GroupId id) {
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
   request.with_greedy = parts_.config.algo.compares_with_greedy();
-  stream_ ? stream_->admit(std::move(request)) : groups_->admit(std::move(request));
+  return request;
 }
 
-void RolloutRole::start_groups() {
-  for (int64_t n = queue_.num_may_start(); n > 0; --n) start_next();
-}
-
-void RolloutRole::start_next() {
-  if (again_.empty()) return start(data::GroupId{next_group_++});
-  start(again_.front());
-  again_.erase(again_.begin());
-}
-
-// Some token steps; the scorer's threads grade what they finish while the engine goes on.
-void RolloutRole::generate() {
-  generating_ = false;
-  if (!engine_) return;
-  const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
-  const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
-  for (int64_t i = 0; i < steps; ++i) {
-    generating_ = engine_->must_step();
-    if (!generating_) break;
-    if (alone && parts_.stop && parts_.stop()) break;
-    engine_->step();
-    tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), engine_->counts().drawn - num_tokens_told_);
-    for (data::Group& group : groups_->finished()) keep(std::move(group));
+// In a free run the replica with the fewest unfinished groups, of those that never train if `beside_training`; else they go round.
+int64_t RolloutRole::choose_home(data::GroupId id, bool beside_training) const {
+  const model::Layout& layout = parts_.ranks.rollout_layout;
+  if (!parts_.config.is_free()) return value(id) % layout.dp;
+  const planner::Placement& placement = parts_.ranks.placement;
+  std::vector<int64_t> load(static_cast<size_t>(layout.dp));
+  for (const auto& [group, home] : unfinished_) ++load[static_cast<size_t>(home)];
+  int64_t best = -1;
+  for (int rank = 0; rank < layout.world(); ++rank) {
+    const int64_t replica = layout.dp_rank(rank);
+    if (beside_training && placement.train.has(placement.rollout.first + rank)) continue;
+    if (best < 0 || std::pair(load[static_cast<size_t>(replica)], replica) < std::pair(load[static_cast<size_t>(best)], best)) best = replica;
   }
+  return best;
+}
+
+void RolloutRole::start_groups(bool beside_training) {
+  for (int64_t n = decisions_.num_to_start(queue_.num_may_start()); n > 0; --n) {
+    const data::GroupId next = again_.empty() ? data::GroupId{next_group_} : again_.front();
+    const int64_t home = decisions_.home_of_next(choose_home(next, beside_training));
+    if (beside_training) started_ahead_.push_back(home);
+    start_next(home);
+  }
+}
+
+void RolloutRole::start_next(int64_t home) {
+  if (again_.empty()) return start(data::GroupId{next_group_++}, home);
+  start(again_.front(), home);
+  again_.erase(again_.begin());
 }
 
 void RolloutRole::keep(data::Group group) {
@@ -136,50 +155,86 @@ void RolloutRole::keep(data::Group group) {
   else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
 }
 
-// What the stream has ended by now, or ends in a moment.
-void RolloutRole::await_stream() {
-  const Deadline moment = Deadline::after_s(kStreamMomentS);
-  if (!stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());  // nothing runs: not to ask the peers all the time
-  for (data::Group& group : stream_->take_finished()) keep(std::move(group));
-  generating_ = stream_->busy();
+void RolloutRole::put(const data::Group& head) {
+  unfinished_.erase(head.id);
+  if (!decisions_.may_be_put(head.id) || queue_.put(head)) return;
+  filtered_.push_back(head);
+  decisions_.filtered(head.id);
 }
 
-rollout::EngineCounts RolloutRole::counts() const {
-  return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
-}
-
+// Some token steps; the scorer's threads grade what they finish while the engine goes on.
 void RolloutRole::run_round(comm::Group& peers) {
-  stream_ ? await_stream() : generate();
-  std::vector<data::Group> mine = grades_ ? grades_->collect(generating_, !running()) : std::exchange(unscored_, {});
+  const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
+  const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
+  generation_.advance(steps, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
+    tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
+    for (data::Group& group : ended) keep(std::move(group));
+  });
+  std::vector<data::Group> mine =
+      grades_ ? grades_->collect(generation_.advanced(), !generation_.running()) : std::exchange(unscored_, {});
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
-  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout()))
-    if (!queue_.put(head)) filtered_.push_back(head);
-  tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, counts().drawn - num_tokens_told_);
+  for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) put(head);
+  tell(parts_, queue_, grades_ ? grades_->num_pending() : 0, generation_.counts().drawn - num_tokens_told_);
   if (&peers == &parts_.ranks.world) parts_.bodies.drop(std::exchange(filtered_, {}));  // else the others must hear of them first
   parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) const {
-  return comm::any_of(peers, running() || (grades_ && grades_->pending()) || queue_.num_may_start() > 0);
+  return comm::any_of(peers, generation_.running() || (grades_ && grades_->pending()) || decisions_.num_to_start(queue_.num_may_start()) > 0);
+}
+
+bool RolloutRole::batch_ready() {
+  if (!decisions_.follows()) return queue_.batch_ready();
+  const std::vector<data::GroupId> finished = queue_.finished();
+  return std::ranges::includes(finished, decisions_.batch());
 }
 
 std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
   // Restored groups are outstanding from the start: finished ones may form a batch at once, and a checkpoint after it must
   // know the others, too.
-  if (!again_.empty()) start_groups();
-  while (!queue_.batch_ready()) {
+  if (!again_.empty()) start_groups(false);
+  generation_.open();
+  while (!batch_ready()) {
     if (stop_agreed(parts_, fault_of(grades_))) return std::nullopt;
     check_filtered(queue_, parts_.config.algo);
-    start_groups();
+    start_groups(false);
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
     const double begin = now_s();
     run_round(parts_.ranks.world);
-    TANDEM_CHECK(may_go_on(parts_.ranks.world) || queue_.batch_ready(), "no batch is ready, no group runs and none may start");
+    TANDEM_CHECK(may_go_on(parts_.ranks.world) || batch_ready(), "no batch is ready, no group runs and none may start");
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
-  return queue_.take(step);
+  data::Batch batch = decisions_.follows() ? queue_.take(step, decisions_.batch()) : queue_.take(step);
+  decisions_.took(batch);
+  close_streams();
+  return batch;
+}
+
+// Ranks that train, too, stop here. What they leave goes on where nobody trains, if that is quicker.
+void RolloutRole::close_streams() {
+  generation_.close();
+  const policy::Ranks& ranks = parts_.ranks;
+  if (!parts_.config.is_free() || ranks.placement.kind != planner::PlacementKind::kMixed) return;
+  std::vector<data::GroupId> mine;
+  if (ranks.speaks_for_rollout()) mine = generation_.better_moved();
+  mine = decisions_.to_move(comm::values_of_all(ranks.world, mine));
+  if (mine.empty()) return;
+  std::erase_if(mine, [&](data::GroupId id) { return !unfinished_.contains(id); });  // a head of it is under way
+  std::vector<data::GroupId> here;
+  for (const data::GroupId id : mine)
+    if (is_home(unfinished_.at(id))) here.push_back(id);
+  for (data::Group& group : exchange_groups(ranks.world, generation_.take_out(here), ranks.speaks_for_rollout())) {
+    const int64_t home = decisions_.home_of_moved(group.id, choose_home(group.id, true));
+    decisions_.moved(group.id, home);
+    settle(group.id, home);
+    if (!is_home(home)) continue;
+    rollout::GroupRequest request = request_for(group.id);
+    request.group.samples = std::move(group.samples);
+    generation_.admit(std::move(request));
+    ++num_moved_;
+  }
 }
 
 bool RolloutRole::accept(const data::Batch& scored) {
@@ -195,103 +250,84 @@ void RolloutRole::give_back(const data::Batch& batch) {
   if (queue_.give_back()) parts_.bodies.take_back(batch.groups);
 }
 
+// Where generation has a thread of its own, the ranks that train say when they come to the meeting.
+bool RolloutRole::is_enough_ahead(comm::Group& peers) const {
+  if (decisions_.follows()) return decisions_.is_done_ahead();
+  if (parts_.config.is_free()) return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
+  return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
+}
+
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  const auto is_enough = [&] {
-    if (stream_) return await_trained(peers);
-    return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
-  };
-  while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
+  while (!is_enough_ahead(peers) && !filters_too_many(queue_, parts_.config.algo)) {
     if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
-    num_started_ahead_ += queue_.num_may_start();
-    start_groups();
+    start_groups(true);
     run_round(peers);
   }
-  if (stream_ && peers.rank() == 0) {
+  if (parts_.config.is_free() && peers.rank() == 0) {
     at::Tensor nothing = at::empty({0}, at::kByte);
     parts_.ranks.world.receive(nothing, 0, kTrainedTag);
   }
   ahead_s_ += now_s() - begin;
 }
 
-// Whether the ranks that train have come to the meeting.
-bool RolloutRole::await_trained(comm::Group& peers) {
-  return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
-}
-
 void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
   if (parts_.config.is_free() && parts_.ranks.is_first())
-    parts_.ranks.world.send(at::empty({0}, at::kByte), parts_.ranks.placement.rollout.first, kTrainedTag);
-  const int64_t started = comm::max_over(parts_.ranks.world, std::exchange(num_started_ahead_, 0));
+    parts_.ranks.world.send(at::empty({0}, at::kByte), parts_.ranks.placement.generators().first, kTrainedTag);
+  std::vector<int64_t> started = std::exchange(started_ahead_, {});
+  if (parts_.ranks.world.rank() != parts_.ranks.placement.generators().first) started.clear();  // the others say the same
+  started = comm::values_of_all(parts_.ranks.world, started);
   const policy::Ranks& ranks = parts_.ranks;
   std::vector<data::Group> heads = parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout());
   num_ahead_ += std::ssize(heads);
-  if (!engine_) follow(started, std::move(heads));
+  if (!parts_.ranks.only_generates()) follow(started, std::move(heads));
   parts_.bodies.drop(std::exchange(filtered_, {}));
 }
 
 // What the ranks that generate did meanwhile. A group may have started only once another was filtered.
-void RolloutRole::follow(int64_t num_started, std::vector<data::Group> heads) {
+void RolloutRole::follow(std::span<const int64_t> started, std::vector<data::Group> heads) {
+  size_t next = 0;
   for (bool moved = true; moved;) {
     moved = false;
-    for (; num_started > 0 && queue_.num_may_start() > 0; --num_started, moved = true) start_next();
+    for (; next < started.size() && queue_.num_may_start() > 0; ++next, moved = true) start_next(started[next]);
     moved |= std::erase_if(heads, [&](const data::Group& head) {
       if (!queue_.knows(head.id)) return false;
-      if (!queue_.put(head)) filtered_.push_back(head);
+      put(head);
       return true;
     }) > 0;
   }
-  TANDEM_CHECK(num_started == 0 && heads.empty(), num_started, " groups cannot start, ", heads.size(), " cannot be put");
+  TANDEM_CHECK(next == started.size() && heads.empty(), started.size() - next, " groups cannot start, ", heads.size(), " cannot be put");
 }
 
-// Groups that wait for their first token anywhere start at the new version.
+// Groups that wait for their first token anywhere start at the version that it will be of.
 std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
   std::vector<queue::Waiting> mine;
-  if (parts_.ranks.speaks_for_rollout()) mine = waiting(after);
-  const std::vector<data::GroupId> evicted = queue_.commit(step, after, comm::values_of_all(parts_.ranks.world, mine));
-  for (data::GroupId id : evicted) {
-    if (groups_) groups_->cancel(id);
-    if (stream_) stream_->cancel(id);
+  if (parts_.ranks.speaks_for_rollout()) mine = generation_.waiting(after);
+  const std::vector<queue::Waiting> waiting = decisions_.waiting(comm::values_of_all(parts_.ranks.world, mine));
+  const queue::Left left = queue_.commit(step, after, waiting);
+  for (data::GroupId id : left.dropped) {
+    unfinished_.erase(id);
+    if (engine()) generation_.cancel(id);
   }
-  parts_.bodies.drop(bare_heads(evicted, parts_.config.schedule.queue.group_size));
-  return evicted;
-}
-
-// A stream may draw their first token before it has the new weights.
-std::vector<queue::Waiting> RolloutRole::waiting(data::PolicyVersion after) const {
-  std::vector<queue::Waiting> all;
-  if (!stream_) {
-    for (const data::GroupId id : groups_->without_token()) all.push_back({id, after});
-    return all;
-  }
-  const rollout::StreamState state = stream_->state();
-  for (const data::GroupId id : state.without_token) all.push_back({id, *state.version});
+  decisions_.committed(step, waiting, left.dropped);
+  const std::vector<data::GroupId> all = left.all();
+  parts_.bodies.drop(bare_heads(all, parts_.config.schedule.queue.group_size));
   return all;
 }
 
-// A stream goes on with the weights it has until all of the new ones are here.
-void RolloutRole::switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) {
-  if (!parts_.config.is_free()) return rollout::switch_weights(engine(), parts_.ranks.world, send, weights);
-  if (stream_) stream_->wait_obeyed();
-  send();
-  parts_.ranks.world.barrier();
-  if (stream_) stream_->switch_weights(*weights.parameters, weights.version);
-}
-
-void RolloutRole::pause() {
-  if (stream_ && !std::exchange(is_paused_, true)) stream_->pause();
-}
-
-void RolloutRole::resume() {
-  if (stream_ && std::exchange(is_paused_, false)) stream_->resume();
-}
-
-std::optional<double> RolloutRole::take_idle_s() {
-  if (!stream_) return std::nullopt;
-  const double all = stream_->state().idle_s;
-  return all - std::exchange(idle_told_s_, all);
+// Of all streams, on rank 0.
+std::string RolloutRole::take_decisions() {
+  if (!parts_.config.is_free()) return "";
+  const std::string mine = to_text(generation_.take_effects());
+  const std::vector<std::string> all = comm::texts_of_all(parts_.ranks.world, mine);
+  if (!parts_.ranks.is_first()) return "";
+  const model::Layout& layout = parts_.ranks.rollout_layout;
+  std::vector<std::string> told(static_cast<size_t>(layout.dp));
+  for (int rank = 0; rank < layout.world(); ++rank)
+    if (layout.speaks(rank)) told[static_cast<size_t>(layout.dp_rank(rank))] = all[static_cast<size_t>(parts_.ranks.placement.rollout.first + rank)];
+  return decisions_.take_lines(told);
 }
 
 void RolloutRole::record(monitor::Recorder& recorder) {
@@ -305,7 +341,11 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
   }
-  const int64_t all = counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
+  if (parts_.ranks.placement.kind == planner::PlacementKind::kMixed) {
+    const double moved = parts_.ranks.speaks_for_rollout() ? static_cast<double>(std::exchange(num_moved_, 0)) : 0;
+    recorder.set("data/groups_moved", comm::sum_over(world, moved));
+  }
+  const int64_t all = generation_.counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
   recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));

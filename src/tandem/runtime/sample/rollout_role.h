@@ -7,18 +7,20 @@
 //   gives     scored groups to the queue    called by  stage/stages.cpp, through SampleSource
 //
 // A round (run_round): the engine draws some tokens; groups that have their scores by then go to all peers, as heads. Each peer puts them
-// into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate. Under
-// RunConfig::is_free the engine draws on a thread of its own (rollout/stream.h); a round then takes what has ended by now.
+// into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate. In a free run
+// (RunConfig::is_free) the engine draws on a thread of its own; a round then takes what has ended by now.
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
-#include "tandem/rollout/group_assembly.h"
-#include "tandem/rollout/stream.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/decisions.h"
+#include "tandem/runtime/sample/generation.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
 #include "tandem/serve/prompt_stream.h"
@@ -41,6 +43,7 @@ struct RolloutParts {
   StopRequested stop;
   std::function<int64_t(data::SampleId)> most_tokens;  ///< stage/stages.h:Hooks
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
+  const DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
 };
 
 /// Ownership  owns queue, engine and scorer.
@@ -58,52 +61,55 @@ class RolloutRole final : public SampleSource {
   void run_ahead() override;
   void meet() override;
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
-  void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) override;
+  void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) override {
+    generation_.switch_weights(send, version);
+  }
   void record(monitor::Recorder& recorder) override;
-  void pause() override;
-  void resume() override;
-  std::optional<double> take_idle_s() override;
+  void pause() override { generation_.pause(); }
+  void resume() override { generation_.resume(); }
+  std::optional<double> take_idle_s() override { return generation_.take_idle_s(); }
+  std::string take_decisions() override;
   SourceState state() override;
   /// Groups that were running when the state was saved start first.
   void restore(SourceState state) override;
 
-  /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
-  rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
+  /// Generation::engine
+  rollout::Engine* engine() { return generation_.engine(); }
 
  private:
-  void start_groups();
-  void start_next();
-  void start(data::GroupId id);
-  void follow(int64_t num_started, std::vector<data::Group> heads);
+  void start_groups(bool beside_training);
+  void start_next(int64_t home);
+  void start(data::GroupId id, int64_t home);
+  void settle(data::GroupId id, int64_t home);
+  bool is_home(int64_t replica);
+  int64_t choose_home(data::GroupId id, bool beside_training) const;
+  rollout::GroupRequest request_for(data::GroupId id) const;
+  void follow(std::span<const int64_t> started, std::vector<data::Group> heads);
+  void close_streams();
   void run_round(comm::Group& peers);
-  void generate();
-  void await_stream();
-  bool await_trained(comm::Group& peers);
   void keep(data::Group group);
-  rollout::EngineCounts counts() const;
-  std::vector<queue::Waiting> waiting(data::PolicyVersion after) const;
+  void put(const data::Group& head);
   bool may_go_on(comm::Group& peers) const;
-  bool running() const { return stream_ ? stream_->busy() : engine_ && engine_->running(); }
+  bool batch_ready();
+  bool is_enough_ahead(comm::Group& peers) const;
 
   RolloutParts parts_;
   queue::SampleQueue queue_;
-  std::optional<rollout::Engine> engine_;  // where this rank generates
-  std::optional<rollout::GroupAssembly> groups_;  // of its sequences; where there is no stream
-  std::optional<rollout::Stream> stream_;  // under RunConfig::is_free
-  bool is_paused_ = false;
-  double idle_told_s_ = 0;
+  Generation generation_;
   std::optional<Grades> grades_;           // where there is a rule
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
+  std::map<data::GroupId, int64_t> unfinished_;  // that have started, and the replica that generates them
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0, num_filtered_told_ = 0;
   // Of the stage `ahead`, since the others heard of it; then since the last record.
   std::vector<data::Group> ahead_, filtered_;
-  int64_t num_started_ahead_ = 0, num_ahead_ = 0;
+  std::vector<int64_t> started_ahead_;   // replicas
+  int64_t num_ahead_ = 0, num_moved_ = 0;
   double ahead_s_ = 0;
-  bool generating_ = false;      // the last round, here or on a rank that shares experts
+  DecisionLog decisions_;                  // in a free run
 };
 
 }  // namespace tandem::runtime

@@ -48,12 +48,14 @@ class SampleSource {
   /// The stage `switch` calls it before switch_weights.
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
   /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/weight_switch.h has the order.
-  virtual void switch_weights(const std::function<void()>& send, const rollout::NewWeights& weights) = 0;
+  virtual void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) = 0;
   /// Nothing is generated from now on, until resume(); no-ops where generation has no thread of its own.
   virtual void pause() {}
   virtual void resume() {}
   /// Seconds since the last call in which such a thread had nothing to generate; none where there is none.
   virtual std::optional<double> take_idle_s() { return std::nullopt; }
+  /// What a clock decided since the last call, as lines of decisions.jsonl; "" on all ranks but the first, and if nothing. Collective.
+  virtual std::string take_decisions() { return ""; }
   /// Metrics of a step that is over; stage/step_record.h calls it.
   virtual void record(monitor::Recorder& recorder) = 0;
   virtual SourceState state() = 0;

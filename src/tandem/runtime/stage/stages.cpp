@@ -468,8 +468,7 @@ void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, 
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {
-  const model::ModelParameters* parameters = roles.parts.ranks.rolls_out() ? &roles.actor.rollout_parameters() : nullptr;
-  roles.source.switch_weights([&] { roles.actor.send_weights(); }, {parameters, version});
+  roles.source.switch_weights([&] { return roles.actor.send_weights(); }, version);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <sstream>
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
@@ -106,6 +107,18 @@ void record_idle(comm::Group& world, double idle_s, monitor::Recorder& recorder)
   const std::vector<double> all = comm::values_of_all(world, std::vector<double>{idle_s});
   for (size_t rank = 0; rank < all.size(); ++rank)
     recorder.set(join_text("idle/rank_", rank), std::min(1.0, all[rank] / recorder.current("time/step_s")));
+}
+
+void record_spans(comm::Group& world, const std::vector<StageSpan>& mine, monitor::Recorder& recorder) {
+  std::ostringstream text;
+  text.precision(17);
+  for (const StageSpan& span : mine) text << span.name << ' ' << span.begin_s << ' ' << span.end_s << ' ' << span.waited_s << '\n';
+  const std::vector<std::string> all = comm::texts_of_all(world, text.str());
+  for (size_t rank = 0; rank < all.size() && world.rank() == 0; ++rank) {
+    std::istringstream lines(all[rank]);
+    for (StageSpan span; lines >> span.name >> span.begin_s >> span.end_s >> span.waited_s;)
+      recorder.span(span.name, join_text("rank ", rank), span.begin_s, span.end_s, span.waited_s);
+  }
 }
 
 void record_step(const StepData& step, const Roles& roles) {

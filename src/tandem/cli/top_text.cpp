@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/cli/top_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "tandem/base/error.h"
+#include "tandem/base/strings.h"
+
+namespace tandem::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string with_digits(double value, int digits) {
+  std::string text(64, '\0');
+  text.resize(static_cast<size_t>(std::max(0, std::snprintf(text.data(), text.size(), "%.*f", digits, value))));
+  return text;
+}
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.resize(width, ' ');
+  return text;
+}
+
+std::optional<double> metric(const json& line, const std::string& name) {
+  const auto found = line.find(name);
+  return found != line.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+// A stage of a rank in the last step, in milliseconds.
+struct Stage {
+  std::string name;
+  double begin, end, waited;
+};
+
+std::vector<Stage> stages_of(const json& rank) {
+  std::vector<Stage> stages;
+  if (!rank.is_array()) return stages;
+  for (const json& one : rank)
+    if (one.is_array() && one.size() == 4 && one[0].is_string() && one[1].is_number() && one[2].is_number() && one[3].is_number())
+      stages.push_back({one[0].get<std::string>(), one[1].get<double>(), one[2].get<double>(), one[3].get<double>()});
+  return stages;
+}
+
+// A letter for each stage: its own, unless another has it.
+class Letters {
+ public:
+  char of(const std::string& stage) {
+    if (const auto found = letters_.find(stage); found != letters_.end()) return found->second;
+    std::string candidates = stage;
+    for (const char c : stage) candidates += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    const auto is_free = [&](char c) {
+      return std::isalpha(static_cast<unsigned char>(c)) && std::ranges::none_of(letters_, [&](const auto& l) { return l.second == c; });
+    };
+    const auto found = std::ranges::find_if(candidates, is_free);
+    return letters_[stage] = found == candidates.end() ? '?' : *found;
+  }
+  std::string legend() const {
+    std::string text;
+    for (const auto& [stage, letter] : letters_) text += join_text(text.empty() ? "" : "  ", letter, ' ', stage);
+    return text;
+  }
+
+ private:
+  std::map<std::string, char> letters_;
+};
+
+// Where it worked its letter, where it waited a dot: at the end of a stage, for the others come later.
+std::string bar(const std::vector<Stage>& stages, double length, size_t width, Letters& letters) {
+  std::string text(width, ' ');
+  for (const Stage& stage : stages) {
+    const char letter = letters.of(stage.name);
+    for (size_t at = 0; at < width; ++at) {
+      const double middle = (static_cast<double>(at) + 0.5) / static_cast<double>(width) * length;
+      if (middle >= stage.begin && middle < stage.end) text[at] = middle < stage.end - stage.waited ? letter : '.';
+    }
+  }
+  return text;
+}
+
+std::string ranks_text(const json& line, const json& ranks, int64_t width) {
+  double length = 1;
+  for (const json& rank : ranks)
+    for (const Stage& stage : stages_of(rank)) length = std::max(length, stage.end);
+  std::string text;
+  Letters letters;
+  constexpr size_t kNames = 9, kIdle = 11;
+  const auto room = static_cast<size_t>(std::max<int64_t>(20, width - 50));
+  for (const auto& [name, rank] : ranks.items()) {
+    const std::vector<Stage> stages = stages_of(rank);
+    const auto most = std::ranges::max_element(stages, {}, &Stage::waited);
+    const std::optional<double> idle = metric(line, "idle/rank_" + name.substr(name.find(' ') + 1));
+    text += padded(terminal_text(name), kNames) + padded(idle ? join_text("idle ", with_digits(100 * *idle, 0), " %") : "", kIdle) + "|" +
+            bar(stages, length, room, letters) + "|";
+    if (most != stages.end() && most->waited >= 1)
+      text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", terminal_text(most->name));
+    text += "\n";
+  }
+  if (!text.empty()) text += std::string(kNames + kIdle, ' ') + letters.legend() + (text.find('.') == std::string::npos ? "" : "  . waits") + "\n";
+  return text;
+}
+
+std::string queue_text(const json& line) {
+  const std::optional<double> outstanding = metric(line, "queue/outstanding"), finished = metric(line, "queue/depth");
+  if (!outstanding || !finished) return "";
+  std::string text = join_text("groups   ", with_digits(*outstanding, 0), " under way: ", with_digits(*outstanding - *finished, 0),
+                               " running or being scored, ", with_digits(*finished, 0), " finished");
+  for (const auto& [name, what] : {std::pair("staleness/dropped", "dropped"), std::pair("staleness/waited", "updates waited for one"),
+                                   std::pair("data/groups_filtered", "filtered")})
+    if (const auto count = metric(line, name); count && *count > 0) text += join_text(", ", with_digits(*count, 0), ' ', what);
+  text += "\nlag      ";
+  for (const auto& [name, count] : line.items()) {
+    constexpr std::string_view kLag = "staleness/lag_";
+    if (name.starts_with(kLag) && std::isdigit(static_cast<unsigned char>(name[kLag.size()])) && count.is_number())
+      text += join_text(with_digits(count.get<double>(), 0), " of ", name.substr(kLag.size()), "   ");
+  }
+  return trimmed(text) + "\n";
+}
+
+std::string speed_text(const json& line) {
+  std::string text;
+  for (const auto& [name, what] : {std::pair("throughput/tokens_per_s", "the whole step"), std::pair("throughput/rollout_tokens_per_s", "rollout"),
+                                   std::pair("throughput/train_tokens_per_s", "training")})
+    if (const auto speed = metric(line, name)) text += join_text(text.empty() ? "tokens/s " : ", ", with_digits(*speed, 0), ' ', what);
+  return text.empty() ? "" : text + "\n";
+}
+
+}  // namespace
+
+std::string top_text(const json& run, const json& metrics, const json& timeline, int64_t width) {
+  const json empty = json::object();
+  const json& lines = metrics.at("lines");
+  const json& line = lines.empty() ? empty : lines.back();
+  std::string text = join_text(terminal_text(run.value("name", "")), "   ", run.value("state", ""));
+  const auto total = metric(run, "total_steps"), step = metric(line, "step"), seconds = metric(line, "time/step_s");
+  text += join_text("   step ", with_digits(step.value_or(0), 0), total ? "/" + with_digits(*total, 0) : "");
+  if (seconds) text += join_text("   ", with_digits(*seconds, 2), " s a step");
+  if (const auto reward = metric(line, "reward/mean")) text += join_text("   reward ", with_digits(*reward, 3));
+  text += "\n";
+  if (run.contains("error") && run.at("error").is_string() && !run.at("error").get<std::string>().empty())
+    text += terminal_text(run.at("error").get<std::string>()) + "\n";
+  if (line.empty()) return text + "No step has ended yet.\n";
+  const json& steps = timeline.at("steps");
+  if (!steps.empty() && steps.back().is_object() && steps.back().value("ranks", empty).is_object())
+    text += ranks_text(line, steps.back().value("ranks", empty), width);
+  return text + queue_text(line) + speed_text(line);
+}
+
+}  // namespace tandem::cli

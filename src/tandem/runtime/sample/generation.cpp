@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/sample/generation.h"
+
+#include <thread>
+#include <utility>
+
+#include "tandem/base/clock.h"
+
+namespace tandem::runtime {
+namespace {
+
+constexpr double kStreamMomentS = 0.01;  // for which advance() waits for a stream to end a group
+
+rollout::StreamPeers peers_of(const policy::Ranks& ranks) {
+  rollout::StreamPeers peers;
+  const model::RankPlace place = ranks.rollout_place();
+  for (comm::Group* group : {place.tp, place.pp})
+    if (group) peers.alike.push_back(group);
+  if (ranks.rollout_layout.shares_experts()) peers.experts = place.ep;
+  return peers;
+}
+
+}  // namespace
+
+Generation::Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
+                       std::optional<std::vector<rollout::Effect>> effects)
+    : ranks_(ranks), is_free_(config.is_free()) {
+  if (!setup) return;
+  engine_.emplace(config.rollout.engine, *setup);
+  if (!is_free_) {
+    groups_.emplace(*engine_);
+    return;
+  }
+  stream_.emplace(*engine_, peers_of(ranks), std::move(effects));
+  if (ranks.trains()) set(false, false);
+}
+
+void Generation::admit(rollout::GroupRequest request) {
+  stream_ ? stream_->admit(std::move(request)) : groups_->admit(std::move(request));
+}
+
+void Generation::cancel(data::GroupId group) {
+  if (groups_) groups_->cancel(group);
+  if (stream_) stream_->cancel(group);
+}
+
+void Generation::advance(int64_t steps, const StopRequested& stop, const Ended& ended) {
+  advanced_ = false;
+  if (stream_) {
+    const Deadline moment = Deadline::after_s(kStreamMomentS);
+    if (!stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());  // nothing runs: not to ask the peers all the time
+    ended(stream_->take_finished());
+    advanced_ = stream_->busy();
+    return;
+  }
+  for (int64_t i = 0; i < steps && engine_; ++i) {
+    advanced_ = engine_->must_step();
+    if (!advanced_ || (stop && stop())) break;
+    engine_->step();
+    ended(groups_->finished());
+  }
+}
+
+bool Generation::running() const { return stream_ ? stream_->busy() : engine_ && engine_->running(); }
+
+rollout::EngineCounts Generation::counts() const {
+  return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
+}
+
+std::vector<queue::Waiting> Generation::waiting(data::PolicyVersion after) const {
+  std::vector<queue::Waiting> all;
+  if (groups_)
+    for (const data::GroupId id : groups_->without_token()) all.push_back({id, after});
+  if (!stream_) return all;
+  const rollout::StreamState state = stream_->state();
+  for (const data::GroupId id : state.without_token) all.push_back({id, state.version.value()});  // it may draw their first before it switches
+  return all;
+}
+
+// A stream goes on with the weights it has until all of the new ones are here.
+void Generation::switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) {
+  if (!is_free_) return rollout::switch_weights(engine(), ranks_.world, send, version);
+  if (stream_) stream_->wait_switched();
+  const model::ModelParameters* parameters = send();
+  ranks_.world.barrier();
+  if (stream_) stream_->switch_weights(*parameters, version);
+}
+
+void Generation::set(bool is_open, bool is_paused) {
+  const bool ran = is_open_ && !is_paused_, runs = is_open && !is_paused;
+  const bool closes = is_open_ && !is_open;
+  is_open_ = is_open, is_paused_ = is_paused;
+  if (!stream_ || ran == runs) return;
+  runs ? stream_->resume() : stream_->pause(closes ? std::optional(rollout::Effect::Kind::kStand) : std::nullopt);
+}
+
+void Generation::open() {
+  if (!stream_ || !ranks_.trains()) return;
+  opened_s_ = now_s();
+  if (closed_s_ > 0) shut_s_ = opened_s_ - closed_s_;
+  drawn_at_open_ = counts().drawn;
+  set(true, is_paused_);
+}
+
+void Generation::close() {
+  if (!stream_ || !ranks_.trains()) return;
+  set(false, is_paused_);
+  closed_s_ = now_s();
+  open_s_ = closed_s_ - opened_s_;
+  drawn_ = counts().drawn - drawn_at_open_;
+}
+
+std::vector<data::GroupId> Generation::better_moved() const {
+  std::vector<data::GroupId> better;
+  if (!stream_ || !ranks_.trains() || drawn_ == 0 || shut_s_ == 0) return better;
+  const double token_s = open_s_ / static_cast<double>(drawn_);  // a token computed anew takes no longer than one that is drawn
+  for (const auto& [id, tokens] : stream_->num_tokens())
+    if (token_s * static_cast<double>(tokens) < shut_s_) better.push_back(id);
+  return better;
+}
+
+std::vector<data::Group> Generation::take_out(const std::vector<data::GroupId>& groups) {
+  return stream_ ? stream_->take_out(groups) : std::vector<data::Group>();
+}
+
+std::optional<double> Generation::take_idle_s() {
+  if (!stream_) return std::nullopt;
+  const double all = stream_->state().idle_s;
+  return all - std::exchange(idle_told_s_, all);
+}
+
+std::vector<rollout::Effect> Generation::take_effects() {
+  return stream_ ? stream_->take_effects() : std::vector<rollout::Effect>();
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Generation on one rank, in one of two ways that rollout_role.h does not tell apart: some tokens whenever it is asked to, or on a thread
+// of its own (rollout/stream.h) under RunConfig::is_free.
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tandem/base/error.h"
+#include "tandem/config/config.h"
+#include "tandem/policy/ranks.h"
+#include "tandem/queue/sample_queue.h"
+#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/stream.h"
+#include "tandem/rollout/weight_switch.h"
+
+namespace tandem::runtime {
+
+/// Ownership  owns the engine and, where there is one, the stream.
+/// Threads    one; all ranks of a replica make the same calls.
+/// Errors     as rollout::Engine and rollout::Stream.
+class Generation {
+ public:
+  /// Without `setup` this rank generates nothing. A stream follows `effects`, if there are any: those of the run that is replayed.
+  Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
+             std::optional<std::vector<rollout::Effect>> effects);
+
+  /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
+  rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
+  bool has_stream() const { return stream_.has_value(); }
+
+  void admit(rollout::GroupRequest request);
+  void cancel(data::GroupId group);
+  using Ended = std::function<void(std::vector<data::Group>)>;
+  /// Some tokens, at most those of `steps`, until `stop`; `ended` gets what has ended by then, after each. A stream has drawn them by
+  /// itself: then this waits a moment for a group to end.
+  void advance(int64_t steps, const StopRequested& stop, const Ended& ended);
+  /// Whether there was something to generate in the last advance(), here or on a rank that shares experts.
+  bool advanced() const { return advanced_; }
+  bool running() const;
+  rollout::EngineCounts counts() const;
+  /// Of an update that led to `after`: groups without a token, and the version that their first will be of at least.
+  std::vector<queue::Waiting> waiting(data::PolicyVersion after) const;
+
+  /// SampleSource::switch_weights. Collective over the world.
+  void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version);
+  /// Nothing is generated between them. Calls may repeat.
+  void pause() { set(is_open_, true); }
+  void resume() { set(is_open_, false); }
+  /// A stream on ranks that train, too, generates between open() and close() alone. No-ops elsewhere.
+  void open();
+  void close();
+  /// Of a stream that was closed: groups that had better go on elsewhere, as far as its own times tell: computing their tokens anew takes
+  /// less than it stands still. The same on the ranks of a replica is for the caller to see to.
+  std::vector<data::GroupId> better_moved() const;
+  /// Of a stream that was closed: rollout::Stream::take_out.
+  std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
+  /// Of a stream: seconds since the last call in which it had nothing to generate.
+  std::optional<double> take_idle_s();
+  /// Of a stream: rollout::Stream::take_effects.
+  std::vector<rollout::Effect> take_effects();
+
+ private:
+  void set(bool is_open, bool is_paused);
+
+  const policy::Ranks& ranks_;
+  const bool is_free_;  // on some rank there is a stream
+  std::optional<rollout::Engine> engine_;         // where this rank generates
+  std::optional<rollout::GroupAssembly> groups_;  // of its sequences; where there is no stream
+  std::optional<rollout::Stream> stream_;
+  bool advanced_ = false, is_open_ = true, is_paused_ = false;
+  // Of a stream that opens and closes: when it last did, the tokens by then, and what was last measured.
+  double opened_s_ = 0, closed_s_ = 0, open_s_ = 0, shut_s_ = 0;
+  int64_t drawn_at_open_ = 0, drawn_ = 0;
+  double idle_told_s_ = 0;
+};
+
+}  // namespace tandem::runtime

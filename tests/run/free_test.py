@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A free run: generation never waits for training, so a clock decides which groups a batch has. What it decided is in decisions.jsonl, and
+--replay-decisions gives the same samples, versions and batches again; under --parity bit for bit."""
+import json
+import pathlib
+import time
+
+import run_folder as rf
+
+RUN = {"supervised.steps": 0, "run.steps": 8, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 60,
+       "eval.max_new_tokens": 8, "eval.every_steps": 3, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
+       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "model.init_hidden": 64, "model.init_layers": 2,
+       "model.init_intermediate": 96, "model.init_deviation": 0.15, "run.parity": "true", "schedule.mode": "free",
+       "parallel.placement": "split", "schedule.staleness": 2}
+
+
+def run(program, folder, settings=None, flags=("--ranks", "2"), launcher=()):
+    program.quickstart(folder, {**RUN, **(settings or {})}, ["--schedule", "stale", *flags], launcher)
+    return folder
+
+
+def decisions(folder):
+    return [json.loads(line) for line in (pathlib.Path(folder) / "decisions.jsonl").read_text().splitlines()]
+
+
+def batches(folder):
+    return [line["groups"] for line in decisions(folder) if "groups" in line]
+
+
+def check_bound(folder, staleness=2):
+    """No token is older than the bound, and the journal says which groups were trained."""
+    trained = {}
+    for step, group, trained_version, versions in rf.samples(folder, "step, group_id, trained_version, versions"):
+        trained.setdefault(step, set()).add(group)
+        oldest = min((int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8)), default=trained_version)
+        assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
+    assert [sorted(trained[step]) for step in sorted(trained)] == batches(folder), "another batch than the journal says"
+    lags = [line["staleness/lag_max"] for line in rf.all_metrics(folder)]
+    assert 1 <= max(lags) <= staleness, lags
+
+
+def check_repeats(program, folder, what, settings=None, **how):
+    again = run(program, f"{folder}-again", settings, flags=[*how.pop("flags", ("--ranks", "2")), "--replay-decisions", folder], **how)
+    rf.check_equal(folder, again, what)
+    assert batches(folder) == batches(again), what
+
+
+def two_ranks(program, root):
+    folder = run(program, f"{root}/two")
+    check_bound(folder)
+    rf.check_whole(folder, 8)
+    check_repeats(program, folder, "a free run that is repeated")
+    size = (pathlib.Path(folder) / "decisions.jsonl").stat().st_size / 8
+    assert size < 400, f"{size} bytes a step"
+    rf.said(f"a free run keeps the bound, and its decisions, {size:.0f} bytes a step, give the same run bit for bit")
+
+
+def layouts(program, root):
+    for name, ranks, settings in (("dp2", 3, {"parallel.train_layout": "dp1", "parallel.rollout_layout": "dp2"}),
+                                  ("tp2", 4, {"parallel.train_layout": "tp2", "parallel.rollout_layout": "tp2"}),
+                                  ("pp2", 3, {"parallel.train_layout": "dp1", "parallel.rollout_layout": "pp2"})):
+        flags = ("--ranks", str(ranks))
+        folder = run(program, f"{root}/{name}", settings, flags)
+        check_bound(folder)
+        check_repeats(program, folder, f"rollout under {name}", settings, flags=flags)
+    rf.said("so with two replicas, under tensor and under pipeline parallelism")
+
+
+def processes(program, root):
+    folder = run(program, f"{root}/mpi", flags=(), launcher=rf.mpi(2))
+    check_bound(folder)
+    check_repeats(program, folder, "two processes", flags=(), launcher=rf.mpi(2))
+    check_repeats_as_threads = run(program, f"{root}/mpi-threads", flags=["--ranks", "2", "--replay-decisions", folder])
+    rf.check_equal(folder, check_repeats_as_threads, "threads that repeat what processes decided")
+    rf.said("so as processes, and threads repeat what processes decided")
+
+
+def filtered(program, root):
+    """Dynamic sampling: groups are replaced at times that a clock decides."""
+    settings = {"algo.filter_groups": "true", "algo.max_filter_rounds": 8, "schedule.lag_policy": "drop", "rollout.max_new_tokens": 12}
+    folder = run(program, f"{root}/filtered", settings)
+    check_bound(folder)
+    assert any("filtered" in line for line in decisions(folder)), "no group was filtered"
+    check_repeats(program, folder, "filtered groups", settings)
+    rf.said("so where groups are filtered or dropped")
+
+
+def rewards_take_time(program, root):
+    """Graders that sleep: groups come back in another order each time."""
+    rule = pathlib.Path(root) / "sleepy.py"
+    rule.write_text("import random, time\n\n\ndef score(prompts, completions):\n    time.sleep(random.random() / 20)\n"
+                    "    return [float(any(c in '01234' for c in text)) for text in completions]\n")
+    settings = {"reward.rule": "python", "reward.python": f"{rule}:score", "run.steps": 5}
+    folder = run(program, f"{root}/sleepy", settings)
+    check_repeats(program, folder, "slow rewards", settings)
+    rf.said("so where rewards take their time")
+
+
+def resumes(program, root):
+    folder = f"{root}/resumed"
+    run(program, folder, {"run.steps": 4})
+    program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "8"])
+    rf.check_whole(folder, 8)
+    check_bound(folder)
+    assert [line["resumed"] for line in decisions(folder) if "resumed" in line] == [4]
+    arguments = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/other", "--replay-decisions", folder]
+    program.refused([*arguments, "--steps", "8"], 2, "--replay-decisions", "4 steps up to its end or its first resume", "--steps 4")
+    program.done([*arguments, "--steps", "4"])
+    assert batches(f"{root}/other") == batches(folder)[:4]
+    rf.said("a free run resumes; up to there it can be repeated")
+
+
+def kills(program, root):
+    """Killed at any moment, the run that survives has each sample once."""
+    folder = f"{root}/killed"
+    start = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--schedule", "stale", "--ranks", "2", "--no-eval",
+             *rf.sets({**RUN, "checkpoint.every_steps": 1, "run.steps": 12})]
+    for number in range(6):
+        process = program.start([*start, *(["--resume"] if number else [])])
+        wanted = 2 * number + 1
+        if rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= wanted, process):
+            time.sleep(0.03 * number)
+        rf.end(process)
+    program.done([*start, "--resume"])
+    rf.check_whole(folder, 12)
+    check_bound(folder)
+    rf.said("killed six times, it has each step and each sample once")
+
+
+def defaults(program, root):
+    free = run(program, f"{root}/free", {"schedule.mode": "", "run.parity": "false", "run.steps": 2, "schedule.staleness": 1})
+    kept = run(program, f"{root}/kept", {"schedule.mode": "", "run.steps": 2, "schedule.staleness": 1})
+    assert (pathlib.Path(free) / "decisions.jsonl").exists() and not (pathlib.Path(kept) / "decisions.jsonl").exists()
+    again = run(program, f"{root}/kept-again", {"schedule.mode": "", "run.steps": 2, "schedule.staleness": 1})
+    rf.check_equal(kept, again, "a deterministic run beside itself")
+    rf.said("a stale split run is free, and deterministic under --parity")
+
+
+def refusals(program, root):
+    recipe = rf.tiny_recipe(f"{root}/tiny.yaml", run__parity="false")
+    start = ["run", recipe, "--run-dir", f"{root}/refused", "--ranks", "2"]
+    free = [*start, "--schedule", "stale", "--staleness", "1", "--set", "parallel.placement=split"]
+    program.refused([*start, "--set", "schedule.mode=free"], 2, "schedule.mode is free", "colocated", "nobody generates")
+    program.refused([*start, "--set", "schedule.mode=quick"], 2, "schedule.mode", "deterministic", "free")
+    program.refused([*free, "--replay-decisions", f"{root}/none"], 2, "none/decisions.jsonl", "a run under schedule.mode free")
+    folder = run(program, f"{root}/short", {"run.steps": 2})
+    repeat = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/refused", "--replay-decisions", folder]
+    program.refused([*repeat, "--steps", "3"], 2, "--replay-decisions", "2 steps", "--steps 2 at most")
+    program.refused([*repeat, "--set", "schedule.group_size=8"], 2, "--replay-decisions", "schedule.group_size was 4 and is now 8")
+    program.refused([*repeat, "--set", "run.seed=8"], 2, "--replay-decisions", "run.seed was")
+    program.refused([*repeat, "--set", "schedule.mode=deterministic"], 2, "--replay-decisions", "schedule.mode free")
+    program.refused([*repeat, "--resume"], 2, "--replay-decisions", "--resume")
+    program.refused([*repeat, "--replay", folder], 2, "--replay-decisions", "--replay")
+    journal = pathlib.Path(folder) / "decisions.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join([lines[0], lines[1][:-9]]) + "\n")
+    program.refused(repeat, 2, "decisions.jsonl", "line 2", "damaged")
+    assert not pathlib.Path(f"{root}/refused").exists(), "a refused run left a folder"
+    rf.said("what cannot be free or repeated is refused, and leaves nothing")
+
+
+CHECKS = {"two": two_ranks, "layouts": layouts, "processes": processes, "filtered": filtered, "rewards": rewards_take_time,
+          "resumes": resumes, "kills": kills, "defaults": defaults, "refusals": refusals}
+rf.run_checks(__doc__, CHECKS)
