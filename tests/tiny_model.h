@@ -14,7 +14,6 @@
 #include "tandem/comm/launch.h"
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
-#include "tandem/monitor/recorder.h"
 
 namespace tandem::test {
 
@@ -78,7 +77,6 @@ inline model::kernel::Gemm fixed_products(c10::ScalarType dtype, bool parity) {
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
   device::Arena arena{"device"};
-  monitor::Recorder recorder;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm;
   model::ParameterTable table;

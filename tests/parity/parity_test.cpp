@@ -30,7 +30,6 @@ namespace fs = std::filesystem;
 // A model directory opened in parity mode.
 struct Open {
   device::Arena arena{"device"};
-  monitor::Recorder recorder;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Gemm gemm;
   model::ModelOnRank model;
@@ -88,7 +87,7 @@ Rolled roll(Open& open, const Setting& setting, double temperature, bool record_
   rollout::Options options = setting.engine;
   const model::ModelConfig& config = open.model.config();
   const int64_t context = setting.small_pool ? 1 : kLongestPrompt + kLongestAnswer;  // the pool is sized by what is declared
-  rollout::Engine engine(options, {open.model.decoder(), open.arena, open.recorder, config.vocab_size, context});
+  rollout::Engine engine(options, {open.model.decoder(), open.arena, config.vocab_size, context});
   engine.switch_weights(*open.runs, data::PolicyVersion{0});
   rollout::GroupAssembly assembly(engine);
   auto waiting = requests(config, temperature);

@@ -43,7 +43,6 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
     device::Arena arena("device");
-    monitor::Recorder recorder;
     const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
@@ -53,7 +52,7 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
     options.prefill_tokens = 16;
     options.kv_block_tokens = 16;
     options.kv_cache_mib = 16;
-    Engine engine(options, {decoder, arena, recorder, config.vocab_size, 96});
+    Engine engine(options, {decoder, arena, config.vocab_size, 96});
     engine.switch_weights(model::make_parameters(table, values, at::Tensor()), data::PolicyVersion{0});
     GroupAssembly groups(engine);
     for (int64_t p = 0; p < kPrompts; ++p)

@@ -9,7 +9,7 @@ RUN = {"supervised.steps": 0, "run.steps": 4, "schedule.groups_per_step": 4, "sc
        "eval.max_new_tokens": 8, "eval.every_steps": 2, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
        "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "algo.kl_coef": 0.001, "model.init_hidden": 64,
        "model.init_layers": 2, "model.init_intermediate": 96, "run.parity": "true"}
-SPLIT = {"parallel.placement": "split"}
+SPLIT, MIXED = {"parallel.placement": "split"}, {"parallel.placement": "mixed"}
 checks = rf.Checks()
 program = rf.built_program()
 
@@ -29,6 +29,9 @@ def split_is_what_one_rank_does(root):
     program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "4"])
     checks.check(rf.metrics(stopped)[2:] == rf.metrics(one)[2:], "a split run resumes")
     rf.said("a split run of two ranks is that of one, bit for bit")
+    mixed = run(f"{root}/mixed", MIXED, ["--ranks", "2"])
+    rf.check_equal(one, mixed, "one rank, and one that trains and generates with one that generates")
+    rf.said("so is a mixed one")
 
 
 def split_layouts(root):
@@ -39,20 +42,21 @@ def split_layouts(root):
     rf.said("so is one of four ranks, pp2 beside dp2")
 
 
-def split_overlaps(root, staleness):
-    settings, flags = {**SPLIT, "schedule.staleness": staleness}, ["--ranks", "2", "--schedule", "stale"]
-    folder = run(f"{root}/stale-{staleness}", {**settings, "run.steps": 8}, flags)
-    again = run(f"{root}/stale-{staleness}-again", {**settings, "run.steps": 8}, flags)
+def overlaps(root, placement, staleness):
+    settings, flags = {**placement, "schedule.staleness": staleness}, ["--ranks", "2", "--schedule", "stale"]
+    name = f"{root}/{placement['parallel.placement']}-stale-{staleness}"
+    folder = run(name, {**settings, "run.steps": 8}, flags)
+    again = run(f"{name}-again", {**settings, "run.steps": 8}, flags)
     rf.check_equal(folder, again, f"staleness {staleness}: a run beside itself")
     lags = [m["staleness/lag_max"] for m in rf.all_metrics(folder)]
     checks.check(max(lags) <= staleness, f"staleness {staleness}: a group lags {max(lags)}")
     checks.check(max(lags) >= 1, f"staleness {staleness}: rollout never ran ahead")
     ahead = sum(m["data/groups_ahead"] for m in rf.all_metrics(folder))
     checks.check(ahead >= 8, f"staleness {staleness}: {ahead} groups were finished while the others trained")
-    stopped = run(f"{root}/stale-{staleness}-stopped", {**settings, "run.steps": 4}, flags)
+    stopped = run(f"{name}-stopped", {**settings, "run.steps": 4}, flags)
     program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "8"])
     rf.check_whole(stopped, 8)
-    rf.said(f"staleness {staleness}: {ahead:.0f} of 32 groups were finished beside training, lag at most {max(lags):.0f}, twice the same")
+    rf.said(f"{placement['parallel.placement']}, staleness {staleness}: {ahead:.0f} of 32 groups were finished beside training, lag at most {max(lags):.0f}, twice the same")
 
 
 def refusals(root):
@@ -62,13 +66,19 @@ def refusals(root):
     program.refused([*start, "--ranks", "3", "--train-layout", "dp2", "--rollout-layout", "dp2"], 2, "parallel.placement",
                     "split over 3 ranks", "training takes 2, rollout 2")
     program.refused([*start, "--ranks", "2", "--set", "memory.offload_train_param=true"], 2, "memory.offload_train_param", "split")
-    rf.said("a split that does not add up is refused")
+    mixed = ["run", recipe, "--run-dir", f"{root}/refused", "--set", "parallel.placement=mixed"]
+    program.refused(mixed, 2, "parallel.placement", "mixed over 1 rank", "fewer ranks")
+    program.refused([*mixed, "--ranks", "2", "--train-layout", "dp2"], 2, "parallel.placement", "mixed over 2 ranks", "training takes 2")
+    program.refused([*mixed, "--ranks", "4", "--train-layout", "dp1", "--rollout-layout", "dp2,tp2"], 2, "parallel.rollout_layout",
+                    "one replica", "only one of them trains")
+    rf.said("a split or mixed placement that does not add up is refused")
 
 
 with tempfile.TemporaryDirectory(prefix="tandem_placement_") as root:
     split_is_what_one_rank_does(root)
     split_layouts(root)
     for staleness in (1, 2):
-        split_overlaps(root, staleness)
+        overlaps(root, SPLIT, staleness)
+    overlaps(root, MIXED, 1)
     refusals(root)
 checks.exit()

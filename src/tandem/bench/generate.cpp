@@ -26,13 +26,12 @@ struct Generated {
 };
 
 Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::vector<int64_t>& lengths) {
-  monitor::Recorder recorder;
   rollout::Options engine_options;
   engine_options.max_running = o.batch;
   engine_options.kv_cache_mib = 4096;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   rollout::Engine engine(engine_options,
-                         {loaded.model.decoder(), loaded.arena, recorder, loaded.model.config().vocab_size, o.prompt_len + longest});
+                         {loaded.model.decoder(), loaded.arena, loaded.model.config().vocab_size, o.prompt_len + longest});
   engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
   rollout::GroupAssembly groups(engine);
   Generated out;

@@ -22,7 +22,8 @@ struct StaleOptions : Computing {
 void describe(OptionVisitor& field, StaleOptions& o);
 
 /// The object of report.h. Its rows are of the run under the staleness, and `sync_step_s` of one without. `allowed_ratio` is what the
-/// stages' times permit: a step without staleness over the most that any rank works in a step with it. Errors: UserError for options;
+/// stages' times permit: a step without staleness over the most that any rank works in a step with it. `predicted_step_s` is of the same
+/// run under a virtual clock (planner/simulate.h), from what its stages and its token steps took. Errors: UserError for options;
 /// InternalError if a sample lags too far or has another length.
 nlohmann::json stale(const StaleOptions& options);
 

@@ -81,7 +81,7 @@ config::RunConfig config_of(const Computing& o, const Shape& shape, const Settin
 
 }  // namespace
 
-std::vector<json> metrics_of_run(const Computing& options, const Shape& shape, const Settings& settings, const runtime::Hooks& hooks) {
+RunLines lines_of_run(const Computing& options, const Shape& shape, const Settings& settings, const runtime::Hooks& hooks) {
   const Scratch scratch;
   runtime::RunRequest request;
   request.config = config_of(options, shape, settings, scratch.dir);
@@ -89,7 +89,11 @@ std::vector<json> metrics_of_run(const Computing& options, const Shape& shape, c
   log::quiet(true);
   runtime::run_rl(request);
   log::quiet(false);
-  return read_lines(scratch.dir + "/run/metrics.jsonl");
+  return {read_lines(scratch.dir + "/run/metrics.jsonl"), read_lines(scratch.dir + "/run/timeline.jsonl"), request.config};
+}
+
+std::vector<json> metrics_of_run(const Computing& options, const Shape& shape, const Settings& settings, const runtime::Hooks& hooks) {
+  return lines_of_run(options, shape, settings, hooks).metrics;
 }
 
 }  // namespace tandem::bench

@@ -2,7 +2,7 @@
 #pragma once
 // What benchmarks of whole runs share: a run in a folder that goes away, of a model that any tokenizer of characters fits.
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include <vector>
 
@@ -22,8 +22,16 @@ struct Shape {
 
 using Settings = std::vector<config::Setting>;
 
-/// Runs it, quietly, with these settings on top, and returns its metrics, one object a step. About every third answer is right, for groups
+/// What a run left: its metrics, and what its ranks did (monitor/timeline_sink.h), one object a step.
+struct RunLines {
+  std::vector<nlohmann::json> metrics, timeline;
+  config::RunConfig config;
+};
+
+/// Runs it, quietly, with these settings on top. About every third answer is right, for groups
 /// need a spread of scores, or a step has no backward pass. Errors: as runtime::run_rl.
+RunLines lines_of_run(const Computing& options, const Shape& shape, const Settings& settings, const runtime::Hooks& hooks = {});
+/// The metrics alone.
 std::vector<nlohmann::json> metrics_of_run(const Computing& options, const Shape& shape, const Settings& settings,
                                            const runtime::Hooks& hooks = {});
 

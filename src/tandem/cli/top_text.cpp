@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 

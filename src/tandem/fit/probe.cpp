@@ -117,7 +117,7 @@ rollout::Options Probe::engine_options(int64_t running) const {
 // Made-up prompts, as many tokens from each. Every rank asks for the same.
 double Probe::decode_tokens_s(int64_t running) {
   const model::ModelConfig& config = actor_.config();
-  rollout::Engine engine(engine_options(running), {actor_.rollout_decoder(), parts_.memory.device, parts_.recorder, config.vocab_size,
+  rollout::Engine engine(engine_options(running), {actor_.rollout_decoder(), parts_.memory.device, config.vocab_size,
                                                    std::min<int64_t>(config.max_positions, kDecodePrompt + kDecodeSteps + 1)});
   rollout::switch_weights(&engine, parts_.ranks.world, [this] { return actor_.send_weights(); }, data::PolicyVersion{0});
   const int64_t prompt = std::min<int64_t>(kDecodePrompt, std::ssize(ids_) / 2);

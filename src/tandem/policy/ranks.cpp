@@ -17,7 +17,7 @@ Ranks::Ranks(const config::Layouts& layouts, comm::Group& ranks)
       rollout_layout(layouts.rollout),
       side_group(placement.has_sides() ? ranks.split(trains() ? 0 : 1, trains() ? "train" : "rollout") : nullptr),
       train_mesh(mesh_of(trains(), side(), train_layout)),
-      rollout_mesh(mesh_of(rolls_out(), side(), rollout_layout)) {}
+      rollout_mesh(mesh_of(rolls_out(), placement.rollout.count == ranks.size() ? ranks : side(), rollout_layout)) {}
 
 StopRequested Ranks::stop_between_tokens(StopRequested stop) const {
   std::vector<comm::Group*> peers;

@@ -64,7 +64,7 @@ class Holdings {
 }  // namespace
 
 Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part, int to_first) {
-  TANDEM_CHECK(to_first == from.world() || (to_first == 0 && from.world() == to.world()), "layouts of ", from.world(), " and ", to.world(),
+  TANDEM_CHECK(to_first == from.world() || (to_first == 0 && from.world() <= to.world()), "layouts of ", from.world(), " and ", to.world(),
                " ranks");
   Table table{.num_ranks = to_first + to.world()};
   Holdings source(config, from, 0, table.holdings), target(config, to, to_first, table.holdings);

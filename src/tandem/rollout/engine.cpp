@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 
 namespace tandem::rollout {
@@ -112,11 +113,14 @@ bool Engine::must_step() const {
 
 void Engine::step() {
   TANDEM_CHECK(runner_.has_weights(), "the engine has no weights");
+  const double begin = now_s();
   const Plan plan = scheduler_.plan();
   restart(plan.restarted);
   const StepOutput out = runner_.run(plan, records_routes(plan));
   if (out.routes_TX.defined()) keep_routes(plan, out.routes_TX);
-  scheduler_.complete(plan, draw(plan, out.logits_SRV));
+  const std::vector<Outcome> drawn = draw(plan, out.logits_SRV);
+  scheduler_.complete(plan, drawn);
+  if (setup_.stepped) setup_.stepped(std::ssize(drawn), now_s() - begin);
 }
 
 bool Engine::records_routes(const Plan& plan) const {

@@ -5,12 +5,12 @@
 //   submit -> Scheduler::plan -> Runner::run -> draw_rows -> Scheduler::complete -> completed
 //                   ^--------------- one step -----------------'
 
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "tandem/monitor/recorder.h"
 #include "tandem/rollout/request.h"
 #include "tandem/rollout/row_sampler.h"
 #include "tandem/rollout/runner.h"
@@ -21,9 +21,9 @@ namespace tandem::rollout {
 struct EngineSetup {
   const model::Decoder& decoder;
   device::Arena& arena;
-  monitor::Recorder& recorder;
   int64_t num_tokens;           ///< ids of the tokenizer; ids above it are padding and never drawn
   int64_t max_context_tokens;   ///< longest prompt plus response that will be asked for
+  std::function<void(int64_t tokens, double seconds)> stepped = {};  ///< hears of each step: tokens that it drew; may be empty
 };
 
 /// What an engine holds now, and what it has done since its start.

@@ -57,7 +57,7 @@ void Stream::cancel(data::GroupId group) {
   const auto act = [this, group] {
     groups_.cancel(group);
     std::lock_guard lock(mutex_);
-    std::erase_if(finished_, [&](const data::Group& done) { return done.id == group; });
+    std::erase_if(finished_, [&](const auto& done) { return done.second.id == group; });
   };
   tell({act, Effect::Kind::kCancel});
 }
@@ -97,10 +97,18 @@ void Stream::wait_switched() const {
   check_fault();
 }
 
-std::vector<data::Group> Stream::take_finished() {
+int64_t Stream::num_ended() const {
   std::lock_guard lock(mutex_);
   check_fault();
-  return std::exchange(finished_, {});
+  return num_ended_;
+}
+
+std::vector<data::Group> Stream::take_finished(int64_t most) {
+  std::lock_guard lock(mutex_);
+  check_fault();
+  std::vector<data::Group> taken;
+  for (; !finished_.empty() && finished_.front().first < most; finished_.pop_front()) taken.push_back(std::move(finished_.front().second));
+  return taken;
 }
 
 bool Stream::wait_finished(const Deadline& deadline) const {
@@ -250,7 +258,7 @@ void Stream::publish() {
     state_.without_token = std::move(without_token);
     changes = !finished.empty() || runs_ != engine_.running();
     runs_ = engine_.running();
-    std::ranges::move(finished, std::back_inserter(finished_));
+    for (data::Group& group : finished) finished_.emplace_back(num_ended_++, std::move(group));
   }
   if (changes) changed_.notify_all();
 }

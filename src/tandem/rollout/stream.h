@@ -11,10 +11,12 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tandem/base/clock.h"
@@ -73,8 +75,10 @@ class Stream {
   /// Returns when the last switch that it was told is in effect.
   void wait_switched() const;
 
-  /// Groups that ended since the last call, in the order they ended.
-  std::vector<data::Group> take_finished();
+  /// Groups that have ended since the start; on ranks that draw the same tokens one may have a few more than another just now.
+  int64_t num_ended() const;
+  /// Of the first `most` that ended those that no call took and no cancel() removed, in the order they ended.
+  std::vector<data::Group> take_finished(int64_t most = std::numeric_limits<int64_t>::max());
   /// Waits until a group is finished, nothing is left to run, or the deadline. Returns whether a group is finished.
   bool wait_finished(const Deadline& deadline) const;
   /// Whether a sequence runs, something it was told is not in effect yet, or a finished group was not taken.
@@ -114,7 +118,8 @@ class Stream {
   std::deque<Told> told_;            // not in effect yet
   int64_t num_told_ = 0, num_switches_ = 0;  // the latter: told and not in effect
   bool is_paused_ = false, is_closing_ = false, runs_ = false;
-  std::vector<data::Group> finished_;
+  std::deque<std::pair<int64_t, data::Group>> finished_;  // each with the number that had ended before it
+  int64_t num_ended_ = 0;
   std::vector<Effect> effects_;
   StreamState state_;
   std::exception_ptr fault_;

@@ -162,7 +162,8 @@ void RlRun::make_source() {
                                                             tokenizer_, prompts_, rule, bodies_,
                                                             std::min(actor_.config().max_positions, longest),
                                                             schedule_.has(planner::StageKind::kAhead), request_.stop,
-                                                            request_.hooks.most_tokens, tell, followed_ ? &*followed_ : nullptr});
+                                                            request_.hooks.most_tokens, tell, request_.hooks.stepped,
+                                                            followed_ ? &*followed_ : nullptr});
   rollout_ = rollout.get();
   source_ = std::move(rollout);
   if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
@@ -428,7 +429,8 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   }
   evaluation.n = config_.eval.n;
   evaluation.seed = evaluation_seed(config_.run.seed);
-  rollout::Engine* idle = engine && !engine->running() ? engine : nullptr;
+  const bool is_current = engine && engine->version() == data::PolicyVersion{ledger_.state().version};  // a closed stream takes its weights later
+  rollout::Engine* idle = is_current && !engine->running() ? engine : nullptr;
   evaluation.idle_engine = idle;
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
   evaluation.rule = scoring_rule(parts_, *reward_);

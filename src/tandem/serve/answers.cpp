@@ -13,14 +13,13 @@
 namespace tandem::serve {
 
 int64_t answer_prompts(const AnswerRequest& r, std::vector<data::Prompt> prompts, const std::function<void(data::Group&&)>& emit) {
-  monitor::Recorder recorder;
   const model::ModelConfig& config = r.decoder.config();
   int64_t longest = 1;
   for (const data::Prompt& p : prompts) longest = std::max<int64_t>(longest, static_cast<int64_t>(p.ids.size()));
   const int64_t num_tokens = r.tokenizer ? std::min(r.tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
   std::unique_ptr<rollout::Engine> own;
   if (!r.idle_engine) {
-    own = std::make_unique<rollout::Engine>(r.engine, rollout::EngineSetup{r.decoder, r.arena, recorder, num_tokens,
+    own = std::make_unique<rollout::Engine>(r.engine, rollout::EngineSetup{r.decoder, r.arena, num_tokens,
                                                                            std::min(config.max_positions, longest + r.sampling.max_new_tokens)});
     own->switch_weights(r.parameters, data::PolicyVersion{0});
   }

@@ -19,7 +19,6 @@ struct Inference::State {
   model::kernel::Gemm gemm;
   model::ModelOnRank model;
   std::optional<text::Tokenizer> tokenizer;
-  monitor::Recorder recorder;
   std::unique_ptr<rollout::Engine> engine;  // of answer_one; null before its first call
   int64_t num_answers = 0;                  // each has random numbers of its own
 
@@ -36,7 +35,7 @@ struct Inference::State {
     const model::ModelConfig& config = model.config();
     const int64_t num_tokens = tokenizer ? std::min(tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
     engine = std::make_unique<rollout::Engine>(
-        alone, rollout::EngineSetup{model.decoder(), arena, recorder, num_tokens, config.max_positions});
+        alone, rollout::EngineSetup{model.decoder(), arena, num_tokens, config.max_positions});
     engine->switch_weights(model.parameters(), data::PolicyVersion{0});
     return *engine;
   }

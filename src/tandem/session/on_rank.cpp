@@ -26,7 +26,7 @@ rollout::Engine* OnRank::engine_for(int64_t needed, int64_t num_tokens, data::Po
     context = needed;
     if (generates)
       engine = std::make_unique<rollout::Engine>(
-          config.rollout.engine, rollout::EngineSetup{actor.rollout_decoder(), rank.memory.device, rank.recorder, num_tokens, context});
+          config.rollout.engine, rollout::EngineSetup{actor.rollout_decoder(), rank.memory.device, num_tokens, context});
   }
   if (version != now) {
     rollout::switch_weights(engine.get(), rank.ranks.world, [this] { return actor.send_weights(); }, now);

@@ -37,7 +37,7 @@ struct Case {
   GroupAssembly groups{engine};
 
   explicit Case(const Options& options = small(), int64_t max_context = 64)
-      : engine(options, {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, max_context}) {
+      : engine(options, {model.decoder, model.arena, model.decoder.config().vocab_size, max_context}) {
     engine.switch_weights(model.parameters, data::PolicyVersion{0});
   }
   // Steps until nothing runs; a hang is a failure, not a timeout.

@@ -42,7 +42,7 @@ model::ModelConfig with_long_context() {
 
 struct StreamCase {
   test::TinyModel model{with_long_context(), at::kFloat, true};
-  Engine engine{options(), {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, 2000}};
+  Engine engine{options(), {model.decoder, model.arena, model.decoder.config().vocab_size, 2000}};
 };
 
 using Groups = std::map<data::GroupId, data::Group>;

@@ -21,7 +21,7 @@ constexpr int kRanks = 4, kCulprit = 2;
 /// One rank: an engine with a whole model of its own, whose new weights come in quarters from all ranks.
 struct Rank {
   explicit Rank(comm::Group& ranks)
-      : world(ranks), engine(options(), {model.decoder, model.arena, model.recorder, model.decoder.config().vocab_size, 64}),
+      : world(ranks), engine(options(), {model.decoder, model.arena, model.decoder.config().vocab_size, 64}),
         fresh(model.values.mul(2)) {
     const int64_t size = model.values.numel();
     reshard::Table table{kRanks, {{}, {}}, {{0, 1}}, {0}};

@@ -138,10 +138,9 @@ void check_greedy(Folder& f) {
       device::set_compute_threads(1);
       comm::Mesh mesh(world, model::mesh_sizes(layout));
       device::Arena arena("device");
-      monitor::Recorder recorder;
       model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.gemm, {arena, "weights"});
       model.load(f.dir);
-      const rollout::EngineSetup setup{model.decoder(), arena, recorder, model.config().vocab_size, total};
+      const rollout::EngineSetup setup{model.decoder(), arena, model.config().vocab_size, total};
       const bool other = layout.dp_rank(world.rank()) > 0;
       const std::vector<int32_t> mine(prompt.begin() + (other ? 2 : 0), prompt.end());
       for (const auto& [how, options] : {std::pair{"", whole}, std::pair{" (in chunks)", chunked}}) {

@@ -187,9 +187,9 @@ void check_follows(const config::RunConfig& config, const std::string& run_dir, 
     const std::string& name = new_list.entries[i].path;
     static const std::set<std::string> kFree = {"run", "eval", "monitor", "checkpoint", "memory", "parallel"};
     static const std::set<std::string> kAlike = {"run.seed",           "run.parity",           "parallel.placement",
-                                                 "parallel.ranks",     "parallel.train_layout", "parallel.rollout_layout"};
-    if (name == "run.steps" && config.train.lr_schedule == "constant" && config.critic.train.lr_schedule == "constant") continue;
-    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name) && name != "run.steps") continue;
+                                                 "parallel.train_layout", "parallel.rollout_layout"};
+    const bool course = name == "run.steps" && (config.train.lr_schedule != "constant" || config.critic.train.lr_schedule != "constant");
+    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name) && !course) continue;
     if (name == "schedule.mode") continue;  // what it comes to is checked above
     const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
     if (was != is) throw UserError(where, join_text(name, " was ", was, " and is now ", is), join_text(name, " ", was));

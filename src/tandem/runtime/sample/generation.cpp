@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/sample/generation.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "tandem/base/clock.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::runtime {
 namespace {
@@ -44,12 +46,28 @@ void Generation::cancel(data::GroupId group) {
   if (stream_) stream_->cancel(group);
 }
 
-void Generation::advance(int64_t steps, const StopRequested& stop, const Ended& ended) {
+// On all ranks of this one's replica. A head is sent for all of them, and any of them may be asked for the body.
+int64_t Generation::num_ended_on_all(comm::Group& peers) const {
+  const int64_t mine = stream_ ? stream_->num_ended() : 0;
+  const model::Layout& layout = ranks_.rollout_layout;
+  if (layout.dp == layout.world()) return mine;
+  const int64_t replica = stream_ ? layout.dp_rank(ranks_.rollout_rank()) : -1;
+  const std::vector<int64_t> all = comm::values_of_all(peers, std::vector<int64_t>{replica, mine});
+  int64_t least = mine;
+  for (size_t i = 0; i < all.size(); i += 2)
+    if (all[i] == replica) least = std::min(least, all[i + 1]);
+  return least;
+}
+
+void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended) {
   advanced_ = false;
-  if (stream_) {
+  if (is_free_) {
     const Deadline moment = Deadline::after_s(kStreamMomentS);
-    if (!stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());  // nothing runs: not to ask the peers all the time
-    ended(stream_->take_finished());
+    // Where nothing runs, not to ask the peers all the time.
+    if (stream_ && !stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());
+    const int64_t ended_on_all = num_ended_on_all(peers);
+    if (!stream_) return;
+    ended(stream_->take_finished(ended_on_all));
     advanced_ = stream_->busy();
     return;
   }

@@ -34,8 +34,8 @@ class Generation {
   void cancel(data::GroupId group);
   using Ended = std::function<void(std::vector<data::Group>)>;
   /// Some tokens, at most those of `steps`, until `stop`; `ended` gets what has ended by then, after each. A stream has drawn them by
-  /// itself: then this waits a moment for a group to end.
-  void advance(int64_t steps, const StopRequested& stop, const Ended& ended);
+  /// itself: then this waits a moment for a group to end. Collective over `peers`, in which each replica has all its ranks.
+  void advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended);
   /// Whether there was something to generate in the last advance(), here or on a rank that shares experts.
   bool advanced() const { return advanced_; }
   bool running() const;
@@ -63,6 +63,7 @@ class Generation {
 
  private:
   void set(bool is_open, bool is_paused);
+  int64_t num_ended_on_all(comm::Group& peers) const;
 
   const policy::Ranks& ranks_;
   const bool is_free_;  // on some rank there is a stream

@@ -57,8 +57,9 @@ void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t nu
 
 std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
   if (!parts.decoder) return std::nullopt;
-  return rollout::EngineSetup{*parts.decoder, parts.memory.device, parts.recorder,
-                              std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens};
+  return rollout::EngineSetup{*parts.decoder, parts.memory.device,
+                              std::min(parts.tokenizer.vocab_size(), parts.model.vocab_size), parts.max_context_tokens,
+                              parts.stepped};
 }
 
 // Of this rank's replica in the run that this one follows.
@@ -148,7 +149,9 @@ void RolloutRole::start_next(int64_t home) {
   again_.erase(again_.begin());
 }
 
+// A stream may end a group that was dropped before it hears of that.
 void RolloutRole::keep(data::Group group) {
+  if (!queue_.knows(group.id)) return;
   serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
   parts_.bodies.keep(group);
   if (grades_) grades_->submit(std::move(group));
@@ -166,7 +169,7 @@ void RolloutRole::put(const data::Group& head) {
 void RolloutRole::run_round(comm::Group& peers) {
   const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
   const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
-  generation_.advance(steps, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
+  generation_.advance(steps, peers, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
     tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
     for (data::Group& group : ended) keep(std::move(group));
   });

@@ -43,6 +43,7 @@ struct RolloutParts {
   StopRequested stop;
   std::function<int64_t(data::SampleId)> most_tokens;  ///< stage/stages.h:Hooks
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
+  std::function<void(int64_t tokens, double seconds)> stepped;  ///< stage/stages.h:Hooks
   const DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
 };
 

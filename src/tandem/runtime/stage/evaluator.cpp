@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/stage/evaluator.h"
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/rollout/sampler.h"
 #include "tandem/runtime/folder/step_failed.h"

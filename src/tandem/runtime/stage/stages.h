@@ -81,6 +81,8 @@ struct Hooks {
   std::function<train::LossGradient(const train::LossColumns&)> loss;
   /// How many tokens the response of a sample may have, in place of rollout.max_new_tokens, which none may exceed. A benchmark's.
   std::function<int64_t(data::SampleId)> most_tokens;
+  /// Hears of each token step of this process: tokens drawn, and seconds. From the threads that generate. A benchmark's.
+  std::function<void(int64_t tokens, double seconds)> stepped;
   /// Which of them no recipe names: a resume tells when they are others.
   std::vector<HostFunction> functions;
 };

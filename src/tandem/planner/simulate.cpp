@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/planner/simulate.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+
+#include "tandem/base/check.h"
+#include "tandem/planner/interpret.h"
+
+namespace tandem::planner {
+namespace {
+
+constexpr int64_t kSyncRounds = 8;  // runtime/sample/rollout_role.cpp: without staleness ranks meet less often
+
+struct Sequence {
+  int64_t group, left;
+};
+
+struct Replica {
+  bool is_open = true;
+  double now_s = 0, busy_s = 0;
+  int64_t version = 0;                 // of its weights
+  std::vector<Sequence> running;
+  std::deque<Sequence> waiting;
+};
+
+struct Group {
+  int64_t start;
+  size_t home;
+  int64_t unfinished;
+  bool has_token = false, is_taken = false;
+};
+
+// Replicas under the staleness rule. Times are those of one clock.
+class Generation {
+ public:
+  Generation(const Workload& w, const Replicas& r, const Costs& costs) : w_(w), r_(r), costs_(costs) {
+    replicas_.resize(static_cast<size_t>(r.beside_training + r.alone));
+  }
+
+  // Until a batch may be taken, from `now_s` on; returns when that is. All replicas generate meanwhile.
+  double until_batch(double now_s) {
+    open(now_s, true);
+    double at_s = now_s;
+    while (true) {
+      start_groups(false);
+      const queue::Choice choice = queue::choose_batch(w_.rule, version_, outstanding());
+      if (!choice.batch.empty()) {
+        for (const GroupId id : choice.batch) groups_.at(value(id)).is_taken = true;
+        break;
+      }
+      at_s = r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, 0);
+    }
+    open(at_s, false);
+    return at_s;
+  }
+
+  // Of the stage `ahead`: until as many groups are finished as a batch has, or nothing is left to generate. Returns when it ends.
+  double until_enough(double now_s) {
+    const auto first = static_cast<size_t>(r_.beside_training);
+    for (size_t i = first; i < replicas_.size(); ++i) replicas_[i].now_s = now_s;
+    double at_s = now_s;
+    while (num_finished() < w_.rule.groups_per_step) {
+      start_groups(true);
+      const bool runs = std::any_of(replicas_.begin() + static_cast<int64_t>(first), replicas_.end(), is_busy);
+      if (!runs) break;
+      at_s = round(at_s, first);
+    }
+    return at_s;
+  }
+
+  // What those that never stop do until then.
+  void until(double end_s) {
+    start_groups(true);
+    while (next_step(end_s) < end_s) start_groups(true);
+  }
+
+  // The batch that was taken is trained, and there are new weights.
+  void commit() {
+    std::erase_if(groups_, [](const auto& each) { return each.second.is_taken; });
+    ++version_;
+    for (auto& [id, group] : groups_)
+      if (!group.has_token) group.start = r_.is_free ? std::max(group.start, replicas_[group.home].version) : version_;
+    for (Replica& replica : replicas_) replica.version = version_;
+    for (const GroupId id : queue::too_stale(w_.rule, version_, outstanding())) drop(value(id));
+  }
+
+  std::vector<double> take_busy_s() {
+    std::vector<double> busy;
+    for (Replica& replica : replicas_) busy.push_back(std::exchange(replica.busy_s, 0));
+    return busy;
+  }
+
+ private:
+  static bool is_busy(const Replica& r) { return !r.running.empty() || !r.waiting.empty(); }
+
+  void open(double now_s, bool is_open) {
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      const bool stops = std::ssize(replicas_) == r_.beside_training || static_cast<int64_t>(i) < r_.beside_training || !r_.is_free;
+      if (!stops) continue;
+      replicas_[i].is_open = is_open;
+      if (is_open) replicas_[i].now_s = now_s;
+    }
+  }
+
+  std::vector<queue::Outstanding> outstanding(bool with_taken = false) const {
+    std::vector<queue::Outstanding> all;
+    for (const auto& [id, group] : groups_)
+      if (with_taken || !group.is_taken) all.push_back({GroupId{id}, group.start, group.unfinished == 0});
+    return all;
+  }
+
+  int64_t num_finished() const {
+    return std::ranges::count_if(groups_, [](const auto& each) { return each.second.unfinished == 0 && !each.second.is_taken; });
+  }
+
+  void start_groups(bool beside_training) {
+    for (int64_t n = queue::num_may_start(w_.rule, version_, version_, outstanding(true)); n > 0; --n) {
+      const int64_t id = next_++;
+      const size_t home = home_of(id, beside_training);
+      groups_[id] = {version_, home, w_.group_size};
+      for (int64_t i = id * w_.group_size; i < (id + 1) * w_.group_size; ++i)
+        replicas_[home].waiting.push_back({id, w_.lengths[static_cast<size_t>(i) % w_.lengths.size()]});
+    }
+  }
+
+  size_t home_of(int64_t id, bool beside_training) const {
+    if (!r_.is_free) return static_cast<size_t>(id) % replicas_.size();
+    std::vector<int64_t> load(replicas_.size());
+    for (const auto& [other, group] : groups_) load[group.home] += group.unfinished > 0;
+    const auto first = beside_training ? r_.beside_training : 0;
+    return static_cast<size_t>(std::min_element(load.begin() + first, load.end()) - load.begin());
+  }
+
+  // A token for each running sequence of a replica; returns when it has them.
+  double step(Replica& r) {
+    while (!r.waiting.empty() && std::ssize(r.running) < w_.max_running) {
+      r.running.push_back(r.waiting.front());
+      r.waiting.pop_front();
+    }
+    const double cost_s = costs_.token_step_s(std::ssize(r.running));
+    r.now_s += cost_s, r.busy_s += cost_s;
+    for (Sequence& s : r.running) {
+      const auto group = groups_.find(s.group);
+      if (group == groups_.end()) continue;
+      group->second.has_token = true;
+      if (--s.left == 0) --group->second.unfinished;
+    }
+    std::erase_if(r.running, [](const Sequence& s) { return s.left == 0; });
+    return r.now_s;
+  }
+
+  // Of replicas from `first` on: some token steps each, then they wait for each other.
+  double round(double now_s, size_t first) {
+    const int64_t steps = r_.round_steps * (w_.rule.staleness == 0 ? kSyncRounds : 1);
+    double end_s = now_s;
+    for (size_t i = first; i < replicas_.size(); ++i) {
+      replicas_[i].now_s = now_s;
+      for (int64_t n = 0; n < steps && is_busy(replicas_[i]); ++n) end_s = std::max(end_s, step(replicas_[i]));
+    }
+    TANDEM_CHECK(end_s > now_s, "nothing is left to generate, and no batch is ready");
+    return end_s;
+  }
+
+  // Of the replica that is first, unless it would begin after `end_s`; returns its time, or that.
+  double next_step(double end_s) {
+    Replica* next = nullptr;
+    for (Replica& r : replicas_)
+      if (r.is_open && is_busy(r) && (!next || r.now_s < next->now_s)) next = &r;
+    if (!next || next->now_s >= end_s) {
+      TANDEM_CHECK(next || end_s < std::numeric_limits<double>::infinity(), "nothing is left to generate, and no batch is ready");
+      for (Replica& r : replicas_)
+        if (r.is_open && !is_busy(r)) r.now_s = std::max(r.now_s, end_s);  // it rests
+      return end_s;
+    }
+    for (Replica& r : replicas_)
+      if (r.is_open && !is_busy(r)) r.now_s = std::max(r.now_s, next->now_s);
+    return step(*next);
+  }
+
+  void drop(int64_t id) {
+    Replica& r = replicas_[groups_.at(id).home];
+    std::erase_if(r.running, [&](const Sequence& s) { return s.group == id; });
+    std::erase_if(r.waiting, [&](const Sequence& s) { return s.group == id; });
+    groups_.erase(id);
+  }
+
+  const Workload& w_;
+  const Replicas& r_;
+  const Costs& costs_;
+  std::vector<Replica> replicas_;
+  std::map<int64_t, Group> groups_;
+  int64_t version_ = 0, next_ = 0;
+};
+
+double cost_of(const Costs& costs, const Stage& stage) {
+  const auto found = costs.stage_s.find(stage.name);
+  return found == costs.stage_s.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+Simulated simulate(const Schedule& schedule, const Workload& workload, const Replicas& replicas, const Costs& costs, int64_t steps,
+                   int64_t counted) {
+  TANDEM_CHECK(counted >= 1 && counted < steps, counted, " of ", steps, " steps");
+  TANDEM_CHECK(!workload.lengths.empty() && replicas.beside_training + replicas.alone > 0, "nothing to generate");
+  Interpreter machine(schedule, {1, steps});
+  Generation generation(workload, replicas, costs);
+  Simulated all;
+  std::map<int, double> free_at_s;     // by rank
+  std::map<double, StageRun> running;  // by its end
+  double now_s = 0, counted_from_s = 0;
+  const auto end_of = [&](const Stage& stage, double begin_s) {
+    switch (stage.kind) {
+      case StageKind::kRollout: return generation.until_batch(begin_s);
+      case StageKind::kAhead: return replicas.is_free ? begin_s : generation.until_enough(begin_s);
+      default: return begin_s + cost_of(costs, stage);
+    }
+  };
+  while (!machine.done()) {
+    for (const StageRun run : machine.may_start()) {
+      machine.start(run);
+      double end_s = end_of(machine.stage(run), now_s);
+      while (running.contains(end_s)) end_s = std::nextafter(end_s, std::numeric_limits<double>::infinity());
+      running.emplace(end_s, run);
+    }
+    TANDEM_CHECK(!running.empty(), schedule.name, " has come to a stop");
+    const auto [end_s, run] = *running.begin();
+    running.erase(running.begin());
+    now_s = end_s;
+    const Stage& stage = machine.stage(run);
+    if (replicas.is_free && replicas.alone > 0) generation.until(now_s);
+    if (stage.kind == StageKind::kSwitch) generation.commit();
+    machine.end(run);
+    all.order.push_back(join_text(stage.name, ' ', run.step));
+    if (!machine.done_with(run.step)) continue;
+    now_s += costs.between_s;
+    if (run.step == steps - counted) counted_from_s = now_s, (void)generation.take_busy_s();
+  }
+  const double seconds = now_s - counted_from_s;
+  all.step_s = seconds / static_cast<double>(counted);
+  for (const double busy_s : generation.take_busy_s()) all.generating_share.push_back(busy_s / seconds);
+  return all;
+}
+
+}  // namespace tandem::planner
