@@ -18,7 +18,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 #include "tandem/policy/start_model.h"
 #include "tandem/train/trainer.h"
 

@@ -11,7 +11,7 @@
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/expert/experts.h"
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 
 namespace tandem::rollout {
 namespace {

@@ -9,7 +9,8 @@ import run_folder as rf
 
 RUN = {"supervised.steps": 0, "run.steps": 8, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 60,
        "eval.max_new_tokens": 8, "eval.every_steps": 3, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
-       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "train.lr_schedule": "constant", "model.init_hidden": 64, "model.init_layers": 2,
+       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "train.lr_schedule": "constant",
+       "model.init_hidden": 64, "model.init_layers": 2,
        "model.init_intermediate": 96, "model.init_deviation": 0.15, "run.parity": "true", "schedule.mode": "free",
        "parallel.placement": "split", "schedule.staleness": 2}
 

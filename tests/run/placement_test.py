@@ -56,7 +56,8 @@ def overlaps(root, placement, staleness):
     stopped = run(f"{name}-stopped", {**settings, "run.steps": 4}, flags)
     program.done(["run", f"{stopped}/config.yaml", "--run-dir", stopped, "--resume", "--steps", "8"])
     rf.check_whole(stopped, 8)
-    rf.said(f"{placement['parallel.placement']}, staleness {staleness}: {ahead:.0f} of 32 groups were finished beside training, lag at most {max(lags):.0f}, twice the same")
+    rf.said(f"{placement['parallel.placement']}, staleness {staleness}: {ahead:.0f} of 32 groups were finished beside training, "
+            f"lag at most {max(lags):.0f}, twice the same")
 
 
 def refusals(root):

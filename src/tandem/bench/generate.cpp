@@ -11,7 +11,7 @@
 #include "tandem/base/error.h"
 #include "tandem/bench/loaded_model.h"
 #include "tandem/bench/report.h"
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::bench {

@@ -87,16 +87,11 @@ double predicted_step_s(const StaleOptions& o, const config::RunConfig& config, 
                         int64_t warm_up) {
   costs.token_step_s = [&](int64_t rows) { return token_steps.seconds(rows); };
   const config::Layouts layouts = config::layouts_of(config, static_cast<int>(o.ranks));
-  const int64_t dp = layouts.rollout.dp;
-  planner::Replicas replicas;
-  if (layouts.placement.has_sides()) replicas.alone = dp * layouts.placement.generators().count / layouts.rollout.world();
-  replicas.beside_training = dp - replicas.alone;
-  replicas.is_free = config.is_free();
-  replicas.round_steps = config.parallel.exchange_steps;
+  const planner::Replicas replicas{layouts.placement, layouts.rollout, config.is_free(), config.parallel.exchange_steps};
   queue::StalenessRule rule = config.schedule.queue.staleness_rule();
   rule.staleness = config.staleness();
   const planner::Workload workload{rule, o.gens, o.lengths, config.rollout.engine.max_running};
-  return planner::simulate(config::schedule_of(config, layouts, false), workload, replicas, costs, o.steps + warm_up, o.steps).step_s;
+  return planner::simulate(config::schedule_of(config, layouts, false), workload, replicas, costs, {o.steps + warm_up, o.steps}).step_s;
 }
 
 Measured measured(const StaleOptions& o, int64_t staleness) {
@@ -135,7 +130,8 @@ Measured measured(const StaleOptions& o, int64_t staleness) {
 }  // namespace
 
 void describe(OptionVisitor& field, StaleOptions& o) {
-  field("placement", o.placement, "split: half of the ranks train, the others generate; colocated: all do both in turns; mixed: half of them do, the others generate",
+  field("placement", o.placement,
+        "split: half of the ranks train, the others generate; colocated: all do both in turns; mixed: half do, the others generate",
         one_of({"split", "colocated", "mixed"}));
   field("staleness", o.staleness, "Updates that a sample may lag behind", at_least(0));
   field("prompts", o.prompts, "Prompts per step", at_least(1));

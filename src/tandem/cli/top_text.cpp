@@ -103,8 +103,9 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
       text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", terminal_text(most->name));
     text += "\n";
   }
-  if (!text.empty()) text += std::string(kNames + kIdle, ' ') + letters.legend() + (text.find('.') == std::string::npos ? "" : "  . waits") + "\n";
-  return text;
+  if (text.empty()) return text;
+  const bool waits = text.find('.') != std::string::npos;
+  return text + std::string(kNames + kIdle, ' ') + letters.legend() + (waits ? "  . waits" : "") + "\n";
 }
 
 std::string queue_text(const json& line) {
@@ -126,8 +127,10 @@ std::string queue_text(const json& line) {
 
 std::string speed_text(const json& line) {
   std::string text;
-  for (const auto& [name, what] : {std::pair("throughput/tokens_per_s", "the whole step"), std::pair("throughput/rollout_tokens_per_s", "rollout"),
-                                   std::pair("throughput/train_tokens_per_s", "training")})
+  constexpr std::pair<const char*, const char*> kSpeeds[] = {{"throughput/tokens_per_s", "the whole step"},
+                                                             {"throughput/rollout_tokens_per_s", "rollout"},
+                                                             {"throughput/train_tokens_per_s", "training"}};
+  for (const auto& [name, what] : kSpeeds)
     if (const auto speed = metric(line, name)) text += join_text(text.empty() ? "tokens/s " : ", ", with_digits(*speed, 0), ' ', what);
   return text.empty() ? "" : text + "\n";
 }

@@ -140,9 +140,11 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
         "Layout of training, such as dp2,tp2; empty is data-parallel over all ranks (split, mixed: over half of them, or those that "
         "rollout leaves).");
   field("rollout_layout", o.rollout_layout,
-        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training; mixed: data-parallel over all ranks).");
+        "Layout of rollout; empty is that of training, with cp as dp and without vpp (split: as for training; mixed: "
+        "data-parallel over all ranks).");
   field("deadline_s", o.deadline_s,
-        "Seconds after which a silent peer is an error; with a split or mixed placement longer than the longest stage of the other side.", above(0));
+        "Seconds after which a silent peer is an error; with a split or mixed placement longer than the longest stage of the other side.",
+        above(0));
   field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
         at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));

@@ -278,7 +278,8 @@ void validate(const RunConfig& c, const std::string& where) {
   for (const auto& [name, on] : {std::pair{"param", c.memory.offload_train_param}, std::pair{"grad", c.memory.offload_train_grad},
                                  std::pair{"optimizer", c.memory.offload_train_optimizer}})
     if (on && c.parallel.has_sides())
-      throw UserError(where, join_text("memory.offload_train_", name, " is on, and parallel.placement is ", c.parallel.placement, ", which keeps training and rollout on the device"),
+      throw UserError(where, join_text("memory.offload_train_", name, " is on, and parallel.placement is ", c.parallel.placement,
+                                       ", which keeps training and rollout on the device"),
                       "false, or another parallel.placement");
   algo::check_words(c.algo);
 }

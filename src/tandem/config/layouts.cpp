@@ -61,7 +61,8 @@ void check_replicas(const planner::Placement& placement, const model::Layout& ro
     for (int other = 0; other < rank; ++other)
       if (rollout.dp_rank(rank) == rollout.dp_rank(other) && placement.train.has(rank) != placement.train.has(other))
         throw UserError("parallel.rollout_layout",
-                        join_text(to_string(rollout), " puts ranks ", other, " and ", rank, " into one replica, and only one of them trains"),
+                        join_text(to_string(rollout), " puts ranks ", other, " and ", rank,
+                                  " into one replica, and only one of them trains"),
                         "replicas on ranks that all train or all do not");
 }
 

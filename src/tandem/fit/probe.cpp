@@ -10,7 +10,7 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/policy/critic.h"
-#include "tandem/rollout/weight_switch.h"
+#include "tandem/rollout/engine.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::fit {

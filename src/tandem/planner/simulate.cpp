@@ -2,10 +2,13 @@
 #include "tandem/planner/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
+#include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/planner/homes.h"
 #include "tandem/planner/interpret.h"
 
 namespace tandem::planner {
@@ -18,6 +21,7 @@ struct Sequence {
 };
 
 struct Replica {
+  bool is_alone = false;               // on ranks that never train
   bool is_open = true;
   double now_s = 0, busy_s = 0;
   int64_t version = 0;                 // of its weights
@@ -27,7 +31,6 @@ struct Replica {
 
 struct Group {
   int64_t start;
-  size_t home;
   int64_t unfinished;
   bool has_token = false, is_taken = false;
 };
@@ -35,8 +38,10 @@ struct Group {
 // Replicas under the staleness rule. Times are those of one clock.
 class Generation {
  public:
-  Generation(const Workload& w, const Replicas& r, const Costs& costs) : w_(w), r_(r), costs_(costs) {
-    replicas_.resize(static_cast<size_t>(r.beside_training + r.alone));
+  Generation(const Workload& w, const Replicas& r, const Costs& costs)
+      : w_(w), r_(r), costs_(costs), homes_(r.placement, r.layout), replicas_(static_cast<size_t>(r.layout.dp)) {
+    for (int rank = 0; rank < r.layout.world(); ++rank)
+      replicas_[static_cast<size_t>(r.layout.dp_rank(rank))].is_alone = !r.placement.train.has(r.placement.rollout.first + rank);
   }
 
   // Until a batch may be taken, from `now_s` on; returns when that is. All replicas generate meanwhile.
@@ -50,7 +55,7 @@ class Generation {
         for (const GroupId id : choice.batch) groups_.at(value(id)).is_taken = true;
         break;
       }
-      at_s = r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, 0);
+      at_s = r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, false);
     }
     open(at_s, false);
     return at_s;
@@ -58,14 +63,11 @@ class Generation {
 
   // Of the stage `ahead`: until as many groups are finished as a batch has, or nothing is left to generate. Returns when it ends.
   double until_enough(double now_s) {
-    const auto first = static_cast<size_t>(r_.beside_training);
-    for (size_t i = first; i < replicas_.size(); ++i) replicas_[i].now_s = now_s;
     double at_s = now_s;
     while (num_finished() < w_.rule.groups_per_step) {
       start_groups(true);
-      const bool runs = std::any_of(replicas_.begin() + static_cast<int64_t>(first), replicas_.end(), is_busy);
-      if (!runs) break;
-      at_s = round(at_s, first);
+      if (std::ranges::none_of(replicas_, [](const Replica& r) { return r.is_alone && is_busy(r); })) break;
+      at_s = round(at_s, true);
     }
     return at_s;
   }
@@ -78,10 +80,13 @@ class Generation {
 
   // The batch that was taken is trained, and there are new weights.
   void commit() {
-    std::erase_if(groups_, [](const auto& each) { return each.second.is_taken; });
+    std::erase_if(groups_, [&](const auto& each) {
+      if (each.second.is_taken) homes_.forget(GroupId{each.first});
+      return each.second.is_taken;
+    });
     ++version_;
     for (auto& [id, group] : groups_)
-      if (!group.has_token) group.start = r_.is_free ? std::max(group.start, replicas_[group.home].version) : version_;
+      if (!group.has_token) group.start = r_.is_free ? std::max(group.start, replica_of(id).version) : version_;
     for (Replica& replica : replicas_) replica.version = version_;
     for (const GroupId id : queue::too_stale(w_.rule, version_, outstanding())) drop(value(id));
   }
@@ -95,12 +100,13 @@ class Generation {
  private:
   static bool is_busy(const Replica& r) { return !r.running.empty() || !r.waiting.empty(); }
 
+  Replica& replica_of(int64_t group) { return replicas_[static_cast<size_t>(homes_.of(GroupId{group}))]; }
+
   void open(double now_s, bool is_open) {
-    for (size_t i = 0; i < replicas_.size(); ++i) {
-      const bool stops = std::ssize(replicas_) == r_.beside_training || static_cast<int64_t>(i) < r_.beside_training || !r_.is_free;
-      if (!stops) continue;
-      replicas_[i].is_open = is_open;
-      if (is_open) replicas_[i].now_s = now_s;
+    for (Replica& r : replicas_) {
+      if (r.is_alone && r_.is_free) continue;
+      r.is_open = is_open;
+      if (is_open) r.now_s = now_s;
     }
   }
 
@@ -118,19 +124,11 @@ class Generation {
   void start_groups(bool beside_training) {
     for (int64_t n = queue::num_may_start(w_.rule, version_, version_, outstanding(true)); n > 0; --n) {
       const int64_t id = next_++;
-      const size_t home = home_of(id, beside_training);
-      groups_[id] = {version_, home, w_.group_size};
+      homes_.set(GroupId{id}, r_.is_free ? homes_.least_busy(beside_training) : homes_.round(GroupId{id}));
+      groups_[id] = {version_, w_.group_size};
       for (int64_t i = id * w_.group_size; i < (id + 1) * w_.group_size; ++i)
-        replicas_[home].waiting.push_back({id, w_.lengths[static_cast<size_t>(i) % w_.lengths.size()]});
+        replica_of(id).waiting.push_back({id, w_.lengths[static_cast<size_t>(i) % w_.lengths.size()]});
     }
-  }
-
-  size_t home_of(int64_t id, bool beside_training) const {
-    if (!r_.is_free) return static_cast<size_t>(id) % replicas_.size();
-    std::vector<int64_t> load(replicas_.size());
-    for (const auto& [other, group] : groups_) load[group.home] += group.unfinished > 0;
-    const auto first = beside_training ? r_.beside_training : 0;
-    return static_cast<size_t>(std::min_element(load.begin() + first, load.end()) - load.begin());
   }
 
   // A token for each running sequence of a replica; returns when it has them.
@@ -145,19 +143,20 @@ class Generation {
       const auto group = groups_.find(s.group);
       if (group == groups_.end()) continue;
       group->second.has_token = true;
-      if (--s.left == 0) --group->second.unfinished;
+      if (--s.left == 0 && --group->second.unfinished == 0) homes_.finish(GroupId{s.group});
     }
     std::erase_if(r.running, [](const Sequence& s) { return s.left == 0; });
     return r.now_s;
   }
 
-  // Of replicas from `first` on: some token steps each, then they wait for each other.
-  double round(double now_s, size_t first) {
+  // Of all replicas, or those that are alone: some token steps each, then they wait for each other.
+  double round(double now_s, bool of_those_alone) {
     const int64_t steps = r_.round_steps * (w_.rule.staleness == 0 ? kSyncRounds : 1);
     double end_s = now_s;
-    for (size_t i = first; i < replicas_.size(); ++i) {
-      replicas_[i].now_s = now_s;
-      for (int64_t n = 0; n < steps && is_busy(replicas_[i]); ++n) end_s = std::max(end_s, step(replicas_[i]));
+    for (Replica& r : replicas_) {
+      if (of_those_alone && !r.is_alone) continue;
+      r.now_s = now_s;
+      for (int64_t n = 0; n < steps && is_busy(r); ++n) end_s = std::max(end_s, step(r));
     }
     TANDEM_CHECK(end_s > now_s, "nothing is left to generate, and no batch is ready");
     return end_s;
@@ -180,15 +179,17 @@ class Generation {
   }
 
   void drop(int64_t id) {
-    Replica& r = replicas_[groups_.at(id).home];
+    Replica& r = replica_of(id);
     std::erase_if(r.running, [&](const Sequence& s) { return s.group == id; });
     std::erase_if(r.waiting, [&](const Sequence& s) { return s.group == id; });
     groups_.erase(id);
+    homes_.forget(GroupId{id});
   }
 
   const Workload& w_;
   const Replicas& r_;
   const Costs& costs_;
+  Homes homes_;
   std::vector<Replica> replicas_;
   std::map<int64_t, Group> groups_;
   int64_t version_ = 0, next_ = 0;
@@ -201,14 +202,12 @@ double cost_of(const Costs& costs, const Stage& stage) {
 
 }  // namespace
 
-Simulated simulate(const Schedule& schedule, const Workload& workload, const Replicas& replicas, const Costs& costs, int64_t steps,
-                   int64_t counted) {
-  TANDEM_CHECK(counted >= 1 && counted < steps, counted, " of ", steps, " steps");
-  TANDEM_CHECK(!workload.lengths.empty() && replicas.beside_training + replicas.alone > 0, "nothing to generate");
-  Interpreter machine(schedule, {1, steps});
+Simulated simulate(const Schedule& schedule, const Workload& workload, const Replicas& replicas, const Costs& costs, const Course& course) {
+  TANDEM_CHECK(course.counted >= 1 && course.counted < course.steps, course.counted, " of ", course.steps, " steps");
+  TANDEM_CHECK(!workload.lengths.empty(), "nothing to generate");
+  Interpreter machine(schedule, {1, course.steps});
   Generation generation(workload, replicas, costs);
   Simulated all;
-  std::map<int, double> free_at_s;     // by rank
   std::map<double, StageRun> running;  // by its end
   double now_s = 0, counted_from_s = 0;
   const auto end_of = [&](const Stage& stage, double begin_s) {
@@ -230,16 +229,16 @@ Simulated simulate(const Schedule& schedule, const Workload& workload, const Rep
     running.erase(running.begin());
     now_s = end_s;
     const Stage& stage = machine.stage(run);
-    if (replicas.is_free && replicas.alone > 0) generation.until(now_s);
+    if (replicas.is_free) generation.until(now_s);
     if (stage.kind == StageKind::kSwitch) generation.commit();
     machine.end(run);
     all.order.push_back(join_text(stage.name, ' ', run.step));
     if (!machine.done_with(run.step)) continue;
     now_s += costs.between_s;
-    if (run.step == steps - counted) counted_from_s = now_s, (void)generation.take_busy_s();
+    if (run.step == course.steps - course.counted) counted_from_s = now_s, (void)generation.take_busy_s();
   }
   const double seconds = now_s - counted_from_s;
-  all.step_s = seconds / static_cast<double>(counted);
+  all.step_s = seconds / static_cast<double>(course.counted);
   for (const double busy_s : generation.take_busy_s()) all.generating_share.push_back(busy_s / seconds);
   return all;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The machine of interpret.h under a virtual clock: what a schedule takes, from what its stages took. Generation is simulated token by token,
-// under the staleness rule itself (queue/admission.h).
+// The machine of interpret.h under a virtual clock: what a schedule takes, from what its stages took. Generation is simulated token by
+// token, under the staleness rule itself (queue/admission.h).
 
 #include <cstdint>
 #include <functional>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/model/layout.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/queue/admission.h"
 
@@ -24,10 +25,10 @@ struct Workload {
 
 /// Which replicas generate, and how they meet.
 struct Replicas {
-  int64_t beside_training = 0;    ///< that stop while their ranks train
-  int64_t alone = 0;              ///< that never do; 0: all are beside training
-  bool is_free = false;           ///< those that are alone never stop at all
-  int64_t round_steps = 8;        ///< token steps between two exchanges, where they do not stop for a clock
+  Placement placement;
+  model::Layout layout;           ///< of the rollout
+  bool is_free = false;           ///< those on ranks that never train never stop at all
+  int64_t round_steps = 8;        ///< token steps between two exchanges, where a batch is not formed by a clock
 };
 
 /// What was measured.
@@ -40,12 +41,15 @@ struct Costs {
 /// Of the last steps that were asked for.
 struct Simulated {
   double step_s = 0;                    ///< mean
-  std::vector<double> generating_share; ///< of each replica, those beside training first: of the time, how much it generates
+  std::vector<double> generating_share; ///< of each replica: of the time, how much it generates
   std::vector<std::string> order;       ///< "train 3": stages in the order in which they end
 };
 
-/// `steps` steps, of which the last `counted` are measured. Errors: InternalError for a workload that comes to a stop.
-Simulated simulate(const Schedule& schedule, const Workload& workload, const Replicas& replicas, const Costs& costs, int64_t steps,
-                   int64_t counted);
+/// How many steps, and how many of them, the last ones, are measured.
+struct Course {
+  int64_t steps, counted;
+};
+/// Errors: InternalError for a workload that comes to a stop.
+Simulated simulate(const Schedule& schedule, const Workload& workload, const Replicas& replicas, const Costs& costs, const Course& course);
 
 }  // namespace tandem::planner

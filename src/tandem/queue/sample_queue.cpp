@@ -143,7 +143,7 @@ std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> s
   return alike;
 }
 
-Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting) {
+Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const data::Waiting> waiting) {
   TANDEM_CHECK(formed_ && formed_->step == step, "commit of step ", value(step), ", which was not taken");
   TANDEM_CHECK(value(after) == value(version_) + 1, "an update leads from version ", value(version_), " to ", value(after));
   for (GroupId id : formed_->groups) {
@@ -154,7 +154,7 @@ Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const Waiti
   counters_.trained += std::ssize(formed_->groups);
   formed_.reset();
   version_ = after;
-  for (const Waiting& each : waiting)
+  for (const data::Waiting& each : waiting)
     if (const auto found = groups_.find(each.id); found != groups_.end() && !found->second.group)
       found->second.start = std::clamp(each.version, found->second.start, after);
   Left left{too_stale(rule_, value(version_), outstanding()), std::exchange(filtered_, {})};

@@ -6,7 +6,7 @@
 //   while (step < steps) {                                          // one rank, one thread; all ranks alike
 //     for (int64_t n = queue.num_may_start(); n > 0; --n) {
 //       queue.start(next_id, queue.version());
-//       groups.admit(prompt_of(next_id++));                         // rollout/group_assembly.h, above the engine
+//       groups.admit(prompt_of(next_id++));                         // rollout/group/group_assembly.h, above the engine
 //     }
 //     engine.step();
 //     for (data::Group& group : scored(groups.finished())) queue.put(std::move(group));
@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tandem/base/ids.h"
+#include "tandem/data/decisions.h"
 #include "tandem/data/sample.h"
 #include "tandem/data/shaping.h"
 #include "tandem/queue/options.h"
@@ -38,12 +39,6 @@ struct Counters {
   int64_t waited = 0;     ///< updates that were held back for a running group
   int64_t late_rows = 0;  ///< samples of groups that arrived after their eviction
   int64_t filtered = 0;   ///< groups whose scores were all alike, where those are filtered
-};
-
-/// A group without a token. Its first will be of this version or of a later one.
-struct Waiting {
-  GroupId id;
-  PolicyVersion version;
 };
 
 /// Groups that left untrained.
@@ -96,7 +91,7 @@ class SampleQueue {
   bool give_back();
   /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups
   /// that left untrained since the last commit.
-  Left commit(StepId step, PolicyVersion after, std::span<const Waiting> waiting = {});
+  Left commit(StepId step, PolicyVersion after, std::span<const data::Waiting> waiting = {});
 
   /// Makes of a finished group what stands for it elsewhere.
   using Rewrite = std::function<data::Group(data::Group)>;

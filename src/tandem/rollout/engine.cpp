@@ -69,8 +69,7 @@ SequenceId Engine::submit(Request request) {
   for (const int32_t token : response)
     if (active.stop) (void)active.stop->stops_after(token);
   std::vector<int32_t> prompt = std::exchange(request.prompt, {});
-  if (response.empty()) scheduler_.submit(id, std::move(prompt), request.record_routes);
-  else scheduler_.submit_begun(id, std::move(prompt), response, request.record_routes);
+  scheduler_.submit(id, std::move(prompt), request.record_routes, response);
   active.request = std::move(request);
   return id;
 }
@@ -186,6 +185,13 @@ std::optional<data::FinishReason> Engine::append(Active& active, const Drawn& dr
   if (stop_text || (listed && !request.sampling.ignore_eos)) return data::FinishReason::kStop;
   if (std::ssize(sample.ids) >= request.sampling.max_new_tokens) return data::FinishReason::kLength;
   return std::nullopt;
+}
+
+void switch_weights(Engine* engine, comm::Group& world, const SendWeights& send, data::PolicyVersion version) {
+  if (engine) engine->drop_weights();
+  const model::ModelParameters* parameters = send();
+  world.barrier();  // every rank has all of its bytes
+  if (engine) engine->switch_weights(*parameters, version);
 }
 
 }  // namespace tandem::rollout

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/comm/group.h"
 #include "tandem/rollout/request.h"
 #include "tandem/rollout/row_sampler.h"
 #include "tandem/rollout/runner.h"
@@ -49,7 +50,7 @@ class Engine {
   /// Generates with `parameters` from now on; running sequences go on under the new version, keeping their cache, but for
   /// those that have no token yet: they start over. The values must stay as they are until the next switch; a packed copy is
   /// made where the options ask for one. Collective over TP and PP peers; engines of several ranks switch
-  /// together: weight_switch.h.
+  /// together: rollout::switch_weights.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// The engine has no version: it refuses to generate until the next switch_weights.
   void drop_weights() { runner_.drop_weights(); }
@@ -68,8 +69,6 @@ class Engine {
   void cancel(SequenceId sequence);
   /// What a sequence under way has of its answer, for Request::begun; the sequence is forgotten.
   data::Sample take_out(SequenceId sequence);
-  /// Of a sequence under way: its prompt and what it has of its answer.
-  int64_t num_tokens(SequenceId sequence) const { return scheduler_.sequence(sequence).length(); }
   /// True while a sequence runs or waits.
   bool running() const { return !scheduler_.empty(); }
   /// One token for every running sequence; without any it computes what peers need of the experts held here.
@@ -79,8 +78,12 @@ class Engine {
   bool must_step() const;
   /// Sequences that ended since the last call, in the order they ended.
   std::vector<Completion> completed() { return std::exchange(completed_, {}); }
-  /// Whether a sequence has a token, one that stays at a switch of weights.
-  bool has_token(SequenceId sequence) const { return !active_.contains(sequence) || scheduler_.sequence(sequence).keeps_token(); }
+  /// Of a sequence under way: the tokens of its prompt and its answer; whether it has a token that stays at a switch of weights.
+  struct Progress {
+    int64_t tokens;
+    bool keeps_token;
+  };
+  Progress progress(SequenceId id) const { return {scheduler_.sequence(id).length(), scheduler_.sequence(id).keeps_token()}; }
 
   EngineCounts counts() const;
 
@@ -106,5 +109,16 @@ class Engine {
   std::vector<Completion> completed_;
   int64_t next_id_ = 0, num_drawn_ = 0;
 };
+
+/// Moves weights to where rollout has them. Gives those that it generates with from then on; null on a rank that does not generate.
+using SendWeights = std::function<const model::ModelParameters*()>;
+
+/// The engine has no version from before `send` writes the first byte of the new weights until every rank of the world has ended its own.
+/// If any rank fails before, no engine of the world has a version, and none generates: what they hold is a mixture.
+///
+/// `engine` is null on a rank that does not generate.
+/// Blocking   collective over the world.
+/// Errors     what `send` throws on this rank; PeerError where it threw on another.
+void switch_weights(Engine* engine, comm::Group& world, const SendWeights& send, data::PolicyVersion version);
 
 }  // namespace tandem::rollout

@@ -66,7 +66,7 @@ Scheduler::Scheduler(const Options& options) : options_(options), blocks_(option
 
 void Scheduler::open(int64_t num_blocks) { blocks_.open(num_blocks); }
 
-Sequence& Scheduler::add(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens) {
+void Scheduler::submit(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens, std::span<const int32_t> response) {
   TANDEM_CHECK(!prompt.empty(), "a prompt without tokens");
   Sequence& s = sequences_[id];
   s.id = id;
@@ -74,16 +74,7 @@ Sequence& Scheduler::add(SequenceId id, std::vector<int32_t> prompt, bool runs_a
   s.runs_all_tokens = runs_all_tokens;
   s.marks = Announced::marks_of(prompt, options_.kv_block_tokens, runs_all_tokens);
   s.tokens = std::move(prompt);
-  return s;
-}
-
-void Scheduler::submit(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens) {
-  waiting_.push_back(&add(id, std::move(prompt), runs_all_tokens));
-}
-
-void Scheduler::submit_begun(SequenceId id, std::vector<int32_t> prompt, std::span<const int32_t> response, bool runs_all_tokens) {
-  TANDEM_CHECK(!response.empty(), "a response that has not begun");
-  Sequence& s = add(id, std::move(prompt), runs_all_tokens);
+  if (response.empty()) return waiting_.push_back(&s);
   s.tokens.insert(s.tokens.end(), response.begin(), response.end());
   s.order = next_order_++;
   preempted_.push_back(&s);

@@ -78,9 +78,8 @@ class Scheduler {
 
   /// A cache of so many empty blocks; none may be held.
   void open(int64_t num_blocks);
-  void submit(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens = false);
-  /// One that has begun elsewhere: it goes on behind `response`, as if it had been preempted.
-  void submit_begun(SequenceId id, std::vector<int32_t> prompt, std::span<const int32_t> response, bool runs_all_tokens = false);
+  /// One that has begun elsewhere has a `response`: it goes on behind that, as if it had been preempted.
+  void submit(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens = false, std::span<const int32_t> response = {});
   /// Forgets a sequence; what it holds is freed.
   void cancel(SequenceId id);
 
@@ -109,7 +108,6 @@ class Scheduler {
 
  private:
   using Ids = std::vector<SequenceId>;
-  Sequence& add(SequenceId id, std::vector<int32_t> prompt, bool runs_all_tokens);
   void start_ready(std::vector<BlockCopy>& copies);
   void start_others();
   void start(Sequence& s, const SequenceBlocks::Found& found);

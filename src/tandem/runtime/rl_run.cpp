@@ -68,6 +68,19 @@ void show(LiveLine* live, const std::string& what, int64_t num_samples = 0) {
   if (live) live->stage(what, num_samples);
 }
 
+void pause(SampleSource& source) {
+  if (Generation* generation = source.generation()) generation->pause();
+}
+
+// For others, in a step. What a stream generates beside it counts as work; where its rank trains, too, `beside_rollout_s` were waited
+// while the stream stood.
+double take_idle_s(SampleSource& source, double beside_rollout_s) {
+  const double waited_s = comm::take_waited_s();
+  Generation* generation = source.generation();
+  const std::optional<double> stream_s = generation ? generation->take_idle_s() : std::nullopt;
+  return stream_s ? *stream_s + beside_rollout_s : waited_s;
+}
+
 // A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
 planner::Stage scoring_stage() {
   return {planner::StageKind::kReward, "reward", 0, {}, {}, {planner::Resident::kRewardModel}, {}, {}};
@@ -87,7 +100,8 @@ RlRun::RlRun(const RunRequest& request, const policy::RunParts& parts, RunFolder
       algorithm_(config::algorithm_of(config_)),
       actor_(parts, start.model, config_.train),
       ledger_(parts, folder, start.model_dir, config_.run.steps),
-      bodies_(parts.ranks, config_.schedule.queue.group_size),
+      homes_(parts.ranks.placement, parts.ranks.rollout_layout),
+      bodies_(parts.ranks, homes_, config_.schedule.queue.group_size),
       skew_(parts.ranks.world) {
   if (!config_.data.eval.empty())
     eval_prompts_.emplace(serve::data_for(*reward_, config_.data), data::Split::kHeldOut, serve::PromptText{tokenizer_, start.model_dir});
@@ -158,15 +172,13 @@ void RlRun::make_source() {
   if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
   std::function<void(int64_t, int64_t)> tell;
   if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
-  auto rollout = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
-                                                            tokenizer_, prompts_, rule, bodies_,
-                                                            std::min(actor_.config().max_positions, longest),
-                                                            schedule_.has(planner::StageKind::kAhead), request_.stop,
-                                                            request_.hooks.most_tokens, tell, request_.hooks.stepped,
-                                                            followed_ ? &*followed_ : nullptr});
-  rollout_ = rollout.get();
-  source_ = std::move(rollout);
-  if (rollout::Engine* engine = rollout_->engine(); engine && !residency_.empty())
+  source_ = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
+                                                       tokenizer_, prompts_, rule, homes_, bodies_,
+                                                       std::min(actor_.config().max_positions, longest),
+                                                       schedule_.has(planner::StageKind::kAhead), request_.stop,
+                                                       request_.hooks.most_tokens, tell, request_.hooks.stepped,
+                                                       followed_ ? &*followed_ : nullptr});
+  if (rollout::Engine* engine = source_->generation()->engine(); engine && !residency_.empty())
     residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
 }
@@ -207,7 +219,7 @@ void RlRun::restore_or_start() {
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
   ledger_.open();
-  if (is_resumed) ledger_.keep_decisions(resumed_line(data::StepId{state.step}));
+  if (is_resumed) ledger_.keep_decisions(data::resumed_line(data::StepId{state.step}));
   give_rollout_weights();
 }
 
@@ -239,7 +251,7 @@ RunSummary RlRun::run() {
   try {
     return run_to_end(step);
   } catch (const StepFailed& e) {  // also where the last step has a checkpoint: the queue may know more by now
-    source_->pause();
+    pause(*source_);
     source_->give_back(step.batch);
     end_saved(e, ledger_.state().step, [this] { save(); });
   }
@@ -261,7 +273,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
     if (value(step.id) != next.step) {
       step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
       (void)comm::take_waited_s();  // what an evaluation or a checkpoint waited
-      (void)source_->take_idle_s();
+      if (Generation* generation = source_->generation()) (void)generation->take_idle_s();
     }
     machine.start(next);
     const StageEnd how = perform(machine.stage(next), step);
@@ -275,13 +287,13 @@ RunSummary RlRun::run_to_end(StepData& step) {
     machine.end(next);
     if (machine.done_with(next.step)) finish_step(step);
   }
-  source_->pause();
+  pause(*source_);
   if (!ledger_.is_saved()) save();
   RunSummary summary = ledger_.summary();
   if (eval_prompts_ && config_.eval.after) {
     summary.after = last_eval_ ? last_eval_ : evaluate(data::StepId{state.step});
     if (!summary.after) throw Interrupted(join_text("stopped after step ", state.step, ", in the last evaluation; --resume continues"));
-    source_->pause();
+    pause(*source_);
   }
   return summary;
 }
@@ -308,7 +320,7 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
 }
 
 void RlRun::stop(const std::string& where) {
-  source_->pause();
+  pause(*source_);
   if (!ledger_.is_saved()) save();
   throw Interrupted(join_text("stopped after step ", ledger_.state().step, where, "; --resume continues"));
 }
@@ -332,10 +344,8 @@ void RlRun::finish_step(const StepData& step) {
   skew_.record(parts_.recorder);
   record_spans(parts_.ranks.world, std::exchange(spans_, {}), parts_.recorder);
   ledger_.keep_decisions(source_->take_decisions());
-  double idle_s = comm::take_waited_s();
   const double beside_rollout_s = std::exchange(waited_beside_rollout_s_, 0);
-  if (const auto stream_s = source_->take_idle_s()) idle_s = *stream_s + (parts_.ranks.trains() ? beside_rollout_s : 0);
-  record_idle(parts_.ranks.world, idle_s, parts_.recorder);
+  record_idle(parts_.ranks.world, take_idle_s(*source_, parts_.ranks.trains() ? beside_rollout_s : 0), parts_.recorder);
   conclude_step();
   fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);
@@ -418,8 +428,9 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
   show(ledger_.live(), join_text("step ", value(step), "/", config_.run.steps, "  evaluation of ", eval_prompts_->size(), " problems"));
   const policy::Ranks& ranks = parts_.ranks;
-  source_->pause();
-  rollout::Engine* engine = rollout_ ? rollout_->engine() : nullptr;
+  pause(*source_);
+  Generation* generation = source_->generation();
+  rollout::Engine* engine = generation ? generation->engine() : nullptr;
   Evaluation evaluation{.step = value(step), .layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
   if (ranks.rolls_out()) {
     evaluation.decoder = &actor_.rollout_decoder();
@@ -429,7 +440,8 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   }
   evaluation.n = config_.eval.n;
   evaluation.seed = evaluation_seed(config_.run.seed);
-  const bool is_current = engine && engine->version() == data::PolicyVersion{ledger_.state().version};  // a closed stream takes its weights later
+  // A closed stream takes its weights later.
+  const bool is_current = engine && engine->version() == data::PolicyVersion{ledger_.state().version};
   rollout::Engine* idle = is_current && !engine->running() ? engine : nullptr;
   evaluation.idle_engine = idle;
   if (idle) idle->forget_cache();  // so that neither evaluation nor training finds what the other computed
@@ -443,7 +455,7 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   if (!answers) return std::nullopt;
   if (idle) idle->forget_cache();
   if (makes_room) engine->switch_weights(actor_.rollout_parameters(), data::PolicyVersion{ledger_.state().version});
-  source_->resume();
+  if (generation) generation->resume();
   if (config::scores_in_stage(config_)) score_in_stage(*answers);
   serve::EvalSummary summary = serve::summarize(*answers, eval_prompts_->sets(), config_.eval.right_at);
   record_eval(parts_.recorder, summary);

@@ -79,10 +79,10 @@ class RlRun {
   std::unique_ptr<policy::TrainedRole> critic_;           // null: advantages need none
   std::unique_ptr<policy::StagedReward> staged_reward_;   // where the schedule has a stage for it, on ranks that train
   policy::Residency residency_;
+  planner::Homes homes_;
   BatchRows bodies_;
-  std::optional<DecisionReader> followed_;                // of the free run that this one repeats
+  std::optional<data::DecisionReader> followed_;                // of the free run that this one repeats
   std::unique_ptr<SampleSource> source_;
-  RolloutRole* rollout_ = nullptr;                        // the source, where it generates
   comm::StartSkew skew_;
   std::vector<StageSpan> spans_;                          // of the step under way
   double waited_beside_rollout_s_ = 0;                    // in its stages other than rollout

@@ -15,6 +15,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/algorithm.h"
+#include "tandem/data/decisions.h"
 #include "tandem/fit/fit.h"
 #include "tandem/hub/recipe.h"
 #include "tandem/policy/critic.h"
@@ -23,7 +24,6 @@
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/rl_run.h"
 #include "tandem/runtime/launch.h"
-#include "tandem/runtime/sample/decisions.h"
 #include "tandem/runtime/stage/hook_trial.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/serve/reward_trial.h"
@@ -237,7 +237,7 @@ void check_request(const RunRequest& request) {
   if (request.replay_decisions.empty()) return;
   if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");
   if (!request.replay.empty()) throw UserError("--replay-decisions", "generates, and --replay does not", "one of both");
-  check_follows(request.config, request.replay_decisions, DecisionReader(request.replay_decisions).num_steps());
+  check_follows(request.config, request.replay_decisions, data::DecisionReader(request.replay_decisions).num_steps());
 }
 
 // What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.

@@ -7,7 +7,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reward/scorer.h"
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::serve {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/session/on_rank.h"
 
-#include "tandem/rollout/weight_switch.h"
+#include "tandem/rollout/engine.h"
 
 namespace tandem::session {
 

@@ -49,7 +49,8 @@ TEST(TopText, TakesAnythingAndShowsNothingThatATerminalObeys) {
   ranks["rank 2"] = {{"rollout", 0, "x", 0}, {1, 2, 3, 4}, {"\x1b[2J", 0, 900, 800}};
   const std::string text = top_text(a_run(), metrics_of({{"step", "?"}}), timeline, 60);
   EXPECT_EQ(text.find('\x1b'), std::string::npos) << "a terminal would obey it";
-  EXPECT_EQ(top_text(a_run(), {{"lines", json::array()}}, {{"steps", json::array()}}, 60), "a   running   step 0/40\nNo step has ended yet.\n");
+  const std::string empty = top_text(a_run(), {{"lines", json::array()}}, {{"steps", json::array()}}, 60);
+  EXPECT_EQ(empty, "a   running   step 0/40\nNo step has ended yet.\n");
 }
 
 }  // namespace

@@ -153,9 +153,9 @@ TEST(Schedule, AnEdgeBetweenRanksThatNeverMeetIsRefused) {
   EXPECT_NE(fault_of(s).find("ahead comes after reference, and none of its ranks hears"), std::string::npos) << fault_of(s);
 }
 
-TEST(Schedule, OnlySplitRanksGenerateWhileOthersTrain) {
+TEST(Schedule, OnlyRanksThatNeverTrainGenerateWhileOthersDo) {
   for (const ScheduleNeeds& needs : test::all_needs()) {
-    const bool ahead = needs.placement.is_split() && needs.staleness > 0 && !needs.replay;
+    const bool ahead = needs.placement.has_sides() && needs.staleness > 0 && !needs.replay;
     EXPECT_EQ(schedule_for(needs).has(StageKind::kAhead), ahead);
   }
 }

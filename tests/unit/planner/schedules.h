@@ -12,11 +12,11 @@ inline std::vector<ScheduleNeeds> all_needs() {
   std::vector<ScheduleNeeds> all;
   for (int bits = 0; bits < 128; ++bits)
     for (int64_t staleness : {0, 1, 2})
-      for (PlacementKind kind : {PlacementKind::kColocated, PlacementKind::kFullyColocated, PlacementKind::kSplit}) {
+      for (PlacementKind kind : {PlacementKind::kColocated, PlacementKind::kFullyColocated, PlacementKind::kSplit, PlacementKind::kMixed}) {
         const auto bit = [&](int i) { return (bits >> i & 1) != 0; };
-        const int side = kind == PlacementKind::kSplit ? 2 : 4;
+        const int train = kind == PlacementKind::kSplit || kind == PlacementKind::kMixed ? 2 : 4;
         if (bit(2) && !bit(1)) continue;  // rewards by log-probabilities need a reference
-        all.push_back({.placement = placement_of(kind, side, side),
+        all.push_back({.placement = placement_of(kind, train, kind == PlacementKind::kSplit ? 2 : 4),
                        .staleness = staleness,
                        .replay = bit(0),
                        .reference = bit(1),

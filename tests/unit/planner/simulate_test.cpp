@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tandem/base/error.h"
+#include "tandem/planner/homes.h"
 
 namespace tandem::planner {
 namespace {
@@ -20,15 +21,20 @@ Workload workload(int64_t staleness, std::vector<int64_t> lengths, int64_t group
   return {{.groups_per_step = groups_per_step, .staleness = staleness, .policy = queue::LagPolicy::kWait}, 1, std::move(lengths), 8};
 }
 
-Schedule schedule(PlacementKind kind, int64_t staleness) {
-  const int rollout = kind == PlacementKind::kSplit ? 1 : 2, train = kind == PlacementKind::kColocated ? 2 : 1;
-  return schedule_for({.placement = placement_of(kind, train, rollout), .staleness = staleness});
+Placement placement(PlacementKind kind) {
+  return placement_of(kind, kind == PlacementKind::kColocated ? 2 : 1, kind == PlacementKind::kSplit ? 1 : 2);
+}
+
+// On two ranks, with a replica on each that generates.
+Simulated simulated(PlacementKind kind, const Workload& w, const Costs& costs, bool is_free = true) {
+  Replicas replicas{placement(kind), {}, is_free && kind != PlacementKind::kColocated && w.rule.staleness > 0};
+  replicas.layout.dp = replicas.placement.rollout.count;
+  return simulate(schedule_for({.placement = replicas.placement, .staleness = w.rule.staleness}), w, replicas, costs, {60, 48});
 }
 
 TEST(Simulate, WithoutStalenessAStepIsItsStagesOneAfterTheOther) {
-  for (const PlacementKind kind : {PlacementKind::kColocated, PlacementKind::kSplit}) {
-    const Replicas replicas = kind == PlacementKind::kSplit ? Replicas{.alone = 1} : Replicas{.beside_training = 2};
-    const Simulated s = simulate(schedule(kind, 0), workload(0, {64, 32}, 2), replicas, costs(), 10, 6);
+  for (const PlacementKind kind : {PlacementKind::kColocated, PlacementKind::kSplit, PlacementKind::kMixed}) {
+    const Simulated s = simulated(kind, workload(0, {64, 32}, 2), costs());
     EXPECT_NEAR(s.step_s, 64 * kToken_s + kTrain_s, 1e-9);
     EXPECT_NEAR(s.generating_share[0], 64 * kToken_s / s.step_s, 1e-9);
   }
@@ -36,43 +42,57 @@ TEST(Simulate, WithoutStalenessAStepIsItsStagesOneAfterTheOther) {
 
 // A group starts when the one before the last is trained: two steps take its tokens and its training.
 TEST(Simulate, AStreamOverlapsTrainingAsFarAsTheRuleLetsIt) {
-  const Simulated s = simulate(schedule(PlacementKind::kSplit, 1), workload(1, {64}), {.alone = 1, .is_free = true}, costs(), 40, 30);
-  EXPECT_NEAR(s.step_s, (64 * kToken_s + kTrain_s) / 2, kToken_s);
-  const Simulated more = simulate(schedule(PlacementKind::kSplit, 4), workload(4, {64}), {.alone = 1, .is_free = true}, costs(), 40, 30);
-  EXPECT_NEAR(more.step_s, kTrain_s, 1e-9) << "training never waits";
+  EXPECT_NEAR(simulated(PlacementKind::kSplit, workload(1, {64}), costs()).step_s, (64 * kToken_s + kTrain_s) / 2, kToken_s);
+  EXPECT_NEAR(simulated(PlacementKind::kSplit, workload(4, {64}), costs()).step_s, kTrain_s, 1e-9) << "training never waits";
 }
 
 TEST(Simulate, InTurnsALongAnswerGoesOnInTheNextSteps) {
   const std::vector<int64_t> lengths = {8, 8, 8, 200};
-  const Replicas both{.beside_training = 2};
-  const Simulated sync = simulate(schedule(PlacementKind::kColocated, 0), workload(0, lengths, 4), both, costs(), 20, 12);
-  const Simulated stale = simulate(schedule(PlacementKind::kColocated, 2), workload(2, lengths, 4), both, costs(), 60, 48);
+  const Simulated sync = simulated(PlacementKind::kColocated, workload(0, lengths, 4), costs());
   EXPECT_NEAR(sync.step_s, 200 * kToken_s + kTrain_s, 64 * kToken_s);
-  EXPECT_LT(stale.step_s, 0.6 * sync.step_s);
+  EXPECT_LT(simulated(PlacementKind::kColocated, workload(2, lengths, 4), costs()).step_s, 0.6 * sync.step_s);
 }
 
 TEST(Simulate, WhereSomeAlwaysGenerateTheOthersHelp) {
   const Workload w = workload(2, {20, 30, 40, 120}, 4);
   Costs by_rows = costs();
   by_rows.token_step_s = [](int64_t rows) { return 0.002 + 0.004 * static_cast<double>(rows); };
-  const Simulated split = simulate(schedule(PlacementKind::kSplit, 2), w, {.alone = 1, .is_free = true}, by_rows, 60, 48);
-  const Simulated mixed =
-      simulate(schedule(PlacementKind::kMixed, 2), w, {.beside_training = 1, .alone = 1, .is_free = true}, by_rows, 60, 48);
+  const Simulated split = simulated(PlacementKind::kSplit, w, by_rows), mixed = simulated(PlacementKind::kMixed, w, by_rows);
   EXPECT_LT(mixed.step_s, split.step_s);
   EXPECT_GT(mixed.generating_share[1], mixed.generating_share[0]);
 }
 
 TEST(Simulate, StagesEndInTheOrderOfTheMachine) {
-  const Simulated s = simulate(schedule(PlacementKind::kSplit, 1), workload(1, {8}), {.alone = 1}, costs(), 3, 1);
+  const Simulated s = simulated(PlacementKind::kSplit, workload(1, {8}), costs(), false);
   const std::vector<std::string> step = {"rollout", "advantage", "ahead", "train", "meet", "switch"};
-  ASSERT_EQ(s.order.size(), 3 * step.size());
+  ASSERT_EQ(s.order.size(), 60 * step.size());
   for (const std::string& name : step) EXPECT_EQ(std::ranges::count(s.order, name + " 2"), 1) << name;
   EXPECT_EQ(s.order.front(), "rollout 1");
-  EXPECT_EQ(s.order.back(), "switch 3");
+  EXPECT_EQ(s.order.back(), "switch 60");
 }
 
 TEST(Simulate, RefusesNothingToGenerate) {
-  EXPECT_THROW(simulate(schedule(PlacementKind::kColocated, 0), workload(0, {}), {.beside_training = 2}, costs(), 4, 2), InternalError);
+  EXPECT_THROW(simulated(PlacementKind::kColocated, workload(0, {}), costs()), InternalError);
+}
+
+TEST(Homes, TheLeastBusyReplicaTakesTheNextGroup) {
+  Placement p = placement(PlacementKind::kMixed);
+  model::Layout two;
+  two.dp = 2;
+  Homes homes(p, two);
+  EXPECT_EQ(homes.least_busy(false), 0);
+  EXPECT_EQ(homes.least_busy(true), 1) << "the first trains";
+  homes.set(GroupId{4}, 0);
+  homes.set(GroupId{6}, 1);
+  homes.set(GroupId{8}, 1);
+  EXPECT_EQ(homes.least_busy(false), 0);
+  homes.finish(GroupId{6});
+  homes.set(GroupId{9}, 0);
+  EXPECT_EQ(homes.least_busy(false), 1);
+  EXPECT_EQ(homes.of(GroupId{6}), 1);
+  EXPECT_FALSE(homes.is_unfinished(GroupId{6}));
+  homes.forget(GroupId{8});
+  EXPECT_EQ(homes.of(GroupId{8}), homes.round(GroupId{8}));
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheVersionThatItsRankWillHave) {
   for (const int64_t version : {1, 0}) {  // where weights are taken at once, and where the first token may come before them
     SampleQueue queue(options);
     take_first_step(queue);
-    const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{version}}};
+    const std::vector<data::Waiting> waiting = {{GroupId{0}, PolicyVersion{version}}};
     EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).all().empty());
     for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
     queue.put(group(4, 1));
@@ -116,7 +116,7 @@ TEST_F(Queue, AGroupWithoutATokenStartsAtTheVersionThatItsRankWillHave) {
 TEST_F(Queue, AGroupWithoutATokenStartsAtTheNextVersion) {
   SampleQueue queue(options);
   take_first_step(queue);
-  const std::vector<Waiting> waiting = {{GroupId{0}, PolicyVersion{1}}};  // for a slot; group 3 runs
+  const std::vector<data::Waiting> waiting = {{GroupId{0}, PolicyVersion{1}}};  // for a slot; group 3 runs
   EXPECT_TRUE(queue.commit(StepId{1}, PolicyVersion{1}, waiting).all().empty());
   for (int64_t id : {4, 5}) queue.start(GroupId{id}, PolicyVersion{1});
   queue.put(group(4, 1));
@@ -284,7 +284,7 @@ TEST_F(Queue, FiltersABatchThatAStageScoredAndKeepsTheScoresOfTheOthers) {
     EXPECT_FALSE(second.groups.at(1).samples[0].scored);
     EXPECT_TRUE(each->filter(StepId{1}, scored(second, {})).empty());
     EXPECT_EQ(each->num_filtered(), 0) << "the batch is complete";
-    EXPECT_EQ(each->commit(StepId{1}, PolicyVersion{1}), std::vector<GroupId>{GroupId{1}}) << "no group leaves unsaid";
+    EXPECT_EQ(each->commit(StepId{1}, PolicyVersion{1}).all(), std::vector<GroupId>{GroupId{1}}) << "no group leaves unsaid";
     EXPECT_EQ(each->counters().trained, 2);
     EXPECT_EQ(each->num_outstanding(), 0);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>

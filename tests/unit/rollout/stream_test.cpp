@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/stream.h"
+#include "tandem/rollout/group/stream.h"
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,8 @@ std::vector<Told> random_story(std::mt19937& random) {
   int64_t next_group = 0, version = 0;
   for (int i = 0; i < 40; ++i) {
     const auto dice = random() % 10;
-    if (dice < 7) story.push_back({Told::kAdmit, next_group++, 1 + static_cast<int64_t>(random() % 3), 1 + static_cast<int64_t>(random() % 60)});
+    const auto below = [&](unsigned bound) { return static_cast<int64_t>(random() % bound); };
+    if (dice < 7) story.push_back({Told::kAdmit, next_group++, 1 + below(3), 1 + below(60)});
     else if (dice < 9) story.push_back({Told::kSwitch, ++version});
     else if (next_group > 0) story.push_back({Told::kCancel, static_cast<int64_t>(random() % static_cast<uint64_t>(next_group))});
   }
@@ -110,7 +111,7 @@ TEST(Stream, GivesWhatAnEngineGivesThatIsToldTheSameBeforeTheSameTokens) {
   for (int round = 0; round < 3; ++round) {
     const std::vector<Told> story = random_story(random);
     Groups streamed, stepped;
-    std::vector<Effect> effects;
+    std::vector<data::Effect> effects;
     {
       StreamCase c;
       Versions versions(c);
@@ -161,8 +162,8 @@ TEST(Stream, GivesTheSameAgainWhenItFollowsWhatTookEffectBefore) {
   std::vector<Told> story = random_story(random);
   std::erase_if(story, [](const Told& told) { return told.what == Told::kCancel; });  // what had ended is taken or not, as it happens
   Groups first, second;
-  std::vector<Effect> effects, again;
-  const auto run = [&](Groups& all, std::optional<std::vector<Effect>> followed) {
+  std::vector<data::Effect> effects, again;
+  const auto run = [&](Groups& all, std::optional<std::vector<data::Effect>> followed) {
     StreamCase c;
     Versions versions(c);
     Stream stream(c.engine, {}, std::move(followed));
@@ -186,7 +187,7 @@ TEST(Stream, GivesTheSameAgainWhenItFollowsWhatTookEffectBefore) {
 
 TEST(Stream, RefusesToFollowWhatItIsNotTold) {
   StreamCase c;
-  Stream stream(c.engine, {}, std::vector<Effect>{{Effect::Kind::kSwitch, 0}, {Effect::Kind::kSwitch, 0}});
+  Stream stream(c.engine, {}, std::vector<data::Effect>{{data::Effect::Kind::kSwitch, 0}, {data::Effect::Kind::kSwitch, 0}});
   stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
   stream.admit(request_of(0, 1, 3));
   const Deadline deadline = Deadline::after_s(kLong_s);
@@ -197,7 +198,7 @@ TEST(Stream, RefusesToFollowWhatItIsNotTold) {
 
 // A rank that shares experts has other groups than its peer, and is told less.
 TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
-  std::vector<std::vector<Effect>> effects(2);
+  std::vector<std::vector<data::Effect>> effects(2);
   std::vector<Groups> all(2);
   comm::run_local(2, kLong_s, [&](comm::Group& world) {
     const auto me = static_cast<size_t>(world.rank());
@@ -216,7 +217,8 @@ TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
     effects[me] = stream.take_effects();
     world.barrier();
   });
-  for (std::vector<Effect>& each : effects) std::erase_if(each, [](const Effect& e) { return e.kind != Effect::Kind::kSwitch; });
+  for (std::vector<data::Effect>& each : effects)
+    std::erase_if(each, [](const data::Effect& e) { return e.kind != data::Effect::Kind::kSwitch; });
   EXPECT_EQ(effects[0].size(), 4u);
 }
 
@@ -285,7 +287,7 @@ TEST(Stream, WhatAnEngineRefusesIsToldByTheNextCall) {
 }
 
 TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
-  std::vector<std::vector<Effect>> effects(2);
+  std::vector<std::vector<data::Effect>> effects(2);
   std::vector<Groups> all(2);
   comm::run_local(2, kLong_s, [&](comm::Group& world) {
     const auto me = static_cast<size_t>(world.rank());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/weight_switch.h"
+#include "tandem/rollout/engine.h"
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>

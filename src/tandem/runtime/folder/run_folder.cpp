@@ -51,8 +51,9 @@ bool decides_samples(const std::string& name) {
 const std::vector<std::string> kSampleFiles = {"samples.sqlite", "samples.sqlite-wal", "samples.sqlite-shm", "samples.sqlite-journal"};
 // What a run has before its first step, and all else that it writes but .lock.
 const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
-const std::vector<std::string> kLaterFiles = {kInputs,        "metrics.jsonl", "trace.json", "timeline.jsonl",  "decisions.jsonl", "tensorboard",
-                                              "summary.json", "checkpoint",    "warm_start", "hf",              "adapter"};
+const std::vector<std::string> kLaterFiles = {kInputs,       "metrics.jsonl", "trace.json", "timeline.jsonl", "decisions.jsonl",
+                                              "tensorboard", "summary.json",  "checkpoint", "warm_start",     "hf",
+                                              "adapter"};
 // Of monitor.sinks: where each stands, what their packages say, what they keep here.
 const std::vector<std::string> kSinkFiles = {"sinks.json", "sinks.log", "wandb", "swanlog", "mlruns"};
 
@@ -252,6 +253,30 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
       throw UserError("--resume " + where, join_text(name, " was ", was, " and is now ", is),
                       join_text(name, " ", was, ", or another --run-dir: the prompts and samples of the run would not be the same"));
     log::info("resume: ", name, " was ", was, " and is now ", is);
+  }
+}
+
+void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps) {
+  const std::string where = "--replay-decisions " + run_dir;
+  if (!config.is_free()) throw UserError(where, "is for a run under schedule.mode free", "--set schedule.mode=free, as that run had");
+  if (config.run.steps > num_steps)
+    throw UserError(where, join_text("has the decisions of ", num_steps, " steps up to its end or its first resume, run.steps is ",
+                                     config.run.steps),
+                    join_text("--steps ", num_steps, " at most"));
+  config::RunConfig before = config::load_config(run_dir + "/config.yaml", {}), now = config;
+  OptionList old_list, new_list;
+  describe(old_list, before);
+  describe(new_list, now);
+  for (size_t i = 0; i < new_list.entries.size(); ++i) {
+    const std::string& name = new_list.entries[i].path;
+    static const std::set<std::string> kFree = {"run", "eval", "monitor", "checkpoint", "memory", "parallel"};
+    static const std::set<std::string> kAlike = {"run.seed",           "run.parity",           "parallel.placement",
+                                                 "parallel.train_layout", "parallel.rollout_layout"};
+    const bool course = name == "run.steps" && (config.train.lr_schedule != "constant" || config.critic.train.lr_schedule != "constant");
+    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name) && !course) continue;
+    if (name == "schedule.mode") continue;  // what it comes to is checked above
+    const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
+    if (was != is) throw UserError(where, join_text(name, " was ", was, " and is now ", is), join_text(name, " ", was));
   }
 }
 

@@ -97,6 +97,10 @@ void claim_folder(const std::string& dir, EarlierRun earlier);
 /// Errors: UserError naming the option if the run reads a file that kPutAside would move, such as a model in its own folder.
 void check_put_aside(const config::RunConfig& config, const std::string& replay, const std::string& replay_decisions);
 
+/// Errors: UserError naming an option that decides which samples are drawn or how they are trained on and that the run in `run_dir` has
+/// otherwise; if this run is not free, or has more steps than that one has decisions.
+void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps);
+
 /// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
 /// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.
 void check_same_run(const config::RunConfig& before, const config::RunConfig& now, const std::string& where);

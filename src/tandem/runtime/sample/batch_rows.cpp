@@ -85,8 +85,9 @@ std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64
   return heads;
 }
 
-BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
+BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t group_size)
     : ranks_(ranks),
+      homes_(homes),
       group_size_(group_size),
       cache_(body_fields()),
       rollout_(ranks_by_dp(ranks.rollout_layout, ranks.placement.rollout.first)),
@@ -94,13 +95,8 @@ BatchRows::BatchRows(const policy::Ranks& ranks, int64_t group_size)
   if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
-int BatchRows::home(data::GroupId group) const {
-  const auto found = homes_.find(group);
-  return found != homes_.end() ? found->second : static_cast<int>(value(group) % ranks_.rollout_layout.dp);
-}
-
 std::vector<int> BatchRows::holders(data::GroupId group) const {
-  std::vector<int> ranks = rollout_[static_cast<size_t>(home(group))];
+  std::vector<int> ranks = rollout_[static_cast<size_t>(homes_.of(group))];
   if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
   return ranks;
 }
@@ -308,7 +304,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {
-  for (const data::Group& head : heads) on_first_.erase(head.id), homes_.erase(head.id);
+  for (const data::Group& head : heads) on_first_.erase(head.id), homes_.forget(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);

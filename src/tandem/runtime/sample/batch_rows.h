@@ -20,8 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/planner/homes.h"
 #include "tandem/policy/ranks.h"
+#include "tandem/queue/tensor_cache.h"
 
 namespace tandem::runtime {
 
@@ -39,7 +40,8 @@ std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64
 /// Read next  docs/design/tensor_cache.md
 class BatchRows {
  public:
-  BatchRows(const policy::Ranks& ranks, int64_t group_size);
+  /// A group's body is kept at its home. `homes` forgets those that are dropped.
+  BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t group_size);
 
   /// A sample's, in place.
   struct Body {
@@ -48,10 +50,6 @@ class BatchRows {
     std::span<const int16_t> routes;
     std::span<const int64_t> versions;  ///< empty where its record is not
   };
-
-  /// Which data-parallel replica of the rollout generates a group, before anything is known of it. Else they go round.
-  void set_home(data::GroupId group, int replica) { homes_[group] = replica; }
-  int home(data::GroupId group) const;
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
@@ -98,10 +96,10 @@ class BatchRows {
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
 
   const policy::Ranks& ranks_;
+  planner::Homes& homes_;
   const int64_t group_size_;
   queue::TensorCache cache_;
   std::unordered_map<data::SampleId, TokenVersions> versions_;
-  std::unordered_map<data::GroupId, int> homes_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank

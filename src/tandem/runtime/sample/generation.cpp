@@ -25,7 +25,7 @@ rollout::StreamPeers peers_of(const policy::Ranks& ranks) {
 }  // namespace
 
 Generation::Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
-                       std::optional<std::vector<rollout::Effect>> effects)
+                       std::optional<std::vector<data::Effect>> effects)
     : ranks_(ranks), is_free_(config.is_free()) {
   if (!setup) return;
   engine_.emplace(config.rollout.engine, *setup);
@@ -48,7 +48,7 @@ void Generation::cancel(data::GroupId group) {
 
 // On all ranks of this one's replica. A head is sent for all of them, and any of them may be asked for the body.
 int64_t Generation::num_ended_on_all(comm::Group& peers) const {
-  const int64_t mine = stream_ ? stream_->num_ended() : 0;
+  const int64_t mine = stream_ ? stream_->state().num_ended : 0;
   const model::Layout& layout = ranks_.rollout_layout;
   if (layout.dp == layout.world()) return mine;
   const int64_t replica = stream_ ? layout.dp_rank(ranks_.rollout_rank()) : -1;
@@ -68,7 +68,7 @@ void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested&
     const int64_t ended_on_all = num_ended_on_all(peers);
     if (!stream_) return;
     ended(stream_->take_finished(ended_on_all));
-    advanced_ = stream_->busy();
+    advanced_ = stream_->state().is_busy;
     return;
   }
   for (int64_t i = 0; i < steps && engine_; ++i) {
@@ -79,19 +79,20 @@ void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested&
   }
 }
 
-bool Generation::running() const { return stream_ ? stream_->busy() : engine_ && engine_->running(); }
+bool Generation::running() const { return stream_ ? stream_->state().is_busy : engine_ && engine_->running(); }
 
 rollout::EngineCounts Generation::counts() const {
   return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
 }
 
-std::vector<queue::Waiting> Generation::waiting(data::PolicyVersion after) const {
-  std::vector<queue::Waiting> all;
+std::vector<data::Waiting> Generation::waiting(data::PolicyVersion after) const {
+  std::vector<data::Waiting> all;
   if (groups_)
     for (const data::GroupId id : groups_->without_token()) all.push_back({id, after});
   if (!stream_) return all;
   const rollout::StreamState state = stream_->state();
-  for (const data::GroupId id : state.without_token) all.push_back({id, state.version.value()});  // it may draw their first before it switches
+  for (const data::GroupId id : state.without_token)  // it may draw their first token before it switches
+    all.push_back({id, state.version.value()});
   return all;
 }
 
@@ -109,7 +110,7 @@ void Generation::set(bool is_open, bool is_paused) {
   const bool closes = is_open_ && !is_open;
   is_open_ = is_open, is_paused_ = is_paused;
   if (!stream_ || ran == runs) return;
-  runs ? stream_->resume() : stream_->pause(closes ? std::optional(rollout::Effect::Kind::kStand) : std::nullopt);
+  runs ? stream_->resume() : stream_->pause(closes ? std::optional(data::Effect::Kind::kStand) : std::nullopt);
 }
 
 void Generation::open() {
@@ -132,7 +133,7 @@ std::vector<data::GroupId> Generation::better_moved() const {
   std::vector<data::GroupId> better;
   if (!stream_ || !ranks_.trains() || drawn_ == 0 || shut_s_ == 0) return better;
   const double token_s = open_s_ / static_cast<double>(drawn_);  // a token computed anew takes no longer than one that is drawn
-  for (const auto& [id, tokens] : stream_->num_tokens())
+  for (const auto& [id, tokens] : stream_->state().unfinished_tokens)
     if (token_s * static_cast<double>(tokens) < shut_s_) better.push_back(id);
   return better;
 }
@@ -147,8 +148,8 @@ std::optional<double> Generation::take_idle_s() {
   return all - std::exchange(idle_told_s_, all);
 }
 
-std::vector<rollout::Effect> Generation::take_effects() {
-  return stream_ ? stream_->take_effects() : std::vector<rollout::Effect>();
+std::vector<data::Effect> Generation::take_effects() {
+  return stream_ ? stream_->take_effects() : std::vector<data::Effect>();
 }
 
 }  // namespace tandem::runtime

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Generation on one rank, in one of two ways that rollout_role.h does not tell apart: some tokens whenever it is asked to, or on a thread
-// of its own (rollout/stream.h) under RunConfig::is_free.
+// of its own (rollout/group/stream.h) under RunConfig::is_free.
 
 #include <functional>
 #include <optional>
@@ -10,10 +10,9 @@
 #include "tandem/base/error.h"
 #include "tandem/config/config.h"
 #include "tandem/policy/ranks.h"
-#include "tandem/queue/sample_queue.h"
-#include "tandem/rollout/group_assembly.h"
-#include "tandem/rollout/stream.h"
-#include "tandem/rollout/weight_switch.h"
+#include "tandem/rollout/group/group_assembly.h"
+#include "tandem/rollout/group/stream.h"
+#include "tandem/rollout/engine.h"
 
 namespace tandem::runtime {
 
@@ -24,11 +23,10 @@ class Generation {
  public:
   /// Without `setup` this rank generates nothing. A stream follows `effects`, if there are any: those of the run that is replayed.
   Generation(const config::RunConfig& config, const policy::Ranks& ranks, const std::optional<rollout::EngineSetup>& setup,
-             std::optional<std::vector<rollout::Effect>> effects);
+             std::optional<std::vector<data::Effect>> effects);
 
   /// Null where this rank does not generate. Not to be touched while a stream uses it: between pause() and resume().
   rollout::Engine* engine() { return engine_ ? &*engine_ : nullptr; }
-  bool has_stream() const { return stream_.has_value(); }
 
   void admit(rollout::GroupRequest request);
   void cancel(data::GroupId group);
@@ -41,7 +39,7 @@ class Generation {
   bool running() const;
   rollout::EngineCounts counts() const;
   /// Of an update that led to `after`: groups without a token, and the version that their first will be of at least.
-  std::vector<queue::Waiting> waiting(data::PolicyVersion after) const;
+  std::vector<data::Waiting> waiting(data::PolicyVersion after) const;
 
   /// SampleSource::switch_weights. Collective over the world.
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version);
@@ -59,7 +57,7 @@ class Generation {
   /// Of a stream: seconds since the last call in which it had nothing to generate.
   std::optional<double> take_idle_s();
   /// Of a stream: rollout::Stream::take_effects.
-  std::vector<rollout::Effect> take_effects();
+  std::vector<data::Effect> take_effects();
 
  private:
   void set(bool is_open, bool is_paused);

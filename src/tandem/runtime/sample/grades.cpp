@@ -4,6 +4,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/agree.h"
 
 namespace tandem::runtime {
 namespace {
@@ -40,6 +41,12 @@ void Grades::check_wait(bool waits, double begin_s) {
   else if (now_s() - waiting_since_s_ > timeout_s_)
     throw PeerError(join_text("reward rule ", rule_.name(), ": ", scorer_.num_pending(), " groups wait for their grades for over ",
                               timeout_s_, " s (schedule.take_timeout_s)"));
+}
+
+void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
+  for (const std::string& bytes : comm::texts_of_all(world, monitor::to_bytes(waiting)))
+    if (world.rank() == 0)
+      for (const monitor::Notice& notice : monitor::notices_of(bytes)) ours.say(notice.kind, notice.text);
 }
 
 }  // namespace tandem::runtime

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/comm/group.h"
+#include "tandem/monitor/notices.h"
 #include "tandem/reward/scorer.h"
 
 namespace tandem::runtime {
@@ -40,5 +42,8 @@ class Grades {
   double seconds_ = 0;
   double waiting_since_s_ = 0;  // for grades alone; 0: not waiting
 };
+
+/// Says what `waiting` of any process has of failures, on the first rank: of each kind once. Collective.
+void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting);
 
 }  // namespace tandem::runtime

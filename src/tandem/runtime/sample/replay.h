@@ -19,7 +19,7 @@ class Replay final : public SampleSource {
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
   void give_back(const data::Batch& batch) override { bodies_.drop(batch.groups); }
-  bool samples_are_own() const override { return false; }
+  Generation* generation() override { return nullptr; }
   void run_ahead() override;
   void meet() override {}
   std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }

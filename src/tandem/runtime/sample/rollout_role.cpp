@@ -7,7 +7,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/runtime/sample/exchange.h"
+#include "tandem/queue/exchange.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {
@@ -63,11 +63,11 @@ std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
 }
 
 // Of this rank's replica in the run that this one follows.
-std::optional<std::vector<rollout::Effect>> effects_to_follow(const RolloutParts& parts) {
+std::optional<std::vector<data::Effect>> effects_to_follow(const RolloutParts& parts) {
   if (!parts.followed || !parts.decoder) return std::nullopt;
   const policy::Ranks& ranks = parts.ranks;
   const auto replica = static_cast<size_t>(ranks.rollout_layout.dp_rank(ranks.rollout_rank()));
-  return replica < parts.followed->effects().size() ? parts.followed->effects()[replica] : std::vector<rollout::Effect>();
+  return replica < parts.followed->effects().size() ? parts.followed->effects()[replica] : std::vector<data::Effect>();
 }
 
 }  // namespace
@@ -83,28 +83,34 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
 }
 
-// Every rank's queue knows of all groups; the replica `home` generates it.
-void RolloutRole::start(data::GroupId id, int64_t home) {
+void RolloutRole::start_groups(bool beside_training) {
+  for (int64_t n = decisions_.num_to_start(queue_.num_may_start()); n > 0; --n) {
+    const data::GroupId next = again_.empty() ? data::GroupId{next_group_} : again_.front();
+    const int64_t chosen = parts_.config.is_free() ? parts_.homes.least_busy(beside_training) : parts_.homes.round(next);
+    const int64_t home = decisions_.home_of_next(chosen);
+    if (beside_training) started_ahead_.push_back(home);
+    start(home);
+  }
+}
+
+// The next group. Every rank's queue knows of all.
+void RolloutRole::start(int64_t home) {
+  const data::GroupId id = again_.empty() ? data::GroupId{next_group_++} : again_.front();
+  if (!again_.empty()) again_.erase(again_.begin());
   queue_.start(id, queue_.version());
   decisions_.started(home);
-  settle(id, home);
-  if (is_home(home)) generation_.admit(request_for(id));
+  settle(id, home, {});
 }
 
-void RolloutRole::settle(data::GroupId id, int64_t home) {
-  unfinished_[id] = home;
-  parts_.bodies.set_home(id, static_cast<int>(home));
-}
-
-bool RolloutRole::is_home(int64_t replica) {
-  return engine() && replica == parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank());
-}
-
-rollout::GroupRequest RolloutRole::request_for(data::GroupId id) const {
+// Whose replica `home` is generates the group, or what is left of it.
+void RolloutRole::settle(data::GroupId id, int64_t home, std::vector<data::Sample> begun) {
+  parts_.homes.set(id, home);
+  if (!parts_.decoder || home != parts_.ranks.rollout_layout.dp_rank(parts_.ranks.rollout_rank())) return;
   const int64_t group_size = parts_.config.schedule.queue.group_size;
   rollout::GroupRequest request;
   request.group.id = id;
   request.group.prompt = parts_.prompts.at_position(value(id));
+  request.group.samples = std::move(begun);
   request.num_samples = group_size;
   request.first_sample = value(data::sample_id(id, group_size, 0));
   request.sampling = parts_.config.rollout.sampling;
@@ -115,51 +121,11 @@ rollout::GroupRequest RolloutRole::request_for(data::GroupId id) const {
   request.make_stop_matcher = stop_matchers_;
   request.record_routes = parts_.config.schedule.routing_replay;
   request.with_greedy = parts_.config.algo.compares_with_greedy();
-  return request;
-}
-
-// In a free run the replica with the fewest unfinished groups, of those that never train if `beside_training`; else they go round.
-int64_t RolloutRole::choose_home(data::GroupId id, bool beside_training) const {
-  const model::Layout& layout = parts_.ranks.rollout_layout;
-  if (!parts_.config.is_free()) return value(id) % layout.dp;
-  const planner::Placement& placement = parts_.ranks.placement;
-  std::vector<int64_t> load(static_cast<size_t>(layout.dp));
-  for (const auto& [group, home] : unfinished_) ++load[static_cast<size_t>(home)];
-  int64_t best = -1;
-  for (int rank = 0; rank < layout.world(); ++rank) {
-    const int64_t replica = layout.dp_rank(rank);
-    if (beside_training && placement.train.has(placement.rollout.first + rank)) continue;
-    if (best < 0 || std::pair(load[static_cast<size_t>(replica)], replica) < std::pair(load[static_cast<size_t>(best)], best)) best = replica;
-  }
-  return best;
-}
-
-void RolloutRole::start_groups(bool beside_training) {
-  for (int64_t n = decisions_.num_to_start(queue_.num_may_start()); n > 0; --n) {
-    const data::GroupId next = again_.empty() ? data::GroupId{next_group_} : again_.front();
-    const int64_t home = decisions_.home_of_next(choose_home(next, beside_training));
-    if (beside_training) started_ahead_.push_back(home);
-    start_next(home);
-  }
-}
-
-void RolloutRole::start_next(int64_t home) {
-  if (again_.empty()) return start(data::GroupId{next_group_++}, home);
-  start(again_.front(), home);
-  again_.erase(again_.begin());
-}
-
-// A stream may end a group that was dropped before it hears of that.
-void RolloutRole::keep(data::Group group) {
-  if (!queue_.knows(group.id)) return;
-  serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
-  parts_.bodies.keep(group);
-  if (grades_) grades_->submit(std::move(group));
-  else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
+  generation_.admit(std::move(request));
 }
 
 void RolloutRole::put(const data::Group& head) {
-  unfinished_.erase(head.id);
+  parts_.homes.finish(head.id);
   if (!decisions_.may_be_put(head.id) || queue_.put(head)) return;
   filtered_.push_back(head);
   decisions_.filtered(head.id);
@@ -171,7 +137,13 @@ void RolloutRole::run_round(comm::Group& peers) {
   const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
   generation_.advance(steps, peers, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
     tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
-    for (data::Group& group : ended) keep(std::move(group));
+    for (data::Group& group : ended) {
+      if (!queue_.knows(group.id)) continue;  // dropped, and the stream has not heard of it
+      serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
+      parts_.bodies.keep(group);
+      if (grades_) grades_->submit(std::move(group));
+      else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
+    }
   });
   std::vector<data::Group> mine =
       grades_ ? grades_->collect(generation_.advanced(), !generation_.running()) : std::exchange(unscored_, {});
@@ -184,7 +156,8 @@ void RolloutRole::run_round(comm::Group& peers) {
 }
 
 bool RolloutRole::may_go_on(comm::Group& peers) const {
-  return comm::any_of(peers, generation_.running() || (grades_ && grades_->pending()) || decisions_.num_to_start(queue_.num_may_start()) > 0);
+  const bool may_start = decisions_.num_to_start(queue_.num_may_start()) > 0;
+  return comm::any_of(peers, generation_.running() || (grades_ && grades_->pending()) || may_start);
 }
 
 bool RolloutRole::batch_ready() {
@@ -224,19 +197,15 @@ void RolloutRole::close_streams() {
   if (ranks.speaks_for_rollout()) mine = generation_.better_moved();
   mine = decisions_.to_move(comm::values_of_all(ranks.world, mine));
   if (mine.empty()) return;
-  std::erase_if(mine, [&](data::GroupId id) { return !unfinished_.contains(id); });  // a head of it is under way
   std::vector<data::GroupId> here;
   for (const data::GroupId id : mine)
-    if (is_home(unfinished_.at(id))) here.push_back(id);
-  for (data::Group& group : exchange_groups(ranks.world, generation_.take_out(here), ranks.speaks_for_rollout())) {
-    const int64_t home = decisions_.home_of_moved(group.id, choose_home(group.id, true));
+    if (parts_.homes.is_unfinished(id) && parts_.decoder && parts_.homes.of(id) == ranks.rollout_layout.dp_rank(ranks.rollout_rank()))
+      here.push_back(id);
+  for (data::Group& group : queue::exchange_groups(ranks.world, generation_.take_out(here), ranks.speaks_for_rollout())) {
+    const int64_t home = decisions_.home_of_moved(group.id, parts_.homes.least_busy(true));
     decisions_.moved(group.id, home);
-    settle(group.id, home);
-    if (!is_home(home)) continue;
-    rollout::GroupRequest request = request_for(group.id);
-    request.group.samples = std::move(group.samples);
-    generation_.admit(std::move(request));
-    ++num_moved_;
+    settle(group.id, home, std::move(group.samples));
+    num_moved_ += ranks.is_first();
   }
 }
 
@@ -253,17 +222,16 @@ void RolloutRole::give_back(const data::Batch& batch) {
   if (queue_.give_back()) parts_.bodies.take_back(batch.groups);
 }
 
-// Where generation has a thread of its own, the ranks that train say when they come to the meeting.
-bool RolloutRole::is_enough_ahead(comm::Group& peers) const {
-  if (decisions_.follows()) return decisions_.is_done_ahead();
-  if (parts_.config.is_free()) return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
-  return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
-}
-
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
-  while (!is_enough_ahead(peers) && !filters_too_many(queue_, parts_.config.algo)) {
+  // In a free run the ranks that train say when they come to the meeting.
+  const auto is_enough = [&] {
+    if (decisions_.follows()) return decisions_.is_done_ahead();
+    if (parts_.config.is_free()) return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
+    return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
+  };
+  while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
     if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
     start_groups(true);
     run_round(peers);
@@ -285,35 +253,30 @@ void RolloutRole::meet() {
   const policy::Ranks& ranks = parts_.ranks;
   std::vector<data::Group> heads = parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout());
   num_ahead_ += std::ssize(heads);
-  if (!parts_.ranks.only_generates()) follow(started, std::move(heads));
-  parts_.bodies.drop(std::exchange(filtered_, {}));
-}
-
-// What the ranks that generate did meanwhile. A group may have started only once another was filtered.
-void RolloutRole::follow(std::span<const int64_t> started, std::vector<data::Group> heads) {
-  size_t next = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (; next < started.size() && queue_.num_may_start() > 0; ++next, moved = true) start_next(started[next]);
-    moved |= std::erase_if(heads, [&](const data::Group& head) {
-      if (!queue_.knows(head.id)) return false;
-      put(head);
-      return true;
-    }) > 0;
+  if (!ranks.only_generates()) {
+    size_t next = 0;
+    for (bool moved = true; moved;) {  // a group may have started only once another was filtered
+      moved = false;
+      for (; next < started.size() && queue_.num_may_start() > 0; ++next, moved = true) start(started[next]);
+      moved |= std::erase_if(heads, [&](const data::Group& head) {
+        if (!queue_.knows(head.id)) return false;
+        put(head);
+        return true;
+      }) > 0;
+    }
+    TANDEM_CHECK(next == started.size() && heads.empty(), started.size() - next, " groups cannot start, ", heads.size(), " cannot be put");
   }
-  TANDEM_CHECK(next == started.size() && heads.empty(), started.size() - next, " groups cannot start, ", heads.size(), " cannot be put");
+  parts_.bodies.drop(std::exchange(filtered_, {}));
 }
 
 // Groups that wait for their first token anywhere start at the version that it will be of.
 std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVersion after) {
-  std::vector<queue::Waiting> mine;
+  std::vector<data::Waiting> mine;
   if (parts_.ranks.speaks_for_rollout()) mine = generation_.waiting(after);
-  const std::vector<queue::Waiting> waiting = decisions_.waiting(comm::values_of_all(parts_.ranks.world, mine));
+  const std::vector<data::Waiting> waiting = decisions_.waiting(comm::values_of_all(parts_.ranks.world, mine));
   const queue::Left left = queue_.commit(step, after, waiting);
-  for (data::GroupId id : left.dropped) {
-    unfinished_.erase(id);
-    if (engine()) generation_.cancel(id);
-  }
+  if (parts_.decoder)
+    for (data::GroupId id : left.dropped) generation_.cancel(id);
   decisions_.committed(step, waiting, left.dropped);
   const std::vector<data::GroupId> all = left.all();
   parts_.bodies.drop(bare_heads(all, parts_.config.schedule.queue.group_size));
@@ -323,13 +286,14 @@ std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVe
 // Of all streams, on rank 0.
 std::string RolloutRole::take_decisions() {
   if (!parts_.config.is_free()) return "";
-  const std::string mine = to_text(generation_.take_effects());
+  const std::string mine = data::to_text(generation_.take_effects());
   const std::vector<std::string> all = comm::texts_of_all(parts_.ranks.world, mine);
   if (!parts_.ranks.is_first()) return "";
   const model::Layout& layout = parts_.ranks.rollout_layout;
   std::vector<std::string> told(static_cast<size_t>(layout.dp));
   for (int rank = 0; rank < layout.world(); ++rank)
-    if (layout.speaks(rank)) told[static_cast<size_t>(layout.dp_rank(rank))] = all[static_cast<size_t>(parts_.ranks.placement.rollout.first + rank)];
+    if (layout.speaks(rank))
+      told[static_cast<size_t>(layout.dp_rank(rank))] = all[static_cast<size_t>(parts_.ranks.placement.rollout.first + rank)];
   return decisions_.take_lines(told);
 }
 
@@ -344,10 +308,8 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
   }
-  if (parts_.ranks.placement.kind == planner::PlacementKind::kMixed) {
-    const double moved = parts_.ranks.speaks_for_rollout() ? static_cast<double>(std::exchange(num_moved_, 0)) : 0;
-    recorder.set("data/groups_moved", comm::sum_over(world, moved));
-  }
+  if (parts_.ranks.placement.kind == planner::PlacementKind::kMixed)
+    recorder.set("data/groups_moved", static_cast<double>(std::exchange(num_moved_, 0)));
   const int64_t all = generation_.counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);

@@ -10,16 +10,14 @@
 // into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate. In a free run
 // (RunConfig::is_free) the engine draws on a thread of its own; a round then takes what has ended by now.
 
-#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
+#include "tandem/data/decisions.h"
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
 #include "tandem/runtime/sample/batch_rows.h"
-#include "tandem/runtime/sample/decisions.h"
 #include "tandem/runtime/sample/generation.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
@@ -37,6 +35,7 @@ struct RolloutParts {
   const text::Tokenizer& tokenizer;
   const serve::PromptStream& prompts;
   const reward::Rule* reward;        ///< null: a stage scores, or another rank of this one's replica
+  planner::Homes& homes;
   BatchRows& bodies;
   int64_t max_context_tokens;        ///< of training and of evaluation
   bool runs_ahead;                   ///< the schedule has a stage for it
@@ -44,7 +43,7 @@ struct RolloutParts {
   std::function<int64_t(data::SampleId)> most_tokens;  ///< stage/stages.h:Hooks
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
   std::function<void(int64_t tokens, double seconds)> stepped;  ///< stage/stages.h:Hooks
-  const DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
+  const data::DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
 };
 
 /// Ownership  owns queue, engine and scorer.
@@ -58,41 +57,28 @@ class RolloutRole final : public SampleSource {
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
   void give_back(const data::Batch& batch) override;
-  bool samples_are_own() const override { return true; }
   void run_ahead() override;
   void meet() override;
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) override {
     generation_.switch_weights(send, version);
   }
-  void record(monitor::Recorder& recorder) override;
-  void pause() override { generation_.pause(); }
-  void resume() override { generation_.resume(); }
-  std::optional<double> take_idle_s() override { return generation_.take_idle_s(); }
+  Generation* generation() override { return &generation_; }
   std::string take_decisions() override;
+  void record(monitor::Recorder& recorder) override;
   SourceState state() override;
   /// Groups that were running when the state was saved start first.
   void restore(SourceState state) override;
 
-  /// Generation::engine
-  rollout::Engine* engine() { return generation_.engine(); }
-
  private:
   void start_groups(bool beside_training);
-  void start_next(int64_t home);
-  void start(data::GroupId id, int64_t home);
-  void settle(data::GroupId id, int64_t home);
-  bool is_home(int64_t replica);
-  int64_t choose_home(data::GroupId id, bool beside_training) const;
-  rollout::GroupRequest request_for(data::GroupId id) const;
-  void follow(std::span<const int64_t> started, std::vector<data::Group> heads);
-  void close_streams();
+  void start(int64_t home);
+  void settle(data::GroupId id, int64_t home, std::vector<data::Sample> begun);
   void run_round(comm::Group& peers);
-  void keep(data::Group group);
   void put(const data::Group& head);
-  bool may_go_on(comm::Group& peers) const;
+  void close_streams();
   bool batch_ready();
-  bool is_enough_ahead(comm::Group& peers) const;
+  bool may_go_on(comm::Group& peers) const;
 
   RolloutParts parts_;
   queue::SampleQueue queue_;
@@ -102,7 +88,6 @@ class RolloutRole final : public SampleSource {
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
-  std::map<data::GroupId, int64_t> unfinished_;  // that have started, and the replica that generates them
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0, num_filtered_told_ = 0;
   // Of the stage `ahead`, since the others heard of it; then since the last record.
@@ -110,7 +95,7 @@ class RolloutRole final : public SampleSource {
   std::vector<int64_t> started_ahead_;   // replicas
   int64_t num_ahead_ = 0, num_moved_ = 0;
   double ahead_s_ = 0;
-  DecisionLog decisions_;                  // in a free run
+  data::DecisionLog decisions_;                  // in a free run
 };
 
 }  // namespace tandem::runtime

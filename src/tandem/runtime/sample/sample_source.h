@@ -11,10 +11,12 @@
 #include "tandem/base/error.h"
 #include "tandem/data/sample.h"
 #include "tandem/monitor/recorder.h"
-#include "tandem/rollout/weight_switch.h"
+#include "tandem/rollout/engine.h"
 #include "tandem/runtime/folder/step_failed.h"
 
 namespace tandem::runtime {
+
+class Generation;
 
 /// What a checkpoint keeps of a source.
 struct SourceState {
@@ -38,8 +40,6 @@ class SampleSource {
   virtual bool accept(const data::Batch& scored) = 0;
   /// The batch of next_batch, if there is one, will not be trained: state() then has its groups as before.
   virtual void give_back(const data::Batch& batch) = 0;
-  /// Whether this run's weights drew the samples, so that their versions say which.
-  virtual bool samples_are_own() const = 0;
   /// The stage planner::StageKind::kAhead, on the ranks that generate.
   virtual void run_ahead() = 0;
   /// After run_ahead(): the other ranks hear of it.
@@ -47,13 +47,10 @@ class SampleSource {
   /// The update of `step` led to `after`. Returns the groups that left untrained: they would now be too old, or were filtered.
   /// The stage `switch` calls it before switch_weights.
   virtual std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) = 0;
-  /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/weight_switch.h has the order.
+  /// `send` moves the weights of training to the rollout's (policy/actor.h:send_weights). rollout/engine.h has the order.
   virtual void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) = 0;
-  /// Nothing is generated from now on, until resume(); no-ops where generation has no thread of its own.
-  virtual void pause() {}
-  virtual void resume() {}
-  /// Seconds since the last call in which such a thread had nothing to generate; none where there is none.
-  virtual std::optional<double> take_idle_s() { return std::nullopt; }
+  /// What draws the samples; null where they come from another run, and their versions say nothing of this run's weights.
+  virtual Generation* generation() = 0;
   /// What a clock decided since the last call, as lines of decisions.jsonl; "" on all ranks but the first, and if nothing. Collective.
   virtual std::string take_decisions() { return ""; }
   /// Metrics of a step that is over; stage/step_record.h calls it.

@@ -4,8 +4,9 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/rollout/sampler.h"
+#include "tandem/queue/exchange.h"
 #include "tandem/runtime/folder/step_failed.h"
-#include "tandem/runtime/sample/exchange.h"
+#include "tandem/runtime/sample/grades.h"
 
 namespace tandem::runtime {
 namespace {
@@ -42,7 +43,7 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
   tell_notices(parts.ranks.world, notices, notices.take());
   fail_alike(parts.ranks.world, fault);
   if (comm::any_of(parts.ranks.world, stopped)) return std::nullopt;
-  return exchange_groups(parts.ranks.world, std::move(mine), speaks);
+  return queue::exchange_groups(parts.ranks.world, std::move(mine), speaks);
 }
 
 void record_eval(monitor::Recorder& recorder, const serve::EvalSummary& summary) {

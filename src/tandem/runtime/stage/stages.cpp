@@ -101,7 +101,7 @@ void make_rows(StepData& step, const Roles& roles) {
       row.response = body.response;
       row.behavior = body.logprobs;
       if (config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
-      row.fresh = roles.source.samples_are_own() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
+      row.fresh = roles.source.generation() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (old.loglinear)
         for (const int64_t version : body.versions) row.behind.push_back(static_cast<float>(value(step.after()) - version));

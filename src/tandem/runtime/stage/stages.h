@@ -111,7 +111,7 @@ enum class StageEnd { kDone, kAgain, kStopped };
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
-/// it, too, and an evaluation that a reward model scored. rollout/weight_switch.h has the order. Collective over the world.
+/// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. Collective over the world.
 void switch_weights(const Roles& roles, data::PolicyVersion version);
 
 /// The reward model scores all samples, on all ranks; this one asks it about `answers`, those of samples[mine]. Errors: StepFailed for an

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/rollout/group/group_assembly.h"
 
 #include <algorithm>
 #include <utility>
@@ -118,7 +118,7 @@ std::optional<data::Group> GroupAssembly::take_out(data::GroupId id) {
 std::map<data::GroupId, int64_t> GroupAssembly::num_tokens() const {
   std::map<data::GroupId, int64_t> tokens;
   for (const auto& [id, open] : groups_)
-    for (const auto& [sequence, place] : open.samples) tokens[id] += engine_.num_tokens(sequence);
+    for (const auto& [sequence, place] : open.samples) tokens[id] += engine_.progress(sequence).tokens;
   return tokens;
 }
 
@@ -132,7 +132,8 @@ std::vector<data::GroupId> GroupAssembly::without_token() const {
   std::vector<data::GroupId> ids;
   for (const auto& [id, open] : groups_) {
     if (open.samples.size() < open.group.samples.size()) continue;  // one has ended
-    if (std::ranges::none_of(open.samples, [&](const auto& sample) { return engine_.has_token(sample.first); })) ids.push_back(id);
+    const auto has_token = [&](const auto& sample) { return engine_.progress(sample.first).keeps_token; };
+    if (std::ranges::none_of(open.samples, has_token)) ids.push_back(id);
   }
   return ids;
 }

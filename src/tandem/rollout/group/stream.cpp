@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/rollout/stream.h"
+#include "tandem/rollout/group/stream.h"
 
 #include <algorithm>
 #include <iterator>
@@ -20,7 +20,17 @@ constexpr double kRestS = 0.001;
 
 }  // namespace
 
-Stream::Stream(Engine& engine, StreamPeers peers, std::optional<std::vector<Effect>> effects)
+bool FollowedEffects::is_early(data::Effect::Kind kind, int64_t step) const {
+  if (!effects_ || next_ >= effects_->size()) return false;
+  const data::Effect& next = (*effects_)[next_];
+  if (next.kind != kind || next.step < step)
+    throw UserError("--replay-decisions", join_text("has '", static_cast<char>(next.kind), "' before token step ", next.step,
+                                                    ", and this run comes to '", static_cast<char>(kind), "' before ", step),
+                    "the recipe, the data and the weights of that run");
+  return next.step > step;
+}
+
+Stream::Stream(Engine& engine, StreamPeers peers, std::optional<std::vector<data::Effect>> effects)
     : engine_(engine), peers_(std::move(peers)), followed_(std::move(effects)), groups_(engine), thread_([this] { work(); }) {}
 
 Stream::~Stream() {
@@ -40,7 +50,7 @@ void Stream::tell(Told told) {
   {
     std::lock_guard lock(mutex_);
     check_fault();
-    num_switches_ += told.kind == Effect::Kind::kSwitch;
+    num_switches_ += told.kind == data::Effect::Kind::kSwitch;
     told_.push_back(std::move(told));
     ++num_told_;
   }
@@ -50,7 +60,7 @@ void Stream::tell(Told told) {
 void Stream::admit(GroupRequest request) {
   const data::GroupId id = request.group.id;
   tell({[this, request = std::make_shared<GroupRequest>(std::move(request))] { groups_.admit(std::move(*request)); },
-        Effect::Kind::kAdmit, id});
+        data::Effect::Kind::kAdmit, id});
 }
 
 void Stream::cancel(data::GroupId group) {
@@ -59,14 +69,14 @@ void Stream::cancel(data::GroupId group) {
     std::lock_guard lock(mutex_);
     std::erase_if(finished_, [&](const auto& done) { return done.second.id == group; });
   };
-  tell({act, Effect::Kind::kCancel});
+  tell({act, data::Effect::Kind::kCancel});
 }
 
 void Stream::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
-  tell({[this, &parameters, version] { engine_.switch_weights(parameters, version); }, Effect::Kind::kSwitch});
+  tell({[this, &parameters, version] { engine_.switch_weights(parameters, version); }, data::Effect::Kind::kSwitch});
 }
 
-void Stream::pause(std::optional<Effect::Kind> kind) {
+void Stream::pause(std::optional<data::Effect::Kind> kind) {
   tell({[this] { is_to_pause_ = true; }, kind});
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return is_paused_ || fault_; });  // a token step, in which the engine's own waits have deadlines
@@ -97,12 +107,6 @@ void Stream::wait_switched() const {
   check_fault();
 }
 
-int64_t Stream::num_ended() const {
-  std::lock_guard lock(mutex_);
-  check_fault();
-  return num_ended_;
-}
-
 std::vector<data::Group> Stream::take_finished(int64_t most) {
   std::lock_guard lock(mutex_);
   check_fault();
@@ -118,22 +122,17 @@ bool Stream::wait_finished(const Deadline& deadline) const {
   return !finished_.empty();
 }
 
-bool Stream::busy() const {
-  std::lock_guard lock(mutex_);
-  check_fault();
-  return runs_ || !told_.empty() || !finished_.empty();
-}
-
 StreamState Stream::state() const {
   std::lock_guard lock(mutex_);
   check_fault();
   StreamState state = state_;
   for (const Told& told : told_)
     if (told.admits) state.without_token.push_back(*told.admits);
+  state.is_busy = runs_ || !told_.empty() || !finished_.empty();
   return state;
 }
 
-std::vector<Effect> Stream::take_effects() {
+std::vector<data::Effect> Stream::take_effects() {
   std::lock_guard lock(mutex_);
   return std::exchange(effects_, {});
 }
@@ -176,21 +175,10 @@ int64_t Stream::num_due() {
   return agreed < std::ssize(places) ? places[static_cast<size_t>(agreed)] : due;
 }
 
-// Whether what it follows has this later. Errors: UserError if it has something else.
-bool Stream::is_early(std::optional<Effect::Kind> kind) const {
-  if (!followed_ || !kind || num_effects_ >= std::ssize(*followed_)) return false;
-  const Effect& next = (*followed_)[static_cast<size_t>(num_effects_)];
-  if (next.kind != *kind || next.step < num_steps_)
-    throw UserError("--replay-decisions", join_text("has '", static_cast<char>(next.kind), "' before token step ", next.step,
-                                                    ", and this run comes to '", static_cast<char>(*kind), "' before ", num_steps_),
-                    "the recipe, the data and the weights of that run");
-  return next.step > num_steps_;
-}
-
 // Whether what it follows has something before the next token that it was not told yet.
 bool Stream::must_await() const {
-  if (!followed_) return false;
-  const bool mine = num_effects_ < std::ssize(*followed_) && (*followed_)[static_cast<size_t>(num_effects_)].step <= num_steps_;
+  if (!followed_.any()) return false;
+  const bool mine = followed_.is_due(num_steps_);
   return peers_.experts ? comm::any_of(*peers_.experts, mine) : mine;
 }
 
@@ -208,22 +196,23 @@ bool Stream::obey_until_pause() {
     std::unique_lock lock(mutex_);
     const Told next = told_.front();
     lock.unlock();
-    if (is_early(next.kind)) break;
+    if (next.kind && followed_.is_early(*next.kind, num_steps_)) break;
     next.act();
     lock.lock();
     told_.pop_front();
     if (next.kind) {
       effects_.push_back({*next.kind, num_steps_});
-      ++num_effects_;
+      followed_.advance();
     }
     ++num_obeyed_;
     num_for_all_ += next.is_for_all();
-    num_switches_ -= next.kind == Effect::Kind::kSwitch;
+    num_switches_ -= next.kind == data::Effect::Kind::kSwitch;
     lock.unlock();
     publish();
     changed_.notify_all();
     if (!std::exchange(is_to_pause_, false)) continue;
     lock.lock();
+    state_.unfinished_tokens = groups_.num_tokens();
     is_paused_ = true;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_paused_ || is_closing_; });  // its owner works with the engine
@@ -258,7 +247,7 @@ void Stream::publish() {
     state_.without_token = std::move(without_token);
     changes = !finished.empty() || runs_ != engine_.running();
     runs_ = engine_.running();
-    for (data::Group& group : finished) finished_.emplace_back(num_ended_++, std::move(group));
+    for (data::Group& group : finished) finished_.emplace_back(state_.num_ended++, std::move(group));
   }
   if (changes) changed_.notify_all();
 }

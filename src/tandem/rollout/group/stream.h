@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "tandem/base/clock.h"
-#include "tandem/rollout/group_assembly.h"
+#include "tandem/data/decisions.h"
+#include "tandem/rollout/group/group_assembly.h"
 
 namespace tandem::rollout {
 
@@ -31,13 +32,25 @@ struct StreamState {
   std::optional<data::PolicyVersion> version;  ///< of the weights it generates with
   std::vector<data::GroupId> without_token;  ///< also those it was told of since. Their first token will be of `version` or a later one.
   double idle_s = 0;                         ///< for which it had no sequence to run, since the start
+  int64_t num_ended = 0;   ///< groups since the start; on ranks that draw the same tokens one may have a few more than another just now
+  bool is_busy = false;    ///< a sequence runs, something it was told is not in effect yet, or a finished group was not taken
+  std::map<data::GroupId, int64_t> unfinished_tokens;  ///< while it is paused: GroupAssembly::num_tokens
 };
 
-/// Something that a stream was told, and when it took effect.
-struct Effect {
-  enum class Kind : char { kAdmit = 'a', kCancel = 'c', kSwitch = 's', kStand = 'p' } kind;
-  int64_t step;  ///< token steps before it
-  bool operator==(const Effect&) const = default;
+/// What a stream follows: what took effect in a stream before, in that order.
+class FollowedEffects {
+ public:
+  explicit FollowedEffects(std::optional<std::vector<data::Effect>> effects) : effects_(std::move(effects)) {}
+  /// Whether the next one comes later than token step `step`. False where there is none. Errors: UserError if it is none of `kind`.
+  bool is_early(data::Effect::Kind kind, int64_t step) const;
+  /// Whether the next one comes before the token of `step`.
+  bool is_due(int64_t step) const { return effects_ && next_ < effects_->size() && (*effects_)[next_].step <= step; }
+  bool any() const { return effects_.has_value(); }
+  void advance() { ++next_; }
+
+ private:
+  std::optional<std::vector<data::Effect>> effects_;
+  size_t next_ = 0;
 };
 
 /// Ranks that a stream keeps step with. Only its thread may use these groups until the stream is gone or paused.
@@ -57,7 +70,7 @@ class Stream {
  public:
   /// With `effects`, those of a stream before, what it is told takes effect before the same tokens as there: the stream waits for it.
   /// All peers follow some, or none does.
-  explicit Stream(Engine& engine, StreamPeers peers = {}, std::optional<std::vector<Effect>> effects = {});
+  explicit Stream(Engine& engine, StreamPeers peers = {}, std::optional<std::vector<data::Effect>> effects = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -67,32 +80,28 @@ class Stream {
   /// As Engine::switch_weights. The values before must stay as they are until state() has this version.
   void switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version);
   /// Returns between two tokens; then the owner may use the engine until resume(). With kStand a replay stands before the same token.
-  void pause(std::optional<Effect::Kind> kind = {});
+  void pause(std::optional<data::Effect::Kind> kind = {});
   void resume();
-  /// While it is paused: GroupAssembly::num_tokens, and the groups that take_out gives. Those that end in between are no more among them.
-  std::map<data::GroupId, int64_t> num_tokens() const { return groups_.num_tokens(); }
+  /// While it is paused: what GroupAssembly::take_out gives of these.
   std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
   /// Returns when the last switch that it was told is in effect.
   void wait_switched() const;
 
-  /// Groups that have ended since the start; on ranks that draw the same tokens one may have a few more than another just now.
-  int64_t num_ended() const;
   /// Of the first `most` that ended those that no call took and no cancel() removed, in the order they ended.
   std::vector<data::Group> take_finished(int64_t most = std::numeric_limits<int64_t>::max());
   /// Waits until a group is finished, nothing is left to run, or the deadline. Returns whether a group is finished.
   bool wait_finished(const Deadline& deadline) const;
-  /// Whether a sequence runs, something it was told is not in effect yet, or a finished group was not taken.
-  bool busy() const;
   StreamState state() const;
   /// What took effect since the last call, without pauses: what a replay needs.
-  std::vector<Effect> take_effects();
+  std::vector<data::Effect> take_effects();
 
  private:
   struct Told {
     std::function<void()> act;
-    std::optional<Effect::Kind> kind = {};     // none: a pause that no replay repeats
+    std::optional<data::Effect::Kind> kind = {};     // none: a pause that no replay repeats
     std::optional<data::GroupId> admits = {};
-    bool is_for_all() const { return !kind || kind == Effect::Kind::kSwitch || kind == Effect::Kind::kStand; }  // that share experts
+    // That share experts.
+    bool is_for_all() const { return !kind || kind == data::Effect::Kind::kSwitch || kind == data::Effect::Kind::kStand; }
   };
   void tell(Told told);
   void check_fault() const;
@@ -100,17 +109,15 @@ class Stream {
   bool obey();
   bool obey_until_pause();
   int64_t num_due();
-  bool is_early(std::optional<Effect::Kind> kind) const;
   bool must_await() const;
   void rest();
   void publish();
 
   Engine& engine_;
   const StreamPeers peers_;
-  const std::optional<std::vector<Effect>> followed_;
-  GroupAssembly groups_;             // the thread's, as the engine is
-  // The thread's, too: things in effect, those of them that a replay follows, those for all peers, and token steps.
-  int64_t num_obeyed_ = 0, num_effects_ = 0, num_for_all_ = 0, num_steps_ = 0;
+  FollowedEffects followed_;         // the thread's, as all down to the mutex
+  GroupAssembly groups_;
+  int64_t num_obeyed_ = 0, num_for_all_ = 0, num_steps_ = 0;  // things in effect, those of them for all peers, and token steps
   bool is_to_pause_ = false;
 
   mutable std::mutex mutex_;         // guards what follows
@@ -119,8 +126,7 @@ class Stream {
   int64_t num_told_ = 0, num_switches_ = 0;  // the latter: told and not in effect
   bool is_paused_ = false, is_closing_ = false, runs_ = false;
   std::deque<std::pair<int64_t, data::Group>> finished_;  // each with the number that had ended before it
-  int64_t num_ended_ = 0;
-  std::vector<Effect> effects_;
+  std::vector<data::Effect> effects_;
   StreamState state_;
   std::exception_ptr fault_;
   std::thread thread_;               // last: it uses all the others

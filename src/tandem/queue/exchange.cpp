@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/sample/exchange.h"
+#include "tandem/queue/exchange.h"
 
 #include <algorithm>
 
 #include "tandem/comm/agree.h"
 #include "tandem/data/columns.h"
 
-namespace tandem::runtime {
+namespace tandem::queue {
 
 std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::Group> mine, bool speaks) {
   if (world.size() == 1) return mine;
@@ -21,10 +21,4 @@ std::vector<data::Group> exchange_groups(comm::Group& world, std::vector<data::G
   return all;
 }
 
-void tell_notices(comm::Group& world, monitor::Notices& ours, const std::vector<monitor::Notice>& waiting) {
-  for (const std::string& bytes : comm::texts_of_all(world, monitor::to_bytes(waiting)))
-    if (world.rank() == 0)
-      for (const monitor::Notice& notice : monitor::notices_of(bytes)) ours.say(notice.kind, notice.text);
-}
-
-}  // namespace tandem::runtime
+}  // namespace tandem::queue

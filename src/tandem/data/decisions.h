@@ -3,6 +3,7 @@
 // What a clock decided in a free run (docs/design/free_mode.md): a line of decisions.jsonl for each update, and its reader for
 // --replay-decisions.
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,37 +12,47 @@
 #include <utility>
 #include <vector>
 
-#include "tandem/base/error.h"
-#include "tandem/config/config.h"
-#include "tandem/queue/sample_queue.h"
-#include "tandem/rollout/stream.h"
+#include "tandem/data/sample.h"
 
-namespace tandem::runtime {
+namespace tandem::data {
+
+/// Something that a stream of generation was told (rollout/group/stream.h), and when it took effect.
+struct Effect {
+  enum class Kind : char { kAdmit = 'a', kCancel = 'c', kSwitch = 's', kStand = 'p' } kind;
+  int64_t step;  ///< token steps before it
+  bool operator==(const Effect&) const = default;
+};
+
+/// A group without a token. Its first will be of this version or of a later one.
+struct Waiting {
+  GroupId id;
+  PolicyVersion version;
+};
 
 /// Of one update.
 struct Decisions {
-  data::StepId step{};
-  std::vector<data::GroupId> groups;             ///< its batch
+  StepId step{};
+  std::vector<GroupId> groups;             ///< its batch
   std::vector<int64_t> started;                  ///< replicas of the groups that started since the update before, in their order
-  std::vector<std::pair<data::GroupId, int64_t>> moved;  ///< taken out of the ranks that were to train, and the replicas they went to
-  std::vector<queue::Waiting> waiting;           ///< as SampleQueue::commit was told
-  std::vector<data::GroupId> dropped, filtered;  ///< since the update before
+  std::vector<std::pair<GroupId, int64_t>> moved;  ///< taken out of the ranks that were to train, and the replicas they went to
+  std::vector<Waiting> waiting;           ///< as SampleQueue::commit was told
+  std::vector<GroupId> dropped, filtered;  ///< since the update before
 };
 
 /// By data-parallel rank of the rollout, what took effect in its stream.
-using Effects = std::vector<std::vector<rollout::Effect>>;
+using Effects = std::vector<std::vector<Effect>>;
 
 /// A line, with its end. `told` has rollout effects, each list as to_text has it.
 std::string to_line(const Decisions& decisions, const std::vector<std::string>& told);
 /// What took effect after the line of `step`, and before its checkpoint.
-std::string to_line(data::StepId step, const std::vector<std::string>& told);
+std::string to_line(StepId step, const std::vector<std::string>& told);
 /// The run went on from its checkpoint of `step`, with streams of their own.
-std::string resumed_line(data::StepId step);
+std::string resumed_line(StepId step);
 
-/// "a0a0s12": admitted before token step 0 and once more there, weights 12 steps later. The first number counts from the start. "" for none.
-std::string to_text(const std::vector<rollout::Effect>& effects);
+/// "a0a0s12": admitted before token step 0 and once more there, weights 12 steps later. The first counts from the start. "" for none.
+std::string to_text(const std::vector<Effect>& effects);
 /// Errors: UserError.
-std::vector<rollout::Effect> effects_of(const std::string& text);
+std::vector<Effect> effects_of(const std::string& text);
 
 /// Ownership  of what it has read.
 /// Errors     UserError naming the file and the line.
@@ -50,18 +61,18 @@ class DecisionReader {
   explicit DecisionReader(const std::string& run_dir);
   /// Steps that can be replayed: up to where the run was resumed first.
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
-  const Decisions& of(data::StepId step) const { return steps_.at(value(step)); }
+  const Decisions& of(StepId step) const { return steps_.at(value(step)); }
   /// Of all steps together.
   const Effects& effects() const { return effects_; }
   /// Whether the run dropped it, finished or not.
-  bool is_dropped(data::GroupId group) const { return dropped_.contains(group); }
+  bool is_dropped(GroupId group) const { return dropped_.contains(group); }
 
  private:
   void read(const std::string& line);
 
   std::map<int64_t, Decisions> steps_;
   Effects effects_;
-  std::set<data::GroupId> dropped_;
+  std::set<GroupId> dropped_;
 };
 
 /// What a free run decides, update by update: noted, or as the run that it follows has it. The same on all ranks.
@@ -80,37 +91,33 @@ class DecisionLog {
   /// Whether what was to start and to be filtered before the next update has been.
   bool is_done_ahead() const;
   /// Where it follows: the batch of the next update, and whether a group may be in one at all.
-  std::span<const data::GroupId> batch() const { return next().groups; }
-  bool may_be_put(data::GroupId group) const { return !followed_ || !followed_->is_dropped(group); }
+  std::span<const GroupId> batch() const { return next().groups; }
+  bool may_be_put(GroupId group) const { return !followed_ || !followed_->is_dropped(group); }
   /// What SampleQueue::commit is told: `mine`, of all ranks, or what it follows.
-  std::vector<queue::Waiting> waiting(std::vector<queue::Waiting> mine) const { return followed_ ? next().waiting : std::move(mine); }
+  std::vector<Waiting> waiting(std::vector<Waiting> mine) const { return followed_ ? next().waiting : std::move(mine); }
 
   /// Where the next group starts and a moved one goes: `chosen`, or as it follows.
   int64_t home_of_next(int64_t chosen) const;
-  int64_t home_of_moved(data::GroupId group, int64_t chosen) const;
+  int64_t home_of_moved(GroupId group, int64_t chosen) const;
   /// What is taken out of the ranks that are to train: `mine`, of all ranks, or as it follows.
-  std::vector<data::GroupId> to_move(std::vector<data::GroupId> mine) const;
+  std::vector<GroupId> to_move(std::vector<GroupId> mine) const;
 
   void started(int64_t home) { now_.started.push_back(home); }
-  void moved(data::GroupId group, int64_t home) { now_.moved.emplace_back(group, home); }
-  void filtered(data::GroupId group);
-  void took(const data::Batch& batch);
-  void committed(data::StepId step, std::vector<queue::Waiting> waiting, const std::vector<data::GroupId>& dropped);
+  void moved(GroupId group, int64_t home) { now_.moved.emplace_back(group, home); }
+  void filtered(GroupId group);
+  void took(const Batch& batch);
+  void committed(StepId step, std::vector<Waiting> waiting, const std::vector<GroupId>& dropped);
   /// Its next lines of decisions.jsonl, with what took effect in the streams. "" if there is nothing to say.
   std::string take_lines(const std::vector<std::string>& told);
 
  private:
-  const Decisions& next() const { return followed_->of(data::StepId{value(last_step_) + 1}); }
+  const Decisions& next() const { return followed_->of(StepId{value(last_step_) + 1}); }
 
   const DecisionReader* followed_;
-  data::StepId last_step_{};
+  StepId last_step_{};
   Decisions now_;
-  std::set<data::GroupId> filtered_ever_;
+  std::set<GroupId> filtered_ever_;
   std::optional<Decisions> unsaid_;
 };
 
-/// Errors: UserError naming an option that decides which samples are drawn or how they are trained on and that the run in `run_dir` has
-/// otherwise; if this run is not free, or has more steps than that one has decisions.
-void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps);
-
-}  // namespace tandem::runtime
+}  // namespace tandem::data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/sample/decisions.h"
+#include "tandem/data/decisions.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,23 +7,25 @@
 #include <sstream>
 #include <utility>
 
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 
-namespace tandem::runtime {
+namespace tandem::data {
 namespace {
 
 using nlohmann::json;
 constexpr const char* kFile = "/decisions.jsonl";
 
-std::vector<int64_t> numbers_of(const std::vector<data::GroupId>& ids) {
+std::vector<int64_t> numbers_of(const std::vector<GroupId>& ids) {
   std::vector<int64_t> numbers;
-  for (const data::GroupId id : ids) numbers.push_back(value(id));
+  for (const GroupId id : ids) numbers.push_back(value(id));
   return numbers;
 }
 
-std::vector<data::GroupId> ids_of(const json& numbers) {
-  std::vector<data::GroupId> ids;
-  for (const int64_t number : numbers.get<std::vector<int64_t>>()) ids.push_back(data::GroupId{number});
+std::vector<GroupId> ids_of(const json& numbers) {
+  std::vector<GroupId> ids;
+  for (const int64_t number : numbers.get<std::vector<int64_t>>()) ids.push_back(GroupId{number});
   return ids;
 }
 
@@ -31,18 +33,18 @@ std::string text_of(const json& line) { return line.dump() + "\n"; }
 
 }  // namespace
 
-std::string to_text(const std::vector<rollout::Effect>& effects) {
+std::string to_text(const std::vector<Effect>& effects) {
   std::string text;
   int64_t before = 0;
-  for (const rollout::Effect& effect : effects) {
+  for (const Effect& effect : effects) {
     text += static_cast<char>(effect.kind) + std::to_string(effect.step - before);
     before = effect.step;
   }
   return text;
 }
 
-std::vector<rollout::Effect> effects_of(const std::string& text) {
-  std::vector<rollout::Effect> effects;
+std::vector<Effect> effects_of(const std::string& text) {
+  std::vector<Effect> effects;
   int64_t step = 0;
   for (const char* at = text.data(); at < text.data() + text.size();) {
     int64_t steps = 0;
@@ -51,7 +53,7 @@ std::vector<rollout::Effect> effects_of(const std::string& text) {
     if (std::string_view("acsp").find(kind) == std::string_view::npos || fault != std::errc() || steps < 0)
       throw UserError("decisions", "'" + text.substr(static_cast<size_t>(at - text.data()), 20) + "' says nothing that a stream is told",
                       "the file as the run wrote it");
-    effects.push_back({rollout::Effect::Kind{kind}, step += steps});
+    effects.push_back({Effect::Kind{kind}, step += steps});
     at = end;
   }
   return effects;
@@ -61,7 +63,7 @@ std::string to_line(const Decisions& d, const std::vector<std::string>& told) {
   json line = {{"step", value(d.step)}, {"groups", numbers_of(d.groups)}, {"started", d.started}};
   if (!d.waiting.empty()) {
     json& waiting = line["waiting"] = json::array();
-    for (const queue::Waiting& each : d.waiting) waiting.push_back({value(each.id), value(each.version)});
+    for (const Waiting& each : d.waiting) waiting.push_back({value(each.id), value(each.version)});
   }
   for (const auto& [id, home] : d.moved) line["moved"].push_back({value(id), home});
   if (!d.dropped.empty()) line["dropped"] = numbers_of(d.dropped);
@@ -70,13 +72,13 @@ std::string to_line(const Decisions& d, const std::vector<std::string>& told) {
   return text_of(line);
 }
 
-std::string to_line(data::StepId step, const std::vector<std::string>& told) {
+std::string to_line(StepId step, const std::vector<std::string>& told) {
   json line = {{"after", value(step)}};
   line["told"] = told;
   return text_of(line);
 }
 
-std::string resumed_line(data::StepId step) { return text_of({{"resumed", value(step)}}); }
+std::string resumed_line(StepId step) { return text_of({{"resumed", value(step)}}); }
 
 DecisionReader::DecisionReader(const std::string& run_dir) {
   const std::string path = run_dir + kFile;
@@ -100,16 +102,16 @@ void DecisionReader::read(const std::string& text) {
   const auto told = line.at("told").get<std::vector<std::string>>();
   effects_.resize(std::max(effects_.size(), told.size()));
   for (size_t replica = 0; replica < told.size(); ++replica)
-    for (const rollout::Effect& effect : effects_of(told[replica])) effects_[replica].push_back(effect);
+    for (const Effect& effect : effects_of(told[replica])) effects_[replica].push_back(effect);
   if (!line.contains("step")) return;
   Decisions d;
-  d.step = data::StepId{line.at("step").get<int64_t>()};
+  d.step = StepId{line.at("step").get<int64_t>()};
   d.groups = ids_of(line.at("groups"));
   d.started = line.at("started").get<std::vector<int64_t>>();
   for (const json& each : line.value("moved", json::array()))
-    d.moved.emplace_back(data::GroupId{each.at(0).get<int64_t>()}, each.at(1).get<int64_t>());
+    d.moved.emplace_back(GroupId{each.at(0).get<int64_t>()}, each.at(1).get<int64_t>());
   for (const json& each : line.value("waiting", json::array()))
-    d.waiting.push_back({data::GroupId{each.at(0).get<int64_t>()}, data::PolicyVersion{each.at(1).get<int64_t>()}});
+    d.waiting.push_back({GroupId{each.at(0).get<int64_t>()}, PolicyVersion{each.at(1).get<int64_t>()}});
   d.dropped = ids_of(line.value("dropped", json::array()));
   d.filtered = ids_of(line.value("filtered", json::array()));
   if (value(d.step) != num_steps() + 1)
@@ -123,39 +125,39 @@ int64_t DecisionLog::num_to_start(int64_t allowed) const {
 }
 
 bool DecisionLog::is_done_ahead() const {
-  const auto is_filtered = [&](data::GroupId id) { return filtered_ever_.contains(id); };
+  const auto is_filtered = [&](GroupId id) { return filtered_ever_.contains(id); };
   return now_.started.size() >= next().started.size() && std::ranges::all_of(next().filtered, is_filtered);
 }
 
 int64_t DecisionLog::home_of_next(int64_t chosen) const { return followed_ ? next().started.at(now_.started.size()) : chosen; }
 
-int64_t DecisionLog::home_of_moved(data::GroupId group, int64_t chosen) const {
+int64_t DecisionLog::home_of_moved(GroupId group, int64_t chosen) const {
   if (!followed_) return chosen;
-  const auto found = std::ranges::find(next().moved, group, &std::pair<data::GroupId, int64_t>::first);
+  const auto found = std::ranges::find(next().moved, group, &std::pair<GroupId, int64_t>::first);
   if (found == next().moved.end())
     throw UserError("--replay-decisions", join_text("group ", value(group), " moves, and in that run it did not"),
                     "the recipe, the data and the weights of that run");
   return found->second;
 }
 
-std::vector<data::GroupId> DecisionLog::to_move(std::vector<data::GroupId> mine) const {
+std::vector<GroupId> DecisionLog::to_move(std::vector<GroupId> mine) const {
   if (!followed_) return mine;
-  std::vector<data::GroupId> ids;
+  std::vector<GroupId> ids;
   for (const auto& [id, home] : next().moved) ids.push_back(id);
   return ids;
 }
 
-void DecisionLog::filtered(data::GroupId group) {
+void DecisionLog::filtered(GroupId group) {
   now_.filtered.push_back(group);
   if (followed_) filtered_ever_.insert(group);
 }
 
-void DecisionLog::took(const data::Batch& batch) {
+void DecisionLog::took(const Batch& batch) {
   now_.groups.clear();
-  for (const data::Group& group : batch.groups) now_.groups.push_back(group.id);
+  for (const Group& group : batch.groups) now_.groups.push_back(group.id);
 }
 
-void DecisionLog::committed(data::StepId step, std::vector<queue::Waiting> waiting, const std::vector<data::GroupId>& dropped) {
+void DecisionLog::committed(StepId step, std::vector<Waiting> waiting, const std::vector<GroupId>& dropped) {
   if (followed_ && dropped != next().dropped)
     throw UserError("--replay-decisions", join_text("step ", value(step), " drops ", dropped.size(), " groups, and that run dropped ",
                                                     next().dropped.size(), ", or others"),
@@ -172,28 +174,4 @@ std::string DecisionLog::take_lines(const std::vector<std::string>& told) {
   return is_silent ? "" : to_line(last_step_, told);
 }
 
-void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps) {
-  const std::string where = "--replay-decisions " + run_dir;
-  if (!config.is_free()) throw UserError(where, "is for a run under schedule.mode free", "--set schedule.mode=free, as that run had");
-  if (config.run.steps > num_steps)
-    throw UserError(where, join_text("has the decisions of ", num_steps, " steps up to its end or its first resume, run.steps is ",
-                                     config.run.steps),
-                    join_text("--steps ", num_steps, " at most"));
-  config::RunConfig before = config::load_config(run_dir + "/config.yaml", {}), now = config;
-  OptionList old_list, new_list;
-  describe(old_list, before);
-  describe(new_list, now);
-  for (size_t i = 0; i < new_list.entries.size(); ++i) {
-    const std::string& name = new_list.entries[i].path;
-    static const std::set<std::string> kFree = {"run", "eval", "monitor", "checkpoint", "memory", "parallel"};
-    static const std::set<std::string> kAlike = {"run.seed",           "run.parity",           "parallel.placement",
-                                                 "parallel.train_layout", "parallel.rollout_layout"};
-    const bool course = name == "run.steps" && (config.train.lr_schedule != "constant" || config.critic.train.lr_schedule != "constant");
-    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name) && !course) continue;
-    if (name == "schedule.mode") continue;  // what it comes to is checked above
-    const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
-    if (was != is) throw UserError(where, join_text(name, " was ", was, " and is now ", is), join_text(name, " ", was));
-  }
-}
-
-}  // namespace tandem::runtime
+}  // namespace tandem::data
