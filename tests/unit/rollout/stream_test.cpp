@@ -222,6 +222,52 @@ TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
   EXPECT_EQ(effects[0].size(), 4u);
 }
 
+// Tokens move, not keys and values: those are computed anew where the group goes on.
+TEST(Stream, AGroupThatMovesGoesOnAsIfItHadStayed) {
+  Groups stayed, moved;
+  const auto admit_all = [](Stream& stream) {
+    for (int64_t g = 0; g < 4; ++g) stream.admit(request_of(g, 3, 40 + 20 * g));
+  };
+  {
+    StreamCase c;
+    Stream stream(c.engine);
+    stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+    admit_all(stream);
+    collect(stream, stayed, 4);
+  }
+  StreamCase from, to;
+  Stream first(from.engine), second(to.engine);
+  first.switch_weights(from.model.parameters, data::PolicyVersion{0});
+  second.switch_weights(to.model.parameters, data::PolicyVersion{1});
+  admit_all(first);
+  while (first.state().steps < 30) std::this_thread::yield();
+  first.pause(data::Effect::Kind::kStand);
+  const std::map<data::GroupId, int64_t> tokens = first.state().unfinished_tokens;
+  EXPECT_GT(tokens.at(data::GroupId{3}), 3 * 5);
+  std::vector<data::Group> taken = first.take_out({data::GroupId{1}, data::GroupId{3}, data::GroupId{77}});
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(first.state().unfinished_tokens.size(), tokens.size()) << "until it goes on";
+  first.resume();
+  for (data::Group& group : taken) {
+    GroupRequest request = request_of(value(group.id), 3, 40 + 20 * value(group.id));
+    request.group.samples = std::move(group.samples);
+    second.admit(std::move(request));
+  }
+  collect(first, moved, 2);
+  collect(second, moved, 4);
+  bool is_mixed = false;
+  for (const auto& [id, group] : stayed)
+    for (size_t s = 0; s < group.samples.size(); ++s) {
+      const data::Sample& other = moved.at(id).samples[s];
+      EXPECT_EQ(group.samples[s].ids, other.ids);
+      EXPECT_EQ(group.samples[s].logprobs, other.logprobs);
+      EXPECT_EQ(other.versions.size(), other.ids.size());
+      is_mixed |= other.versions.front() == 0 && other.versions.back() == 1;
+    }
+  EXPECT_TRUE(is_mixed) << "a response begins with the tokens of one engine and ends with those of the other";
+  EXPECT_EQ(first.take_effects().back().kind, data::Effect::Kind::kStand);
+}
+
 TEST(Stream, StandsStillWhileItIsPaused) {
   StreamCase c;
   Stream stream(c.engine);

@@ -105,7 +105,8 @@ class BatchRowsTest : public testing::TestWithParam<Case> {
 TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     const std::vector<Group> heads = generate(ranks, rows);
     ASSERT_EQ(std::ssize(heads), kGroups);
     const std::vector<int> owner = owners(ranks);
@@ -129,7 +130,8 @@ TEST_P(BatchRowsTest, GoToTheirOwnersAndToTheFirstRank) {
 TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     for (const Group& head : generate(ranks, rows))
       for (const data::Sample& s : made(value(head.id)).samples)
         for (int64_t version = 0; version < 5; ++version)
@@ -141,7 +143,8 @@ TEST_P(BatchRowsTest, AreKnownByTheVersionsOfTheirTokens) {
 TEST_P(BatchRowsTest, ValuesOfTheOwnersMeetOnTheFirstRank) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     const std::vector<Group> heads = generate(ranks, rows);
     const std::vector<int> owner = owners(ranks);
     std::vector<std::vector<float>> expected(owner.size()), mine(owner.size());
@@ -157,11 +160,13 @@ TEST_P(BatchRowsTest, ValuesOfTheOwnersMeetOnTheFirstRank) {
 TEST_P(BatchRowsTest, OfACheckpointAreWhatWasWritten) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     std::vector<data::GroupId> ids;
     for (const Group& head : generate(ranks, rows)) ids.push_back(head.id);
     rows.gather(ids);
-    BatchRows resumed(ranks, kGroup_size);
+    planner::Homes resumed_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows resumed(ranks, resumed_homes, kGroup_size);
     std::vector<Group> heads = all_made(kGroups);
     for (Group& group : heads) resumed.restore(group);
     EXPECT_GT(resumed.deal(heads, owners(ranks), true), 0);
@@ -173,7 +178,8 @@ TEST_P(BatchRowsTest, OfACheckpointAreWhatWasWritten) {
 TEST_P(BatchRowsTest, TakenBackAreDealtAnew) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     const std::vector<Group> heads = generate(ranks, rows);
     const std::vector<int> owner = owners(ranks);
     const int64_t moved = rows.deal(heads, owner, true);
@@ -188,7 +194,8 @@ TEST_P(BatchRowsTest, TakenBackAreDealtAnew) {
 TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
-    BatchRows rows(ranks, kGroup_size);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
     const std::vector<data::GroupId> evicted = {data::GroupId{0}, data::GroupId{3}};
     std::vector<Group> mine;
     for (int64_t id = 0; id < kGroups; ++id)
