@@ -55,8 +55,12 @@ std::pair<int, int> mixed_of(const ParallelOptions& p, int world) {
   return {train, world};
 }
 
-// A replica either generates all the time or pauses while its ranks train.
+// A replica either generates all the time or pauses while its ranks train, and none waits for another's experts.
 void check_replicas(const planner::Placement& placement, const model::Layout& rollout) {
+  if (rollout.shares_experts())
+    throw UserError("parallel.rollout_layout",
+                    to_string(rollout) + " has experts that replicas share, and under placement mixed some stand while others generate",
+                    "an ep of at most tp, or another placement");
   for (int rank = 0; rank < rollout.world(); ++rank)
     for (int other = 0; other < rank; ++other)
       if (rollout.dp_rank(rank) == rollout.dp_rank(other) && placement.train.has(rank) != placement.train.has(other))

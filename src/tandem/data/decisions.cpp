@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -100,7 +101,11 @@ DecisionReader::DecisionReader(const std::string& run_dir) {
 void DecisionReader::read(const std::string& text) {
   const json line = json::parse(text);
   const auto told = line.at("told").get<std::vector<std::string>>();
-  effects_.resize(std::max(effects_.size(), told.size()));
+  if (effects_.empty()) effects_.resize(told.size());
+  const auto check = [](bool fits, const std::string& what) {
+    if (!fits) throw UserError("decisions", what, "the file as the run wrote it");
+  };
+  check(told.size() == effects_.size(), join_text("tells of ", told.size(), " replicas, and the lines before of ", effects_.size()));
   for (size_t replica = 0; replica < told.size(); ++replica)
     for (const Effect& effect : effects_of(told[replica])) effects_[replica].push_back(effect);
   if (!line.contains("step")) return;
@@ -114,8 +119,11 @@ void DecisionReader::read(const std::string& text) {
     d.waiting.push_back({GroupId{each.at(0).get<int64_t>()}, PolicyVersion{each.at(1).get<int64_t>()}});
   d.dropped = ids_of(line.value("dropped", json::array()));
   d.filtered = ids_of(line.value("filtered", json::array()));
-  if (value(d.step) != num_steps() + 1)
-    throw UserError("decisions", join_text("step ", value(d.step), " comes after step ", num_steps()), "the file as the run wrote it");
+  check(value(d.step) == num_steps() + 1, join_text("step ", value(d.step), " comes after step ", num_steps()));
+  const auto is_replica = [&](int64_t home) { return home >= 0 && home < std::ssize(effects_); };
+  check(std::ranges::all_of(d.started, is_replica), "a group starts on a replica that there is not");
+  check(std::ranges::all_of(d.moved, is_replica, &std::pair<GroupId, int64_t>::second), "a group moves to a replica that there is not");
+  check(std::ranges::adjacent_find(d.groups, std::greater_equal()) == d.groups.end(), "the groups of a batch are not in order");
   dropped_.insert(d.dropped.begin(), d.dropped.end());
   steps_.emplace(value(d.step), std::move(d));
 }

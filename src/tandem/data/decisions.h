@@ -62,7 +62,7 @@ class DecisionReader {
   /// Steps that can be replayed: up to where the run was resumed first.
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
   const Decisions& of(StepId step) const { return steps_.at(value(step)); }
-  /// Of all steps together.
+  /// Of all steps together; one for each replica.
   const Effects& effects() const { return effects_; }
   /// Whether the run dropped it, finished or not.
   bool is_dropped(GroupId group) const { return dropped_.contains(group); }

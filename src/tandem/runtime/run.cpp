@@ -237,7 +237,7 @@ void check_request(const RunRequest& request) {
   if (request.replay_decisions.empty()) return;
   if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");
   if (!request.replay.empty()) throw UserError("--replay-decisions", "generates, and --replay does not", "one of both");
-  check_follows(request.config, request.replay_decisions, data::DecisionReader(request.replay_decisions).num_steps());
+  check_follows(request.config, request.replay_decisions, data::DecisionReader(request.replay_decisions));
 }
 
 // What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.

@@ -128,6 +128,7 @@ StreamState Stream::state() const {
   StreamState state = state_;
   for (const Told& told : told_)
     if (told.admits) state.without_token.push_back(*told.admits);
+  if (rests_since_s_ > 0) state.idle_s += now_s() - rests_since_s_;
   state.is_busy = runs_ || !told_.empty() || !finished_.empty();
   return state;
 }
@@ -216,6 +217,7 @@ bool Stream::obey_until_pause() {
     is_paused_ = true;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_paused_ || is_closing_; });  // its owner works with the engine
+    state_.unfinished_tokens.clear();
     return !is_closing_;
   }
   return false;
@@ -223,14 +225,14 @@ bool Stream::obey_until_pause() {
 
 // Nothing runs. Peers ask each other again and again, for one of them may have been told more.
 void Stream::rest() {
-  const double begin = now_s();
   std::unique_lock lock(mutex_);
+  rests_since_s_ = now_s();
   const int64_t known = num_told_;
   const auto told = [&] { return num_told_ > known || is_closing_; };
   const bool alone = peers_.alike.empty() && !peers_.experts;
   if (alone && num_told_ == num_obeyed_) changed_.wait(lock, told);
   else changed_.wait_for(lock, duration_of_s(kRestS), told);
-  state_.idle_s += now_s() - begin;
+  state_.idle_s += now_s() - std::exchange(rests_since_s_, 0);
 }
 
 // How things stand between two tokens.

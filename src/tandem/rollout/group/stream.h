@@ -128,6 +128,7 @@ class Stream {
   std::deque<std::pair<int64_t, data::Group>> finished_;  // each with the number that had ended before it
   std::vector<data::Effect> effects_;
   StreamState state_;
+  double rests_since_s_ = 0;         // 0: it does not
   std::exception_ptr fault_;
   std::thread thread_;               // last: it uses all the others
 };

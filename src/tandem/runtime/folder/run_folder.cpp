@@ -15,6 +15,7 @@
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/checkpoint/lock_file.h"
+#include "tandem/data/decisions.h"
 #include "tandem/data/sample_store.h"
 #include "tandem/monitor/jsonl_sink.h"
 #include "tandem/monitor/tensorboard_sink.h"
@@ -256,9 +257,10 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
   }
 }
 
-void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps) {
+void check_follows(const config::RunConfig& config, const std::string& run_dir, const data::DecisionReader& decisions) {
   const std::string where = "--replay-decisions " + run_dir;
   if (!config.is_free()) throw UserError(where, "is for a run under schedule.mode free", "--set schedule.mode=free, as that run had");
+  const int64_t num_steps = decisions.num_steps();
   if (config.run.steps > num_steps)
     throw UserError(where, join_text("has the decisions of ", num_steps, " steps up to its end or its first resume, run.steps is ",
                                      config.run.steps),
@@ -278,6 +280,9 @@ void check_follows(const config::RunConfig& config, const std::string& run_dir, 
     const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
     if (was != is) throw UserError(where, join_text(name, " was ", was, " and is now ", is), join_text(name, " ", was));
   }
+  for (int64_t step = 1; step <= config.run.steps; ++step)
+    if (const auto found = std::ssize(decisions.of(data::StepId{step}).groups); found != now.schedule.queue.groups_per_step)
+      throw UserError(where, join_text("step ", step, " has ", found, " groups"), "the file as the run wrote it");
 }
 
 // The other constructor calls this one first: what it refuses later, the destructor cleans up.

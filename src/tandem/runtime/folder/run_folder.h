@@ -10,6 +10,7 @@
 
 #include "tandem/checkpoint/lock_file.h"
 #include "tandem/config/config.h"
+#include "tandem/data/decisions.h"
 #include "tandem/monitor/append_file.h"
 #include "tandem/monitor/recorder.h"
 #include "tandem/runtime/folder/host_function.h"
@@ -98,8 +99,8 @@ void claim_folder(const std::string& dir, EarlierRun earlier);
 void check_put_aside(const config::RunConfig& config, const std::string& replay, const std::string& replay_decisions);
 
 /// Errors: UserError naming an option that decides which samples are drawn or how they are trained on and that the run in `run_dir` has
-/// otherwise; if this run is not free, or has more steps than that one has decisions.
-void check_follows(const config::RunConfig& config, const std::string& run_dir, int64_t num_steps);
+/// otherwise; if this run is not free, or has more steps than there are decisions.
+void check_follows(const config::RunConfig& config, const std::string& run_dir, const data::DecisionReader& decisions);
 
 /// Compares the recipe of a run with the one it is to go on with. What decides which prompt a group has and how its samples
 /// are drawn must be equal; other changes are logged. Errors: UserError naming the option and both values.

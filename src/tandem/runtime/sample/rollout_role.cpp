@@ -79,6 +79,10 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)),
       decisions_(parts.followed) {
+  if (parts.followed && std::ssize(parts.followed->effects()) != parts.ranks.rollout_layout.dp)
+    throw UserError("--replay-decisions", join_text("has ", parts.followed->effects().size(), " replicas, and this run has ",
+                                                    parts.ranks.rollout_layout.dp),
+                    "as many ranks as that run had");
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
 }
