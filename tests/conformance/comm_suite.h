@@ -201,6 +201,7 @@ inline void a_rank_asks_for_a_message_without_waiting(Group& g) {
     EXPECT_TRUE(at::equal(received(g, count, before, 3), at::full({count}, before, at::kFloat)));
     EXPECT_FALSE(g.arrived(before, 3));
     EXPECT_EQ(received(g, 2, before, 4)[1].item<float>(), static_cast<float>(before));
+    g.barrier();  // nobody sends the next before all have asked
   }
 }
 

@@ -106,7 +106,39 @@ def filtered(program, root):
     check_bound(folder)
     assert any("filtered" in line for line in decisions(folder)), "no group was filtered"
     check_repeats(program, folder, "filtered groups", settings)
-    rf.said("so where groups are filtered or dropped")
+    settings.update({"parallel.placement": "mixed", "parallel.train_layout": "dp1", "rollout.max_new_tokens": 40})
+    mixed = run(program, f"{root}/filtered-mixed", settings)
+    check_bound(mixed)
+    check_repeats(program, mixed, "filtered groups of a mixed run", settings)
+    rf.said("so where groups are filtered, also in a mixed run")
+
+
+def dropped(program, root):
+    """Answers so long that some groups become too old."""
+    settings = {"schedule.lag_policy": "drop", "schedule.staleness": 1, "rollout.max_new_tokens": 400, "run.steps": 10,
+                "eval.every_steps": 0, "data.eval": ""}
+    folder = run(program, f"{root}/dropped", settings)
+    check_bound(folder, 1)
+    assert any("dropped" in line for line in decisions(folder)), "no group was dropped"
+    check_repeats(program, folder, "dropped groups", settings)
+    rf.said("so where groups are dropped")
+
+
+def differs(program, root):
+    """A repetition that comes to other tokens ends with a word, and does not wait."""
+    folder = run(program, f"{root}/base", {"run.steps": 4})
+    journal = pathlib.Path(folder) / "decisions.jsonl"
+    lines = decisions(folder)
+    lines[1]["told"] = [text.replace("s", "s4", 1) for text in lines[1]["told"]]  # a switch that falls later
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/other", "--replay-decisions", folder]
+    out = program.run(arguments, timeout=100)
+    assert out.returncode in (0, 2) and (out.returncode == 0 or "--replay-decisions" in out.stderr), out.stderr[-1500:]
+    lines[1]["groups"] = [group + 400 for group in lines[1]["groups"]]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    third = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/third", "--replay-decisions", folder]
+    program.refused(third, 2, "--replay-decisions", "do not end here")
+    rf.said("what cannot be repeated ends with an error")
 
 
 def rewards_take_time(program, root):
@@ -183,6 +215,7 @@ def refusals(program, root):
     rf.said("what cannot be free or repeated is refused, and leaves nothing")
 
 
-CHECKS = {"two": two_ranks, "layouts": layouts, "processes": processes, "mixed": mixed, "filtered": filtered, "rewards": rewards_take_time,
+CHECKS = {"two": two_ranks, "layouts": layouts, "processes": processes, "mixed": mixed, "filtered": filtered, "dropped": dropped,
+          "differs": differs, "rewards": rewards_take_time,
           "resumes": resumes, "kills": kills, "defaults": defaults, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

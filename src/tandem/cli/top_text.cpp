@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -45,7 +46,7 @@ std::vector<Stage> stages_of(const json& rank) {
   if (!rank.is_array()) return stages;
   for (const json& one : rank)
     if (one.is_array() && one.size() == 4 && one[0].is_string() && one[1].is_number() && one[2].is_number() && one[3].is_number())
-      stages.push_back({one[0].get<std::string>(), one[1].get<double>(), one[2].get<double>(), one[3].get<double>()});
+      stages.push_back({terminal_text(one[0].get<std::string>()), one[1].get<double>(), one[2].get<double>(), one[3].get<double>()});
   return stages;
 }
 
@@ -93,14 +94,18 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
   Letters letters;
   constexpr size_t kNames = 9, kIdle = 11;
   const auto room = static_cast<size_t>(std::max<int64_t>(20, width - 50));
-  for (const auto& [name, rank] : ranks.items()) {
+  std::vector<std::string> names;
+  for (const auto& [name, rank] : ranks.items()) names.push_back(name);
+  std::ranges::sort(names, {}, [](const std::string& name) { return std::pair(name.size(), name); });  // rank 2 before rank 10
+  for (const std::string& name : names) {
+    const json& rank = ranks.at(name);
     const std::vector<Stage> stages = stages_of(rank);
     const auto most = std::ranges::max_element(stages, {}, &Stage::waited);
     const std::optional<double> idle = metric(line, "idle/rank_" + name.substr(name.find(' ') + 1));
     text += padded(terminal_text(name), kNames) + padded(idle ? join_text("idle ", with_digits(100 * *idle, 0), " %") : "", kIdle) + "|" +
             bar(stages, length, room, letters) + "|";
     if (most != stages.end() && most->waited >= 1)
-      text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", terminal_text(most->name));
+      text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", most->name);
     text += "\n";
   }
   if (text.empty()) return text;
@@ -135,9 +140,7 @@ std::string speed_text(const json& line) {
   return text.empty() ? "" : text + "\n";
 }
 
-}  // namespace
-
-std::string top_text(const json& run, const json& metrics, const json& timeline, int64_t width) {
+std::string whole_text(const json& run, const json& metrics, const json& timeline, int64_t width) {
   const json empty = json::object();
   const json& lines = metrics.at("lines");
   const json& line = lines.empty() ? empty : lines.back();
@@ -154,6 +157,19 @@ std::string top_text(const json& run, const json& metrics, const json& timeline,
   if (!steps.empty() && steps.back().is_object() && steps.back().value("ranks", empty).is_object())
     text += ranks_text(line, steps.back().value("ranks", empty), width);
   return text + queue_text(line) + speed_text(line);
+}
+
+}  // namespace
+
+std::string top_text(const json& run, const json& metrics, const json& timeline, int64_t width) {
+  std::istringstream lines(whole_text(run, metrics, timeline, width));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    auto size = std::min(line.size(), static_cast<size_t>(std::max<int64_t>(width, 1)));
+    while (size < line.size() && size > 0 && (line[size] & 0xC0) == 0x80) --size;  // no character is cut
+    text += line.substr(0, size) + "\n";
+  }
+  return text;
 }
 
 }  // namespace tandem::cli

@@ -8,7 +8,7 @@
 namespace tandem::cli {
 
 /// `run`, `metrics` and `timeline` are what board/run_folder.h:RunFolder gives: of the lines of metrics the last counts. Lines of at most
-/// `width` characters, where that is at least 60.
+/// `width` characters.
 std::string top_text(const nlohmann::json& run, const nlohmann::json& metrics, const nlohmann::json& timeline, int64_t width);
 
 }  // namespace tandem::cli

@@ -15,7 +15,6 @@
 namespace tandem::data {
 namespace {
 
-using nlohmann::json;
 constexpr const char* kFile = "/decisions.jsonl";
 
 std::vector<int64_t> numbers_of(const std::vector<GroupId>& ids) {
@@ -24,13 +23,13 @@ std::vector<int64_t> numbers_of(const std::vector<GroupId>& ids) {
   return numbers;
 }
 
-std::vector<GroupId> ids_of(const json& numbers) {
+std::vector<GroupId> ids_of(const nlohmann::json& numbers) {
   std::vector<GroupId> ids;
   for (const int64_t number : numbers.get<std::vector<int64_t>>()) ids.push_back(GroupId{number});
   return ids;
 }
 
-std::string text_of(const json& line) { return line.dump() + "\n"; }
+std::string text_of(const nlohmann::json& line) { return line.dump() + "\n"; }
 
 }  // namespace
 
@@ -61,20 +60,21 @@ std::vector<Effect> effects_of(const std::string& text) {
 }
 
 std::string to_line(const Decisions& d, const std::vector<std::string>& told) {
-  json line = {{"step", value(d.step)}, {"groups", numbers_of(d.groups)}, {"started", d.started}};
+  nlohmann::json line = {{"step", value(d.step)}, {"groups", numbers_of(d.groups)}, {"started", d.started}};
   if (!d.waiting.empty()) {
-    json& waiting = line["waiting"] = json::array();
+    nlohmann::json& waiting = line["waiting"] = nlohmann::json::array();
     for (const Waiting& each : d.waiting) waiting.push_back({value(each.id), value(each.version)});
   }
   for (const auto& [id, home] : d.moved) line["moved"].push_back({value(id), home});
   if (!d.dropped.empty()) line["dropped"] = numbers_of(d.dropped);
   if (!d.filtered.empty()) line["filtered"] = numbers_of(d.filtered);
+  if (d.started_before > 0 || d.filtered_before > 0) line["before"] = {d.started_before, d.filtered_before};
   line["told"] = told;
   return text_of(line);
 }
 
 std::string to_line(StepId step, const std::vector<std::string>& told) {
-  json line = {{"after", value(step)}};
+  nlohmann::json line = {{"after", value(step)}};
   line["told"] = told;
   return text_of(line);
 }
@@ -90,7 +90,7 @@ DecisionReader::DecisionReader(const std::string& run_dir) {
     if (line.starts_with("{\"resumed\"")) break;  // streams of their own; what follows is of them
     try {
       read(line);
-    } catch (const json::exception&) {
+    } catch (const nlohmann::json::exception&) {
       throw UserError(path, join_text("line ", number, " is damaged"), "the file as the run wrote it");
     } catch (const UserError& e) {
       throw UserError(path, join_text("line ", number, ": ", e.what()), "the file as the run wrote it");
@@ -99,7 +99,7 @@ DecisionReader::DecisionReader(const std::string& run_dir) {
 }
 
 void DecisionReader::read(const std::string& text) {
-  const json line = json::parse(text);
+  const nlohmann::json line = nlohmann::json::parse(text);
   const auto told = line.at("told").get<std::vector<std::string>>();
   if (effects_.empty()) effects_.resize(told.size());
   const auto check = [](bool fits, const std::string& what) {
@@ -113,12 +113,17 @@ void DecisionReader::read(const std::string& text) {
   d.step = StepId{line.at("step").get<int64_t>()};
   d.groups = ids_of(line.at("groups"));
   d.started = line.at("started").get<std::vector<int64_t>>();
-  for (const json& each : line.value("moved", json::array()))
+  for (const nlohmann::json& each : line.value("moved", nlohmann::json::array()))
     d.moved.emplace_back(GroupId{each.at(0).get<int64_t>()}, each.at(1).get<int64_t>());
-  for (const json& each : line.value("waiting", json::array()))
+  for (const nlohmann::json& each : line.value("waiting", nlohmann::json::array()))
     d.waiting.push_back({GroupId{each.at(0).get<int64_t>()}, PolicyVersion{each.at(1).get<int64_t>()}});
-  d.dropped = ids_of(line.value("dropped", json::array()));
-  d.filtered = ids_of(line.value("filtered", json::array()));
+  d.dropped = ids_of(line.value("dropped", nlohmann::json::array()));
+  d.filtered = ids_of(line.value("filtered", nlohmann::json::array()));
+  const auto before = line.value("before", std::vector<int64_t>{0, 0});
+  check(before.size() == 2, "before has no two numbers");
+  d.started_before = before[0], d.filtered_before = before[1];
+  const auto is_part = [](int64_t count, const auto& of) { return count >= 0 && count <= std::ssize(of); };
+  check(is_part(d.started_before, d.started) && is_part(d.filtered_before, d.filtered), "more came before the batch than in all");
   check(value(d.step) == num_steps() + 1, join_text("step ", value(d.step), " comes after step ", num_steps()));
   const auto is_replica = [&](int64_t home) { return home >= 0 && home < std::ssize(effects_); };
   check(std::ranges::all_of(d.started, is_replica), "a group starts on a replica that there is not");
@@ -129,12 +134,21 @@ void DecisionReader::read(const std::string& text) {
 }
 
 int64_t DecisionLog::num_to_start(int64_t allowed) const {
-  return followed_ ? std::min(allowed, std::ssize(next().started) - std::ssize(now_.started)) : allowed;
+  if (!followed_) return allowed;
+  const int64_t most = is_taken_ ? std::ssize(next().started) : next().started_before;
+  return std::clamp<int64_t>(most - std::ssize(now_.started), 0, allowed);
+}
+
+bool DecisionLog::is_filtered(size_t count) const {
+  return std::ranges::all_of(std::span(next().filtered).first(count), [&](GroupId id) { return filtered_ever_.contains(id); });
+}
+
+bool DecisionLog::is_done_before_batch() const {
+  return std::ssize(now_.started) >= next().started_before && is_filtered(static_cast<size_t>(next().filtered_before));
 }
 
 bool DecisionLog::is_done_ahead() const {
-  const auto is_filtered = [&](GroupId id) { return filtered_ever_.contains(id); };
-  return now_.started.size() >= next().started.size() && std::ranges::all_of(next().filtered, is_filtered);
+  return now_.started.size() >= next().started.size() && is_filtered(next().filtered.size());
 }
 
 int64_t DecisionLog::home_of_next(int64_t chosen) const { return followed_ ? next().started.at(now_.started.size()) : chosen; }
@@ -163,6 +177,8 @@ void DecisionLog::filtered(GroupId group) {
 void DecisionLog::took(const Batch& batch) {
   now_.groups.clear();
   for (const Group& group : batch.groups) now_.groups.push_back(group.id);
+  now_.started_before = std::ssize(now_.started), now_.filtered_before = std::ssize(now_.filtered);
+  is_taken_ = true;
 }
 
 void DecisionLog::committed(StepId step, std::vector<Waiting> waiting, const std::vector<GroupId>& dropped) {
@@ -174,6 +190,7 @@ void DecisionLog::committed(StepId step, std::vector<Waiting> waiting, const std
   now_.waiting = std::move(waiting);
   now_.dropped = dropped;
   unsaid_ = std::exchange(now_, {});
+  is_taken_ = false;
 }
 
 std::string DecisionLog::take_lines(const std::vector<std::string>& told) {

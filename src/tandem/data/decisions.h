@@ -37,6 +37,7 @@ struct Decisions {
   std::vector<std::pair<GroupId, int64_t>> moved;  ///< taken out of the ranks that were to train, and the replicas they went to
   std::vector<Waiting> waiting;           ///< as SampleQueue::commit was told
   std::vector<GroupId> dropped, filtered;  ///< since the update before
+  int64_t started_before = 0, filtered_before = 0;  ///< of these so many before the batch was taken
 };
 
 /// By data-parallel rank of the rollout, what took effect in its stream.
@@ -88,7 +89,8 @@ class DecisionLog {
   bool follows() const { return followed_; }
   /// Of so many groups that may start before the next update, how many do.
   int64_t num_to_start(int64_t allowed) const;
-  /// Whether what was to start and to be filtered before the next update has been.
+  /// Whether what was to start and to be filtered has been: before the batch of the next update was taken, and before that update.
+  bool is_done_before_batch() const;
   bool is_done_ahead() const;
   /// Where it follows: the batch of the next update, and whether a group may be in one at all.
   std::span<const GroupId> batch() const { return next().groups; }
@@ -111,10 +113,12 @@ class DecisionLog {
   std::string take_lines(const std::vector<std::string>& told);
 
  private:
+  bool is_filtered(size_t count) const;
   const Decisions& next() const { return followed_->of(StepId{value(last_step_) + 1}); }
 
   const DecisionReader* followed_;
   StepId last_step_{};
+  bool is_taken_ = false;  // the batch of the next update
   Decisions now_;
   std::set<GroupId> filtered_ever_;
   std::optional<Decisions> unsaid_;

@@ -25,7 +25,7 @@ void TimelineSink::write_spans(const std::vector<SpanRecord>& spans) { spans_.in
 void TimelineSink::write_step(int64_t step, const Metrics&) {
   std::vector<SpanRecord> spans = std::exchange(spans_, {});
   if (spans.empty()) return;
-  std::ranges::stable_sort(spans, {}, &SpanRecord::track);
+  std::ranges::stable_sort(spans, {}, [](const SpanRecord& s) { return std::pair(s.track.size(), s.track); });  // rank 2 before rank 10
   const double begin_s = std::ranges::min_element(spans, {}, &SpanRecord::begin_s)->begin_s;
   std::string line = "{\"step\":" + std::to_string(step) + ",\"begin_s\":";
   append_json_number(line, epoch_s_ + begin_s);

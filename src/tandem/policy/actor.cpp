@@ -82,7 +82,8 @@ void Actor::make_rollout_weights() {
   // Where training weights leave these start away: else a start would need room for both.
   const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};
   rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
-  if (c.is_free()) next_rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
+  if (c.is_free() && ranks.only_generates())
+    next_rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
   if (!leaves) return;
   model::ModelOnRank& trained = trained_.model();
   hand_over_ = reshard::hand_over(*plan_, {trained.table(), *trained.memory()}, {rollout_->table(), *rollout_->memory()});

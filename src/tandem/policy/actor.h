@@ -25,7 +25,8 @@ class Actor {
 
   /// Sends the training weights to the rollout's, when rollout::switch_weights asks for it. Equal layouts alias: then nothing moves.
   /// Training weights that may leave the device do so bucket by bucket, and make room for the rollout's: in the hooks of
-  /// reshard/execute.h, on this thread. Under RunConfig::is_free the rollout's weights before stay as they are until the next call.
+  /// reshard/execute.h, on this thread. Under RunConfig::is_free, where a rank never trains, the weights before stay as they are until
+  /// the next call.
   /// Gives rollout_parameters(), or null where this rank does not generate. Collective over the world.
   const model::ModelParameters* send_weights();
   bool aliased() const { return !plan_; }

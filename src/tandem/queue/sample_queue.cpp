@@ -155,7 +155,7 @@ Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const data:
   formed_.reset();
   version_ = after;
   for (const data::Waiting& each : waiting)
-    if (const auto found = groups_.find(each.id); found != groups_.end() && !found->second.group)
+    if (const auto found = groups_.find(each.id); found != groups_.end())
       found->second.start = std::clamp(each.version, found->second.start, after);
   Left left{too_stale(rule_, value(version_), outstanding()), std::exchange(filtered_, {})};
   for (GroupId id : left.dropped) groups_.erase(id);

@@ -73,6 +73,8 @@ class SampleQueue {
   int64_t num_filtered() const { return num_filtered_; }
   /// Filtered groups that commit() has yet to return.
   int64_t num_unsaid() const { return std::ssize(filtered_); }
+  /// Whether it has started and was neither trained, evicted nor filtered.
+  bool is_outstanding(GroupId id) const { return groups_.contains(id); }
   /// Whether start() was called with it.
   bool knows(GroupId id) const { return id <= newest_ && !waits_to_start_.contains(id); }
 

@@ -62,7 +62,8 @@ SequenceId Engine::submit(Request request) {
   check(request);
   const SequenceId id{next_id_++};
   Active& active = active_[id];
-  active.sample = std::exchange(request.begun, std::nullopt).value_or(data::Sample());
+  if (request.begun && !request.begun->ids.empty()) active.sample = std::move(*request.begun);
+  request.begun.reset();
   active.sample.id = request.sample;
   if (request.make_stop_matcher) active.stop = request.make_stop_matcher();
   const std::vector<int32_t>& response = active.sample.ids;

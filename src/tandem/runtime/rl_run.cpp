@@ -69,7 +69,7 @@ void show(LiveLine* live, const std::string& what, int64_t num_samples = 0) {
 }
 
 void pause(SampleSource& source) {
-  if (Generation* generation = source.generation()) generation->pause();
+  if (Generation* generation = source.generation()) generation->pause(false);
 }
 
 // For others, in a step. What a stream generates beside it counts as work; where its rank trains, too, `beside_rollout_s` were waited
@@ -428,8 +428,8 @@ std::optional<serve::EvalSummary> RlRun::evaluate(data::StepId step) {
   const double begin = now_s();
   show(ledger_.live(), join_text("step ", value(step), "/", config_.run.steps, "  evaluation of ", eval_prompts_->size(), " problems"));
   const policy::Ranks& ranks = parts_.ranks;
-  pause(*source_);
   Generation* generation = source_->generation();
+  if (generation) generation->pause(value(step) < config_.run.steps);  // a replay may end with any step
   rollout::Engine* engine = generation ? generation->engine() : nullptr;
   Evaluation evaluation{.step = value(step), .layout = ranks.rollout_layout, .rank = ranks.rollout_rank()};
   if (ranks.rolls_out()) {

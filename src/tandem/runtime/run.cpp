@@ -237,7 +237,9 @@ void check_request(const RunRequest& request) {
   if (request.replay_decisions.empty()) return;
   if (request.resume) throw UserError("--replay-decisions", "follows a run from its first step, and --resume goes on", "one of both");
   if (!request.replay.empty()) throw UserError("--replay-decisions", "generates, and --replay does not", "one of both");
-  check_follows(request.config, request.replay_decisions, data::DecisionReader(request.replay_decisions));
+  if (request.fit_but)
+    throw UserError("--replay-decisions", "takes the sizes of that run, and --fit measures some", "its config.yaml, without --fit");
+  (void)data::DecisionReader(request.replay_decisions);
 }
 
 // What the recipe names as on a hub is fetched once, and all ranks have its path, which config.yaml gets. Collective.
@@ -286,6 +288,8 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
     RunRequest request = asked;
     if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
     request.config = with_local_paths(asked, world);
+    if (!asked.replay_decisions.empty())
+      check_follows(request.config, asked.replay_decisions, data::DecisionReader(asked.replay_decisions));
     if (asked.fit_but && goes_on(asked, world)) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
     check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay, asked.replay_decisions}, world);
     if (all_train) train_on_all_ranks(request.config, world);

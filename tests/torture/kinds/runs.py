@@ -94,7 +94,8 @@ def kills_free(place):
     staleness = place.rng.randint(1, 3)
     recipe, folder = recipe_of(place, place.rng.choice([0, 1, 2, 5])), place.folder / "run"
     arguments = ["run", recipe, "--run-dir", folder, "--ranks", place.rng.choice(["2", "3"]), "--schedule", "stale",
-                 "--staleness", staleness, *rf.sets({"parallel.placement": "split", "parallel.train_layout": "dp1", "schedule.mode": "free",
+                 "--staleness", staleness,
+                 *rf.sets({"parallel.placement": place.rng.choice(["split", "mixed"]), "parallel.train_layout": "dp1", "schedule.mode": "free",
                            "schedule.lag_policy": place.rng.choice(["drop", "wait"]), "rollout.max_new_tokens": 40})]
     for _ in range(place.rng.randint(1, 5)):
         process = place.start(arguments + (["--resume"] if folder.exists() else []))

@@ -185,6 +185,32 @@ TEST(Stream, GivesTheSameAgainWhenItFollowsWhatTookEffectBefore) {
     }
 }
 
+TEST(Stream, RefusesToFollowMoreTokensThanThereAre) {
+  StreamCase c;
+  Stream stream(c.engine, {}, std::vector<data::Effect>{{data::Effect::Kind::kSwitch, 0}, {data::Effect::Kind::kAdmit, 0},
+                                                        {data::Effect::Kind::kSwitch, 500}});
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  stream.admit(request_of(0, 1, 3));
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{1});
+  EXPECT_THROW(stream.wait_switched(), UserError);
+}
+
+TEST(Stream, SaysThatItAwaitsWhatItIsToFollow) {
+  StreamCase c;
+  Stream stream(c.engine, {}, std::vector<data::Effect>{{data::Effect::Kind::kSwitch, 0}, {data::Effect::Kind::kAdmit, 0},
+                                                        {data::Effect::Kind::kSwitch, 10}});
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{0});
+  EXPECT_FALSE(stream.state().awaits && stream.state().steps > 0);
+  stream.admit(request_of(0, 1, 100));
+  const Deadline deadline = Deadline::after_s(kLong_s);
+  while (!(stream.state().awaits && stream.state().steps == 10) && !deadline.passed()) std::this_thread::yield();
+  EXPECT_EQ(stream.state().steps, 10) << "the next token is of weights that have not come";
+  EXPECT_TRUE(stream.state().awaits);
+  stream.switch_weights(c.model.parameters, data::PolicyVersion{1});
+  Groups all;
+  collect(stream, all, 1);
+}
+
 TEST(Stream, RefusesToFollowWhatItIsNotTold) {
   StreamCase c;
   Stream stream(c.engine, {}, std::vector<data::Effect>{{data::Effect::Kind::kSwitch, 0}, {data::Effect::Kind::kSwitch, 0}});
@@ -196,8 +222,8 @@ TEST(Stream, RefusesToFollowWhatItIsNotTold) {
   }, UserError);
 }
 
-// A rank that shares experts has other groups than its peer, and is told less.
-TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
+// Of ranks that share experts each has groups of its own.
+TEST(Stream, ARankThatIsToldLessHoldsUpNoOtherThatSharesItsExperts) {
   std::vector<std::vector<data::Effect>> effects(2);
   std::vector<Groups> all(2);
   comm::run_local(2, kLong_s, [&](comm::Group& world) {
@@ -219,7 +245,7 @@ TEST(Stream, RanksThatShareExpertsSwitchBeforeTheSameToken) {
   });
   for (std::vector<data::Effect>& each : effects)
     std::erase_if(each, [](const data::Effect& e) { return e.kind != data::Effect::Kind::kSwitch; });
-  EXPECT_EQ(effects[0].size(), 4u);
+  for (const std::vector<data::Effect>& each : effects) EXPECT_EQ(each.size(), 4u);
 }
 
 // Tokens move, not keys and values: those are computed anew where the group goes on.

@@ -20,7 +20,7 @@ export function draw_timeline(given) {
   const begin = steps[0].begin_s;
   const end = Math.max(...steps.flatMap((step) => Object.values(step.ranks).flat().map((it) => step.begin_s - begin + it[2] / 1e3)), 1e-3);
   const names = stages_of(steps), colour = (name) => COLOURS[names.indexOf(name) % COLOURS.length];
-  const ranks = [...new Set(steps.flatMap((step) => Object.keys(step.ranks)))];
+  const ranks = [...new Set(steps.flatMap((step) => Object.keys(step.ranks)))].sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
   const place = (from, to) => ({ left: `${(100 * from) / end}%`, width: `${Math.max(0.05, (100 * (to - from)) / end)}%` });
   let drawn = 0;
   const rows = ranks.map((rank) => {

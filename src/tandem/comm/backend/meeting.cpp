@@ -20,7 +20,7 @@ class NotedWait {
  public:
   NotedWait(World& world, int world_rank, const World::Wait& wait) : world_(world), waits_(world.waits[static_cast<size_t>(world_rank)]) {
     std::lock_guard lock(world_.mutex);
-    waits_.given_up.clear();
+    if (waits_.of_thread == std::this_thread::get_id()) waits_.given_up.clear();
     place_ = waits_.now.insert(waits_.now.end(), wait);
   }
   ~NotedWait() {
@@ -29,7 +29,7 @@ class NotedWait {
   }
   void give_up(const std::string& why) {
     std::lock_guard lock(world_.mutex);
-    waits_.given_up = why;
+    waits_.given_up = why, waits_.of_thread = std::this_thread::get_id();
   }
   NotedWait(const NotedWait&) = delete;
   NotedWait& operator=(const NotedWait&) = delete;

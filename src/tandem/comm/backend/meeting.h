@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,8 @@ struct World {
   };
   struct RankWaits {
     std::list<Wait> now;
-    std::string given_up;        // why its last wait failed; "" if it did not
+    std::string given_up;        // why the last wait of a thread failed; "" if it did not
+    std::thread::id of_thread;
   };
   World(int ranks, double deadline_s, WaitClock& clock) : deadline_s(deadline_s), clock(clock), waits(static_cast<size_t>(ranks)) {}
 

@@ -26,7 +26,7 @@ bool FollowedEffects::is_early(data::Effect::Kind kind, int64_t step) const {
   if (next.kind != kind || next.step < step)
     throw UserError("--replay-decisions", join_text("has '", static_cast<char>(next.kind), "' before token step ", next.step,
                                                     ", and this run comes to '", static_cast<char>(kind), "' before ", step),
-                    "the recipe, the data and the weights of that run");
+                    "the recipe, the data, the weights and model.products of that run");
   return next.step > step;
 }
 
@@ -129,6 +129,7 @@ StreamState Stream::state() const {
   for (const Told& told : told_)
     if (told.admits) state.without_token.push_back(*told.admits);
   if (rests_since_s_ > 0) state.idle_s += now_s() - rests_since_s_;
+  state.awaits = awaits_ && told_.empty() && finished_.empty();
   state.is_busy = runs_ || !told_.empty() || !finished_.empty();
   return state;
 }
@@ -177,10 +178,12 @@ int64_t Stream::num_due() {
 }
 
 // Whether what it follows has something before the next token that it was not told yet.
-bool Stream::must_await() const {
+bool Stream::must_await() {
   if (!followed_.any()) return false;
-  const bool mine = followed_.is_due(num_steps_);
-  return peers_.experts ? comm::any_of(*peers_.experts, mine) : mine;
+  const bool mine = followed_.is_due(num_steps_), any = peers_.experts ? comm::any_of(*peers_.experts, mine) : mine;
+  std::lock_guard lock(mutex_);
+  awaits_ = any;
+  return any;
 }
 
 // What is due. False if the stream is to end.
@@ -223,9 +226,13 @@ bool Stream::obey_until_pause() {
   return false;
 }
 
-// Nothing runs. Peers ask each other again and again, for one of them may have been told more.
+// Nothing runs. Peers ask each other again and again, for one of them may have been told more. Errors: UserError if what it follows has
+// something before a token that never comes.
 void Stream::rest() {
   std::unique_lock lock(mutex_);
+  if (!awaits_ && !told_.empty() && told_.front().kind && followed_.is_early(*told_.front().kind, num_steps_))
+    throw UserError("--replay-decisions", join_text("has more than the ", num_steps_, " token steps that this run comes to"),
+                    "the recipe, the data, the weights and model.products of that run");
   rests_since_s_ = now_s();
   const int64_t known = num_told_;
   const auto told = [&] { return num_told_ > known || is_closing_; };

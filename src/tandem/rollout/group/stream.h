@@ -34,6 +34,7 @@ struct StreamState {
   double idle_s = 0;                         ///< for which it had no sequence to run, since the start
   int64_t num_ended = 0;   ///< groups since the start; on ranks that draw the same tokens one may have a few more than another just now
   bool is_busy = false;    ///< a sequence runs, something it was told is not in effect yet, or a finished group was not taken
+  bool awaits = false;     ///< it follows another, has given all it had, and waits to be told what that was told
   std::map<data::GroupId, int64_t> unfinished_tokens;  ///< while it is paused: GroupAssembly::num_tokens
 };
 
@@ -62,7 +63,8 @@ struct StreamPeers {
 /// Ownership  uses the engine, which nobody else may touch but between pause() and resume().
 /// Threads    owns and joins its thread; told and asked by one other thread. On ranks that draw the same tokens the same calls are made in
 ///            the same order, and take effect before the same token. Ranks that share experts switch and pause before the same token.
-/// Blocking   pause() for a token step. Nothing else waits for the engine.
+/// Blocking   pause() for a token step, wait_switched() until the last switch is in effect; longer where it follows another. Nothing else
+///            waits for the engine.
 /// Errors     what the engine threw, or the admission of a group, by the next call of any function; the stream has ended then. UserError
 ///            so for a replay that is told something else than what it follows.
 /// Read next  docs/design/free_mode.md
@@ -109,7 +111,7 @@ class Stream {
   bool obey();
   bool obey_until_pause();
   int64_t num_due();
-  bool must_await() const;
+  bool must_await();
   void rest();
   void publish();
 
@@ -124,7 +126,7 @@ class Stream {
   mutable std::condition_variable changed_;
   std::deque<Told> told_;            // not in effect yet
   int64_t num_told_ = 0, num_switches_ = 0;  // the latter: told and not in effect
-  bool is_paused_ = false, is_closing_ = false, runs_ = false;
+  bool is_paused_ = false, is_closing_ = false, runs_ = false, awaits_ = false;
   std::deque<std::pair<int64_t, data::Group>> finished_;  // each with the number that had ended before it
   std::vector<data::Effect> effects_;
   StreamState state_;

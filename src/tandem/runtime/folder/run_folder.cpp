@@ -271,7 +271,7 @@ void check_follows(const config::RunConfig& config, const std::string& run_dir, 
   describe(new_list, now);
   for (size_t i = 0; i < new_list.entries.size(); ++i) {
     const std::string& name = new_list.entries[i].path;
-    static const std::set<std::string> kFree = {"run", "eval", "monitor", "checkpoint", "memory", "parallel"};
+    static const std::set<std::string> kFree = {"run", "monitor", "checkpoint", "parallel"};
     static const std::set<std::string> kAlike = {"run.seed",           "run.parity",           "parallel.placement",
                                                  "parallel.train_layout", "parallel.rollout_layout"};
     const bool course = name == "run.steps" && (config.train.lr_schedule != "constant" || config.critic.train.lr_schedule != "constant");

@@ -34,7 +34,7 @@ Generation::Generation(const config::RunConfig& config, const policy::Ranks& ran
     return;
   }
   stream_.emplace(*engine_, peers_of(ranks), std::move(effects));
-  if (ranks.trains()) set(false, false);
+  if (ranks.trains()) set(false, false, false);
 }
 
 void Generation::admit(rollout::GroupRequest request) {
@@ -79,7 +79,11 @@ void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested&
   }
 }
 
-bool Generation::running() const { return stream_ ? stream_->state().is_busy : engine_ && engine_->running(); }
+bool Generation::running() const {
+  if (!stream_) return engine_ && engine_->running();
+  const rollout::StreamState state = stream_->state();
+  return state.is_busy && !state.awaits;
+}
 
 rollout::EngineCounts Generation::counts() const {
   return stream_ ? stream_->state().counts : engine_ ? engine_->counts() : rollout::EngineCounts{};
@@ -105,12 +109,11 @@ void Generation::switch_weights(const rollout::SendWeights& send, data::PolicyVe
   if (stream_) stream_->switch_weights(*parameters, version);
 }
 
-void Generation::set(bool is_open, bool is_paused) {
+void Generation::set(bool is_open, bool is_paused, bool is_repeated) {
   const bool ran = is_open_ && !is_paused_, runs = is_open && !is_paused;
-  const bool closes = is_open_ && !is_open;
   is_open_ = is_open, is_paused_ = is_paused;
   if (!stream_ || ran == runs) return;
-  runs ? stream_->resume() : stream_->pause(closes ? std::optional(data::Effect::Kind::kStand) : std::nullopt);
+  runs ? stream_->resume() : stream_->pause(is_repeated ? std::optional(data::Effect::Kind::kStand) : std::nullopt);
 }
 
 void Generation::open() {
@@ -118,12 +121,12 @@ void Generation::open() {
   opened_s_ = now_s();
   if (closed_s_ > 0) shut_s_ = opened_s_ - closed_s_;
   drawn_at_open_ = counts().drawn;
-  set(true, is_paused_);
+  set(true, is_paused_, true);
 }
 
 void Generation::close() {
   if (!stream_ || !ranks_.trains()) return;
-  set(false, is_paused_);
+  set(false, is_paused_, true);
   closed_s_ = now_s();
   open_s_ = closed_s_ - opened_s_;
   drawn_ = counts().drawn - drawn_at_open_;

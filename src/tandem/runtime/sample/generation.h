@@ -43,9 +43,10 @@ class Generation {
 
   /// SampleSource::switch_weights. Collective over the world.
   void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version);
-  /// Nothing is generated between them. Calls may repeat.
-  void pause() { set(is_open_, true); }
-  void resume() { set(is_open_, false); }
+  /// Nothing is generated between them. Calls may repeat. A replay pauses before the same token if the pause `is_repeated`: the owner then
+  /// does something to the engine that what it draws later depends on.
+  void pause(bool is_repeated) { set(is_open_, true, is_repeated); }
+  void resume() { set(is_open_, false, false); }
   /// A stream on ranks that train, too, generates between open() and close() alone. No-ops elsewhere.
   void open();
   void close();
@@ -60,7 +61,7 @@ class Generation {
   std::vector<data::Effect> take_effects();
 
  private:
-  void set(bool is_open, bool is_paused);
+  void set(bool is_open, bool is_paused, bool is_repeated);
   int64_t num_ended_on_all(comm::Group& peers) const;
 
   const policy::Ranks& ranks_;

@@ -55,6 +55,14 @@ void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t nu
   if (parts.tell) parts.tell(done * parts.config.schedule.queue.group_size, tokens);
 }
 
+// That a run may go on. Errors: InternalError if it may not; UserError where it follows another.
+void check_goes_on(bool may_go_on, bool follows) {
+  if (may_go_on) return;
+  TANDEM_CHECK(follows, "no batch is ready, no group runs and none may start");
+  throw UserError("--replay-decisions", "has a batch of groups that do not end here before the weights of the next",
+                  "the recipe, the data, the weights and model.products of that run");
+}
+
 std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
   if (!parts.decoder) return std::nullopt;
   return rollout::EngineSetup{*parts.decoder, parts.memory.device,
@@ -142,7 +150,7 @@ void RolloutRole::run_round(comm::Group& peers) {
   generation_.advance(steps, peers, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
     tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
     for (data::Group& group : ended) {
-      if (!queue_.knows(group.id)) continue;  // dropped, and the stream has not heard of it
+      if (!queue_.is_outstanding(group.id)) continue;  // dropped, and the stream has not heard of it
       serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
       parts_.bodies.keep(group);
       if (grades_) grades_->submit(std::move(group));
@@ -150,7 +158,7 @@ void RolloutRole::run_round(comm::Group& peers) {
     }
   });
   std::vector<data::Group> mine =
-      grades_ ? grades_->collect(generation_.advanced(), !generation_.running()) : std::exchange(unscored_, {});
+      grades_ ? grades_->collect(generation_.advanced() || parts_.config.is_free(), !generation_.running()) : std::exchange(unscored_, {});
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
   for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) put(head);
@@ -167,7 +175,7 @@ bool RolloutRole::may_go_on(comm::Group& peers) const {
 bool RolloutRole::batch_ready() {
   if (!decisions_.follows()) return queue_.batch_ready();
   const std::vector<data::GroupId> finished = queue_.finished();
-  return std::ranges::includes(finished, decisions_.batch());
+  return decisions_.is_done_before_batch() && std::ranges::includes(finished, decisions_.batch());
 }
 
 std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
@@ -183,7 +191,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
     const bool held_back = !queue_.must_wait_for().empty();
     const double begin = now_s();
     run_round(parts_.ranks.world);
-    TANDEM_CHECK(may_go_on(parts_.ranks.world) || batch_ready(), "no batch is ready, no group runs and none may start");
+    check_goes_on(may_go_on(parts_.ranks.world) || batch_ready(), decisions_.follows());
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
   data::Batch batch = decisions_.follows() ? queue_.take(step, decisions_.batch()) : queue_.take(step);
@@ -229,11 +237,13 @@ void RolloutRole::give_back(const data::Batch& batch) {
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
+  const Deadline longest = Deadline::after_s(parts_.config.parallel.deadline_s);
   // In a free run the ranks that train say when they come to the meeting.
   const auto is_enough = [&] {
-    if (decisions_.follows()) return decisions_.is_done_ahead();
-    if (parts_.config.is_free()) return comm::any_of(peers, peers.rank() == 0 && parts_.ranks.world.arrived(0, kTrainedTag));
-    return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
+    if (!parts_.config.is_free()) return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
+    const bool is_done = !decisions_.follows() || decisions_.is_done_ahead();
+    if (!is_done) check_goes_on(may_go_on(peers), true);
+    return is_done && comm::any_of(peers, peers.rank() == 0 && (longest.passed() || parts_.ranks.world.arrived(0, kTrainedTag)));
   };
   while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
     if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
@@ -312,7 +322,7 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     recorder.set("time/ahead_s", ahead_s);
     recorder.set("data/groups_ahead", static_cast<double>(std::exchange(num_ahead_, 0)));
   }
-  if (parts_.ranks.placement.kind == planner::PlacementKind::kMixed)
+  if (parts_.config.is_free() && parts_.ranks.placement.kind == planner::PlacementKind::kMixed)
     recorder.set("data/groups_moved", static_cast<double>(std::exchange(num_moved_, 0)));
   const int64_t all = generation_.counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
