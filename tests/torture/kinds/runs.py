@@ -95,8 +95,9 @@ def kills_free(place):
     recipe, folder = recipe_of(place, place.rng.choice([0, 1, 2, 5])), place.folder / "run"
     arguments = ["run", recipe, "--run-dir", folder, "--ranks", place.rng.choice(["2", "3"]), "--schedule", "stale",
                  "--staleness", staleness,
-                 *rf.sets({"parallel.placement": place.rng.choice(["split", "mixed"]), "parallel.train_layout": "dp1", "schedule.mode": "free",
-                           "schedule.lag_policy": place.rng.choice(["drop", "wait"]), "rollout.max_new_tokens": 40})]
+                 *rf.sets({"parallel.placement": place.rng.choice(["split", "mixed"]), "parallel.train_layout": "dp1",
+                           "schedule.mode": "free", "schedule.lag_policy": place.rng.choice(["drop", "wait"]),
+                           "rollout.max_new_tokens": 40})]
     for _ in range(place.rng.randint(1, 5)):
         process = place.start(arguments + (["--resume"] if folder.exists() else []))
         time.sleep(place.rng.uniform(0.05, 2))
