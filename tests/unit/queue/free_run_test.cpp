@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A free run under a virtual clock: replicas that never stop and take new weights on a token boundary of their own, a trainer, deaths. The
-// lag of every token is bounded, no group is lost or trained twice, and the run gets on. Rules weakened on purpose are caught.
+// A free run under a virtual clock: replicas that never stop and take new weights on a token boundary of their own, one that stands while
+// its ranks train and whose groups may move, a trainer, deaths. The lag of every token is bounded, no group is lost or trained twice, and the run gets on. Rules weakened on purpose are caught.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/rng.h"
@@ -23,6 +24,7 @@ constexpr int64_t kFreeUpdates = 12;
 struct Weakness {
   bool told_new_version = false;  // waiting groups count as started at the new weights, though the replica may draw with the old
   bool starts_before_switch = false;  // a replica is told of new weights after groups that are noted under them
+  bool moved_begin_anew = false;  // groups that moved count as waiting until their new replica has taken them
 };
 
 struct Sequence {
@@ -42,6 +44,7 @@ class Replica {
   Replica(double step_s, int64_t slots) : step_s_(step_s), slots_(slots) {}
 
   double next_s = 0;
+  bool stands = false;
   std::deque<Told> told;
   std::vector<std::pair<int64_t, int64_t>> finished;  // group and version of its first token
 
@@ -66,17 +69,29 @@ class Replica {
     }
     next_s = now_s + step_s_;
   }
+  // What it has of its groups, each with a chance of one half; they are forgotten here.
+  std::map<int64_t, std::vector<Sequence>> take_out(RandomStream& random) {
+    std::map<int64_t, std::vector<Sequence>> taken;
+    for (auto group = groups_.begin(); group != groups_.end();) {
+      if (random.uniform() < 0.5) ++group;
+      else taken.insert(groups_.extract(group++));
+    }
+    return taken;
+  }
   int64_t version() const { return version_; }
-  std::vector<int64_t> without_token() const {
+  std::vector<int64_t> without_token(bool with_moved) const {
     std::vector<int64_t> ids;
     for (const auto& [id, group] : groups_)
-      if (std::ranges::none_of(group, [](const Sequence& s) { return s.first.has_value(); })) ids.push_back(id);
+      if (!has_token(group)) ids.push_back(id);
     for (const Told& each : told)
-      if (each.what == Told::kAdmit) ids.push_back(each.number);
+      if (each.what == Told::kAdmit && (with_moved || !has_token(each.sequences))) ids.push_back(each.number);
     return ids;
   }
 
  private:
+  static bool has_token(const std::vector<Sequence>& group) {
+    return std::ranges::any_of(group, [](const Sequence& s) { return s.first.has_value(); });
+  }
   void obey(const Told& one) {
     if (one.what == Told::kAdmit) groups_[one.number] = one.sequences;
     if (one.what == Told::kSwitch) version_ = one.number;
@@ -93,7 +108,7 @@ class Replica {
 
 struct Counted {
   int64_t num_drawn_late = 0;  // groups whose first token is of a version before the one they were started under; must be none
-  int64_t num_lagging = 0, num_deaths = 0, num_behind = 0;
+  int64_t num_lagging = 0, num_deaths = 0, num_behind = 0, num_moved = 0;
 };
 
 class FreeRun {
@@ -102,6 +117,7 @@ class FreeRun {
     options_ = {.groups_per_step = 1 + number(4), .group_size = 1 + number(3), .staleness = 1 + number(3)};
     options_.lag_policy = number(2) == 0 ? "drop" : "wait";
     num_replicas_ = 1 + number(3);
+    first_trains_ = num_replicas_ > 1 && number(2) == 0;
     begin_anew();
   }
 
@@ -156,10 +172,11 @@ class FreeRun {
   }
 
   std::string next_event() {
-    const auto next = std::ranges::min_element(replicas_, {}, &Replica::next_s);
+    const auto next = std::ranges::min_element(replicas_, {}, [](const Replica& r) { return std::pair(r.stands, r.next_s); });
     if (switch_at_s_ && *switch_at_s_ <= next->next_s) {  // the weights have arrived
       now_s_ = *std::exchange(switch_at_s_, std::nullopt);
       for (Replica& r : replicas_) r.told.push_back({Told::kSwitch, value(queue_->version())});
+      if (std::exchange(replicas_[0].stands, false)) replicas_[0].next_s = now_s_;
       return "";
     }
     if (trained_until_s_ && *trained_until_s_ <= next->next_s) {
@@ -176,7 +193,17 @@ class FreeRun {
     taken_.clear();
     for (const data::Group& group : batch.groups) taken_.push_back(value(group.id));
     trained_until_s_ = now_s_ + std::pow(10, -1 + 3 * random_.uniform());
+    if (first_trains_) stand();
     return "";
+  }
+
+  // What the replica whose ranks train leaves goes on elsewhere, or waits.
+  void stand() {
+    replicas_[0].stands = true;
+    for (auto& [id, sequences] : replicas_[0].take_out(random_)) {
+      replicas_[static_cast<size_t>(1 + number(num_replicas_ - 1))].told.push_back({Told::kAdmit, id, std::move(sequences)});
+      ++counted_->num_moved;
+    }
   }
 
   void hear() {
@@ -204,7 +231,8 @@ class FreeRun {
     std::vector<Sequence> sequences;
     for (int64_t i = 0; i < options_.group_size; ++i)
       sequences.push_back({static_cast<int64_t>(std::min(400.0, std::pow(1 - random_.uniform(), -1.2))), {}});
-    replicas_[static_cast<size_t>(id % num_replicas_)].told.push_back({Told::kAdmit, id, sequences});
+    const int64_t first = replicas_[0].stands ? 1 : 0;
+    replicas_[static_cast<size_t>(first + number(num_replicas_ - first))].told.push_back({Told::kAdmit, id, sequences});
   }
 
   std::string update() {
@@ -217,7 +245,7 @@ class FreeRun {
     std::vector<data::Waiting> waiting;
     for (const Replica& r : replicas_) {
       counted_->num_behind += r.version() < before;
-      for (const int64_t id : r.without_token())
+      for (const int64_t id : r.without_token(weakness_.moved_begin_anew))
         waiting.push_back({GroupId{id}, PolicyVersion{weakness_.told_new_version ? after : r.version()}});
     }
     const Left left = queue_->commit(StepId{after}, PolicyVersion{after}, waiting);
@@ -235,6 +263,7 @@ class FreeRun {
   const Weakness weakness_;
   Options options_;
   int64_t num_replicas_ = 1;
+  bool first_trains_ = false;
   Counted* counted_ = nullptr;
   double now_s_ = 0;
   std::optional<SampleQueue> queue_;
@@ -254,15 +283,17 @@ TEST(FreeRun, KeepsTheBoundUnderRandomLengthsSpeedsAndDeaths) {
   EXPECT_EQ(counted.num_drawn_late, 0);
   EXPECT_GT(counted.num_lagging, 1000) << "nothing lagged, so nothing was tested";
   EXPECT_GT(counted.num_deaths, 1000);
+  EXPECT_GT(counted.num_moved, 1000);
   EXPECT_GT(counted.num_behind, 100) << "no replica was ever behind";
 }
 
 TEST(FreeRun, AReplicaThatDrawsWithOlderWeightsThanItSaysIsCaught) {
-  for (const Weakness& weakness : {Weakness{.told_new_version = true}, Weakness{.starts_before_switch = true}}) {
+  for (const Weakness& weakness : {Weakness{.told_new_version = true}, Weakness{.starts_before_switch = true},
+                                   Weakness{.moved_begin_anew = true}}) {
     Counted counted;
     int num_caught = 0;
     for (uint64_t i = 0; i < 3000; ++i) num_caught += !FreeRun(i, weakness).violation(counted).empty();
-    EXPECT_GT(num_caught, 0) << (weakness.told_new_version ? "new version" : "starts before the switch");
+    EXPECT_GT(num_caught, 0) << (weakness.told_new_version ? "new version" : weakness.moved_begin_anew ? "moved" : "starts");
   }
 }
 

@@ -58,9 +58,10 @@ void Stream::tell(Told told) {
 }
 
 void Stream::admit(GroupRequest request) {
-  const data::GroupId id = request.group.id;
+  const bool has_begun = std::ranges::any_of(request.group.samples, [](const data::Sample& s) { return !s.ids.empty(); });
+  const std::optional<data::GroupId> without_token = has_begun ? std::nullopt : std::optional(request.group.id);
   tell({[this, request = std::make_shared<GroupRequest>(std::move(request))] { groups_.admit(std::move(*request)); },
-        data::Effect::Kind::kAdmit, id});
+        data::Effect::Kind::kAdmit, without_token});
 }
 
 void Stream::cancel(data::GroupId group) {
@@ -127,7 +128,7 @@ StreamState Stream::state() const {
   check_fault();
   StreamState state = state_;
   for (const Told& told : told_)
-    if (told.admits) state.without_token.push_back(*told.admits);
+    if (told.without_token) state.without_token.push_back(*told.without_token);
   if (rests_since_s_ > 0) state.idle_s += now_s() - rests_since_s_;
   state.awaits = awaits_ && told_.empty() && finished_.empty();
   state.is_busy = runs_ || !told_.empty() || !finished_.empty();

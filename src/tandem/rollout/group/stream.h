@@ -101,7 +101,7 @@ class Stream {
   struct Told {
     std::function<void()> act;
     std::optional<data::Effect::Kind> kind = {};     // none: a pause that no replay repeats
-    std::optional<data::GroupId> admits = {};
+    std::optional<data::GroupId> without_token = {};  // which it admits
     // That share experts.
     bool is_for_all() const { return !kind || kind == data::Effect::Kind::kSwitch || kind == data::Effect::Kind::kStand; }
   };
