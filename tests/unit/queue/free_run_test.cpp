@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A free run under a virtual clock: replicas that never stop and take new weights on a token boundary of their own, one that stands while
-// its ranks train and whose groups may move, a trainer, deaths. The lag of every token is bounded, no group is lost or trained twice, and the run gets on. Rules weakened on purpose are caught.
+// its ranks train and whose groups may move, a trainer, deaths. The lag of every token is bounded, no group is lost or trained twice, and
+// the run gets on. Rules weakened on purpose are caught.
 #include <gtest/gtest.h>
 
 #include <algorithm>
