@@ -88,7 +88,7 @@ def check_stale(program, lengths):
         assert told.items() <= report["conditions"].items(), report["conditions"]
         assert report["answer_checked"] and report["rows"]["step_s"]["n"] == 2, report["rows"]
         idle = report["idle_share"]
-        assert len(idle) == 2 and all(0 <= share < 1 for share in idle) and max(idle) > 0, idle
+        assert len(idle) == 2 and all(0 <= share <= 1 for share in idle) and max(idle) > 0 and min(idle) < 1, idle
         assert report["allowed_ratio"] >= report["ratio"] > 0 and (staleness > 0 or report["ratio"] == 1), report
         for step_s in ("step_s", "sync_step_s"):
             assert 0.3 < report[f"predicted_{step_s}"] / report[f"mean_{step_s}"] < 3, report  # close only where steps take long

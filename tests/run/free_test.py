@@ -140,7 +140,7 @@ def differs(program, root):
     lines[1]["groups"] = [group + 400 for group in lines[1]["groups"]]
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     third = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/third", "--replay-decisions", folder]
-    program.refused(third, 2, "--replay-decisions", "do not end here")
+    program.refused(third, 2, "--replay-decisions", "the recipe, the data, the weights and model.products of that run")
     rf.said("what cannot be repeated ends with an error")
 
 
