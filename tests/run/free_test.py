@@ -134,7 +134,7 @@ def differs(program, root):
     lines = decisions(folder)
     lines[1]["told"] = [text.replace("s", "s4", 1) for text in lines[1]["told"]]  # a switch that falls later
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    arguments = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/other", "--replay-decisions", folder]
+    arguments = ["run", f"{folder}/config.yaml", "--run-dir", f"{root}/differs", "--replay-decisions", folder]
     out = program.run(arguments, timeout=100)
     assert out.returncode in (0, 2) and (out.returncode == 0 or "--replay-decisions" in out.stderr), out.stderr[-1500:]
     lines[1]["groups"] = [group + 400 for group in lines[1]["groups"]]
