@@ -194,10 +194,10 @@ def a_critic(root):
     checks.check(steps[-1]["critic/values_mean"] > 0, "rewards are positive")
     moe = small_model.write_moe(pathlib.Path(root) / "moe", pathlib.Path(whole) / "init/hf")
     run(root, "ppo-moe", ppo, ["--model", moe])
+    split = ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1", *rf.sets({"parallel.placement": "split"})]
     for name, of, flags in (("dp2", "ppo-whole", ["--ranks", "2"]), ("tp2", "ppo-whole", ["--ranks", "2", "--train-layout", "tp2"]),
                             ("pp2", "ppo-whole", ["--ranks", "4", "--train-layout", "dp2,pp2"]),
-                            ("split", "ppo-whole", ["--ranks", "2", "--train-layout", "dp1", "--rollout-layout", "dp1", *rf.sets(
-                                {"parallel.placement": "split"})]),
+                            ("split", "ppo-whole", split),
                             ("ep2", "ppo-moe", ["--ranks", "2", "--train-layout", "dp2,ep2"])):
         model = ["--model", str(moe)] if of == "ppo-moe" else []
         replayed = [*model, "--replay", f"{root}/{of}"]
@@ -208,6 +208,10 @@ def a_critic(root):
                        "critic/explained_variance"):
             far = max(abs(a[metric] - b[metric]) / max(1, abs(a[metric])) for a, b in zip(alone, layout, strict=True))
             checks.check(far < 1e-5, f"ppo under {name}: {metric} is {far:.1e} from one rank's")
+    for name, flags in (("offload", []), ("offload-split", split)):
+        away = run(root, f"ppo-{name}", {**ppo, "critic.offload": "true"}, flags, steps=12)
+        rf.check_equal(whole, away, f"ppo-{name}: a critic that leaves the device between its stages")
+        checks.check(all(m["memory/offload_copied_bytes"] > 0 for m in rf.all_metrics(away)), f"ppo-{name}: it does leave")
     program.refused(["run", f"{root}/grpo/config.yaml", "--run-dir", f"{root}/grpo", "--resume", "--steps", "6",
                      "--set", "algo.advantage=gae"], 2, "state.json", "has no critic")
     loaded = run(root, "ppo-loaded", {**ppo, "critic.path": f"{whole}/checkpoint/latest/critic/hf"}, steps=2)
