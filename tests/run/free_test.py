@@ -16,7 +16,8 @@ RUN = {"supervised.steps": 0, "run.steps": 8, "schedule.groups_per_step": 4, "sc
 
 
 # What is finished, started or held back at the end of a step, by the clock.
-CLOCKED = ("queue/depth", "queue/outstanding", "data/groups_ahead", "data/groups_filtered", "data/epoch", "staleness/waited")
+CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "data/groups_ahead", "data/groups_early",
+           "data/groups_filtered", "data/epoch", "staleness/waited")
 
 
 def run(program, folder, settings=None, flags=("--ranks", "2"), launcher=()):
@@ -114,6 +115,32 @@ def filtered(program, root):
     check_bound(mixed)
     check_repeats(program, mixed, "filtered groups of a mixed run", settings)
     rf.said("so where groups are filtered, also in a mixed run")
+
+
+def early(program, root):
+    """While ranks that train wait for a batch, they compute what it will need of the groups that are finished. A replay computes all of
+    it in the stages, and ends with the same weights."""
+    rule = pathlib.Path(root) / "slow.py"  # one group after the other
+    rule.write_text("import time\n\n\ndef score(prompts, completions):\n    time.sleep(0.06)\n"
+                    "    return [float(any(c in '01234' for c in text)) for text in completions]\n")
+    settings = {"reward.rule": "python", "reward.python": f"{rule}:score", "reward.workers": 1,
+                "algo.name": "ppo", "critic.lr": 1e-3, "algo.kl_coef": 0.05, "schedule.old_logprobs": "recompute", "run.steps": 5,
+                "rollout.max_new_tokens": 100, "eval.every_steps": 0, "data.eval": "", "train.reference_micro_batch_tokens": 150}
+    for name, ranks, layout, rollout in (("early", 2, "dp1", "dp1"), ("early-dp2", 3, "dp2", "dp1"), ("early-pp2", 5, "dp2,pp2", "dp1"),
+                                         ("early-tp2", 4, "tp2", "tp2")):
+        these = {**settings, "parallel.train_layout": layout, "parallel.rollout_layout": rollout}
+        flags = ("--ranks", str(ranks))
+        folder = run(program, f"{root}/{name}", these, flags)
+        check_bound(folder)
+        count = sum(line["data/groups_early"] for line in rf.all_metrics(folder))
+        assert count >= 4, f"{layout}: {count} groups of 20 had their passes early"
+        check_repeats(program, folder, f"early passes under {layout}", these, flags=flags)
+        replay = run(program, f"{root}/{name}-replay", these, flags=[*flags, "--replay", folder])
+        assert rf.weights(folder) == rf.weights(replay), f"{layout}: early passes change the weights"
+    stays = run(program, f"{root}/early-offload", {**settings, "memory.offload_reference": "true", "critic.offload": "true",
+                                                   "schedule.old_logprobs": "rollout"})
+    assert all("data/groups_early" not in line for line in rf.all_metrics(stays)), "passes of models that are not on the device"
+    rf.said("passes of groups that finish early change no bit")
 
 
 def dropped(program, root):
@@ -218,7 +245,7 @@ def refusals(program, root):
     rf.said("what cannot be free or repeated is refused, and leaves nothing")
 
 
-CHECKS = {"two": two_ranks, "layouts": layouts, "processes": processes, "mixed": mixed, "filtered": filtered, "dropped": dropped,
+CHECKS = {"two": two_ranks, "layouts": layouts, "processes": processes, "mixed": mixed, "filtered": filtered, "early": early, "dropped": dropped,
           "differs": differs, "rewards": rewards_take_time,
           "resumes": resumes, "kills": kills, "defaults": defaults, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

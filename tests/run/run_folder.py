@@ -250,6 +250,12 @@ def check_whole(folder, steps):
     assert os.readlink(f"{folder}/checkpoint/latest") == f"step_{steps}"
 
 
+def weights(folder):
+    """Of the last checkpoint, by role: the bytes."""
+    roles = {"actor": "checkpoint/latest/hf/model.safetensors", "critic": "checkpoint/latest/critic/hf/model.safetensors"}
+    return {role: (pathlib.Path(folder) / path).read_bytes() for role, path in roles.items() if (pathlib.Path(folder) / path).exists()}
+
+
 def check_equal(folder, other, what, but=()):
     """Bit for bit the same history; of the metrics, all `but` some."""
     for left, right in zip(metrics(folder), metrics(other), strict=True):
@@ -259,9 +265,9 @@ def check_equal(folder, other, what, but=()):
     assert samples(folder) == samples(other), f"{what}: samples"
     assert evals(folder) == evals(other), f"{what}: answers of evaluations"
     assert summary(folder) == summary(other), f"{what}: {summary(folder)} {summary(other)}"
-    left, right = (pathlib.Path(one) / "checkpoint/latest/critic/hf/model.safetensors" for one in (folder, other))
-    assert left.exists() == right.exists(), f"{what}: one has a critic"
-    assert not left.exists() or left.read_bytes() == right.read_bytes(), f"{what}: the critic's weights"
+    left, right = weights(folder), weights(other)
+    assert left.keys() == right.keys(), f"{what}: weights of {left.keys()}, {right.keys()}"
+    assert left == right, f"{what}: the weights"
 
 
 def floats(blob):

@@ -90,7 +90,7 @@ double predicted_step_s(const StaleOptions& o, const config::RunConfig& config, 
   const planner::Replicas replicas{layouts.placement, layouts.rollout, config.is_free(), config.parallel.exchange_steps};
   queue::StalenessRule rule = config.schedule.queue.staleness_rule();
   rule.staleness = config.staleness();
-  const planner::Workload workload{rule, o.gens, o.lengths, config.rollout.engine.max_running};
+  const planner::Workload workload{rule, o.gens, o.lengths, config.rollout.engine.max_running, o.prompt_len};
   return planner::simulate(config::schedule_of(config, layouts, false), workload, replicas, costs, {o.steps + warm_up, o.steps}).step_s;
 }
 

@@ -114,10 +114,13 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
 }
 
 std::string queue_text(const json& line) {
-  const std::optional<double> outstanding = metric(line, "queue/outstanding"), finished = metric(line, "queue/depth");
-  if (!outstanding || !finished) return "";
-  std::string text = join_text("groups   ", with_digits(*outstanding, 0), " under way: ", with_digits(*outstanding - *finished, 0),
-                               " running or being scored, ", with_digits(*finished, 0), " finished");
+  constexpr std::pair<const char*, const char*> kStates[] = {{"queue/waiting", "wait for a token"}, {"queue/running", "run"},
+                                                             {"queue/scoring", "are being scored"}, {"queue/depth", "finished"}};
+  const std::optional<double> outstanding = metric(line, "queue/outstanding");
+  if (!outstanding) return "";
+  std::string text = join_text("groups   ", with_digits(*outstanding, 0), " under way"), separator = ": ";
+  for (const auto& [name, what] : kStates)
+    if (const auto count = metric(line, name)) text += join_text(std::exchange(separator, ", "), with_digits(*count, 0), ' ', what);
   for (const auto& [name, what] : {std::pair("staleness/dropped", "dropped"), std::pair("staleness/waited", "updates waited for one"),
                                    std::pair("data/groups_filtered", "filtered")})
     if (const auto count = metric(line, name); count && *count > 0) text += join_text(", ", with_digits(*count, 0), ' ', what);

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kSyncRounds = 8;  // runtime/sample/rollout_role.cpp: without staleness ranks meet less often
 
 struct Sequence {
-  int64_t group, left;
+  int64_t group, left, tokens;  // left to draw; of the prompt and those that are drawn
 };
 
 struct Replica {
@@ -27,6 +27,9 @@ struct Replica {
   int64_t version = 0;                 // of its weights
   std::vector<Sequence> running;
   std::deque<Sequence> waiting;
+  // Where it opens and closes: when it last did, how long it was closed before, and what it drew since.
+  double opened_s = 0, closed_s = 0, shut_s = 0;
+  int64_t drawn = 0;
 };
 
 struct Group {
@@ -58,6 +61,7 @@ class Generation {
       at_s = r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, false);
     }
     open(at_s, false);
+    if (r_.is_free && std::ranges::any_of(replicas_, &Replica::is_alone)) move_groups();
     return at_s;
   }
 
@@ -106,8 +110,35 @@ class Generation {
     for (Replica& r : replicas_) {
       if (r.is_alone && r_.is_free) continue;
       r.is_open = is_open;
-      if (is_open) r.now_s = now_s;
+      if (is_open) r.now_s = r.opened_s = now_s, r.shut_s = now_s - r.closed_s, r.drawn = 0;
+      else r.closed_s = now_s;
     }
+  }
+
+  // Those that a closed replica had better give away, as runtime/sample/generation.cpp:better_moved decides.
+  void move_groups() {
+    for (Replica& r : replicas_) {
+      if (r.is_alone || r.drawn == 0) continue;
+      const double token_s = (r.closed_s - r.opened_s) / static_cast<double>(r.drawn);
+      std::map<int64_t, int64_t> tokens;  // by group
+      for (const Sequence& s : r.running) tokens[s.group] += s.tokens;
+      for (const Sequence& s : r.waiting) tokens[s.group] += s.tokens;
+      for (const auto& [id, count] : tokens)
+        if (token_s * static_cast<double>(count) < r.shut_s) move(r, id);
+    }
+  }
+
+  void move(Replica& from, int64_t id) {
+    homes_.set(GroupId{id}, homes_.least_busy(true));
+    Replica& to = replica_of(id);
+    const auto take = [&](auto& some) {
+      for (const Sequence& s : some)
+        if (s.group == id) to.waiting.push_back(s);
+      std::erase_if(some, [&](const Sequence& s) { return s.group == id; });
+    };
+    take(from.running);
+    take(from.waiting);
+    to.now_s = std::max(to.now_s, from.closed_s);
   }
 
   std::vector<queue::Outstanding> outstanding(bool with_taken = false) const {
@@ -127,7 +158,7 @@ class Generation {
       homes_.set(GroupId{id}, r_.is_free ? homes_.least_busy(beside_training) : homes_.round(GroupId{id}));
       groups_[id] = {version_, w_.group_size};
       for (int64_t i = id * w_.group_size; i < (id + 1) * w_.group_size; ++i)
-        replica_of(id).waiting.push_back({id, w_.lengths[static_cast<size_t>(i) % w_.lengths.size()]});
+        replica_of(id).waiting.push_back({id, w_.lengths[static_cast<size_t>(i) % w_.lengths.size()], w_.prompt_tokens});
     }
   }
 
@@ -138,8 +169,9 @@ class Generation {
       r.waiting.pop_front();
     }
     const double cost_s = costs_.token_step_s(std::ssize(r.running));
-    r.now_s += cost_s, r.busy_s += cost_s;
+    r.now_s += cost_s, r.busy_s += cost_s, r.drawn += std::ssize(r.running);
     for (Sequence& s : r.running) {
+      ++s.tokens;
       const auto group = groups_.find(s.group);
       if (group == groups_.end()) continue;
       group->second.has_token = true;

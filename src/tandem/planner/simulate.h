@@ -21,13 +21,14 @@ struct Workload {
   int64_t group_size = 1;
   std::vector<int64_t> lengths;   ///< sample i of the run has lengths[i modulo their number] tokens
   int64_t max_running = 1;        ///< sequences of a replica at a time
+  int64_t prompt_tokens = 0;      ///< of each sequence; computed anew, too, where a group moves
 };
 
 /// Which replicas generate, and how they meet.
 struct Replicas {
   Placement placement;
   model::Layout layout;           ///< of the rollout
-  bool is_free = false;           ///< those on ranks that never train never stop at all
+  bool is_free = false;           ///< those on ranks that never train never stop at all, and groups leave the others if that is quicker
   int64_t round_steps = 8;        ///< token steps between two exchanges, where a batch is not formed by a clock
 };
 

@@ -7,6 +7,11 @@
 
 namespace tandem::policy {
 
+bool Residency::is_always_here(const planner::Stage& stage) const {
+  return std::ranges::none_of(
+      parts_, [&](const Part& part) { return std::ranges::find(stage.needs, part.what) != stage.needs.end(); });
+}
+
 int64_t Residency::enter(const planner::Stage& stage) {
   if (stage.needs.empty()) return 0;
   const auto needed = [&](const Part& part) { return std::ranges::find(stage.needs, part.what) != stage.needs.end(); };

@@ -30,6 +30,8 @@ class Residency {
     std::function<int64_t()> come_back;  ///< returns the bytes copied from it; null: a switch brings it
   };
   bool empty() const { return parts_.empty(); }
+  /// Whether what a stage needs is on the device in every stage.
+  bool is_always_here(const planner::Stage& stage) const;
   void add(Part part) { parts_.push_back(std::move(part)); }
   /// Memory that leaves and comes back as a whole.
   void add(planner::Resident what, device::Swappable& memory) {

@@ -2,6 +2,7 @@
 #include "tandem/runtime/rl_run.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tandem/algo/kl_control.h"
 #include "tandem/base/check.h"
@@ -160,11 +161,29 @@ void RlRun::load_critic() {
   trained_.push_back(critic_.get());
 }
 
+// Of stages whose memory stays on the device. Where ranks that train generate, too, they have no time to spare.
+void RlRun::plan_early_passes() {
+  if (!config_.is_free() || parts_.ranks.placement.kind != planner::PlacementKind::kSplit) return;
+  std::vector<planner::StageKind> stages;
+  int64_t budget_tokens = std::numeric_limits<int64_t>::max();
+  for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config_.train.reference_micro_batch_tokens),
+                                     std::pair(planner::StageKind::kOldLogprob, config_.train.logprob_micro_batch_tokens),
+                                     std::pair(planner::StageKind::kValues, config_.critic.value_micro_batch_tokens)}) {
+    if (!schedule_.has(kind)) continue;
+    const bool may_leave = parts_.ranks.trains() && !residency_.is_always_here(schedule_.stage(kind));
+    if (comm::any_of(parts_.ranks.world, may_leave)) continue;
+    stages.push_back(kind);
+    budget_tokens = std::min(budget_tokens, budget);
+  }
+  if (!stages.empty()) early_.emplace(parts_.ranks, bodies_, std::move(stages), budget_tokens);
+}
+
 void RlRun::make_source() {
   if (schedule_.has(planner::StageKind::kReplay)) {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
+  plan_early_passes();
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
@@ -172,21 +191,25 @@ void RlRun::make_source() {
   if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
   std::function<void(int64_t, int64_t)> tell;
   if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
+  std::function<void(std::span<const data::Group>)> work_early;
+  if (early_)
+    work_early = [this](std::span<const data::Group> finished) {
+      early_->work(finished, [this](planner::StageKind stage, std::span<const data::Group> heads) { return token_pass(stage, heads, roles()); });
+    };
   source_ = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                        tokenizer_, prompts_, rule, homes_, bodies_,
                                                        std::min(actor_.config().max_positions, longest),
                                                        schedule_.has(planner::StageKind::kAhead), request_.stop,
                                                        request_.hooks.most_tokens, tell, request_.hooks.stepped,
-                                                       followed_ ? &*followed_ : nullptr});
+                                                       followed_ ? &*followed_ : nullptr, work_early});
   if (rollout::Engine* engine = source_->generation()->engine(); engine && !residency_.empty())
     residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
 }
 
 Roles RlRun::roles() {
-  return {parts_,   algorithm_, actor_,   reference_.get(),     critic_.get(),           staged_reward_.get(),
-          *source_, bodies_,    prompts_, ledger_.samples(), ledger_.state().lr_steps,
-          request_.hooks};
+  return {parts_,   algorithm_, actor_,   reference_.get(),     critic_.get(),           staged_reward_.get(), *source_,
+          early_ ? &*early_ : nullptr, bodies_, prompts_, ledger_.samples(), ledger_.state().lr_steps, request_.hooks};
 }
 
 void RlRun::enter(const planner::Stage& stage) {

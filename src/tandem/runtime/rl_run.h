@@ -48,6 +48,7 @@ class RlRun {
   void load_reward_model();
   void load_critic();
   void make_source();
+  void plan_early_passes();
   Roles roles();
   void enter(const planner::Stage& stage);
   StageEnd perform(const planner::Stage& stage, StepData& step);
@@ -81,6 +82,7 @@ class RlRun {
   policy::Residency residency_;
   planner::Homes homes_;
   BatchRows bodies_;
+  std::optional<EarlyPasses> early_;                            // where ranks that train wait for those that generate
   std::optional<data::DecisionReader> followed_;                // of the free run that this one repeats
   std::unique_ptr<SampleSource> source_;
   comm::StartSkew skew_;

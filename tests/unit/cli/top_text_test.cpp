@@ -31,13 +31,14 @@ TEST(TopText, ShowsWhatEachRankDidAndWhereItWaited) {
 }
 
 TEST(TopText, ShowsTheQueueAndTheLag) {
-  const json line = {{"step", 2},          {"queue/outstanding", 12}, {"queue/depth", 3},        {"staleness/dropped", 2},
+  const json line = {{"step", 2},          {"queue/outstanding", 12}, {"queue/waiting", 2}, {"queue/running", 6},
+                     {"queue/scoring", 1}, {"queue/depth", 3},      {"staleness/dropped", 2},
                      {"staleness/waited", 0}, {"staleness/lag_0", 1},    {"staleness/lag_1", 3},    {"staleness/lag_max", 1},
                      {"staleness/lag_mean", 0.75}, {"throughput/tokens_per_s", 1234.4}};
   const std::string text = top_text(a_run(), metrics_of(line), {{"steps", json::array()}}, 100);
   EXPECT_EQ(text,
             "a   running   step 2/40\n"
-            "groups   12 under way: 9 running or being scored, 3 finished, 2 dropped\n"
+            "groups   12 under way: 2 wait for a token, 6 run, 1 are being scored, 3 finished, 2 dropped\n"
             "lag      1 of 0   3 of 1\n"
             "tokens/s 1234 the whole step\n");
 }

@@ -62,6 +62,16 @@ TEST(Simulate, WhereSomeAlwaysGenerateTheOthersHelp) {
   EXPECT_GT(mixed.generating_share[1], mixed.generating_share[0]);
 }
 
+// Group 1 of each four has 120 tokens. While its first replica stands for training, another goes on with it.
+TEST(Simulate, UnfinishedGroupsLeaveWhatStandsIfThatIsQuicker) {
+  Workload w = workload(2, {20, 30, 40, 120}, 4);
+  Costs slow_training = costs();
+  slow_training.stage_s["train"] = 3;
+  const double moves = simulated(PlacementKind::kMixed, w, slow_training).step_s;
+  w.prompt_tokens = 1'000'000;  // computing those anew takes longer than standing
+  EXPECT_LT(moves, simulated(PlacementKind::kMixed, w, slow_training).step_s);
+}
+
 TEST(Simulate, StagesEndInTheOrderOfTheMachine) {
   const Simulated s = simulated(PlacementKind::kSplit, workload(1, {8}), costs(), false);
   const std::vector<std::string> step = {"rollout", "advantage", "ahead", "train", "meet", "switch"};

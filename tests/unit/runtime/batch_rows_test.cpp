@@ -191,6 +191,31 @@ TEST_P(BatchRowsTest, TakenBackAreDealtAnew) {
   });
 }
 
+TEST_P(BatchRowsTest, WhatWasLentIsReadThereAndDealtFromThere) {
+  comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
+    const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);
+    planner::Homes rows_homes(ranks.placement, ranks.rollout_layout);
+    BatchRows rows(ranks, rows_homes, kGroup_size);
+    const std::vector<Group> heads = generate(ranks, rows);
+    const std::vector<Group> some(heads.begin() + 2, heads.begin() + 9);
+    std::vector<int> borrowers;
+    for (size_t g = 0; g < some.size(); ++g) borrowers.push_back(static_cast<int>(g) % ranks.train_layout.dp);
+    rows.lend(some, borrowers);
+    for (size_t g = 0; g < some.size(); ++g)
+      for (size_t i = 0; i < kGroup_size && ranks.trains() && borrowers[g] == ranks.train_dp_rank(); ++i) expect_row(rows, some[g], i);
+    std::ranges::for_each(borrowers, [&](int& dp) { dp = (dp + 1) % ranks.train_layout.dp; });
+    rows.lend(some, borrowers);  // now two have them
+    const std::vector<int> owner = owners(ranks);
+    rows.deal(heads, owner, false);
+    for (size_t row = 0; row < owner.size(); ++row)
+      if (ranks.is_first() || (ranks.trains() && ranks.train_dp_rank() == owner[row])) expect_row(rows, heads[row / kGroup_size], row % kGroup_size);
+    if (ranks.is_first()) EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    rows.take_back(heads);
+    rows.deal(heads, owner, true);
+    if (ranks.is_first()) EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+  });
+}
+
 TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
   comm::run_local(4, kDeadline_s, [&](comm::Group& world) {
     const policy::Ranks ranks(config::layouts_of(config_, world.size()), world);

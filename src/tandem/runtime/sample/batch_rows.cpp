@@ -95,10 +95,21 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
   if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
-std::vector<int> BatchRows::holders(data::GroupId group) const {
+std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
   std::vector<int> ranks = rollout_[static_cast<size_t>(homes_.of(group))];
-  if (on_first_.contains(group) && std::ranges::find(ranks, 0) == ranks.end()) ranks.insert(ranks.begin(), 0);
+  const auto add = [&](int rank) {
+    if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
+  };
+  if (on_first_.contains(group)) add(0);
+  if (const auto lent = lent_.find(group); lent != lent_.end() && part != kRecord)
+    for (const int dp : lent->second) std::ranges::for_each(train_[static_cast<size_t>(dp)], add);
   return ranks;
+}
+
+// Whether this rank has all of a group's body, lent or not.
+bool BatchRows::is_home(data::GroupId group) const {
+  const std::vector<int> here = holders(group, kRecord);
+  return std::ranges::find(here, ranks_.world.rank()) != here.end();
 }
 
 void BatchRows::put(const data::Group& group) {
@@ -121,8 +132,7 @@ void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
 }
 
 void BatchRows::restore(data::Group& group) {
-  const std::vector<int> here = holders(group.id);
-  if (std::ranges::find(here, ranks_.world.rank()) != here.end()) {
+  if (is_home(group.id)) {
     put(group);
   } else {
     queue::TensorCache whole(body_fields());
@@ -168,8 +178,9 @@ std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<dat
 }
 
 int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t, int32_t)>& wanters) {
-  std::vector<std::vector<int>> holding, wanting;  // by group; by row and part
-  for (const data::Group& head : heads) holding.push_back(holders(head.id));
+  std::vector<std::vector<int>> holding, wanting;  // by group and part; by row and part
+  for (const data::Group& head : heads)
+    for (int32_t part = 0; part < kNumParts; ++part) holding.push_back(holders(head.id, part));
   const size_t num_rows = data::ids_of(heads).size();
   for (size_t row = 0; row < num_rows; ++row)
     for (int32_t part = 0; part < kNumParts; ++part) wanting.push_back(wanters(row, part));
@@ -177,12 +188,20 @@ int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<
   for (size_t g = 0; g < heads.size(); ++g)
     for (const data::Sample& s : heads[g].samples)
       for (int32_t part = 0; part < kNumParts; ++part)
-        places.push_back({{s.id, part}, cache_.num_bytes({s.id, part}), holding[g], wanting[places.size()]});
+        places.push_back({{s.id, part}, cache_.num_bytes({s.id, part}), holding[g * kNumParts + static_cast<size_t>(part)],
+                          wanting[places.size()]});
   const std::vector<data::RowMove> plan = data::plan_rows(places);
   cache_.move(ranks_.world, plan);
   int64_t bytes = 0;
   for (const data::RowMove& m : plan) bytes += cache_.num_bytes(m.row);
   return bytes;
+}
+
+void BatchRows::lend(std::span<const data::Group> heads, std::span<const int> borrowers) {
+  std::vector<int> to;  // by row
+  for (size_t g = 0; g < heads.size(); ++g) to.insert(to.end(), heads[g].samples.size(), borrowers[g]);
+  move(heads, [&](size_t row, int32_t part) { return part == kRecord ? std::vector<int>() : train_[static_cast<size_t>(to[row])]; });
+  for (size_t g = 0; g < heads.size(); ++g) lent_[heads[g].id].insert(borrowers[g]);
 }
 
 int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records) {
@@ -210,8 +229,8 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
 
 void BatchRows::take_back(std::span<const data::Group> heads) {
   for (const data::Group& head : heads) {
-    const std::vector<int> here = holders(head.id);
-    if (std::ranges::find(here, ranks_.world.rank()) != here.end()) continue;
+    lent_.erase(head.id);
+    if (is_home(head.id)) continue;
     for (const data::Sample& s : head.samples) {
       const auto known = cache_.lengths(s.id);
       const std::vector<int64_t> lengths(known.begin(), known.end());
@@ -304,7 +323,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {
-  for (const data::Group& head : heads) on_first_.erase(head.id), homes_.forget(head.id);
+  for (const data::Group& head : heads) on_first_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);

@@ -6,14 +6,16 @@
 //
 //   keep       a group as the engine ends it: its body stays here
 //   exchange   graded groups, as heads, to the queues of all ranks
+//   lend       rows of finished groups to ranks that train, before their batch is complete
 //   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already; take_back undoes it
 //   collect    log-probabilities of a batch to rank 0
 //   gather     bodies to rank 0, for a checkpoint
 //   drop       trained or evicted
 //
-// deal, gather and collect ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
+// lend, deal, gather and collect ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
 
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -62,10 +64,13 @@ class BatchRows {
   /// another rank sends, too. Collective over the peers.
   std::vector<data::Group> exchange(comm::Group& peers, std::vector<data::Group> graded, bool speaks);
 
+  /// What training reads of each of these groups goes to a replica that trains, too: `borrowers`, data-parallel ranks. There it stays until
+  /// it is taken back or dropped. Collective.
+  void lend(std::span<const data::Group> heads, std::span<const int> borrowers);
   /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
   /// them are on rank 0. Records (texts, versions) go along where asked for. Returns the bytes that moved between all ranks. Collective.
   int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records);
-  /// Undoes deal, for a batch that is formed anew: rows are again only where they were born.
+  /// Undoes lend and deal, for a batch that is formed anew: rows are again only where they were born.
   void take_back(std::span<const data::Group> heads);
   /// Bodies to rank 0, for a checkpoint. Collective.
   void gather(std::span<const data::GroupId> groups);
@@ -89,8 +94,9 @@ class BatchRows {
 
  private:
   void put(const data::Group& group);
-  /// World ranks that hold the body of a group.
-  std::vector<int> holders(data::GroupId group) const;
+  /// World ranks that hold a part of a group's body.
+  std::vector<int> holders(data::GroupId group, int32_t part) const;
+  bool is_home(data::GroupId group) const;
   std::vector<data::Group> read_heads(data::Fields heads);
   // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
@@ -102,6 +108,7 @@ class BatchRows {
   std::unordered_map<data::SampleId, TokenVersions> versions_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
+  std::map<data::GroupId, std::set<int>> lent_;        // to data-parallel ranks of those that train
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank
 };
 

@@ -190,6 +190,7 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
     const double begin = now_s();
+    work_early();
     run_round(parts_.ranks.world);
     check_goes_on(may_go_on(parts_.ranks.world) || batch_ready(), decisions_.follows());
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
@@ -198,6 +199,14 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   decisions_.took(batch);
   close_streams();
   return batch;
+}
+
+// Of groups that will be in the batch, as far as can be told.
+void RolloutRole::work_early() const {
+  if (!parts_.work_early) return;
+  std::vector<data::GroupId> finished = queue_.finished();
+  if (decisions_.follows()) std::erase_if(finished, [&](data::GroupId id) { return !std::ranges::binary_search(decisions_.batch(), id); });
+  parts_.work_early(bare_heads(finished, parts_.config.schedule.queue.group_size));
 }
 
 // Ranks that train, too, stop here. What they leave goes on where nobody trains, if that is quicker.
@@ -327,8 +336,7 @@ void RolloutRole::record(monitor::Recorder& recorder) {
   const int64_t all = generation_.counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
-  recorder.set("queue/depth", static_cast<double>(queue_.num_finished()));
-  recorder.set("queue/outstanding", static_cast<double>(queue_.num_outstanding()));
+  record_states(recorder);
   recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
   recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
   recorder.set("data/epoch", parts_.prompts.epochs(next_group_));
@@ -336,6 +344,22 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     const int64_t filtered = queue_.counters().filtered;
     recorder.set("data/groups_filtered", static_cast<double>(filtered - std::exchange(num_filtered_told_, filtered)));
   }
+}
+
+// Groups under way, by their state: they wait for their first token, run, are being scored, or are finished.
+void RolloutRole::record_states(monitor::Recorder& recorder) const {
+  std::vector<int64_t> mine = {0, 0};
+  if (parts_.ranks.speaks_for_rollout())
+    mine = {std::ssize(generation_.waiting(queue_.version())), grades_ ? grades_->num_pending() : 0};
+  const std::vector<int64_t> all = comm::values_of_all(parts_.ranks.world, mine);
+  int64_t waiting = 0, scoring = 0;
+  for (size_t i = 0; i < all.size(); i += mine.size()) waiting += all[i], scoring += all[i + 1];
+  const int64_t outstanding = queue_.num_outstanding(), finished = queue_.num_finished();
+  recorder.set("queue/outstanding", static_cast<double>(outstanding));
+  recorder.set("queue/waiting", static_cast<double>(waiting));
+  recorder.set("queue/running", static_cast<double>(std::max<int64_t>(0, outstanding - waiting - scoring - finished)));
+  recorder.set("queue/scoring", static_cast<double>(scoring));
+  recorder.set("queue/depth", static_cast<double>(finished));
 }
 
 SourceState RolloutRole::state() {

@@ -44,6 +44,8 @@ struct RolloutParts {
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
   std::function<void(int64_t tokens, double seconds)> stepped;  ///< stage/stages.h:Hooks
   const data::DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
+  /// Gets, round by round, the groups that are finished while a batch is not complete, as bare heads. Collective over the world.
+  std::function<void(std::span<const data::Group> finished)> work_early = {};
 };
 
 /// Ownership  owns queue, engine and scorer.
@@ -79,6 +81,8 @@ class RolloutRole final : public SampleSource {
   void close_streams();
   bool batch_ready();
   bool may_go_on(comm::Group& peers) const;
+  void work_early() const;
+  void record_states(monitor::Recorder& recorder) const;
 
   RolloutParts parts_;
   queue::SampleQueue queue_;

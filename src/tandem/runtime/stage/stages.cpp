@@ -88,6 +88,17 @@ bool is_trainable(const data::Sample& sample, const Roles& roles) {
   return !(roles.algorithm.mask_truncated && sample.finish == data::FinishReason::kLength);
 }
 
+// What a pass reads of a sample whose body is here.
+train::Row row_of(const data::Sample& sample, const data::Group& group, const Roles& roles) {
+  train::Row row;
+  const BatchRows::Body body = roles.bodies.body(sample.id);
+  row.prompt = roles.bodies.prompt(group);
+  row.response = body.response;
+  row.behavior = body.logprobs;
+  if (roles.parts.config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
+  return row;
+}
+
 // Rows in the order groups, then samples. Those of other ranks stay empty.
 void make_rows(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
@@ -96,15 +107,11 @@ void make_rows(StepData& step, const Roles& roles) {
     for (const data::Sample& sample : group.samples) {
       train::Row& row = step.rows.emplace_back();
       if (step.owners[step.rows.size() - 1] != roles.parts.ranks.train_dp_rank()) continue;
-      const BatchRows::Body body = roles.bodies.body(sample.id);
-      row.prompt = roles.bodies.prompt(group);
-      row.response = body.response;
-      row.behavior = body.logprobs;
-      if (config.schedule.routing_replay) row.routes = routes_of(sample, group, roles);
+      row = row_of(sample, group, roles);
       row.fresh = roles.source.generation() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (old.loglinear)
-        for (const int64_t version : body.versions) row.behind.push_back(static_cast<float>(value(step.after()) - version));
+        for (const int64_t version : roles.bodies.body(sample.id).versions) row.behind.push_back(static_cast<float>(value(step.after()) - version));
       if (!is_trainable(sample, roles)) row.trainable.assign(row.response.size(), 0);
     }
 }
@@ -113,6 +120,7 @@ bool take_batch(StepData& step, const Roles& roles) {
   std::optional<data::Batch> batch = roles.source.next_batch(step.id, step.before);
   if (!batch) return false;
   step.batch = std::move(*batch);
+  if (roles.early) step.num_early = roles.early->num_done(step.batch.groups);
   fail_alike(roles.parts.ranks.world, [&] {
     deal_rows(step, roles);
     make_rows(step, roles);
@@ -152,23 +160,45 @@ void reward_scores(StepData& step, const Roles& roles) {
     if (head.greedy) head.greedy->text.clear();
 }
 
-void reference_logprobs(StepData& step, const Roles& roles) {
-  std::vector<train::Row> rows = rows_of(step);
-  for (train::Row& row : rows) row.routes = {};  // the reference chooses for itself
+TokenValues token_pass(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
-  const model::ModelOnRank& model = roles.reference ? *roles.reference : roles.actor.trained().model();
-  auto scored = train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows,
-                             config.rollout.sampling.temperature, config.train.reference_micro_batch_tokens);
-  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(scored[i]);
+  const policy::TrainedRole& actor = roles.actor.trained();
+  const double temperature = config.rollout.sampling.temperature;
+  if (stage == planner::StageKind::kOldLogprob)
+    return train::score(actor.model().decoder(), actor.trainer().parameters(), rows, temperature, config.train.logprob_micro_batch_tokens);
+  for (train::Row& row : rows) row.routes = {};  // the reference and the critic choose for themselves
+  if (stage == planner::StageKind::kReference) {
+    const model::ModelOnRank& model = roles.reference ? *roles.reference : actor.model();
+    return train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows, temperature,
+                        config.train.reference_micro_batch_tokens);
+  }
+  TANDEM_CHECK(stage == planner::StageKind::kValues, "a stage without token values");
+  const model::ModelOnRank& model = roles.critic->model();
+  return train::token_values(model.decoder(), model.parameters(), rows, config.critic.value_micro_batch_tokens);
+}
+
+// Of the rows that this rank trains. Some were computed before the batch was complete.
+TokenValues token_values(planner::StageKind stage, const StepData& step, const Roles& roles) {
+  if (!roles.early) return token_pass(stage, rows_of(step), roles);
+  auto early = roles.early->take(stage, step.batch.groups);
+  std::vector<train::Row> rows;
+  for (const size_t i : step.mine)
+    if (!early[i]) rows.push_back(step.rows[i]);
+  TokenValues late = token_pass(stage, std::move(rows), roles), all;
+  size_t next = 0;
+  for (const size_t i : step.mine) all.push_back(std::move(early[i] ? *early[i] : late.at(next++)));
+  return all;
+}
+
+void reference_logprobs(StepData& step, const Roles& roles) {
+  TokenValues logprobs = token_values(planner::StageKind::kReference, step, roles);
+  for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(logprobs[i]);
 }
 
 void old_logprobs(StepData& step, const Roles& roles) {
-  const policy::TrainedRole& actor = roles.actor.trained();
-  const config::RunConfig& config = roles.parts.config;
-  auto scored = train::score(actor.model().decoder(), actor.trainer().parameters(), rows_of(step), config.rollout.sampling.temperature,
-                             config.train.logprob_micro_batch_tokens);
+  TokenValues logprobs = token_values(planner::StageKind::kOldLogprob, step, roles);
   for (size_t i = 0; i < step.mine.size(); ++i)
-    if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(scored[i]);
+    if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(logprobs[i]);
 }
 
 // What compare_responses reads of the samples of a batch, which every rank has.
@@ -207,18 +237,14 @@ Scored scored(const StepData& step, const Roles& roles) {
 }
 
 // Of rows that this rank trains to those of all, on every rank that trains.
-void share_rows(const StepData& step, const Roles& roles, std::vector<std::vector<float>> mine, std::vector<std::vector<float>>& all) {
+void share_rows(const StepData& step, const Roles& roles, TokenValues mine, TokenValues& all) {
   all.assign(step.rows.size(), {});
   for (size_t i = 0; i < step.mine.size(); ++i) all[step.mine[i]] = std::move(mine[i]);
   comm::exchange_rows(roles.parts.ranks.side(), all, roles.parts.ranks.speaks_for_train());
 }
 
 void values(StepData& step, const Roles& roles) {
-  std::vector<train::Row> rows = rows_of(step);
-  for (train::Row& row : rows) row.routes = {};  // the critic chooses for itself
-  const model::ModelOnRank& model = roles.critic->model();
-  const int64_t budget = roles.parts.config.critic.value_micro_batch_tokens;
-  share_rows(step, roles, train::token_values(model.decoder(), model.parameters(), rows, budget), step.values);
+  share_rows(step, roles, token_values(planner::StageKind::kValues, step, roles), step.values);
   for (size_t i : step.mine) step.rows[i].values = step.values[i];
 }
 
@@ -434,6 +460,7 @@ void meet(StepData& step, const Roles& roles) {
 }
 
 void commit(const StepData& step, const Roles& roles) {
+  if (roles.early) roles.early->forget();
   const std::vector<data::GroupId> evicted = roles.source.commit(step.id, step.after());
   if (roles.samples) roles.samples->append_dropped(step.id, evicted);
 }
@@ -465,6 +492,13 @@ void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, 
     sample.score = 0;
     sample.parts = {{reward::kFailedPart, 1.0}};
   }
+}
+
+TokenValues token_pass(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles) {
+  std::vector<train::Row> rows;
+  for (const data::Group& head : heads)
+    for (const data::Sample& sample : head.samples) rows.push_back(row_of(sample, head, roles));
+  return token_pass(stage, std::move(rows), roles);
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {

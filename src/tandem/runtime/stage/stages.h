@@ -32,6 +32,7 @@
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/runtime/sample/batch_rows.h"
 #include "tandem/runtime/sample/sample_source.h"
+#include "tandem/runtime/stage/early_passes.h"
 #include "tandem/serve/prompt_stream.h"
 
 namespace tandem::algo {
@@ -53,6 +54,7 @@ struct StepData {
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
   std::vector<int64_t> mini_batch;               ///< the part of the batch that a row belongs to; the same on every rank
+  int64_t num_early = 0;                         ///< groups whose passes were made before the batch was complete
   int64_t num_updates = 0;
   bool is_updated = false;                       ///< some weights, the critic's or the actor's, are not those of the step before
   train::StepReport report;                      ///< of the actor
@@ -96,6 +98,7 @@ struct Roles {
   policy::TrainedRole* critic;                ///< null: advantages need none
   const policy::StagedReward* staged_reward;  ///< where the schedule has a stage for it, on ranks that train
   SampleSource& source;                       ///< a RolloutRole, or a Replay
+  EarlyPasses* early;                         ///< null: none are made
   BatchRows& bodies;                          ///< tokens and what goes with them, on the ranks that have them
   const serve::PromptStream& prompts;
   SampleWriter* samples;                      ///< on rank 0
@@ -109,6 +112,9 @@ enum class StageEnd { kDone, kAgain, kStopped };
 /// What a stage reads and fills is planner/schedule.h:Stage. kStopped if the run was asked to stop. Collective over the stage's ranks.
 /// Errors: as run_rl; StepFailed on all ranks of the run, where no weights are updated yet.
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
+
+/// What a stage computes of each response token of these groups (bare heads), whose bodies are here: TokenPass.
+TokenValues token_pass(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
 /// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. Collective over the world.

@@ -125,6 +125,10 @@ void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
   record_rewards(recorder, step.batch, roles.parts.config.reward);
   record_lengths(recorder, step.batch, roles.bodies);
+  if (roles.early) {
+    recorder.set("data/groups_early", static_cast<double>(step.num_early));
+    recorder.set("time/early_s", roles.early->take_seconds());
+  }
   record_update(recorder, step.report, roles.algorithm, roles.parts.config.train.nonfinite == "skip");
   if (step.kl_reference) recorder.set("actor/kl_ref", *step.kl_reference);
   if (roles.parts.config.algo.kl_target > 0) recorder.set("actor/kl_coef", roles.algorithm.kl_coef);
