@@ -4,6 +4,7 @@
 
   learning.py configs/long_additions_grpo.yaml --variants algorithms --target 0.5 --out runs/algorithms
   learning.py configs/long_additions_grpo.yaml --variants stale --seeds 5 --target 0.5 --out runs/stale
+  learning.py configs/long_additions_grpo.yaml --variants free --seeds 5 --target 0.5 --jobs 1 --out runs/free
 
 It trains the warm start of the recipe once (--model DIR takes another), and runs each variant from it, for each seed. The seed
 draws the problems and the answers to them. What a run evaluates on held-out problems is its score. The place of a score on the
@@ -12,7 +13,7 @@ the same budget, run.steps batches. It prints a Markdown table and the curves at
 curves.json. The same command goes on where it was interrupted, and runs anew what other settings ask for.
 
 A variant is a set of options (VARIANTS); --only takes some of a list, and --set changes an option of all. A variant that the
-program refuses stays out of the table, with its error. --jobs runs are made side by side, on one thread each, at idle priority.
+program refuses stays out of the table, with its error. --jobs runs are made side by side, one thread a rank, at idle priority.
 """
 import argparse
 import concurrent.futures
@@ -30,6 +31,7 @@ TENTHS = 10
 
 STALE = {"schedule.kind": "stale", "schedule.staleness": 4}
 TOKEN = {**STALE, "algo.correction": "token"}
+FREE = {"schedule.kind": "stale", "parallel.placement": "split", "parallel.ranks": 2}  # one rank trains, one generates; neither waits
 VARIANTS = {
     "algorithms": {
         "grpo": {},
@@ -53,6 +55,13 @@ VARIANTS = {
         "stale, token": TOKEN,
         "stale, token up to 10": {**TOKEN, "algo.correction_upper": 10},
         "stale, as if fresh": {**TOKEN, "algo.correction_lower": 1, "algo.correction_upper": 1},
+    },
+    "free": {
+        "sync": {},
+        "free, S 1": {**FREE, "schedule.staleness": 1},
+        "free, S 4": {**FREE, "schedule.staleness": 4},
+        "free, S 4, clip alone": {**FREE, "schedule.staleness": 4, "algo.correction": "none"},
+        "free, S 4, as if fresh": {**FREE, **TOKEN, "algo.correction_lower": 1, "algo.correction_upper": 1},
     },
 }
 
@@ -106,16 +115,18 @@ def spread(values):
     return f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
 
 
-def table(curves, target, steps):
-    """Markdown lines. `curves` is variant -> seed -> curve. Scores are in percent."""
-    lines = [f"| variant | steps to {100 * target:.0f} %: median (least to most) | mean over the curve | last score | seeds |",
-             "|---|---|---|---|---|"]
+def table(curves, target, steps, lags=None):
+    """Markdown lines. `curves` is variant -> seed -> curve. Scores are in percent. `lags`, variant -> updates, adds a column."""
+    column = (lambda text: f" {text} |") if lags else (lambda text: "")
+    lines = [f"| variant | steps to {100 * target:.0f} %: median (least to most) | mean over the curve | last score | seeds |"
+             + column("mean lag"), "|---|---|---|---|---|" + column("---")]
     for name, of_seeds in curves.items():
         reached = [steps_to(curve, target) for curve in of_seeds.values()]
         means, last = [mean_of(curve) for curve in of_seeds.values()], [curve[-1][1] for curve in of_seeds.values()]
         lines.append(f"| {name} | {number(statistics.median(reached), steps)} ({number(min(reached), steps)} to "
                      f"{number(max(reached), steps)}) | {100 * statistics.mean(means):.1f}{spread(means)} | "
-                     f"{100 * statistics.mean(last):.1f}{spread(last)} | {len(of_seeds)} |")
+                     f"{100 * statistics.mean(last):.1f}{spread(last)} | {len(of_seeds)} |"
+                     + column(f"{lags[name]:.2f}" if lags else ""))
     return lines
 
 
@@ -131,7 +142,7 @@ def tenths(curves, steps):
 
 
 def tandem(options, arguments):
-    """The program on one thread, at idle priority: (exit code, its standard error)."""
+    """The program on one thread a rank, at idle priority: (exit code, its standard error)."""
     command = ["chrt", "-i", "0", options.program, *arguments]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -199,10 +210,10 @@ def read_recipe(options, model):
 
 
 def curves_of(options, model):
-    """variant -> seed -> curve, and variant -> the error of one that the program refuses."""
+    """Steps; by variant: the curve of each seed, the mean lag of its samples, and the error of one that the program refuses."""
     recipe = read_recipe(options, model)
     steps, groups = int(recipe["run.steps"]), int(recipe["schedule.groups_per_step"])
-    curves, refused = {}, {}
+    curves, lags, refused = {}, {}, {}
     names = options.only or list(VARIANTS[options.variants])
     asked = [(name, seed) for seed in range(options.seeds) for name in names]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -213,7 +224,9 @@ def curves_of(options, model):
             print(f"{name}, seed {seed}: done", file=sys.stderr, flush=True)
             lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
             curves.setdefault(name, {})[seed] = curve_of(lines, groups, steps)
-    return steps, {name: curves[name] for name in names if name in curves}, refused
+            lags.setdefault(name, []).extend(line["staleness/lag_mean"] for line in lines)
+    lags = {name: statistics.mean(of_steps) for name, of_steps in lags.items()}
+    return steps, {name: curves[name] for name in names if name in curves}, lags, refused
 
 
 def arguments():
@@ -239,13 +252,15 @@ def arguments():
 def main():
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
-    steps, curves, refused = curves_of(options, start_of(options))
+    steps, curves, lags, refused = curves_of(options, start_of(options))
     for name, error in refused.items():
         print(f"{name}: {error}", file=sys.stderr)
     if not curves:
         sys.exit("no run ended")
-    (options.out / "curves.json").write_text(json.dumps({"recipe": options.recipe, "steps": steps, "set": options.set, "curves": curves}))
-    print("\n".join([*table(curves, options.target, steps), "", "```", *tenths(curves, steps), "```"]))
+    (options.out / "curves.json").write_text(json.dumps({"recipe": options.recipe, "steps": steps, "set": options.set, "curves": curves,
+                                                         "lags": lags}))
+    shown = lags if any(lags.values()) else None
+    print("\n".join([*table(curves, options.target, steps, shown), "", "```", *tenths(curves, steps), "```"]))
 
 
 if __name__ == "__main__":

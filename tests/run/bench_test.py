@@ -185,6 +185,7 @@ def check_learning():
     of_seeds = {seed: [[0.0, 0.1], [10.0, last]] for seed, last in enumerate((0.6, 0.3, 1.1))}
     assert learning.table({"a": of_seeds}, 0.35, 10)[2:] == [
         "| a | 5 (2 to > 10) | 38.3 ± 20.2 | 66.7 ± 40.4 | 3 |"]
+    assert learning.table({"a": of_seeds}, 0.35, 10, {"a": 1.5})[2].endswith("| 3 | 1.50 |")
     assert learning.tenths({"a": {0: [[0.0, 0.0], [10.0, 1.0]]}}, 10)[1].split() == ["a", *(f"{10 * i:.1f}" for i in range(11))]
     said("learning.py: from metrics to a curve, a table and tenths")
 

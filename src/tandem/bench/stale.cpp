@@ -87,7 +87,7 @@ double predicted_step_s(const StaleOptions& o, const config::RunConfig& config, 
                         int64_t warm_up) {
   costs.token_step_s = [&](int64_t rows) { return token_steps.seconds(rows); };
   const config::Layouts layouts = config::layouts_of(config, static_cast<int>(o.ranks));
-  const planner::Replicas replicas{layouts.placement, layouts.rollout, config.is_free(), config.parallel.exchange_steps};
+  const planner::Replicas replicas{layouts.placement, layouts.rollout, config.is_free(), config.round_steps()};
   queue::StalenessRule rule = config.schedule.queue.staleness_rule();
   rule.staleness = config.staleness();
   const planner::Workload workload{rule, o.gens, o.lengths, config.rollout.engine.max_running, o.prompt_len};

@@ -26,13 +26,16 @@ at::Tensor gathered(Group& group, const at::Tensor& in) {
 
 thread_local double waited_s = 0;
 
-// Counts the time of a call.
+// Counts the time of a call, unless the group's ranks work as one.
 struct Waiting {
+  const bool counts;
   const double begin_s = now_s();
-  Waiting() = default;
+  explicit Waiting(bool is_one_worker) : counts(!is_one_worker) {}
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() { waited_s += now_s() - begin_s; }
+  ~Waiting() {
+    if (counts) waited_s += now_s() - begin_s;
+  }
 };
 
 int64_t sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
@@ -44,7 +47,7 @@ Group::Group(std::string name, int rank, std::vector<int> world_ranks, at::Devic
 
 void Group::barrier() {
   count(Operation::kBarrier, 0);
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_barrier();
 }
 
@@ -52,28 +55,28 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   check_movable(tensor, device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
   count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_broadcast(tensor, root);
 }
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
   check_movable(tensor, device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_all_reduce(tensor, op);
 }
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
   check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_all_gather(out, in);
 }
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_reduce_scatter(out, in);
 }
 
@@ -83,7 +86,7 @@ void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_
   TANDEM_CHECK(sum(send_bytes) <= std::ssize(send), "send buffer too small");
   TANDEM_CHECK(sum(receive_bytes) <= std::ssize(receive), "receive buffer too small");
   count(Operation::kAllToAllV, sum(send_bytes) - send_bytes[static_cast<size_t>(rank_)]);
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_all_to_all_v(send, send_bytes, receive, receive_bytes);
 }
 
@@ -96,7 +99,7 @@ void Group::send(const at::Tensor& tensor, int to, int tag) {
 void Group::receive(at::Tensor& tensor, int from, int tag) {
   check_message(tensor, from, tag);
   count(Operation::kReceive, 0);
-  const Waiting waiting;
+  const Waiting waiting(is_one_worker_);
   do_receive(tensor, from, tag);
 }
 

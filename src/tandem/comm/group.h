@@ -70,6 +70,9 @@ class Group {
   /// Marks the group and its children dead with `reason`; wakes everyone who waits. Any thread. Never throws.
   virtual void abort(const std::string& reason) noexcept = 0;
 
+  /// Its ranks compute each layer together, so that an exchange is part of the work: take_waited_s() does not count it.
+  void works_as_one() { is_one_worker_ = true; }
+
   /// What this rank has sent through this group since its start or the last reset.
   const Traffic& traffic() const { return traffic_; }
   void reset_traffic() { traffic_ = {}; }
@@ -106,9 +109,11 @@ class Group {
   const at::Device device_;
   std::shared_ptr<const std::vector<int>> machines_;  // by world rank; shared with the groups split from this one
   Traffic traffic_;
+  bool is_one_worker_ = false;
 };
 
-/// Seconds that this thread has spent in calls of any group that wait for peers, since it last asked. What moves the bytes is in them.
+/// Seconds that this thread has spent in calls that wait for peers, since it last asked, in any group but those that work as one.
+/// What moves the bytes is in them.
 double take_waited_s();
 /// The same, and it goes on counting.
 double waited_s_so_far();

@@ -38,6 +38,7 @@ Mesh::Mesh(Group& world, const MeshSizes& s) : world_(world) {
     // A group's colour is its first rank: this rank moved to coordinate 0.
     const int first = world.rank() - index(axis) * p.stride;
     groups_[static_cast<size_t>(a)] = p.size == 1 ? single(axis_name(axis)) : world.split(first, axis_name(axis));
+    if (axis == Axis::kTp || axis == Axis::kCp || axis == Axis::kEtp) groups_[static_cast<size_t>(a)]->works_as_one();
   }
   if (s.pp == 1) return;
   const int stage = index(Axis::kPp), is_end = stage == 0 || stage == s.pp - 1;

@@ -147,6 +147,8 @@ struct RunConfig {
 
   /// Steps that a lag policy may let pass; 0 under sync.
   int64_t staleness() const { return schedule.kind == "stale" ? schedule.queue.staleness : 0; }
+  /// Token steps between two exchanges of heads, outside a free run. Without staleness a batch needs every group, so ranks meet less often.
+  int64_t round_steps() const { return parallel.exchange_steps * (staleness() == 0 ? 8 : 1); }
   /// Whether some ranks generate without an end while others train: schedule.mode.
   bool is_free() const;
 };

@@ -29,6 +29,18 @@ std::vector<GroupId> ids_of(const nlohmann::json& numbers) {
   return ids;
 }
 
+nlohmann::json lists_of(const EarlyGroups& early) {
+  nlohmann::json lists = nlohmann::json::array();
+  for (const std::vector<GroupId>& groups : early) lists.push_back(numbers_of(groups));
+  return lists;
+}
+
+EarlyGroups early_of(const nlohmann::json& lists) {
+  EarlyGroups early;
+  for (const nlohmann::json& groups : lists) early.push_back(ids_of(groups));
+  return early;
+}
+
 std::string text_of(const nlohmann::json& line) { return line.dump() + "\n"; }
 
 }  // namespace
@@ -66,6 +78,7 @@ std::string to_line(const Decisions& d, const std::vector<std::string>& told) {
     for (const Waiting& each : d.waiting) waiting.push_back({value(each.id), value(each.version)});
   }
   for (const auto& [id, home] : d.moved) line["moved"].push_back({value(id), home});
+  for (const EarlyGroups& early : d.early) line["early"].push_back(lists_of(early));
   if (!d.dropped.empty()) line["dropped"] = numbers_of(d.dropped);
   if (!d.filtered.empty()) line["filtered"] = numbers_of(d.filtered);
   if (d.started_before > 0 || d.filtered_before > 0) line["before"] = {d.started_before, d.filtered_before};
@@ -78,6 +91,8 @@ std::string to_line(StepId step, const std::vector<std::string>& told) {
   line["told"] = told;
   return text_of(line);
 }
+
+std::string begun_line(const std::string& layouts) { return text_of({{"layouts", layouts}}); }
 
 std::string resumed_line(StepId step) { return text_of({{"resumed", value(step)}}); }
 
@@ -100,6 +115,10 @@ DecisionReader::DecisionReader(const std::string& run_dir) {
 
 void DecisionReader::read(const std::string& text) {
   const nlohmann::json line = nlohmann::json::parse(text);
+  if (line.contains("layouts")) {
+    layouts_ = line.at("layouts").get<std::string>();
+    return;
+  }
   const auto told = line.at("told").get<std::vector<std::string>>();
   if (effects_.empty()) effects_.resize(told.size());
   const auto check = [](bool fits, const std::string& what) {
@@ -117,6 +136,7 @@ void DecisionReader::read(const std::string& text) {
     d.moved.emplace_back(GroupId{each.at(0).get<int64_t>()}, each.at(1).get<int64_t>());
   for (const nlohmann::json& each : line.value("waiting", nlohmann::json::array()))
     d.waiting.push_back({GroupId{each.at(0).get<int64_t>()}, PolicyVersion{each.at(1).get<int64_t>()}});
+  for (const nlohmann::json& each : line.value("early", nlohmann::json::array())) d.early.push_back(early_of(each));
   d.dropped = ids_of(line.value("dropped", nlohmann::json::array()));
   d.filtered = ids_of(line.value("filtered", nlohmann::json::array()));
   const auto before = line.value("before", std::vector<int64_t>{0, 0});
@@ -129,6 +149,8 @@ void DecisionReader::read(const std::string& text) {
   check(std::ranges::all_of(d.started, is_replica), "a group starts on a replica that there is not");
   check(std::ranges::all_of(d.moved, is_replica, &std::pair<GroupId, int64_t>::second), "a group moves to a replica that there is not");
   check(std::ranges::adjacent_find(d.groups, std::greater_equal()) == d.groups.end(), "the groups of a batch are not in order");
+  for (const EarlyGroups& early : d.early)
+    check(early.size() == d.early.front().size(), "early passes of different numbers of replicas");
   dropped_.insert(d.dropped.begin(), d.dropped.end());
   steps_.emplace(value(d.step), std::move(d));
 }
@@ -144,10 +166,12 @@ bool DecisionLog::is_filtered(size_t count) const {
 }
 
 bool DecisionLog::is_done_before_batch() const {
-  return std::ssize(now_.started) >= next().started_before && is_filtered(static_cast<size_t>(next().filtered_before));
+  return std::ssize(now_.started) >= next().started_before && is_filtered(static_cast<size_t>(next().filtered_before)) &&
+         now_.early.size() >= next().early.size();
 }
 
 bool DecisionLog::is_done_ahead() const {
+  if (!followed_ || !is_taken_) return true;
   return now_.started.size() >= next().started.size() && is_filtered(next().filtered.size());
 }
 
@@ -160,6 +184,15 @@ int64_t DecisionLog::home_of_moved(GroupId group, int64_t chosen) const {
     throw UserError("--replay-decisions", join_text("group ", value(group), " moves, and in that run it did not"),
                     "the recipe, the data and the weights of that run");
   return found->second;
+}
+
+EarlyGroups DecisionLog::early(EarlyGroups planned, std::span<const GroupId> finished) const {
+  if (!followed_) return planned;
+  if (now_.early.size() >= next().early.size()) return {};
+  const EarlyGroups& groups = next().early[now_.early.size()];
+  const auto is_finished = [&](GroupId id) { return std::ranges::binary_search(finished, id); };
+  const bool all = std::ranges::all_of(groups, [&](const auto& each) { return std::ranges::all_of(each, is_finished); });
+  return all ? groups : EarlyGroups();
 }
 
 std::vector<GroupId> DecisionLog::to_move(std::vector<GroupId> mine) const {

@@ -29,12 +29,16 @@ struct Waiting {
   PolicyVersion version;
 };
 
+/// What one early pass has (runtime/sample/early_passes.h), by data-parallel rank of those that train.
+using EarlyGroups = std::vector<std::vector<GroupId>>;
+
 /// Of one update.
 struct Decisions {
   StepId step{};
   std::vector<GroupId> groups;             ///< its batch
   std::vector<int64_t> started;                  ///< replicas of the groups that started since the update before, in their order
   std::vector<std::pair<GroupId, int64_t>> moved;  ///< taken out of the ranks that were to train, and the replicas they went to
+  std::vector<EarlyGroups> early;          ///< passes before the batch was complete, in their order
   std::vector<Waiting> waiting;           ///< as SampleQueue::commit was told
   std::vector<GroupId> dropped, filtered;  ///< since the update before
   int64_t started_before = 0, filtered_before = 0;  ///< of these so many before the batch was taken
@@ -47,6 +51,8 @@ using Effects = std::vector<std::vector<Effect>>;
 std::string to_line(const Decisions& decisions, const std::vector<std::string>& told);
 /// What took effect after the line of `step`, and before its checkpoint.
 std::string to_line(StepId step, const std::vector<std::string>& told);
+/// The first line: the layouts that the run came to.
+std::string begun_line(const std::string& layouts);
 /// The run went on from its checkpoint of `step`, with streams of their own.
 std::string resumed_line(StepId step);
 
@@ -63,6 +69,8 @@ class DecisionReader {
   /// Steps that can be replayed: up to where the run was resumed first.
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
   const Decisions& of(StepId step) const { return steps_.at(value(step)); }
+  /// begun_line(); "" where it is not there.
+  const std::string& layouts() const { return layouts_; }
   /// Of all steps together; one for each replica.
   const Effects& effects() const { return effects_; }
   /// Whether the run dropped it, finished or not.
@@ -74,6 +82,7 @@ class DecisionReader {
   std::map<int64_t, Decisions> steps_;
   Effects effects_;
   std::set<GroupId> dropped_;
+  std::string layouts_;
 };
 
 /// What a free run decides, update by update: noted, or as the run that it follows has it. The same on all ranks.
@@ -89,7 +98,10 @@ class DecisionLog {
   bool follows() const { return followed_; }
   /// Of so many groups that may start before the next update, how many do.
   int64_t num_to_start(int64_t allowed) const;
-  /// Whether what was to start and to be filtered has been: before the batch of the next update was taken, and before that update.
+  /// Whether the batch of the next update was taken.
+  bool is_taken() const { return is_taken_; }
+  /// Whether what was to start, to be filtered and to have its early pass has been: before the batch of the next update was taken; and,
+  /// once it is, before that update.
   bool is_done_before_batch() const;
   bool is_done_ahead() const;
   /// Where it follows: the batch of the next update, and whether a group may be in one at all.
@@ -101,11 +113,14 @@ class DecisionLog {
   /// Where the next group starts and a moved one goes: `chosen`, or as it follows.
   int64_t home_of_next(int64_t chosen) const;
   int64_t home_of_moved(GroupId group, int64_t chosen) const;
+  /// The next early pass: `planned`, or as it follows, once all its groups are in `finished`; none before. By id.
+  EarlyGroups early(EarlyGroups planned, std::span<const GroupId> finished) const;
   /// What is taken out of the ranks that are to train: `mine`, of all ranks, or as it follows.
   std::vector<GroupId> to_move(std::vector<GroupId> mine) const;
 
   void started(int64_t home) { now_.started.push_back(home); }
   void moved(GroupId group, int64_t home) { now_.moved.emplace_back(group, home); }
+  void passed_early(EarlyGroups groups) { now_.early.push_back(std::move(groups)); }
   void filtered(GroupId group);
   void took(const Batch& batch);
   void committed(StepId step, std::vector<Waiting> waiting, const std::vector<GroupId>& dropped);

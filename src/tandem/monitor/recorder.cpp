@@ -5,8 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "tandem/base/clock.h"
-
 namespace tandem::monitor {
 namespace {
 
@@ -81,15 +79,6 @@ std::map<std::string, int64_t> Recorder::flush() {
   std::map<std::string, int64_t> offsets;
   for (auto& sink : sinks_) offsets[sink->name()] = sink->flush();
   return offsets;
-}
-
-ScopedSpan::ScopedSpan(Recorder& recorder, std::string_view name, std::string_view track)
-    : recorder_(recorder), name_(name), track_(track), begin_s_(now_s()) {}
-
-ScopedSpan::~ScopedSpan() {
-  const double end_s = now_s();
-  recorder_.span(name_, track_, begin_s_, end_s);
-  recorder_.add("time/" + name_ + "_s", end_s - begin_s_);
 }
 
 }  // namespace tandem::monitor

@@ -59,18 +59,4 @@ class Recorder {
   std::vector<std::unique_ptr<Sink>> sinks_;
 };
 
-/// Records a span, and adds its seconds to the metric `time/<name>_s`, when it ends.
-class ScopedSpan {
- public:
-  ScopedSpan(Recorder& recorder, std::string_view name, std::string_view track);
-  ~ScopedSpan();
-  ScopedSpan(const ScopedSpan&) = delete;
-  ScopedSpan& operator=(const ScopedSpan&) = delete;
-
- private:
-  Recorder& recorder_;
-  std::string name_, track_;
-  double begin_s_;
-};
-
 }  // namespace tandem::monitor

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "tandem/base/clock.h"
@@ -11,6 +13,8 @@
 
 namespace tandem::monitor {
 namespace {
+
+constexpr std::string_view kRankTrack = "rank ";  // others tell what a rank did within a stage
 
 void append_ms(std::string& out, double seconds) { out += std::to_string(std::llround(seconds * 1e3)); }
 
@@ -20,7 +24,9 @@ TimelineSink::TimelineSink(const std::string& path, ResumeAt resume_at_bytes)
     : file_(path, resume_at_bytes, whole_lines),
       epoch_s_(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - now_s()) {}
 
-void TimelineSink::write_spans(const std::vector<SpanRecord>& spans) { spans_.insert(spans_.end(), spans.begin(), spans.end()); }
+void TimelineSink::write_spans(const std::vector<SpanRecord>& spans) {
+  std::ranges::copy_if(spans, std::back_inserter(spans_), [](const SpanRecord& span) { return span.track.starts_with(kRankTrack); });
+}
 
 void TimelineSink::write_step(int64_t step, const Metrics&) {
   std::vector<SpanRecord> spans = std::exchange(spans_, {});

@@ -5,6 +5,14 @@
 
 namespace tandem::planner {
 
+double moved_s(const Turns& turns, int64_t tokens) {
+  return turns.drawn == 0 ? 0 : turns.open_s / static_cast<double>(turns.drawn) * static_cast<double>(tokens);
+}
+
+bool is_better_moved(const Turns& turns, int64_t tokens) {
+  return turns.drawn > 0 && turns.shut_s > 0 && moved_s(turns, tokens) < turns.shut_s;
+}
+
 int64_t Homes::least_busy(bool beside_training) const {
   std::vector<int64_t> load(static_cast<size_t>(rollout_.dp)), may(load.size(), 0);
   for (const auto& [group, home] : homes_) load[static_cast<size_t>(home.replica)] += home.is_unfinished;

@@ -14,8 +14,6 @@
 namespace tandem::planner {
 namespace {
 
-constexpr int64_t kSyncRounds = 8;  // runtime/sample/rollout_role.cpp: without staleness ranks meet less often
-
 struct Sequence {
   int64_t group, left, tokens;  // left to draw; of the prompt and those that are drawn
 };
@@ -27,9 +25,9 @@ struct Replica {
   int64_t version = 0;                 // of its weights
   std::vector<Sequence> running;
   std::deque<Sequence> waiting;
-  // Where it opens and closes: when it last did, how long it was closed before, and what it drew since.
-  double opened_s = 0, closed_s = 0, shut_s = 0;
-  int64_t drawn = 0;
+  // Where it opens and closes: when it last did, and what it did then.
+  double opened_s = 0, closed_s = 0;
+  Turns turns;
 };
 
 struct Group {
@@ -58,7 +56,7 @@ class Generation {
         for (const GroupId id : choice.batch) groups_.at(value(id)).is_taken = true;
         break;
       }
-      at_s = r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, false);
+      at_s = std::max(at_s, r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, false));
     }
     open(at_s, false);
     if (r_.is_free && std::ranges::any_of(replicas_, &Replica::is_alone)) move_groups();
@@ -110,25 +108,25 @@ class Generation {
     for (Replica& r : replicas_) {
       if (r.is_alone && r_.is_free) continue;
       r.is_open = is_open;
-      if (is_open) r.now_s = r.opened_s = now_s, r.shut_s = now_s - r.closed_s, r.drawn = 0;
-      else r.closed_s = now_s;
+      if (is_open) r.now_s = r.opened_s = now_s, r.turns = {0, now_s - r.closed_s, 0};
+      else r.closed_s = now_s, r.turns.open_s = now_s - r.opened_s;
     }
   }
 
-  // Those that a closed replica had better give away, as runtime/sample/generation.cpp:better_moved decides.
+  // Those that a closed replica had better give away.
   void move_groups() {
     for (Replica& r : replicas_) {
-      if (r.is_alone || r.drawn == 0) continue;
-      const double token_s = (r.closed_s - r.opened_s) / static_cast<double>(r.drawn);
+      if (r.is_alone) continue;
       std::map<int64_t, int64_t> tokens;  // by group
       for (const Sequence& s : r.running) tokens[s.group] += s.tokens;
       for (const Sequence& s : r.waiting) tokens[s.group] += s.tokens;
       for (const auto& [id, count] : tokens)
-        if (token_s * static_cast<double>(count) < r.shut_s) move(r, id);
+        if (is_better_moved(r.turns, count)) move(r, id, moved_s(r.turns, count));
     }
   }
 
-  void move(Replica& from, int64_t id) {
+  // Where it goes on its tokens are computed anew first.
+  void move(Replica& from, int64_t id, double anew_s) {
     homes_.set(GroupId{id}, homes_.least_busy(true));
     Replica& to = replica_of(id);
     const auto take = [&](auto& some) {
@@ -138,7 +136,8 @@ class Generation {
     };
     take(from.running);
     take(from.waiting);
-    to.now_s = std::max(to.now_s, from.closed_s);
+    to.now_s = std::max(to.now_s, from.closed_s) + anew_s;
+    to.busy_s += anew_s;
   }
 
   std::vector<queue::Outstanding> outstanding(bool with_taken = false) const {
@@ -169,7 +168,7 @@ class Generation {
       r.waiting.pop_front();
     }
     const double cost_s = costs_.token_step_s(std::ssize(r.running));
-    r.now_s += cost_s, r.busy_s += cost_s, r.drawn += std::ssize(r.running);
+    r.now_s += cost_s, r.busy_s += cost_s, r.turns.drawn += std::ssize(r.running);
     for (Sequence& s : r.running) {
       ++s.tokens;
       const auto group = groups_.find(s.group);
@@ -183,12 +182,11 @@ class Generation {
 
   // Of all replicas, or those that are alone: some token steps each, then they wait for each other.
   double round(double now_s, bool of_those_alone) {
-    const int64_t steps = r_.round_steps * (w_.rule.staleness == 0 ? kSyncRounds : 1);
     double end_s = now_s;
     for (Replica& r : replicas_) {
       if (of_those_alone && !r.is_alone) continue;
       r.now_s = now_s;
-      for (int64_t n = 0; n < steps && is_busy(r); ++n) end_s = std::max(end_s, step(r));
+      for (int64_t n = 0; n < r_.round_steps && is_busy(r); ++n) end_s = std::max(end_s, step(r));
     }
     TANDEM_CHECK(end_s > now_s, "nothing is left to generate, and no batch is ready");
     return end_s;

@@ -29,7 +29,7 @@ struct Replicas {
   Placement placement;
   model::Layout layout;           ///< of the rollout
   bool is_free = false;           ///< those on ranks that never train never stop at all, and groups leave the others if that is quicker
-  int64_t round_steps = 8;        ///< token steps between two exchanges, where a batch is not formed by a clock
+  int64_t round_steps = 8;        ///< token steps between two exchanges, where no clock forms a batch: RunConfig::round_steps
 };
 
 /// What was measured.

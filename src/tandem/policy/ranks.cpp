@@ -36,4 +36,8 @@ StopRequested Ranks::stop_between_tokens(StopRequested stop) const {
   };
 }
 
+std::string to_text(const Ranks& ranks) {
+  return join_text("train ", model::to_string(ranks.train_layout), ", rollout ", model::to_string(ranks.rollout_layout));
+}
+
 }  // namespace tandem::policy

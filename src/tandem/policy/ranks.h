@@ -3,6 +3,7 @@
 // The ranks of a run as one of them sees them: who trains, who generates, and the groups they talk in.
 
 #include <memory>
+#include <string>
 
 #include "tandem/base/error.h"
 #include "tandem/comm/mesh.h"
@@ -46,5 +47,8 @@ struct Ranks {
   const std::unique_ptr<comm::Group> side_group;               ///< null: the world
   const std::unique_ptr<comm::Mesh> train_mesh, rollout_mesh;  ///< null on ranks that have no part in it
 };
+
+/// The layouts that train and generate, for people: "train dp2, rollout tp2".
+std::string to_text(const Ranks& ranks);
 
 }  // namespace tandem::policy

@@ -90,11 +90,15 @@ std::vector<std::byte> SampleQueue::state(const Rewrite& rewritten) const {
     starts.push_back(value(entry.start));
     saved[group_column(value(id))] = text(data::pack(fields_of(rewritten ? rewritten(*entry.group) : *entry.group)));
   }
+  for (const GroupId id : waits_to_start_) running.push_back(value(id));  // of a queue that was restored, and did not go on yet
+  std::ranges::sort(running);
+  Counters counters = counters_;
+  counters.started += std::ssize(waits_to_start_);
   saved["running"] = numbers(running);
   saved["finished"] = numbers(finished);
   saved["starts"] = numbers(starts);
   saved["rule"] = numbers(identity(options_));
-  saved["run"] = numbers(numbers_of({value(version_), value(newest_), held_back_, counters_}));
+  saved["run"] = numbers(numbers_of({value(version_), value(newest_), held_back_, counters}));
   std::vector<int64_t> filtered;
   for (const GroupId id : filtered_) filtered.push_back(value(id));
   saved["filtered"] = numbers(std::move(filtered));

@@ -163,6 +163,18 @@ Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const data:
   return left;
 }
 
+std::vector<GroupId> SampleQueue::next_in_line() const {
+  std::vector<std::pair<PolicyVersion, GroupId>> waiting;  // as choose_batch orders them
+  for (const auto& [id, entry] : groups_)
+    if (entry.waits()) waiting.emplace_back(entry.start, id);
+  std::ranges::sort(waiting);
+  std::vector<GroupId> ids;
+  for (const auto& [start, id] : waiting)
+    if (std::ssize(ids) < rule_.groups_per_step) ids.push_back(id);
+  std::ranges::sort(ids);
+  return ids;
+}
+
 std::vector<GroupId> SampleQueue::finished() const {
   std::vector<GroupId> ids;
   for (const auto& [id, entry] : groups_)

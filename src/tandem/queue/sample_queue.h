@@ -103,8 +103,10 @@ class SampleQueue {
   /// saved queue: they are not outstanding any more, start() them again. Errors: PeerError if the bytes are damaged.
   std::vector<GroupId> restore(std::span<const std::byte> bytes, const Rewrite& kept = {});
 
-  /// Groups that wait to be trained.
+  /// Groups that wait to be trained, by id.
   std::vector<GroupId> finished() const;
+  /// Those of them that the next batch would have as things stand: at most groups_per_step(). By id.
+  std::vector<GroupId> next_in_line() const;
   int64_t num_finished() const;
   int64_t num_outstanding() const { return std::ssize(groups_); }
   PolicyVersion version() const { return version_; }

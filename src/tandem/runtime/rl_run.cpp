@@ -73,13 +73,32 @@ void pause(SampleSource& source) {
   if (Generation* generation = source.generation()) generation->pause(false);
 }
 
-// For others, in a step. What a stream generates beside it counts as work; where its rank trains, too, `beside_rollout_s` were waited
-// while the stream stood.
-double take_idle_s(SampleSource& source, double beside_rollout_s) {
-  const double waited_s = comm::take_waited_s();
-  Generation* generation = source.generation();
-  const std::optional<double> stream_s = generation ? generation->take_idle_s() : std::nullopt;
-  return stream_s ? *stream_s + beside_rollout_s : waited_s;
+std::optional<double> stream_idle_s(SampleSource& source) {
+  const Generation* generation = source.generation();
+  return generation ? generation->idle_s() : std::nullopt;
+}
+
+// For others, since the start, as the stage counts it: where a stream generates in the stage, what that rests.
+double waited_s_so_far(SampleSource& source, const policy::Ranks& ranks, planner::StageKind stage) {
+  const std::optional<double> stream_s = stream_idle_s(source);
+  return stream_s && (ranks.only_generates() || stage == planner::StageKind::kRollout) ? *stream_s : comm::waited_s_so_far();
+}
+
+// Stages whose memory stays on the device may begin early. Where ranks that train generate, too, they have no time to spare. Collective.
+EarlyStages early_stages(const policy::RunParts& parts, const planner::Schedule& schedule, const policy::Residency& residency) {
+  const config::RunConfig& config = parts.config;
+  EarlyStages early{{}, std::numeric_limits<int64_t>::max(), {}};
+  if (!config.is_free() || parts.ranks.placement.kind != planner::PlacementKind::kSplit) return early;
+  for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config.train.reference_micro_batch_tokens),
+                                     std::pair(planner::StageKind::kOldLogprob, config.train.logprob_micro_batch_tokens),
+                                     std::pair(planner::StageKind::kValues, config.critic.value_micro_batch_tokens)}) {
+    if (!schedule.has(kind)) continue;
+    const bool may_leave = parts.ranks.trains() && !residency.is_always_here(schedule.stage(kind));
+    if (comm::any_of(parts.ranks.world, may_leave)) continue;
+    early.stages.push_back(kind);
+    early.budget_tokens = std::min(early.budget_tokens, budget);
+  }
+  return early;
 }
 
 // A reward model that scores in a stage of its own scores evaluations, too, also those of a replay, which has no such stage.
@@ -161,29 +180,15 @@ void RlRun::load_critic() {
   trained_.push_back(critic_.get());
 }
 
-// Of stages whose memory stays on the device. Where ranks that train generate, too, they have no time to spare.
-void RlRun::plan_early_passes() {
-  if (!config_.is_free() || parts_.ranks.placement.kind != planner::PlacementKind::kSplit) return;
-  std::vector<planner::StageKind> stages;
-  int64_t budget_tokens = std::numeric_limits<int64_t>::max();
-  for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config_.train.reference_micro_batch_tokens),
-                                     std::pair(planner::StageKind::kOldLogprob, config_.train.logprob_micro_batch_tokens),
-                                     std::pair(planner::StageKind::kValues, config_.critic.value_micro_batch_tokens)}) {
-    if (!schedule_.has(kind)) continue;
-    const bool may_leave = parts_.ranks.trains() && !residency_.is_always_here(schedule_.stage(kind));
-    if (comm::any_of(parts_.ranks.world, may_leave)) continue;
-    stages.push_back(kind);
-    budget_tokens = std::min(budget_tokens, budget);
-  }
-  if (!stages.empty()) early_.emplace(parts_.ranks, bodies_, std::move(stages), budget_tokens);
-}
-
 void RlRun::make_source() {
   if (schedule_.has(planner::StageKind::kReplay)) {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
-  plan_early_passes();
+  if (auto early = early_stages(parts_, schedule_, residency_); !early.stages.empty()) {
+    early.pass = [this](planner::StageKind stage, std::span<const data::Group> heads) { return values_of_groups(stage, heads, roles()); };
+    early_.emplace(parts_.ranks, bodies_, config_.schedule.queue.group_size, std::move(early));
+  }
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
@@ -191,18 +196,14 @@ void RlRun::make_source() {
   if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
   std::function<void(int64_t, int64_t)> tell;
   if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
-  std::function<void(std::span<const data::Group>)> work_early;
-  if (early_)
-    work_early = [this](std::span<const data::Group> finished) {
-      early_->work(finished, [this](planner::StageKind stage, std::span<const data::Group> heads) { return token_pass(stage, heads, roles()); });
-    };
   source_ = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                        tokenizer_, prompts_, rule, homes_, bodies_,
                                                        std::min(actor_.config().max_positions, longest),
                                                        schedule_.has(planner::StageKind::kAhead), request_.stop,
                                                        request_.hooks.most_tokens, tell, request_.hooks.stepped,
-                                                       followed_ ? &*followed_ : nullptr, work_early});
-  if (rollout::Engine* engine = source_->generation()->engine(); engine && !residency_.empty())
+                                                       followed_ ? &*followed_ : nullptr, early_ ? &*early_ : nullptr});
+  // A stream keeps its cache: what it leaves unfinished goes on after training.
+  if (rollout::Engine* engine = source_->generation()->engine(); engine && !residency_.empty() && !config_.is_free())
     residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
                     [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
 }
@@ -242,7 +243,7 @@ void RlRun::restore_or_start() {
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
   ledger_.open();
-  if (is_resumed) ledger_.keep_decisions(data::resumed_line(data::StepId{state.step}));
+  ledger_.keep_decisions(is_resumed ? data::resumed_line(data::StepId{state.step}) : data::begun_line(to_text(parts_.ranks)));
   give_rollout_weights();
 }
 
@@ -296,7 +297,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
     if (value(step.id) != next.step) {
       step = StepData{data::StepId{next.step}, data::PolicyVersion{state.version}, now_s()};
       (void)comm::take_waited_s();  // what an evaluation or a checkpoint waited
-      if (Generation* generation = source_->generation()) (void)generation->take_idle_s();
+      idle_before_s_ = stream_idle_s(*source_).value_or(0);
     }
     machine.start(next);
     const StageEnd how = perform(machine.stage(next), step);
@@ -322,7 +323,7 @@ RunSummary RlRun::run_to_end(StepData& step) {
 }
 
 StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
-  const double begin = now_s(), waited_before_s = comm::waited_s_so_far();
+  const double begin = now_s(), waited_before_s = waited_s_so_far(*source_, parts_.ranks, stage.kind);
   enter(stage);
   device::Arena& device = parts_.memory.device;
   (void)device.take_stage_peak_bytes();  // what left does not count
@@ -335,8 +336,8 @@ StageEnd RlRun::perform(const planner::Stage& stage, StepData& step) {
   const StageEnd how = run_stage(stage, step, roles());
   monitor::Recorder& recorder = parts_.recorder;
   recorder.set("memory/" + stage.name + "_peak_bytes", static_cast<double>(device.take_stage_peak_bytes()));
-  const double waited_s = comm::waited_s_so_far() - waited_before_s;
-  if (!collects) waited_beside_rollout_s_ += waited_s;
+  const double waited_s = waited_s_so_far(*source_, parts_.ranks, stage.kind) - waited_before_s;
+  waited_in_stages_s_ += waited_s;
   spans_.push_back({stage.name, begin + skew_.offset_s(), now_s() + skew_.offset_s(), waited_s});
   recorder.add("time/" + stage.name + "_s", now_s() - begin);
   return how;
@@ -367,8 +368,11 @@ void RlRun::finish_step(const StepData& step) {
   skew_.record(parts_.recorder);
   record_spans(parts_.ranks.world, std::exchange(spans_, {}), parts_.recorder);
   ledger_.keep_decisions(source_->take_decisions());
-  const double beside_rollout_s = std::exchange(waited_beside_rollout_s_, 0);
-  record_idle(parts_.ranks.world, take_idle_s(*source_, parts_.ranks.trains() ? beside_rollout_s : 0), parts_.recorder);
+  // A stream works on beside the stages of a rank that only generates.
+  const std::optional<double> stream_s = stream_idle_s(*source_);
+  const double waited_s = comm::take_waited_s(), in_stages_s = std::exchange(waited_in_stages_s_, 0);
+  record_idle(parts_.ranks.world, !stream_s ? waited_s : parts_.ranks.only_generates() ? *stream_s - idle_before_s_ : in_stages_s,
+              parts_.recorder);
   conclude_step();
   fail_alike(parts_.ranks.world, ledger_.fault());
   if (!step.ends.empty()) throw StepFailed(exit_code_of(UserError("", "", "")), step.ends);

@@ -48,7 +48,6 @@ class RlRun {
   void load_reward_model();
   void load_critic();
   void make_source();
-  void plan_early_passes();
   Roles roles();
   void enter(const planner::Stage& stage);
   StageEnd perform(const planner::Stage& stage, StepData& step);
@@ -87,7 +86,7 @@ class RlRun {
   std::unique_ptr<SampleSource> source_;
   comm::StartSkew skew_;
   std::vector<StageSpan> spans_;                          // of the step under way
-  double waited_beside_rollout_s_ = 0;                    // in its stages other than rollout
+  double waited_in_stages_s_ = 0, idle_before_s_ = 0;     // the latter of a stream, when the step began
   std::optional<serve::EvalSummary> last_eval_;
 };
 

@@ -24,7 +24,7 @@
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/rl_run.h"
 #include "tandem/runtime/launch.h"
-#include "tandem/runtime/stage/hook_trial.h"
+#include "tandem/runtime/stage/stages.h"
 #include "tandem/runtime/supervised_run.h"
 #include "tandem/serve/reward_trial.h"
 #include "tandem/sink/worker.h"

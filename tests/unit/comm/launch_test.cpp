@@ -17,6 +17,8 @@
 namespace tandem::comm {
 namespace {
 
+constexpr double kWorksAsOneDeadlineS = 60;
+
 /// Runs ranks that each note the text of the PeerError they saw.
 std::vector<std::string> errors_of(int ranks, double deadline_s, const RankBody& body) {
   std::vector<std::string> seen(static_cast<size_t>(ranks));
@@ -109,6 +111,25 @@ TEST(Mesh, SizesMustFitTheWorld) {
   EXPECT_THROW(Mesh(*one, {.tp = 0}), UserError);
   EXPECT_THROW(Mesh(*one, {.ep = 2}), UserError);
   EXPECT_EQ(Mesh(*one, {}).along(Axis::kTp).size(), 1);
+}
+
+TEST(Mesh, AnExchangeWithinALayerIsWorkAndOneBetweenReplicasIsAWait) {
+  run_local(4, kWorksAsOneDeadlineS, [](Group& world) {
+    Mesh mesh(world, {.dp = 2, .tp = 2});
+    world.barrier();
+    (void)take_waited_s();
+    constexpr double kLate_s = 0.05;
+    for (const Axis axis : {Axis::kTp, Axis::kDp}) {
+      if (mesh.index(axis) == 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate_s));
+      at::Tensor one = at::ones({1});
+      mesh.along(axis).all_reduce(one, ReduceOp::kSum);
+      const double waited_s = take_waited_s();
+      if (axis == Axis::kTp) EXPECT_EQ(waited_s, 0);
+      else EXPECT_GT(waited_s, 0);
+      world.barrier();
+      (void)take_waited_s();
+    }
+  });
 }
 
 }  // namespace

@@ -56,7 +56,9 @@ TEST_F(DecisionsTest, AreReadAsTheyWereWritten) {
   second.moved = {{GroupId{7}, 1}};
   second.dropped = {GroupId{3}};
   second.filtered = {GroupId{6}};
-  const DecisionReader reader = read(to_line(of_step(1), {"s0a0", "s0"}) + to_line(StepId{1}, {"", "a4"}) + to_line(second, {"s5", ""}) +
+  second.early = {{{GroupId{4}}, {}}, {{}, {GroupId{5}}}};
+  const DecisionReader reader = read(begun_line("train dp2") + to_line(of_step(1), {"s0a0", "s0"}) + to_line(StepId{1}, {"", "a4"}) +
+                                     to_line(second, {"s5", ""}) +
                                      resumed_line(StepId{2}) + to_line(of_step(3), {"s0", "s0"}));
   EXPECT_EQ(reader.num_steps(), 2) << "what follows a resume is of other streams";
   EXPECT_EQ(reader.of(StepId{1}).groups, of_step(1).groups);
@@ -65,6 +67,8 @@ TEST_F(DecisionsTest, AreReadAsTheyWereWritten) {
   EXPECT_EQ(d.moved, second.moved);
   EXPECT_EQ(d.dropped, second.dropped);
   EXPECT_EQ(d.filtered, second.filtered);
+  EXPECT_EQ(d.early, second.early);
+  EXPECT_EQ(reader.layouts(), "train dp2");
   ASSERT_EQ(d.waiting.size(), 1u);
   EXPECT_EQ(d.waiting[0].id, GroupId{9});
   EXPECT_EQ(d.waiting[0].version, PolicyVersion{1});
@@ -102,6 +106,9 @@ TEST_F(DecisionsTest, ALogThatFollowsDecidesAsTheOneBefore) {
   const auto decide = [](DecisionLog& l) {
     l.started(l.home_of_next(0));
     l.filtered(GroupId{5});
+    const EarlyGroups early = l.early({{GroupId{2}}}, std::vector<GroupId>{GroupId{2}});
+    EXPECT_EQ(early, (EarlyGroups{{GroupId{2}}}));
+    l.passed_early(early);
     Batch batch;
     for (const int64_t id : {2, 3}) batch.groups.push_back({GroupId{id}, {}, {}, {}});
     l.took(batch);
@@ -117,13 +124,19 @@ TEST_F(DecisionsTest, ALogThatFollowsDecidesAsTheOneBefore) {
   DecisionLog follows(&reader);
   EXPECT_EQ(follows.num_to_start(3), 1) << "one started before the batch was taken";
   EXPECT_EQ(follows.num_to_start(0), 0) << "and the rule still counts";
-  EXPECT_FALSE(follows.is_done_ahead());
+  EXPECT_TRUE(follows.is_done_ahead()) << "the batch is not taken";
   EXPECT_EQ(follows.home_of_next(1), 0);
   EXPECT_FALSE(follows.may_be_put(GroupId{4})) << "it was dropped";
   EXPECT_TRUE(follows.may_be_put(GroupId{2}));
   follows.started(0);
   EXPECT_FALSE(follows.is_done_before_batch()) << "a group is to be filtered";
   follows.filtered(GroupId{5});
+  EXPECT_FALSE(follows.is_done_before_batch()) << "a group is to have an early pass";
+  const std::vector<GroupId> other = {GroupId{3}}, both = {GroupId{2}, GroupId{3}};
+  EXPECT_TRUE(follows.early({{GroupId{3}}}, other).empty()) << "and it is not finished";
+  EXPECT_EQ(follows.early({{GroupId{3}}}, both), (EarlyGroups{{GroupId{2}}}));
+  follows.passed_early({{GroupId{2}}});
+  EXPECT_TRUE(follows.early({{GroupId{3}}}, both).empty()) << "that run made one";
   EXPECT_TRUE(follows.is_done_before_batch());
   EXPECT_EQ(follows.num_to_start(3), 0) << "the other started later";
   follows.took(Batch());

@@ -65,7 +65,8 @@ TEST_F(SinkTest, ATimelineHasALineForEachStepWithTheStagesOfEachRank) {
   int64_t after_first = 0;
   {
     TimelineSink sink(path("timeline.jsonl"));
-    sink.write_spans({{"train", "rank 1", 10.5, 11.25, 0.25}, {"rollout", "rank 0", 10, 10.5}, {"train", "rank 0", 10.5, 11}});
+    sink.write_spans({{"train", "rank 1", 10.5, 11.25, 0.25}, {"rollout", "rank 0", 10, 10.5}, {"train", "rank 0", 10.5, 11},
+                      {"layer 3", "passes", 10.5, 10.6}});
     sink.write_step(1, {});
     after_first = sink.flush();
     sink.write_step(2, {});  // no span, no line

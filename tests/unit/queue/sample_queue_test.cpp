@@ -168,6 +168,9 @@ TEST_F(Queue, ContinuesFromItsSavedState) {
   EXPECT_EQ(again.restore(bytes), (std::vector<GroupId>{GroupId{2}}));
   EXPECT_EQ(again.version(), PolicyVersion{1});
   EXPECT_EQ(again.num_finished(), 1);
+  SampleQueue later(options);
+  EXPECT_EQ(later.restore(again.state()), (std::vector<GroupId>{GroupId{2}})) << "saved before it was started again";
+  EXPECT_EQ(later.counters().started, again.counters().started);
   again.start(GroupId{2}, PolicyVersion{1});
   again.put(group(2, 1));
   const data::Batch batch = again.take(StepId{2});

@@ -208,7 +208,8 @@ TEST_P(BatchRowsTest, WhatWasLentIsReadThereAndDealtFromThere) {
     const std::vector<int> owner = owners(ranks);
     rows.deal(heads, owner, false);
     for (size_t row = 0; row < owner.size(); ++row)
-      if (ranks.is_first() || (ranks.trains() && ranks.train_dp_rank() == owner[row])) expect_row(rows, heads[row / kGroup_size], row % kGroup_size);
+      if (ranks.is_first() || (ranks.trains() && ranks.train_dp_rank() == owner[row]))
+        expect_row(rows, heads[row / kGroup_size], row % kGroup_size);
     if (ranks.is_first()) EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
     rows.take_back(heads);
     rows.deal(heads, owner, true);

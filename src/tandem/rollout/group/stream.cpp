@@ -80,8 +80,13 @@ void Stream::switch_weights(const model::ModelParameters& parameters, data::Poli
 void Stream::pause(std::optional<data::Effect::Kind> kind) {
   tell({[this] { is_to_pause_ = true; }, kind});
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return is_paused_ || fault_; });  // a token step, in which the engine's own waits have deadlines
+  wait_for("does not stand still", [&] { return is_paused_; }, lock);
+}
+
+void Stream::wait_for(const char* what, const std::function<bool()>& is_so, std::unique_lock<std::mutex>& lock) const {
+  const bool is_over = changed_.wait_until(lock, Deadline::after_s(peers_.deadline_s).time(), [&] { return is_so() || fault_; });
   check_fault();
+  if (!is_over) throw PeerError(join_text("generation ", what, " after ", peers_.deadline_s, " s (parallel.deadline_s)"));
 }
 
 void Stream::resume() {
@@ -104,8 +109,7 @@ std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& grou
 
 void Stream::wait_switched() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return num_switches_ == 0 || fault_; });  // as in pause
-  check_fault();
+  wait_for("has not taken the weights of the last update", [&] { return num_switches_ == 0; }, lock);
 }
 
 std::vector<data::Group> Stream::take_finished(int64_t most) {
@@ -143,7 +147,13 @@ std::vector<data::Effect> Stream::take_effects() {
 void Stream::work() {
   device::name_thread("stream");
   try {
-    while (obey()) {
+    while (true) {
+      while (obey_until_pause()) {  // what it was told while it stood still comes before the next token
+      }
+      {
+        std::lock_guard lock(mutex_);
+        if (is_closing_) break;
+      }
       if (must_await() || !engine_.must_step()) {
         rest();
         continue;
@@ -187,14 +197,6 @@ bool Stream::must_await() {
   return any;
 }
 
-// What is due. False if the stream is to end.
-bool Stream::obey() {
-  while (obey_until_pause()) {  // what it was told while it stood still comes before the next token
-  }
-  std::lock_guard lock(mutex_);
-  return !is_closing_;
-}
-
 // Whether it stood still.
 bool Stream::obey_until_pause() {
   for (const int64_t due = num_due(); num_obeyed_ < due;) {
@@ -203,17 +205,10 @@ bool Stream::obey_until_pause() {
     lock.unlock();
     if (next.kind && followed_.is_early(*next.kind, num_steps_)) break;
     next.act();
-    lock.lock();
-    told_.pop_front();
-    if (next.kind) {
-      effects_.push_back({*next.kind, num_steps_});
-      followed_.advance();
-    }
+    if (next.kind) followed_.advance();
     ++num_obeyed_;
     num_for_all_ += next.is_for_all();
-    num_switches_ -= next.kind == data::Effect::Kind::kSwitch;
-    lock.unlock();
-    publish();
+    publish(&next);
     changed_.notify_all();
     if (!std::exchange(is_to_pause_, false)) continue;
     lock.lock();
@@ -243,14 +238,20 @@ void Stream::rest() {
   state_.idle_s += now_s() - std::exchange(rests_since_s_, 0);
 }
 
-// How things stand between two tokens.
-void Stream::publish() {
+// How things stand between two tokens. At no moment does a stream look idle that has just obeyed: it was told something, or it runs.
+void Stream::publish(const Told* obeyed) {
   std::vector<data::Group> finished = groups_.finished();
   std::vector<data::GroupId> without_token = groups_.without_token();
   const EngineCounts counts = engine_.counts();
   bool changes = false;
   {
     std::lock_guard lock(mutex_);
+    if (obeyed) {
+      told_.pop_front();
+      if (obeyed->kind) effects_.push_back({*obeyed->kind, num_steps_});
+      num_switches_ -= obeyed->kind == data::Effect::Kind::kSwitch;
+      awaits_ = false;  // until it looks again
+    }
     state_.steps = num_steps_;
     state_.counts = counts;
     state_.version = engine_.version();

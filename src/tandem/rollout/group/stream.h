@@ -58,13 +58,14 @@ class FollowedEffects {
 struct StreamPeers {
   std::vector<comm::Group*> alike;   ///< its tp and pp groups: they draw the same tokens, and are told the same
   comm::Group* experts = nullptr;    ///< those that share experts: all take a token step together, under the same weights
+  double deadline_s = 600;           ///< for which the owner waits until something that it told takes effect
 };
 
 /// Ownership  uses the engine, which nobody else may touch but between pause() and resume().
 /// Threads    owns and joins its thread; told and asked by one other thread. On ranks that draw the same tokens the same calls are made in
 ///            the same order, and take effect before the same token. Ranks that share experts switch and pause before the same token.
-/// Blocking   pause() for a token step, wait_switched() until the last switch is in effect; longer where it follows another. Nothing else
-///            waits for the engine.
+/// Blocking   pause() for a token step, wait_switched() until the last switch is in effect; longer where it follows another. Both at most
+///            the deadline, then PeerError. Nothing else waits for the engine.
 /// Errors     what the engine threw, or the admission of a group, by the next call of any function; the stream has ended then. UserError
 ///            so for a replay that is told something else than what it follows.
 /// Read next  docs/design/free_mode.md
@@ -102,18 +103,18 @@ class Stream {
     std::function<void()> act;
     std::optional<data::Effect::Kind> kind = {};     // none: a pause that no replay repeats
     std::optional<data::GroupId> without_token = {};  // which it admits
-    // That share experts.
+    /// Whether ranks that share experts must be told it alike.
     bool is_for_all() const { return !kind || kind == data::Effect::Kind::kSwitch || kind == data::Effect::Kind::kStand; }
   };
   void tell(Told told);
   void check_fault() const;
   void work();
-  bool obey();
   bool obey_until_pause();
   int64_t num_due();
   bool must_await();
   void rest();
-  void publish();
+  void publish(const Told* obeyed = nullptr);
+  void wait_for(const char* what, const std::function<bool()>& is_so, std::unique_lock<std::mutex>& lock) const;
 
   Engine& engine_;
   const StreamPeers peers_;

@@ -440,7 +440,7 @@ void RunFolder::open_sinks(monitor::Recorder& recorder, const RunState& state) {
   recorder.add_sink(std::make_unique<monitor::TensorBoardSink>(path("tensorboard"), at("tensorboard")));
   recorder.add_sink(std::make_unique<monitor::TraceSink>(path("trace.json"), at("trace")));
   recorder.add_sink(std::make_unique<monitor::TimelineSink>(path("timeline.jsonl"), at("timeline")));
-  if (is_free_) decisions_.emplace(path("decisions.jsonl"), at("decisions"), monitor::whole_lines);
+  if (is_free_ || holds("decisions.jsonl")) decisions_.emplace(path("decisions.jsonl"), at("decisions"), monitor::whole_lines);
   open_samples(state);
   if (!sink_job_.options.sinks.empty()) sinks_ = std::make_unique<sink::Worker>(sink_job_);
 }

@@ -13,13 +13,19 @@
 #include "tandem/data/decisions.h"
 #include "tandem/monitor/append_file.h"
 #include "tandem/monitor/recorder.h"
-#include "tandem/runtime/folder/host_function.h"
 #include "tandem/runtime/folder/run_state.h"
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/serve/answers.h"
 #include "tandem/sink/worker.h"
 
 namespace tandem::runtime {
+
+/// What inputs.txt keeps of a function that the program around a run gave it, and no recipe names.
+struct HostFunction {
+  std::string option;  ///< what it stands for: reward, advantage or loss
+  std::string name;
+  std::string file;    ///< of its source; "" where there is none, as in a notebook
+};
 
 struct RunSummary {
   std::optional<serve::EvalSummary> before, after;

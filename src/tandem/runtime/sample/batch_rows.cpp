@@ -2,6 +2,7 @@
 #include "tandem/runtime/sample/batch_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/base/check.h"
 
@@ -27,6 +28,8 @@ std::vector<queue::CacheField> body_fields() {
           {"answer", text, kRecord},
           {"data_source", text, kRecord}};
 }
+
+bool has(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
 constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its versions
 constexpr size_t kNumVersions = 2;
@@ -98,18 +101,12 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
 std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
   std::vector<int> ranks = rollout_[static_cast<size_t>(homes_.of(group))];
   const auto add = [&](int rank) {
-    if (std::ranges::find(ranks, rank) == ranks.end()) ranks.push_back(rank);
+    if (!has(ranks, rank)) ranks.push_back(rank);
   };
   if (on_first_.contains(group)) add(0);
   if (const auto lent = lent_.find(group); lent != lent_.end() && part != kRecord)
     for (const int dp : lent->second) std::ranges::for_each(train_[static_cast<size_t>(dp)], add);
   return ranks;
-}
-
-// Whether this rank has all of a group's body, lent or not.
-bool BatchRows::is_home(data::GroupId group) const {
-  const std::vector<int> here = holders(group, kRecord);
-  return std::ranges::find(here, ranks_.world.rank()) != here.end();
 }
 
 void BatchRows::put(const data::Group& group) {
@@ -132,7 +129,7 @@ void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
 }
 
 void BatchRows::restore(data::Group& group) {
-  if (is_home(group.id)) {
+  if (has(holders(group.id, kRecord), ranks_.world.rank())) {
     put(group);
   } else {
     queue::TensorCache whole(body_fields());
@@ -200,12 +197,15 @@ int64_t BatchRows::move(std::span<const data::Group> heads, const std::function<
 void BatchRows::lend(std::span<const data::Group> heads, std::span<const int> borrowers) {
   std::vector<int> to;  // by row
   for (size_t g = 0; g < heads.size(); ++g) to.insert(to.end(), heads[g].samples.size(), borrowers[g]);
-  move(heads, [&](size_t row, int32_t part) { return part == kRecord ? std::vector<int>() : train_[static_cast<size_t>(to[row])]; });
+  lent_bytes_ += move(heads, [&](size_t row, int32_t part) {
+    return part == kRecord ? std::vector<int>() : train_[static_cast<size_t>(to[row])];
+  });
   for (size_t g = 0; g < heads.size(); ++g) lent_[heads[g].id].insert(borrowers[g]);
 }
 
 int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records) {
   if (everywhere_ || ranks_.world.size() == 1) return 0;
+  const int64_t lent_bytes = std::exchange(lent_bytes_, 0);
   std::vector<size_t> first_row, group_of_row;  // by group; by row
   for (size_t g = 0; g < heads.size(); ++g) {
     first_row.push_back(group_of_row.size());
@@ -213,7 +213,7 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
   }
   first_row.push_back(group_of_row.size());
   TANDEM_CHECK(owners.size() == group_of_row.size(), owners.size(), " owners of ", group_of_row.size(), " rows");
-  return move(heads, [&](size_t row, int32_t part) {
+  return lent_bytes + move(heads, [&](size_t row, int32_t part) {
     std::set<int> ranks = {0};
     const size_t group = group_of_row[row];
     // A prompt stands in the row of its group's first sample and is wanted by the owners of all.
@@ -230,7 +230,7 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
 void BatchRows::take_back(std::span<const data::Group> heads) {
   for (const data::Group& head : heads) {
     lent_.erase(head.id);
-    if (is_home(head.id)) continue;
+    if (has(holders(head.id, kRecord), ranks_.world.rank())) continue;  // what it borrowed does not count
     for (const data::Sample& s : head.samples) {
       const auto known = cache_.lengths(s.id);
       const std::vector<int64_t> lengths(known.begin(), known.end());
@@ -311,14 +311,15 @@ bool BatchRows::is_sampled_by(data::SampleId sample, data::PolicyVersion version
 std::span<const int32_t> BatchRows::prompt(const data::Group& head) const {
   return cache_.read<int32_t>(head.samples.front().id, kPromptIds);
 }
-std::string BatchRows::text(data::SampleId sample) const {
-  const auto letters = cache_.read<char>(sample, cache_.field("text"));
-  return {letters.begin(), letters.end()};
-}
-
 BatchRows::Body BatchRows::body(data::SampleId sample) const {
-  Body body = {cache_.read<int32_t>(sample, kResponse), cache_.read<float>(sample, kLogprobs), cache_.read<int16_t>(sample, kRoutes), {}};
-  if (cache_.holds({sample, kRecord})) body.versions = cache_.read<int64_t>(sample, kVersions);
+  Body body;
+  body.response = cache_.read<int32_t>(sample, kResponse);
+  body.logprobs = cache_.read<float>(sample, kLogprobs);
+  body.routes = cache_.read<int16_t>(sample, kRoutes);
+  if (!cache_.holds({sample, kRecord})) return body;
+  body.versions = cache_.read<int64_t>(sample, kVersions);
+  const auto letters = cache_.read<char>(sample, cache_.field("text"));
+  body.text = {letters.data(), letters.size()};
   return body;
 }
 

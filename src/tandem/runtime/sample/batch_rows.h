@@ -19,6 +19,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -37,7 +38,7 @@ struct TokenVersions {
 std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size);
 
 /// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
-/// Threads    one per rank; exchange, deal, gather and collect are collective.
+/// Threads    one per rank; exchange, lend, deal, gather and collect are collective.
 /// Errors     as queue::TensorCache.
 /// Read next  docs/design/tensor_cache.md
 class BatchRows {
@@ -50,7 +51,8 @@ class BatchRows {
     std::span<const int32_t> response;
     std::span<const float> logprobs;
     std::span<const int16_t> routes;
-    std::span<const int64_t> versions;  ///< empty where its record is not
+    std::span<const int64_t> versions;  ///< empty where its record is not, as the text
+    std::string_view text;
   };
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
@@ -68,7 +70,8 @@ class BatchRows {
   /// it is taken back or dropped. Collective.
   void lend(std::span<const data::Group> heads, std::span<const int> borrowers);
   /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
-  /// them are on rank 0. Records (texts, versions) go along where asked for. Returns the bytes that moved between all ranks. Collective.
+  /// them are on rank 0. Records (texts, versions) go along where asked for. Returns the bytes that moved between all ranks, with those
+  /// that were lent since the last deal. Collective.
   int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records);
   /// Undoes lend and deal, for a batch that is formed anew: rows are again only where they were born.
   void take_back(std::span<const data::Group> heads);
@@ -87,7 +90,6 @@ class BatchRows {
 
   std::span<const int32_t> prompt(const data::Group& head) const;
   Body body(data::SampleId sample) const;
-  std::string text(data::SampleId sample) const;
 
   /// Known or not.
   void drop(std::span<const data::Group> heads);
@@ -96,7 +98,6 @@ class BatchRows {
   void put(const data::Group& group);
   /// World ranks that hold a part of a group's body.
   std::vector<int> holders(data::GroupId group, int32_t part) const;
-  bool is_home(data::GroupId group) const;
   std::vector<data::Group> read_heads(data::Fields heads);
   // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
@@ -108,6 +109,7 @@ class BatchRows {
   std::unordered_map<data::SampleId, TokenVersions> versions_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
+  int64_t lent_bytes_ = 0;                             // since the last deal
   std::map<data::GroupId, std::set<int>> lent_;        // to data-parallel ranks of those that train
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank
 };

@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kStreamMomentS = 0.01;  // for which advance() waits for a stream to end a group
 
-rollout::StreamPeers peers_of(const policy::Ranks& ranks) {
-  rollout::StreamPeers peers;
+rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
+  rollout::StreamPeers peers{.deadline_s = deadline_s};
   const model::RankPlace place = ranks.rollout_place();
   for (comm::Group* group : {place.tp, place.pp})
     if (group) peers.alike.push_back(group);
@@ -33,7 +33,7 @@ Generation::Generation(const config::RunConfig& config, const policy::Ranks& ran
     groups_.emplace(*engine_);
     return;
   }
-  stream_.emplace(*engine_, peers_of(ranks), std::move(effects));
+  stream_.emplace(*engine_, peers_of(ranks, config.parallel.deadline_s), std::move(effects));
   if (ranks.trains()) set(false, false, false);
 }
 
@@ -59,16 +59,19 @@ int64_t Generation::num_ended_on_all(comm::Group& peers) const {
   return least;
 }
 
+void Generation::collect(comm::Group& peers, const Ended& ended) {
+  const int64_t ended_on_all = num_ended_on_all(peers);
+  if (stream_) ended(stream_->take_finished(ended_on_all));
+}
+
 void Generation::advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended) {
   advanced_ = false;
   if (is_free_) {
     const Deadline moment = Deadline::after_s(kStreamMomentS);
     // Where nothing runs, not to ask the peers all the time.
     if (stream_ && !stream_->wait_finished(moment)) std::this_thread::sleep_until(moment.time());
-    const int64_t ended_on_all = num_ended_on_all(peers);
-    if (!stream_) return;
-    ended(stream_->take_finished(ended_on_all));
-    advanced_ = stream_->state().is_busy;
+    collect(peers, ended);
+    advanced_ = stream_ && stream_->state().is_busy;
     return;
   }
   for (int64_t i = 0; i < steps && engine_; ++i) {
@@ -119,7 +122,7 @@ void Generation::set(bool is_open, bool is_paused, bool is_repeated) {
 void Generation::open() {
   if (!stream_ || !ranks_.trains()) return;
   opened_s_ = now_s();
-  if (closed_s_ > 0) shut_s_ = opened_s_ - closed_s_;
+  if (closed_s_ > 0) turns_.shut_s = opened_s_ - closed_s_;
   drawn_at_open_ = counts().drawn;
   set(true, is_paused_, true);
 }
@@ -128,16 +131,15 @@ void Generation::close() {
   if (!stream_ || !ranks_.trains()) return;
   set(false, is_paused_, true);
   closed_s_ = now_s();
-  open_s_ = closed_s_ - opened_s_;
-  drawn_ = counts().drawn - drawn_at_open_;
+  turns_.open_s = closed_s_ - opened_s_;
+  turns_.drawn = counts().drawn - drawn_at_open_;
 }
 
 std::vector<data::GroupId> Generation::better_moved() const {
   std::vector<data::GroupId> better;
-  if (!stream_ || !ranks_.trains() || drawn_ == 0 || shut_s_ == 0) return better;
-  const double token_s = open_s_ / static_cast<double>(drawn_);  // a token computed anew takes no longer than one that is drawn
+  if (!stream_ || !ranks_.trains()) return better;
   for (const auto& [id, tokens] : stream_->state().unfinished_tokens)
-    if (token_s * static_cast<double>(tokens) < shut_s_) better.push_back(id);
+    if (planner::is_better_moved(turns_, tokens)) better.push_back(id);
   return better;
 }
 
@@ -145,10 +147,8 @@ std::vector<data::Group> Generation::take_out(const std::vector<data::GroupId>& 
   return stream_ ? stream_->take_out(groups) : std::vector<data::Group>();
 }
 
-std::optional<double> Generation::take_idle_s() {
-  if (!stream_) return std::nullopt;
-  const double all = stream_->state().idle_s;
-  return all - std::exchange(idle_told_s_, all);
+std::optional<double> Generation::idle_s() const {
+  return stream_ ? std::optional(stream_->state().idle_s) : std::nullopt;
 }
 
 std::vector<data::Effect> Generation::take_effects() {

@@ -9,6 +9,7 @@
 
 #include "tandem/base/error.h"
 #include "tandem/config/config.h"
+#include "tandem/planner/homes.h"
 #include "tandem/policy/ranks.h"
 #include "tandem/rollout/group/group_assembly.h"
 #include "tandem/rollout/group/stream.h"
@@ -34,6 +35,8 @@ class Generation {
   /// Some tokens, at most those of `steps`, until `stop`; `ended` gets what has ended by then, after each. A stream has drawn them by
   /// itself: then this waits a moment for a group to end. Collective over `peers`, in which each replica has all its ranks.
   void advance(int64_t steps, comm::Group& peers, const StopRequested& stop, const Ended& ended);
+  /// Of a stream: `ended` gets what has ended by now. Collective over `peers` as advance().
+  void collect(comm::Group& peers, const Ended& ended);
   /// Whether there was something to generate in the last advance(), here or on a rank that shares experts.
   bool advanced() const { return advanced_; }
   bool running() const;
@@ -50,13 +53,13 @@ class Generation {
   /// A stream on ranks that train, too, generates between open() and close() alone. No-ops elsewhere.
   void open();
   void close();
-  /// Of a stream that was closed: groups that had better go on elsewhere, as far as its own times tell: computing their tokens anew takes
-  /// less than it stands still. The same on the ranks of a replica is for the caller to see to.
+  /// Of a stream that was closed: groups that had better go on elsewhere, by its own last times (planner/homes.h:is_better_moved). The same
+  /// on the ranks of a replica is for the caller to see to.
   std::vector<data::GroupId> better_moved() const;
   /// Of a stream that was closed: rollout::Stream::take_out.
   std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
-  /// Of a stream: seconds since the last call in which it had nothing to generate.
-  std::optional<double> take_idle_s();
+  /// Of a stream: seconds since the start of the run in which it had nothing to generate.
+  std::optional<double> idle_s() const;
   /// Of a stream: rollout::Stream::take_effects.
   std::vector<data::Effect> take_effects();
 
@@ -71,9 +74,9 @@ class Generation {
   std::optional<rollout::Stream> stream_;
   bool advanced_ = false, is_open_ = true, is_paused_ = false;
   // Of a stream that opens and closes: when it last did, the tokens by then, and what was last measured.
-  double opened_s_ = 0, closed_s_ = 0, open_s_ = 0, shut_s_ = 0;
-  int64_t drawn_at_open_ = 0, drawn_ = 0;
-  double idle_told_s_ = 0;
+  double opened_s_ = 0, closed_s_ = 0;
+  int64_t drawn_at_open_ = 0;
+  planner::Turns turns_;
 };
 
 }  // namespace tandem::runtime

@@ -13,8 +13,7 @@
 namespace tandem::runtime {
 namespace {
 
-constexpr int64_t kSyncRounds = 8;  // a batch needs every group then, so ranks meet less often
-constexpr int kTrainedTag = 20;  // of the message that training is done
+constexpr int kTrainedTag = 20;  // of the message that ranks which only train come to a meeting
 
 queue::Takes takes(const RolloutParts& parts) {
   if (config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
@@ -63,6 +62,37 @@ void check_goes_on(bool may_go_on, bool follows) {
                   "the recipe, the data, the weights and model.products of that run");
 }
 
+// What says whether a rank has something left to do.
+struct Work {
+  const queue::SampleQueue& queue;
+  const Generation& generation;
+  const std::optional<Grades>& grades;
+  const data::DecisionLog& decisions;
+};
+
+bool may_go_on(comm::Group& peers, const Work& work) {
+  const bool may_start = work.decisions.num_to_start(work.queue.num_may_start()) > 0;
+  return comm::any_of(peers, work.generation.running() || (work.grades && work.grades->pending()) || may_start);
+}
+
+bool batch_ready(queue::SampleQueue& queue, const data::DecisionLog& decisions) {
+  if (!decisions.follows()) return queue.batch_ready();
+  return decisions.is_done_before_batch() && std::ranges::includes(queue.finished(), decisions.batch());
+}
+
+// Groups under way, by their state: they wait for their first token, run, are being scored, or are finished. Collective. `waiting` and
+// `scoring` are this rank's.
+void record_states(monitor::Recorder& recorder, comm::Group& world, const queue::SampleQueue& queue, int64_t waiting, int64_t scoring) {
+  const auto all_waiting = static_cast<int64_t>(comm::sum_over(world, static_cast<double>(waiting)));
+  const auto all_scoring = static_cast<int64_t>(comm::sum_over(world, static_cast<double>(scoring)));
+  const int64_t outstanding = queue.num_outstanding(), finished = queue.num_finished();
+  const int64_t running = outstanding - all_waiting - all_scoring - finished;
+  TANDEM_CHECK(running >= 0, all_waiting, " wait, ", all_scoring, " are scored, ", finished, " finished of ", outstanding);
+  for (const auto& [name, count] : {std::pair("outstanding", outstanding), std::pair("waiting", all_waiting), std::pair("running", running),
+                                    std::pair("scoring", all_scoring), std::pair("depth", finished)})
+    recorder.set(join_text("queue/", name), static_cast<double>(count));
+}
+
 std::optional<rollout::EngineSetup> engine_setup(const RolloutParts& parts) {
   if (!parts.decoder) return std::nullopt;
   return rollout::EngineSetup{*parts.decoder, parts.memory.device,
@@ -87,10 +117,10 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)),
       decisions_(parts.followed) {
-  if (parts.followed && std::ssize(parts.followed->effects()) != parts.ranks.rollout_layout.dp)
-    throw UserError("--replay-decisions", join_text("has ", parts.followed->effects().size(), " replicas, and this run has ",
-                                                    parts.ranks.rollout_layout.dp),
-                    "as many ranks as that run had");
+  const std::string layouts = to_text(parts.ranks);
+  if (parts.followed && parts.followed->layouts() != layouts)
+    throw UserError("--replay-decisions", join_text("is of a run with ", parts.followed->layouts(), ", and this one has ", layouts),
+                    "as many ranks and the layouts that that run had");
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
 }
@@ -143,22 +173,29 @@ void RolloutRole::put(const data::Group& head) {
   decisions_.filtered(head.id);
 }
 
+void RolloutRole::hand_to_graders(std::vector<data::Group> ended) {
+  tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
+  for (data::Group& group : ended) {
+    if (!queue_.is_outstanding(group.id)) continue;  // dropped, and the stream has not heard of it
+    serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
+    parts_.bodies.keep(group);
+    if (grades_) {
+      scoring_.insert(group.id);
+      grades_->submit(std::move(group));
+    } else if (parts_.ranks.speaks_for_rollout()) {
+      unscored_.push_back(std::move(group));
+    }
+  }
+}
+
 // Some token steps; the scorer's threads grade what they finish while the engine goes on.
 void RolloutRole::run_round(comm::Group& peers) {
   const bool alone = parts_.ranks.world.size() == 1;  // else all ranks stop between rounds
-  const int64_t steps = parts_.config.parallel.exchange_steps * (parts_.config.staleness() == 0 ? kSyncRounds : 1);
-  generation_.advance(steps, peers, alone ? parts_.stop : StopRequested(), [&](std::vector<data::Group> ended) {
-    tell(parts_, queue_, grades_ ? grades_->num_pending() : std::ssize(unscored_), generation_.counts().drawn - num_tokens_told_);
-    for (data::Group& group : ended) {
-      if (!queue_.is_outstanding(group.id)) continue;  // dropped, and the stream has not heard of it
-      serve::fill_text(group, parts_.tokenizer, parts_.config.rollout.stop);
-      parts_.bodies.keep(group);
-      if (grades_) grades_->submit(std::move(group));
-      else if (parts_.ranks.speaks_for_rollout()) unscored_.push_back(std::move(group));
-    }
-  });
+  generation_.advance(parts_.config.round_steps(), peers, alone ? parts_.stop : StopRequested(),
+                      [&](std::vector<data::Group> ended) { hand_to_graders(std::move(ended)); });
   std::vector<data::Group> mine =
       grades_ ? grades_->collect(generation_.advanced() || parts_.config.is_free(), !generation_.running()) : std::exchange(unscored_, {});
+  for (const data::Group& group : mine) scoring_.erase(group.id);
   if (&peers != &parts_.ranks.world && parts_.ranks.speaks_for_rollout()) ahead_.insert(ahead_.end(), mine.begin(), mine.end());
   const double begin = now_s();
   for (const data::Group& head : parts_.bodies.exchange(peers, std::move(mine), parts_.ranks.speaks_for_rollout())) put(head);
@@ -167,32 +204,23 @@ void RolloutRole::run_round(comm::Group& peers) {
   parts_.recorder.add("time/exchange_s", now_s() - begin);
 }
 
-bool RolloutRole::may_go_on(comm::Group& peers) const {
-  const bool may_start = decisions_.num_to_start(queue_.num_may_start()) > 0;
-  return comm::any_of(peers, generation_.running() || (grades_ && grades_->pending()) || may_start);
-}
-
-bool RolloutRole::batch_ready() {
-  if (!decisions_.follows()) return queue_.batch_ready();
-  const std::vector<data::GroupId> finished = queue_.finished();
-  return decisions_.is_done_before_batch() && std::ranges::includes(finished, decisions_.batch());
-}
-
 std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::PolicyVersion) {
   // Restored groups are outstanding from the start: finished ones may form a batch at once, and a checkpoint after it must
   // know the others, too.
   if (!again_.empty()) start_groups(false);
   generation_.open();
-  while (!batch_ready()) {
+  while (!batch_ready(queue_, decisions_)) {
     if (stop_agreed(parts_, fault_of(grades_))) return std::nullopt;
     check_filtered(queue_, parts_.config.algo);
     start_groups(false);
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
-    const double begin = now_s();
     work_early();
+    const double begin = now_s();
     run_round(parts_.ranks.world);
-    check_goes_on(may_go_on(parts_.ranks.world) || batch_ready(), decisions_.follows());
+    const bool has_early_pass = !decisions_.early({}, queue_.finished()).empty();  // where it follows: then the batch waits for it
+    const bool goes_on = may_go_on(parts_.ranks.world, {queue_, generation_, grades_, decisions_});
+    check_goes_on(goes_on || has_early_pass || batch_ready(queue_, decisions_), decisions_.follows());
     if (held_back) parts_.recorder.add("time/wait_s", now_s() - begin);
   }
   data::Batch batch = decisions_.follows() ? queue_.take(step, decisions_.batch()) : queue_.take(step);
@@ -201,12 +229,21 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   return batch;
 }
 
-// Of groups that will be in the batch, as far as can be told.
-void RolloutRole::work_early() const {
-  if (!parts_.work_early) return;
-  std::vector<data::GroupId> finished = queue_.finished();
-  if (decisions_.follows()) std::erase_if(finished, [&](data::GroupId id) { return !std::ranges::binary_search(decisions_.batch(), id); });
-  parts_.work_early(bare_heads(finished, parts_.config.schedule.queue.group_size));
+// Passes of groups that will be in the batch, as far as can be told, while the others generate.
+void RolloutRole::work_early() {
+  if (!parts_.early) return;
+  const data::EarlyGroups groups = decisions_.early(parts_.early->plan(queue_.next_in_line()), queue_.finished());
+  if (groups.empty()) return;
+  parts_.early->lend(groups);
+  decisions_.passed_early(groups);
+  std::exception_ptr fault;
+  try {
+    parts_.ranks.trains() ? parts_.early->make(groups) : run_ahead();
+  } catch (const UserError&) {
+    fault = std::current_exception();
+  }
+  meet();
+  fail_alike(parts_.ranks.world, fault);
 }
 
 // Ranks that train, too, stop here. What they leave goes on where nobody trains, if that is quicker.
@@ -214,6 +251,7 @@ void RolloutRole::close_streams() {
   generation_.close();
   const policy::Ranks& ranks = parts_.ranks;
   if (!parts_.config.is_free() || ranks.placement.kind != planner::PlacementKind::kMixed) return;
+  generation_.collect(ranks.world, [&](std::vector<data::Group> ended) { hand_to_graders(std::move(ended)); });
   std::vector<data::GroupId> mine;
   if (ranks.speaks_for_rollout()) mine = generation_.better_moved();
   mine = decisions_.to_move(comm::values_of_all(ranks.world, mine));
@@ -243,15 +281,17 @@ void RolloutRole::give_back(const data::Batch& batch) {
   if (queue_.give_back()) parts_.bodies.take_back(batch.groups);
 }
 
+// Rounds of the ranks that never train, beside the others. In a free run those say when they come to the meeting; a run that follows
+// another first starts and filters what that one did before its next update.
 void RolloutRole::run_ahead() {
   comm::Group& peers = parts_.ranks.side();
   const double begin = now_s();
   const Deadline longest = Deadline::after_s(parts_.config.parallel.deadline_s);
-  // In a free run the ranks that train say when they come to the meeting.
   const auto is_enough = [&] {
-    if (!parts_.config.is_free()) return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers);
-    const bool is_done = !decisions_.follows() || decisions_.is_done_ahead();
-    if (!is_done) check_goes_on(may_go_on(peers), true);
+    if (!parts_.config.is_free())
+      return queue_.num_finished() >= queue_.groups_per_step() || !may_go_on(peers, {queue_, generation_, grades_, decisions_});
+    const bool is_done = decisions_.is_done_ahead();
+    if (!is_done) check_goes_on(may_go_on(peers, {queue_, generation_, grades_, decisions_}), true);
     return is_done && comm::any_of(peers, peers.rank() == 0 && (longest.passed() || parts_.ranks.world.arrived(0, kTrainedTag)));
   };
   while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
@@ -263,19 +303,19 @@ void RolloutRole::run_ahead() {
     at::Tensor nothing = at::empty({0}, at::kByte);
     parts_.ranks.world.receive(nothing, 0, kTrainedTag);
   }
-  ahead_s_ += now_s() - begin;
+  if (decisions_.is_taken()) ahead_s_ += now_s() - begin;  // else it was beside an early pass, in the stage rollout
 }
 
 void RolloutRole::meet() {
   if (!parts_.runs_ahead) return;
-  if (parts_.config.is_free() && parts_.ranks.is_first())
-    parts_.ranks.world.send(at::empty({0}, at::kByte), parts_.ranks.placement.generators().first, kTrainedTag);
-  std::vector<int64_t> started = std::exchange(started_ahead_, {});
-  if (parts_.ranks.world.rank() != parts_.ranks.placement.generators().first) started.clear();  // the others say the same
-  started = comm::values_of_all(parts_.ranks.world, started);
   const policy::Ranks& ranks = parts_.ranks;
+  if (parts_.config.is_free() && ranks.is_first())
+    ranks.world.send(at::empty({0}, at::kByte), ranks.placement.generators().first, kTrainedTag);
+  std::vector<int64_t> started = std::exchange(started_ahead_, {});
+  if (ranks.world.rank() != ranks.placement.generators().first) started.clear();  // the others say the same
+  started = comm::values_of_all(ranks.world, started);
   std::vector<data::Group> heads = parts_.bodies.exchange(ranks.world, std::exchange(ahead_, {}), ranks.speaks_for_rollout());
-  num_ahead_ += std::ssize(heads);
+  if (decisions_.is_taken()) num_ahead_ += std::ssize(heads);
   if (!ranks.only_generates()) {
     size_t next = 0;
     for (bool moved = true; moved;) {  // a group may have started only once another was filtered
@@ -336,7 +376,11 @@ void RolloutRole::record(monitor::Recorder& recorder) {
   const int64_t all = generation_.counts().drawn, drawn = all - std::exchange(num_tokens_told_, all);
   const double tokens = comm::sum_over(world, parts_.ranks.speaks_for_rollout() ? static_cast<double>(drawn) : 0.0);
   recorder.set("throughput/rollout_tokens_per_s", tokens / rollout_s);
-  record_states(recorder);
+  const bool speaks = parts_.ranks.speaks_for_rollout();
+  const auto is_outstanding = [&](data::GroupId id) { return queue_.is_outstanding(id); };
+  const auto waiting = generation_.waiting(queue_.version());
+  record_states(recorder, world, queue_, speaks ? std::ranges::count_if(waiting, is_outstanding, &data::Waiting::id) : 0,
+                std::ranges::count_if(scoring_, is_outstanding));
   recorder.set("staleness/dropped", static_cast<double>(queue_.counters().dropped));
   recorder.set("staleness/waited", static_cast<double>(queue_.counters().waited));
   recorder.set("data/epoch", parts_.prompts.epochs(next_group_));
@@ -344,22 +388,6 @@ void RolloutRole::record(monitor::Recorder& recorder) {
     const int64_t filtered = queue_.counters().filtered;
     recorder.set("data/groups_filtered", static_cast<double>(filtered - std::exchange(num_filtered_told_, filtered)));
   }
-}
-
-// Groups under way, by their state: they wait for their first token, run, are being scored, or are finished.
-void RolloutRole::record_states(monitor::Recorder& recorder) const {
-  std::vector<int64_t> mine = {0, 0};
-  if (parts_.ranks.speaks_for_rollout())
-    mine = {std::ssize(generation_.waiting(queue_.version())), grades_ ? grades_->num_pending() : 0};
-  const std::vector<int64_t> all = comm::values_of_all(parts_.ranks.world, mine);
-  int64_t waiting = 0, scoring = 0;
-  for (size_t i = 0; i < all.size(); i += mine.size()) waiting += all[i], scoring += all[i + 1];
-  const int64_t outstanding = queue_.num_outstanding(), finished = queue_.num_finished();
-  recorder.set("queue/outstanding", static_cast<double>(outstanding));
-  recorder.set("queue/waiting", static_cast<double>(waiting));
-  recorder.set("queue/running", static_cast<double>(std::max<int64_t>(0, outstanding - waiting - scoring - finished)));
-  recorder.set("queue/scoring", static_cast<double>(scoring));
-  recorder.set("queue/depth", static_cast<double>(finished));
 }
 
 SourceState RolloutRole::state() {

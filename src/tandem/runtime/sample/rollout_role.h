@@ -8,16 +8,19 @@
 //
 // A round (run_round): the engine draws some tokens; groups that have their scores by then go to all peers, as heads. Each peer puts them
 // into its own queue. next_batch goes through rounds in the world, run_ahead in the side of the ranks that generate. In a free run
-// (RunConfig::is_free) the engine draws on a thread of its own; a round then takes what has ended by now.
+// (RunConfig::is_free) the engine draws on a thread of its own; a round then takes what has ended by now. Between rounds of next_batch
+// ranks that only train may make early passes; those that generate run ahead meanwhile.
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tandem/data/decisions.h"
 #include "tandem/policy/compute.h"
 #include "tandem/queue/sample_queue.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/early_passes.h"
 #include "tandem/runtime/sample/generation.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
@@ -44,8 +47,7 @@ struct RolloutParts {
   std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
   std::function<void(int64_t tokens, double seconds)> stepped;  ///< stage/stages.h:Hooks
   const data::DecisionReader* followed = nullptr;            ///< of the free run that this one repeats
-  /// Gets, round by round, the groups that are finished while a batch is not complete, as bare heads. Collective over the world.
-  std::function<void(std::span<const data::Group> finished)> work_early = {};
+  EarlyPasses* early = nullptr;                              ///< where the stages after rollout begin before a batch is complete
 };
 
 /// Ownership  owns queue, engine and scorer.
@@ -79,22 +81,21 @@ class RolloutRole final : public SampleSource {
   void run_round(comm::Group& peers);
   void put(const data::Group& head);
   void close_streams();
-  bool batch_ready();
-  bool may_go_on(comm::Group& peers) const;
-  void work_early() const;
-  void record_states(monitor::Recorder& recorder) const;
+  void work_early();
+  void hand_to_graders(std::vector<data::Group> ended);
 
   RolloutParts parts_;
   queue::SampleQueue queue_;
   Generation generation_;
   std::optional<Grades> grades_;           // where there is a rule
+  std::set<data::GroupId> scoring_;        // of this rank's groups, those that graders have
   std::vector<data::Group> unscored_;      // where a stage scores: groups for the queue
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
   std::vector<data::GroupId> again_;
   int64_t next_group_ = 0;
   int64_t num_tokens_told_ = 0, num_filtered_told_ = 0;
-  // Of the stage `ahead`, since the others heard of it; then since the last record.
+  // Since the ranks that only train heard of it; then since the last record.
   std::vector<data::Group> ahead_, filtered_;
   std::vector<int64_t> started_ahead_;   // replicas
   int64_t num_ahead_ = 0, num_moved_ = 0;

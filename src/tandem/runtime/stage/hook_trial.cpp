@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/stage/hook_trial.h"
+// A made-up batch for functions of the host.
+#include "tandem/runtime/stage/stages.h"
 
 #include <algorithm>
 

@@ -111,7 +111,8 @@ void make_rows(StepData& step, const Roles& roles) {
       row.fresh = roles.source.generation() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (old.loglinear)
-        for (const int64_t version : roles.bodies.body(sample.id).versions) row.behind.push_back(static_cast<float>(value(step.after()) - version));
+        for (const int64_t version : roles.bodies.body(sample.id).versions)
+          row.behind.push_back(static_cast<float>(value(step.after()) - version));
       if (!is_trainable(sample, roles)) row.trainable.assign(row.response.size(), 0);
     }
 }
@@ -148,7 +149,7 @@ void reward_scores(StepData& step, const Roles& roles) {
       if (!std::ranges::binary_search(step.mine, owned_as)) return;
       mine.push_back(asked.size() - 1);
       data::Sample whole = sample;
-      if (!head.greedy || &sample != &*head.greedy) whole.text = roles.bodies.text(sample.id);
+      if (!head.greedy || &sample != &*head.greedy) whole.text = roles.bodies.body(sample.id).text;
       answers.push_back(reward::answer_of(group, whole));
     };
     const size_t first = row;
@@ -160,7 +161,7 @@ void reward_scores(StepData& step, const Roles& roles) {
     if (head.greedy) head.greedy->text.clear();
 }
 
-TokenValues token_pass(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles) {
+TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const policy::TrainedRole& actor = roles.actor.trained();
   const double temperature = config.rollout.sampling.temperature;
@@ -177,26 +178,26 @@ TokenValues token_pass(planner::StageKind stage, std::vector<train::Row> rows, c
   return train::token_values(model.decoder(), model.parameters(), rows, config.critic.value_micro_batch_tokens);
 }
 
-// Of the rows that this rank trains. Some were computed before the batch was complete.
-TokenValues token_values(planner::StageKind stage, const StepData& step, const Roles& roles) {
-  if (!roles.early) return token_pass(stage, rows_of(step), roles);
+// Of the rows that this rank trains. Some were made before the batch was complete.
+TokenValues values_of_step(planner::StageKind stage, const StepData& step, const Roles& roles) {
+  if (!roles.early) return values_of_rows(stage, rows_of(step), roles);
   auto early = roles.early->take(stage, step.batch.groups);
   std::vector<train::Row> rows;
   for (const size_t i : step.mine)
     if (!early[i]) rows.push_back(step.rows[i]);
-  TokenValues late = token_pass(stage, std::move(rows), roles), all;
+  TokenValues late = values_of_rows(stage, std::move(rows), roles), all;
   size_t next = 0;
   for (const size_t i : step.mine) all.push_back(std::move(early[i] ? *early[i] : late.at(next++)));
   return all;
 }
 
 void reference_logprobs(StepData& step, const Roles& roles) {
-  TokenValues logprobs = token_values(planner::StageKind::kReference, step, roles);
+  TokenValues logprobs = values_of_step(planner::StageKind::kReference, step, roles);
   for (size_t i = 0; i < step.mine.size(); ++i) step.rows[step.mine[i]].reference = std::move(logprobs[i]);
 }
 
 void old_logprobs(StepData& step, const Roles& roles) {
-  TokenValues logprobs = token_values(planner::StageKind::kOldLogprob, step, roles);
+  TokenValues logprobs = values_of_step(planner::StageKind::kOldLogprob, step, roles);
   for (size_t i = 0; i < step.mine.size(); ++i)
     if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(logprobs[i]);
 }
@@ -244,7 +245,7 @@ void share_rows(const StepData& step, const Roles& roles, TokenValues mine, Toke
 }
 
 void values(StepData& step, const Roles& roles) {
-  share_rows(step, roles, token_values(planner::StageKind::kValues, step, roles), step.values);
+  share_rows(step, roles, values_of_step(planner::StageKind::kValues, step, roles), step.values);
   for (size_t i : step.mine) step.rows[i].values = step.values[i];
 }
 
@@ -494,11 +495,11 @@ void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, 
   }
 }
 
-TokenValues token_pass(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles) {
+TokenValues values_of_groups(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles) {
   std::vector<train::Row> rows;
   for (const data::Group& head : heads)
     for (const data::Sample& sample : head.samples) rows.push_back(row_of(sample, head, roles));
-  return token_pass(stage, std::move(rows), roles);
+  return values_of_rows(stage, std::move(rows), roles);
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {

@@ -28,11 +28,11 @@
 #include "tandem/planner/schedule.h"
 #include "tandem/policy/actor.h"
 #include "tandem/policy/staged_reward.h"
-#include "tandem/runtime/folder/host_function.h"
+#include "tandem/runtime/folder/run_folder.h"
 #include "tandem/runtime/folder/sample_writer.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/early_passes.h"
 #include "tandem/runtime/sample/sample_source.h"
-#include "tandem/runtime/stage/early_passes.h"
 #include "tandem/serve/prompt_stream.h"
 
 namespace tandem::algo {
@@ -89,6 +89,13 @@ struct Hooks {
   std::vector<HostFunction> functions;
 };
 
+/// Before a run makes anything, so that a function that fails at once ends the command at once: calls loss and advantage, where there are
+/// any, as the first update of a run would, with one mini-batch and with one batch. Responses have 2 to 4 tokens; logprobs, old and
+/// behavior are alike, as on fresh samples; scores are 0 and 1 in turns. What the functions return is thrown away. serve/reward_trial.h
+/// does this for rewards. hook_trial.cpp has it.
+/// Errors: UserError with the words of the function's; of a number that is not finite only a warning.
+void try_hooks(const Hooks& hooks, const config::RunConfig& config);
+
 /// What stages work with. The run owns all of it.
 struct Roles {
   const policy::RunParts& parts;
@@ -113,8 +120,9 @@ enum class StageEnd { kDone, kAgain, kStopped };
 /// Errors: as run_rl; StepFailed on all ranks of the run, where no weights are updated yet.
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
-/// What a stage computes of each response token of these groups (bare heads), whose bodies are here: TokenPass.
-TokenValues token_pass(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles);
+/// What kReference, kOldLogprob or kValues computes of each response token of these groups (bare heads), whose bodies are here. Empty but
+/// on the last pipeline stage. Collective over the ranks that train.
+TokenValues values_of_groups(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
 /// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. Collective over the world.
