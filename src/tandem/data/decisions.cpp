@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -151,7 +152,9 @@ void DecisionReader::read(const std::string& text) {
   check(std::ranges::adjacent_find(d.groups, std::greater_equal()) == d.groups.end(), "the groups of a batch are not in order");
   for (const EarlyGroups& early : d.early)
     check(early.size() == d.early.front().size(), "early passes of different numbers of replicas");
-  dropped_.insert(d.dropped.begin(), d.dropped.end());
+  for (const EarlyGroups& early : d.early)
+    for (const std::vector<GroupId>& groups : early) early_.insert(groups.begin(), groups.end());
+  std::ranges::copy_if(d.dropped, std::inserter(dropped_, dropped_.end()), [&](GroupId id) { return !early_.contains(id); });
   steps_.emplace(value(d.step), std::move(d));
 }
 

@@ -73,7 +73,7 @@ class DecisionReader {
   const std::string& layouts() const { return layouts_; }
   /// Of all steps together; one for each replica.
   const Effects& effects() const { return effects_; }
-  /// Whether the run dropped it, finished or not.
+  /// Whether the run dropped it. One that had an early pass is left out: it is finished here, too, and dropped by the same rule.
   bool is_dropped(GroupId group) const { return dropped_.contains(group); }
 
  private:
@@ -81,7 +81,7 @@ class DecisionReader {
 
   std::map<int64_t, Decisions> steps_;
   Effects effects_;
-  std::set<GroupId> dropped_;
+  std::set<GroupId> dropped_, early_;
   std::string layouts_;
 };
 

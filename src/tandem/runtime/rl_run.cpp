@@ -87,7 +87,7 @@ double waited_s_so_far(SampleSource& source, const policy::Ranks& ranks, planner
 // Stages whose memory stays on the device may begin early. Where ranks that train generate, too, they have no time to spare. Collective.
 EarlyStages early_stages(const policy::RunParts& parts, const planner::Schedule& schedule, const policy::Residency& residency) {
   const config::RunConfig& config = parts.config;
-  EarlyStages early{{}, std::numeric_limits<int64_t>::max(), {}};
+  EarlyStages early{.budget_tokens = std::numeric_limits<int64_t>::max()};
   if (!config.is_free() || parts.ranks.placement.kind != planner::PlacementKind::kSplit) return early;
   for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config.train.reference_micro_batch_tokens),
                                      std::pair(planner::StageKind::kOldLogprob, config.train.logprob_micro_batch_tokens),
@@ -186,7 +186,8 @@ void RlRun::make_source() {
     return;
   }
   if (auto early = early_stages(parts_, schedule_, residency_); !early.stages.empty()) {
-    early.pass = [this](planner::StageKind stage, std::span<const data::Group> heads) { return values_of_groups(stage, heads, roles()); };
+    early.rows = [this](std::span<const data::Group> heads) { return rows_of_groups(heads, roles()); };
+    early.pass = [this](planner::StageKind stage, const std::vector<train::Row>& rows) { return values_of_rows(stage, rows, roles()); };
     early_.emplace(parts_.ranks, bodies_, config_.schedule.queue.group_size, std::move(early));
   }
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);

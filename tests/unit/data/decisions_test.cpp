@@ -78,6 +78,17 @@ TEST_F(DecisionsTest, AreReadAsTheyWereWritten) {
   EXPECT_EQ(to_text(reader.effects()[1]), "s0a4");
 }
 
+// It was finished, so a repetition has it finished, too, makes its pass, and drops it by the same rule.
+TEST_F(DecisionsTest, AGroupWithAnEarlyPassMayBePutThoughItWasDropped) {
+  Decisions first = of_step(1), second = of_step(2);
+  first.early = {{{GroupId{7}}}};
+  second.dropped = {GroupId{7}, GroupId{8}};
+  const DecisionReader reader = read(to_line(first, {"s0", "s0"}) + to_line(second, {"", ""}));
+  const DecisionLog follows(&reader);
+  EXPECT_TRUE(follows.may_be_put(GroupId{7}));
+  EXPECT_FALSE(follows.may_be_put(GroupId{8}));
+}
+
 TEST_F(DecisionsTest, WhatNoRunWroteIsRefusedWithItsLine) {
   const std::string first = to_line(of_step(1), {"s0", "s0"});
   EXPECT_NE(fault_of(first + "{\"step\":2").find("line 2 is damaged"), std::string::npos);

@@ -6,6 +6,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
+#include "tandem/runtime/folder/step_failed.h"
 
 namespace tandem::runtime {
 
@@ -53,8 +54,10 @@ void EarlyPasses::make(const data::EarlyGroups& groups) {
   const double begin = now_s();
   const std::vector<data::Group> mine = bare_heads(groups.at(static_cast<size_t>(ranks_.train_dp_rank())), group_size_);
   const std::vector<data::SampleId> ids = data::ids_of(mine);
+  std::vector<train::Row> rows;
+  fail_alike(ranks_.side(), [&] { rows = early_.rows(mine); });
   for (const planner::StageKind stage : early_.stages) {
-    TokenValues values = early_.pass(stage, mine);
+    TokenValues values = early_.pass(stage, rows);
     TANDEM_CHECK(values.size() == ids.size(), values.size(), " rows of values for ", ids.size());
     for (size_t row = 0; row < ids.size(); ++row) values_[stage][ids[row]] = std::move(values[row]);
   }

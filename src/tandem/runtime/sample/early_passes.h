@@ -15,6 +15,7 @@
 #include "tandem/data/decisions.h"
 #include "tandem/planner/schedule.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/train/micro_batch.h"
 
 namespace tandem::runtime {
 
@@ -25,13 +26,15 @@ using TokenValues = std::vector<std::vector<float>>;
 struct EarlyStages {
   std::vector<planner::StageKind> stages;
   int64_t budget_tokens = 0;
-  /// The values that a stage computes of all rows of some groups (bare heads), in their order; empty but on the last pipeline stage.
-  std::function<TokenValues(planner::StageKind stage, std::span<const data::Group> heads)> pass;
+  /// The rows of some groups (bare heads), whose bodies are here. May throw UserError.
+  std::function<std::vector<train::Row>(std::span<const data::Group> heads)> rows;
+  /// The values that a stage computes of rows; empty but on the last pipeline stage. Collective over the ranks that train.
+  std::function<TokenValues(planner::StageKind stage, const std::vector<train::Row>& rows)> pass;
 };
 
 /// Ownership  uses ranks and bodies.
 /// Threads    one per rank; all ranks make the same calls.
-/// Errors     what the pass throws.
+/// Errors     what a pass throws; StepFailed on all ranks that train for a row that some rank cannot make.
 class EarlyPasses {
  public:
   EarlyPasses(const policy::Ranks& ranks, BatchRows& bodies, int64_t group_size, EarlyStages early);

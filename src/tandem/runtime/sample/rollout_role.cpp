@@ -236,10 +236,10 @@ void RolloutRole::work_early() {
   if (groups.empty()) return;
   parts_.early->lend(groups);
   decisions_.passed_early(groups);
-  std::exception_ptr fault;
+  std::exception_ptr fault;  // of ranks that train, alike; the others hear of it behind the meeting
   try {
     parts_.ranks.trains() ? parts_.early->make(groups) : run_ahead();
-  } catch (const UserError&) {
+  } catch (const StepFailed&) {
     fault = std::current_exception();
   }
   meet();

@@ -161,23 +161,6 @@ void reward_scores(StepData& step, const Roles& roles) {
     if (head.greedy) head.greedy->text.clear();
 }
 
-TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles) {
-  const config::RunConfig& config = roles.parts.config;
-  const policy::TrainedRole& actor = roles.actor.trained();
-  const double temperature = config.rollout.sampling.temperature;
-  if (stage == planner::StageKind::kOldLogprob)
-    return train::score(actor.model().decoder(), actor.trainer().parameters(), rows, temperature, config.train.logprob_micro_batch_tokens);
-  for (train::Row& row : rows) row.routes = {};  // the reference and the critic choose for themselves
-  if (stage == planner::StageKind::kReference) {
-    const model::ModelOnRank& model = roles.reference ? *roles.reference : actor.model();
-    return train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows, temperature,
-                        config.train.reference_micro_batch_tokens);
-  }
-  TANDEM_CHECK(stage == planner::StageKind::kValues, "a stage without token values");
-  const model::ModelOnRank& model = roles.critic->model();
-  return train::token_values(model.decoder(), model.parameters(), rows, config.critic.value_micro_batch_tokens);
-}
-
 // Of the rows that this rank trains. Some were made before the batch was complete.
 TokenValues values_of_step(planner::StageKind stage, const StepData& step, const Roles& roles) {
   if (!roles.early) return values_of_rows(stage, rows_of(step), roles);
@@ -495,11 +478,28 @@ void score_by_model(const Roles& roles, std::span<data::Sample* const> samples, 
   }
 }
 
-TokenValues values_of_groups(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles) {
+std::vector<train::Row> rows_of_groups(std::span<const data::Group> heads, const Roles& roles) {
   std::vector<train::Row> rows;
   for (const data::Group& head : heads)
     for (const data::Sample& sample : head.samples) rows.push_back(row_of(sample, head, roles));
-  return values_of_rows(stage, std::move(rows), roles);
+  return rows;
+}
+
+TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles) {
+  const config::RunConfig& config = roles.parts.config;
+  const policy::TrainedRole& actor = roles.actor.trained();
+  const double temperature = config.rollout.sampling.temperature;
+  if (stage == planner::StageKind::kOldLogprob)
+    return train::score(actor.model().decoder(), actor.trainer().parameters(), rows, temperature, config.train.logprob_micro_batch_tokens);
+  for (train::Row& row : rows) row.routes = {};  // the reference and the critic choose for themselves
+  if (stage == planner::StageKind::kReference) {
+    const model::ModelOnRank& model = roles.reference ? *roles.reference : actor.model();
+    return train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows, temperature,
+                        config.train.reference_micro_batch_tokens);
+  }
+  TANDEM_CHECK(stage == planner::StageKind::kValues, "a stage without token values");
+  const model::ModelOnRank& model = roles.critic->model();
+  return train::token_values(model.decoder(), model.parameters(), rows, config.critic.value_micro_batch_tokens);
 }
 
 void switch_weights(const Roles& roles, data::PolicyVersion version) {

@@ -120,9 +120,11 @@ enum class StageEnd { kDone, kAgain, kStopped };
 /// Errors: as run_rl; StepFailed on all ranks of the run, where no weights are updated yet.
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
-/// What kReference, kOldLogprob or kValues computes of each response token of these groups (bare heads), whose bodies are here. Empty but
-/// on the last pipeline stage. Collective over the ranks that train.
-TokenValues values_of_groups(planner::StageKind stage, std::span<const data::Group> heads, const Roles& roles);
+/// The rows of these groups (bare heads), whose bodies are here, for values_of_rows(). Errors: UserError for a sample that lacks its routes.
+std::vector<train::Row> rows_of_groups(std::span<const data::Group> heads, const Roles& roles);
+/// What kReference, kOldLogprob or kValues computes of each response token. Empty but on the last pipeline stage. Collective over the ranks
+/// that train.
+TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> rows, const Roles& roles);
 
 /// The weights of training go to the rollout, which has `version` from then on. It is the second half of the stage `switch`. A start calls
 /// it, too, and an evaluation that a reward model scored. rollout/engine.h has the order. Collective over the world.
