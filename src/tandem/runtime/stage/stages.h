@@ -120,7 +120,8 @@ enum class StageEnd { kDone, kAgain, kStopped };
 /// Errors: as run_rl; StepFailed on all ranks of the run, where no weights are updated yet.
 StageEnd run_stage(const planner::Stage& stage, StepData& step, const Roles& roles);
 
-/// The rows of these groups (bare heads), whose bodies are here, for values_of_rows(). Errors: UserError for a sample that lacks its routes.
+/// The rows of these groups (bare heads), whose bodies are here, for values_of_rows(). Errors: UserError for a sample that lacks its
+/// routes.
 std::vector<train::Row> rows_of_groups(std::span<const data::Group> heads, const Roles& roles);
 /// What kReference, kOldLogprob or kValues computes of each response token. Empty but on the last pipeline stage. Collective over the ranks
 /// that train.
