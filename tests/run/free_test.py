@@ -228,6 +228,14 @@ def resumes(program, root):
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "10", "--set", "schedule.mode=deterministic"])
     assert [line["resumed"] for line in decisions(folder) if "resumed" in line] == [4, 8]
     assert max(line["step"] for line in decisions(folder) if "step" in line) == 8, "a run in which no clock decides has no decisions"
+    scheduled = {"run.steps": 3, "train.lr_schedule": "linear", "run.parity": "false"}
+    run(program, f"{root}/scheduled", scheduled)
+    again = ["run", f"{root}/scheduled/config.yaml", "--run-dir", f"{root}/scheduled-again", "--replay-decisions", f"{root}/scheduled",
+             "--steps", "2"]
+    program.refused(again, 2, "the learning rate went over 3 steps, and goes over 2", "train.lr_steps=3")
+    program.done([*again, "--set", "train.lr_steps=3"])
+    first, second = (rf.samples(f"{root}/{name}", "step, group_id, versions, response_ids") for name in ("scheduled", "scheduled-again"))
+    assert second == [row for row in first if row[0] <= 2], "other samples"
     rf.said("a free run resumes, also as a deterministic one; up to there it can be repeated")
 
 

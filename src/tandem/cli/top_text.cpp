@@ -121,14 +121,15 @@ std::string queue_text(const json& line) {
   std::string text = join_text("groups   ", with_digits(*outstanding, 0), " under way"), separator = ": ";
   for (const auto& [name, what] : kStates)
     if (const auto count = metric(line, name)) text += join_text(std::exchange(separator, ", "), with_digits(*count, 0), ' ', what);
-  for (const auto& [name, what] : {std::pair("staleness/dropped", "dropped"), std::pair("staleness/waited", "updates waited for one"),
+  for (const auto& [name, what] : {std::pair("staleness/dropped", "dropped in all"),
+                                   std::pair("staleness/waited", "updates waited for one"),
                                    std::pair("data/groups_filtered", "filtered")})
     if (const auto count = metric(line, name); count && *count > 0) text += join_text(", ", with_digits(*count, 0), ' ', what);
   text += "\nlag      ";
   for (const auto& [name, count] : line.items()) {
     constexpr std::string_view kLag = "staleness/lag_";
     if (name.starts_with(kLag) && std::isdigit(static_cast<unsigned char>(name[kLag.size()])) && count.is_number())
-      text += join_text(with_digits(count.get<double>(), 0), " of ", name.substr(kLag.size()), "   ");
+      text += join_text(name.substr(kLag.size()), ": ", with_digits(count.get<double>(), 0), "   ");
   }
   return trimmed(text) + "\n";
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -93,12 +94,17 @@ std::string to_line(StepId step, const std::vector<std::string>& told) {
   return text_of(line);
 }
 
-std::string begun_line(const std::string& layouts) { return text_of({{"layouts", layouts}}); }
+std::string begun_line(const std::string& layouts, int64_t lr_steps) {
+  return text_of({{"layouts", layouts}, {"lr_steps", lr_steps}});
+}
 
 std::string resumed_line(StepId step) { return text_of({{"resumed", value(step)}}); }
 
 DecisionReader::DecisionReader(const std::string& run_dir) {
   const std::string path = run_dir + kFile;
+  if (!std::filesystem::exists(path) && std::filesystem::exists(run_dir + "/config.yaml"))
+    throw UserError(path, "is not there: in that run no clock decided anything",
+                    "a run under schedule.mode free, which must be asked for under --parity");
   std::istringstream lines(RegularFile(path, "the run folder of a run under schedule.mode free").read_whole());
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -118,6 +124,7 @@ void DecisionReader::read(const std::string& text) {
   const nlohmann::json line = nlohmann::json::parse(text);
   if (line.contains("layouts")) {
     layouts_ = line.at("layouts").get<std::string>();
+    lr_steps_ = line.at("lr_steps").get<int64_t>();
     return;
   }
   const auto told = line.at("told").get<std::vector<std::string>>();

@@ -51,8 +51,8 @@ using Effects = std::vector<std::vector<Effect>>;
 std::string to_line(const Decisions& decisions, const std::vector<std::string>& told);
 /// What took effect after the line of `step`, and before its checkpoint.
 std::string to_line(StepId step, const std::vector<std::string>& told);
-/// The first line: the layouts that the run came to.
-std::string begun_line(const std::string& layouts);
+/// The first line: the layouts that the run came to, and the steps over which its learning rate goes.
+std::string begun_line(const std::string& layouts, int64_t lr_steps);
 /// The run went on from its checkpoint of `step`, with streams of their own.
 std::string resumed_line(StepId step);
 
@@ -69,8 +69,9 @@ class DecisionReader {
   /// Steps that can be replayed: up to where the run was resumed first.
   int64_t num_steps() const { return static_cast<int64_t>(steps_.size()); }
   const Decisions& of(StepId step) const { return steps_.at(value(step)); }
-  /// begun_line(); "" where it is not there.
+  /// As begun_line() had them; "" and 0 where it is not there.
   const std::string& layouts() const { return layouts_; }
+  int64_t lr_steps() const { return lr_steps_; }
   /// Of all steps together; one for each replica.
   const Effects& effects() const { return effects_; }
   /// Whether the run dropped it. One that had an early pass is left out: it is finished here, too, and dropped by the same rule.
@@ -83,6 +84,7 @@ class DecisionReader {
   Effects effects_;
   std::set<GroupId> dropped_, early_;
   std::string layouts_;
+  int64_t lr_steps_ = 0;
 };
 
 /// What a free run decides, update by update: noted, or as the run that it follows has it. The same on all ranks.

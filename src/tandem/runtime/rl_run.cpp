@@ -244,14 +244,16 @@ void RlRun::restore_or_start() {
   state.lr_steps = train::lr_steps_of(config_.train, state.lr_steps, config_.run.steps);
   if (state.before && state.step == 0) record_eval(parts_.recorder, *state.before);  // stopped before the step whose metrics report it
   ledger_.open();
-  ledger_.keep_decisions(is_resumed ? data::resumed_line(data::StepId{state.step}) : data::begun_line(to_text(parts_.ranks)));
+  ledger_.keep_decisions(is_resumed ? data::resumed_line(data::StepId{state.step})
+                                    : data::begun_line(to_text(parts_.ranks), state.lr_steps));
   give_rollout_weights();
 }
 
 void RlRun::announce() const {
   if (!parts_.ranks.is_first()) return;
   const policy::Ranks& r = parts_.ranks;
-  log::info(planner::to_text(schedule_), ", ", config_.parallel.placement, ": train ", model::to_string(r.train_layout),
+  log::info(planner::to_text(schedule_), config_.is_free() ? ", free, " : ", ", config_.parallel.placement, ": train ",
+            model::to_string(r.train_layout),
             to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
             actor_.aliased() ? ", one copy of the weights" : "");
   for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})

@@ -213,6 +213,7 @@ RunSummary reinforce_on_rank(const RunRequest& asked, comm::Group& world, RunFol
   check_model(config, layouts, start.model, warm, true);
   fit(request, start, world, folder);
   if (warm) start = warm_start(request, world, std::move(start));
+  if (!request.replay_decisions.empty() && !config.run.parity) start.products = products_of_run(request.replay_decisions, world);
   if (folder) log::also_to_file(folder->path("log.txt"));  // the warm start had its own
   policy::Rank rank(config, layouts, world, start.products);
   const planner::Schedule schedule = config::schedule_of(config, layouts, !request.replay.empty());

@@ -38,8 +38,8 @@ TEST(TopText, ShowsTheQueueAndTheLag) {
   const std::string text = top_text(a_run(), metrics_of(line), {{"steps", json::array()}}, 100);
   EXPECT_EQ(text,
             "a   running   step 2/40\n"
-            "groups   12 under way: 2 wait for a token, 6 run, 1 are being scored, 3 finished, 2 dropped\n"
-            "lag      1 of 0   3 of 1\n"
+            "groups   12 under way: 2 wait for a token, 6 run, 1 are being scored, 3 finished, 2 dropped in all\n"
+            "lag      0: 1   1: 3\n"
             "tokens/s 1234 the whole step\n");
 }
 

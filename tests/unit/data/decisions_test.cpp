@@ -57,7 +57,7 @@ TEST_F(DecisionsTest, AreReadAsTheyWereWritten) {
   second.dropped = {GroupId{3}};
   second.filtered = {GroupId{6}};
   second.early = {{{GroupId{4}}, {}}, {{}, {GroupId{5}}}};
-  const DecisionReader reader = read(begun_line("train dp2") + to_line(of_step(1), {"s0a0", "s0"}) + to_line(StepId{1}, {"", "a4"}) +
+  const DecisionReader reader = read(begun_line("train dp2", 40) + to_line(of_step(1), {"s0a0", "s0"}) + to_line(StepId{1}, {"", "a4"}) +
                                      to_line(second, {"s5", ""}) +
                                      resumed_line(StepId{2}) + to_line(of_step(3), {"s0", "s0"}));
   EXPECT_EQ(reader.num_steps(), 2) << "what follows a resume is of other streams";
@@ -69,6 +69,7 @@ TEST_F(DecisionsTest, AreReadAsTheyWereWritten) {
   EXPECT_EQ(d.filtered, second.filtered);
   EXPECT_EQ(d.early, second.early);
   EXPECT_EQ(reader.layouts(), "train dp2");
+  EXPECT_EQ(reader.lr_steps(), 40);
   ASSERT_EQ(d.waiting.size(), 1u);
   EXPECT_EQ(d.waiting[0].id, GroupId{9});
   EXPECT_EQ(d.waiting[0].version, PolicyVersion{1});

@@ -72,7 +72,9 @@ class Bench : public Command {
     CLI::App* stale = add(app, "stale", "Steps with rollout ahead of training, and without", stale_, bench::stale);
     add_lengths(*stale, stale_.lengths, "Response lengths, one sample after the other: a JSON array");
     stale->footer(
-        "ratio: a step without staleness over one with it, by the mean; allowed_ratio: over the most that a rank works in one.\n"
+        "ratio: a step without staleness over one with it, by the mean; allowed_ratio: over what the rank that waits least works in one;\n"
+        "predicted_step_s: the step under a virtual clock, from the times of its stages.\n"
+        "The longest response must fit the model's context.\n"
         "Example:\n  tandem bench stale --model DIR --placement split --staleness 1 --lengths bench/lengths/stale-32x512.json --threads 2");
 
     CLI::App* generate = add(app, "generate", "Generation alone", generate_, bench::generate);

@@ -56,7 +56,8 @@ class Train : public Command {
           ->group("The run");
     if (kind_ == RecipeArguments::kReinforced)
       app.add_option("--replay-decisions", replay_decisions_,
-                     "Repeat the free run of this folder: what its clock decided is in decisions.jsonl. With --parity bit for bit")
+                     "Repeat the free run of this folder: what its clock decided is in decisions.jsonl. Bit for bit where both "
+                     "have --parity and --set schedule.mode=free")
           ->type_name("RUN_DIR")
           ->group("The run");
     app.footer(kind_ == RecipeArguments::kReinforced ? kRunExamples : kSftExamples);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -38,6 +39,8 @@ class Top : public Command {
   }
 
   void run() override {
+    if (!std::filesystem::exists(run_dir_ + "/config.yaml"))
+      throw UserError(run_dir_, "holds no run: it has no config.yaml", "the --run-dir of a run");
     board::RunFolder folder(run_dir_);
     const std::atomic<bool>& stop = stop_on_signals();
     const bool again = !once_ && ::isatty(STDOUT_FILENO) == 1;

@@ -22,6 +22,7 @@
 #include "tandem/monitor/timeline_sink.h"
 #include "tandem/monitor/trace_sink.h"
 #include "tandem/reward/rule.h"
+#include "tandem/train/trainer.h"
 
 namespace tandem::runtime {
 namespace fs = std::filesystem;
@@ -259,7 +260,9 @@ void check_same_run(const config::RunConfig& before, const config::RunConfig& no
 
 void check_follows(const config::RunConfig& config, const std::string& run_dir, const data::DecisionReader& decisions) {
   const std::string where = "--replay-decisions " + run_dir;
-  if (!config.is_free()) throw UserError(where, "is for a run under schedule.mode free", "--set schedule.mode=free, as that run had");
+  if (!config.is_free())
+    throw UserError(where, "is for a run under schedule.mode free",
+                    "the staleness and the placement of that run; under --parity also --set schedule.mode=free");
   const int64_t num_steps = decisions.num_steps();
   if (config.run.steps > num_steps)
     throw UserError(where, join_text("has the decisions of ", num_steps, " steps up to its end or its first resume, run.steps is ",
@@ -274,12 +277,17 @@ void check_follows(const config::RunConfig& config, const std::string& run_dir, 
     static const std::set<std::string> kFree = {"run", "monitor", "checkpoint", "parallel"};
     static const std::set<std::string> kAlike = {"run.seed",           "run.parity",           "parallel.placement",
                                                  "parallel.train_layout", "parallel.rollout_layout"};
-    const bool course = name == "run.steps" && (config.train.lr_schedule != "constant" || config.critic.train.lr_schedule != "constant");
-    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name) && !course) continue;
-    if (name == "schedule.mode") continue;  // what it comes to is checked above
+    if (kFree.contains(name.substr(0, name.find('.'))) && !kAlike.contains(name)) continue;
+    if (name == "schedule.mode" || name == "train.lr_steps") continue;  // what they come to is checked apart
     const std::string was = option_text(old_list.entries[i].ref.value), is = option_text(new_list.entries[i].ref.value);
+    if (name.ends_with(".products") && (was.empty() || is.empty())) continue;  // it takes what that run measured
     if (was != is) throw UserError(where, join_text(name, " was ", was, " and is now ", is), join_text(name, " ", was));
   }
+  const bool is_constant = config.train.lr_schedule == "constant" && config.critic.train.lr_schedule == "constant";
+  const int64_t lr_steps = train::lr_steps_of(config.train, 0, config.run.steps);
+  if (!is_constant && lr_steps != decisions.lr_steps())
+    throw UserError(where, join_text("the learning rate went over ", decisions.lr_steps(), " steps, and goes over ", lr_steps),
+                    join_text("--set train.lr_steps=", decisions.lr_steps()));
   for (int64_t step = 1; step <= config.run.steps; ++step)
     if (const auto found = std::ssize(decisions.of(data::StepId{step}).groups); found != now.schedule.queue.groups_per_step)
       throw UserError(where, join_text("step ", step, " has ", found, " groups"), "the file as the run wrote it");
