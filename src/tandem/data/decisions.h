@@ -115,7 +115,7 @@ class DecisionLog {
   /// Where the next group starts and a moved one goes: `chosen`, or as it follows.
   int64_t home_of_next(int64_t chosen) const;
   int64_t home_of_moved(GroupId group, int64_t chosen) const;
-  /// The next early pass: `planned`, or as it follows, once all its groups are in `finished`; none before. By id.
+  /// The next early pass: `planned`, or as it follows, once all its groups are in `finished`, which is in order of ids; none before.
   EarlyGroups early(EarlyGroups planned, std::span<const GroupId> finished) const;
   /// What is taken out of the ranks that are to train: `mine`, of all ranks, or as it follows.
   std::vector<GroupId> to_move(std::vector<GroupId> mine) const;

@@ -62,7 +62,7 @@ TEST(Simulate, WhereSomeAlwaysGenerateTheOthersHelp) {
   EXPECT_GT(mixed.generating_share[1], mixed.generating_share[0]);
 }
 
-// Group 1 of each four has 120 tokens. While its first replica stands for training, another goes on with it.
+// The last of each four groups has 120 tokens. While its first replica stands for training, another goes on with it.
 TEST(Simulate, UnfinishedGroupsLeaveWhatStandsIfThatIsQuicker) {
   Workload w = workload(2, {20, 30, 40, 120}, 4);
   Costs slow_training = costs();

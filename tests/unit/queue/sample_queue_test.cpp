@@ -155,6 +155,20 @@ TEST_F(Queue, TakesGroupsWithoutScoresWhereAStageScoresThem) {
   EXPECT_EQ(later.take(StepId{1}).groups.size(), 2u);
 }
 
+// As the batch would have them, whichever finish first.
+TEST_F(Queue, NextInLineAreTheEarliestOfThoseThatAreFinished) {
+  SampleQueue queue(options);
+  for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
+  queue.put(group(3, 0));
+  EXPECT_EQ(queue.next_in_line(), (std::vector<GroupId>{GroupId{3}}));
+  queue.put(group(2, 0));
+  queue.put(group(0, 0));
+  EXPECT_EQ(queue.next_in_line(), (std::vector<GroupId>{GroupId{0}, GroupId{2}}));
+  const data::Batch batch = queue.take(StepId{1});
+  EXPECT_EQ(batch.groups[1].id, GroupId{2});
+  EXPECT_EQ(queue.next_in_line(), (std::vector<GroupId>{GroupId{3}})) << "taken groups stand in no line";
+}
+
 TEST_F(Queue, ContinuesFromItsSavedState) {
   SampleQueue queue(options);
   for (int64_t id : {0, 1, 2, 3}) queue.start(GroupId{id}, PolicyVersion{0});
