@@ -384,6 +384,42 @@ TEST(Stream, PeersDoWhatTheyAreToldBeforeTheSameToken) {
     for (size_t s = 0; s < group.samples.size(); ++s) EXPECT_EQ(group.samples[s].versions, all[1].at(id).samples[s].versions);
 }
 
+// One of two ranks that draw the same tokens is told nothing: the other cannot go before it.
+TEST(Stream, AnOwnerWaitsForItsPeersUntilTheDeadlineAlone) {
+  comm::run_local(2, kLong_s, [&](comm::Group& world) {
+    const bool is_first = world.rank() == 0;
+    const std::unique_ptr<comm::Group> peers = world.split(0, "peers");
+    StreamCase c;
+    Stream stream(c.engine, {{peers.get()}, nullptr, is_first ? 0.1 : kLong_s});
+    const auto refused = [&](const char* what, const std::function<void()>& wait) {
+      try {
+        wait();
+        ADD_FAILURE() << what << " came though the other was not told";
+      } catch (const PeerError& e) {
+        EXPECT_NE(std::string(e.what()).find(what), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("after 0.1 s (parallel.deadline_s)"), std::string::npos) << e.what();
+      }
+    };
+    if (is_first) {
+      stream.switch_weights(c.model.parameters, data::PolicyVersion{3});
+      refused("has not taken the weights", [&] { stream.wait_switched(); });
+      EXPECT_FALSE(stream.state().version);
+    }
+    world.barrier();
+    if (!is_first) {
+      stream.switch_weights(c.model.parameters, data::PolicyVersion{3});
+      stream.wait_switched();
+    }
+    const Deadline deadline = Deadline::after_s(kLong_s);
+    while (!stream.state().version && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(stream.state().version, data::PolicyVersion{3}) << "a wait that was given up takes nothing back";
+    if (is_first) refused("does not stand still", [&] { stream.pause(); });
+    world.barrier();
+    if (!is_first) stream.pause();
+    world.barrier();
+  });
+}
+
 TEST(Stream, MayGoWhileItGenerates) {
   StreamCase c;
   Stream stream(c.engine);
