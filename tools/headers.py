@@ -22,7 +22,7 @@ def flags():
     for at, word in enumerate(words):
         if word == "-isystem":
             kept += ["-isystem", words[at + 1]]
-    pkg = subprocess.run(["pkg-config", "--cflags", "cpp-httplib", "libpcre2-8", "libutf8proc"], capture_output=True, text=True)
+    pkg = subprocess.run(["pkg-config", "--cflags", "cpp-httplib", "libpcre2-8", "libutf8proc", "libzmq"], capture_output=True, text=True)
     mpi = subprocess.run(["mpicxx", "--showme:compile"], capture_output=True, text=True) if "mpi" in str(commands) else None
     return kept + pkg.stdout.split() + (mpi.stdout.split() if mpi else [])
 

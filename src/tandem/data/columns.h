@@ -41,6 +41,8 @@ std::vector<SampleId> ids_of(std::span<const Group> groups);
 std::vector<Group> groups_of(const Fields& fields);
 
 std::vector<std::byte> pack(const Fields& fields);
+/// Behind what is in `bytes`.
+void pack(const Fields& fields, std::vector<std::byte>& bytes);
 /// Inverse of pack. Errors: PeerError naming what is wrong; never reads outside `bytes`.
 Fields unpack(std::span<const std::byte> bytes);
 

@@ -37,7 +37,6 @@ void SampleQueue::start(GroupId id, PolicyVersion version) {
   ++counters_.started;
 }
 
-// All samples, in order, and their scores where they are wanted.
 bool SampleQueue::fits(const data::Group& group) const {
   if (std::ssize(group.samples) != options_.group_size) return false;
   for (int64_t i = 0; i < options_.group_size; ++i) {
@@ -120,6 +119,14 @@ bool SampleQueue::give_back() {
   held_back_ = formed_->held_back;
   counters_.waited -= held_back_;
   formed_.reset();
+  return true;
+}
+
+bool SampleQueue::unfinish(GroupId id) {
+  const auto found = groups_.find(id);
+  if (found == groups_.end() || !found->second.group) return false;
+  if (found->second.taken) give_back();
+  found->second.group.reset();
   return true;
 }
 

@@ -66,13 +66,20 @@ class SampleQueue {
   /// num_may_start(version) > 0.
   void start(GroupId id, PolicyVersion version);
 
-  /// The group is finished, with all its samples in order. One that was evicted is counted and ignored. Returns false if it is filtered:
+  /// Whether it has all its samples, in order, and their scores where they are wanted.
+  bool fits(const data::Group& group) const;
+  /// The group is finished, and fits. One that was evicted is counted and ignored. Returns false if it is filtered:
   /// it is not outstanding any more, so another may start.
   bool put(data::Group group);
   /// Groups filtered since the last batch was complete, or since a restore.
   int64_t num_filtered() const { return num_filtered_; }
   /// Filtered groups that commit() has yet to return.
   int64_t num_unsaid() const { return std::ssize(filtered_); }
+  /// What start() or commit() last said of one that is outstanding.
+  PolicyVersion start_of(GroupId id) const { return groups_.at(id).start; }
+  /// The samples of a finished group are gone: it runs again. A taken batch that has it is given back. False if it is not outstanding, or
+  /// runs anyway.
+  bool unfinish(GroupId id);
   /// Whether it has started and was neither trained, evicted nor filtered.
   bool is_outstanding(GroupId id) const { return groups_.contains(id); }
   /// Whether start() was called with it.
@@ -89,6 +96,8 @@ class SampleQueue {
   /// Takes::kUnscored: the groups of the taken batch, scored meanwhile. Returns those whose scores are all alike. If there are any they
   /// leave, and the others wait again, with their scores: the step is to be taken anew.
   std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
+  /// Whether the batch of this step is taken and not committed.
+  bool has_taken(StepId step) const { return formed_ && formed_->step == step; }
   /// The taken batch will not be trained: its groups wait again, as they were before take(). False if none is taken.
   bool give_back();
   /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups
@@ -129,7 +138,6 @@ class SampleQueue {
 
   std::vector<Outstanding> outstanding() const;  // not those of the formed batch
   Choice choose() const;
-  bool fits(const data::Group& group) const;
   void leave_as_filtered(GroupId id);
 
   const Options options_;

@@ -55,6 +55,7 @@ class TensorCache {
   /// `least_bytes` sends a message, which is as quick. Collective over `group`, that of move().
   void share_memory(comm::Group& group, int64_t least_bytes = 64 << 10);
 
+  const std::vector<CacheField>& fields() const { return fields_; }
   size_t num_fields() const { return fields_.size(); }
   int32_t num_parts() const { return num_parts_; }
   size_t field(const std::string& name) const;

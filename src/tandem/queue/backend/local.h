@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A queue of threads of one process: calls are function calls, and stores are found by name.
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tandem/queue/desk.h"
+#include "tandem/queue/desk_client.h"
+
+namespace tandem::queue {
+
+/// What its clients share.
+struct LocalQueue {
+  LocalQueue(const Options& options, double lease_s) : controller(options, lease_s), desk(controller, Incarnation{0}, "") {}
+
+  std::mutex mutex;  // guards all
+  Controller controller;
+  Desk desk;
+  std::map<std::string, const Store*> stores;
+};
+
+/// Ownership  uses queue and store.
+/// Threads    one; each client has its own.
+class LocalTransport final : public Transport {
+ public:
+  LocalTransport(LocalQueue& queue, const Store& own) : queue_(queue) {
+    std::lock_guard lock(queue_.mutex);
+    own_store_ = join_text("store ", queue_.stores.size());
+    queue_.stores[own_store_] = &own;
+  }
+
+  void send(const Call& call) override {
+    std::lock_guard lock(queue_.mutex);
+    queue_.desk.expire(now_s());
+    answer_ = queue_.desk.answer(call, now_s());
+  }
+  std::optional<Answer> receive(double) override { return std::exchange(answer_, std::nullopt); }
+  std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {
+    std::lock_guard lock(queue_.mutex);
+    const auto found = queue_.stores.find(store);
+    return found == queue_.stores.end() ? std::nullopt : found->second->read(samples);
+  }
+  const std::string& own_store() const override { return own_store_; }
+  std::string name() const override { return "queue"; }
+
+ private:
+  LocalQueue& queue_;
+  std::string own_store_;
+  std::optional<Answer> answer_;
+};
+
+}  // namespace tandem::queue

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/queue/backend/wire/endpoint.h"
+
+#include <array>
+#include <chrono>
+#include <utility>
+#include <zmq.hpp>
+
+#include "tandem/base/error.h"
+
+namespace tandem::queue::wire {
+namespace {
+
+constexpr int kKeyChars = 41;  // with the zero behind
+
+}  // namespace
+
+struct Endpoint::Sockets {
+  explicit Sockets(zmq::socket_type type) : socket(context, type) {
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::maxmsgsize, kMaxBytes);
+    socket.set(zmq::sockopt::handshake_ivl, 10'000);  // whoever says nothing more for so many milliseconds is let go
+    socket.set(zmq::sockopt::tcp_keepalive, 1);
+  }
+  zmq::context_t context{1};
+  zmq::socket_t socket;
+};
+
+ServerKeys make_keys() {
+  std::array<char, kKeyChars> shown{}, secret{};
+  if (zmq_curve_keypair(shown.data(), secret.data()) != 0) throw PeerError("this libzmq has no CURVE");
+  return {shown.data(), secret.data()};
+}
+
+Endpoint::Endpoint(std::unique_ptr<Sockets> sockets, std::string address, bool answers_many)
+    : sockets_(std::move(sockets)), address_(std::move(address)), answers_many_(answers_many) {}
+Endpoint::~Endpoint() = default;
+Endpoint::Endpoint(Endpoint&&) noexcept = default;
+
+Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys>& keys) {
+  auto sockets = std::make_unique<Sockets>(zmq::socket_type::router);
+  zmq::socket_t& socket = sockets->socket;
+  try {
+    if (keys) {
+      socket.set(zmq::sockopt::curve_server, true);
+      socket.set(zmq::sockopt::curve_secretkey, keys->secret_key);
+    }
+    socket.bind(address);
+    return {std::move(sockets), socket.get(zmq::sockopt::last_endpoint), true};
+  } catch (const zmq::error_t& e) {
+    throw UserError(address, e.what(), "tcp://HOST:PORT with an address of this machine and a free port, such as tcp://127.0.0.1:0");
+  }
+}
+
+Endpoint Endpoint::to(const std::string& address, const std::string& token) {
+  auto sockets = std::make_unique<Sockets>(zmq::socket_type::dealer);
+  zmq::socket_t& socket = sockets->socket;
+  try {
+    if (!token.empty()) {
+      const ServerKeys own = make_keys();
+      socket.set(zmq::sockopt::curve_serverkey, token);
+      socket.set(zmq::sockopt::curve_publickey, own.public_key);
+      socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
+    }
+    socket.connect(address);
+    return {std::move(sockets), address, false};
+  } catch (const zmq::error_t& e) {
+    throw UserError(address, e.what(), "tcp://HOST:PORT as the run's log says it, and the token that the run wrote");
+  }
+}
+
+void Endpoint::send(const Letter& letter) {
+  try {
+    if (answers_many_ && !sockets_->socket.send(zmq::buffer(letter.peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
+    (void)sockets_->socket.send(zmq::buffer(letter.bytes), zmq::send_flags::dontwait);
+  } catch (const zmq::error_t& e) {
+    if (e.num() != EHOSTUNREACH) throw PeerError(address_ + ": " + e.what());
+  }
+}
+
+std::optional<Letter> Endpoint::receive(double seconds) {
+  zmq::socket_t& socket = sockets_->socket;
+  try {
+    zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
+    zmq::poll(&item, 1, std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+    if (!(item.revents & ZMQ_POLLIN)) return std::nullopt;
+    Letter letter;
+    zmq::message_t part;
+    int64_t num_parts = 0;
+    for (bool more = true; more; more = part.more()) {
+      if (!socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
+      const auto* bytes = static_cast<const std::byte*>(part.data());
+      if (answers_many_ && num_parts == 0) letter.peer = part.to_string();
+      else letter.bytes.assign(bytes, bytes + part.size());
+      ++num_parts;
+    }
+    if (num_parts != (answers_many_ ? 2 : 1)) letter.bytes.clear();
+    return letter;
+  } catch (const zmq::error_t& e) {
+    if (e.num() == EINTR) return std::nullopt;
+    throw PeerError(address_ + ": " + e.what());
+  }
+}
+
+}  // namespace tandem::queue::wire

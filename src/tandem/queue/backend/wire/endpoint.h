@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A ZeroMQ socket with the settings that all of them have here.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem::queue::wire {
+
+/// CURVE keys as ZeroMQ writes them, 40 characters each. Whoever knows the public one may connect: it is the run's token.
+struct ServerKeys {
+  std::string public_key, secret_key;
+};
+ServerKeys make_keys();
+
+/// A message from one of many, or to it.
+struct Letter {
+  std::string peer;               ///< who; "" where there is but one
+  std::vector<std::byte> bytes;
+};
+
+/// Ownership  a context and a socket; what is not sent when it goes is lost.
+/// Threads    one.
+/// Blocking   receive alone.
+/// Errors     UserError for an address that cannot be; PeerError from the system.
+class Endpoint {
+ public:
+  /// Answers many, at "tcp://HOST:PORT" or "ipc://FILE"; port 0: any that is free.
+  static Endpoint at(const std::string& address, const std::optional<ServerKeys>& keys);
+  /// Calls one. `token`: the public key of that one, if it has keys.
+  static Endpoint to(const std::string& address, const std::string& token);
+  ~Endpoint();
+  Endpoint(Endpoint&&) noexcept;
+
+  /// With the port that it has.
+  const std::string& address() const { return address_; }
+  /// Never waits: a letter to someone who does not read is lost.
+  void send(const Letter& letter);
+  /// Nothing after `seconds`; a letter of several parts comes empty, one over kMaxBytes not at all.
+  std::optional<Letter> receive(double seconds);
+
+  static constexpr int64_t kMaxBytes = 1 << 30;
+
+ private:
+  struct Sockets;
+  Endpoint(std::unique_ptr<Sockets> sockets, std::string address, bool answers_many);
+  std::unique_ptr<Sockets> sockets_;
+  std::string address_;
+  bool answers_many_;
+};
+
+}  // namespace tandem::queue::wire

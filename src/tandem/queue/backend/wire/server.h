@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A desk behind a socket: a ZeroMQ router on a thread of its own. What it cannot read it counts, and answers nothing.
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/queue/desk.h"
+
+namespace tandem::queue::wire {
+
+/// What came in.
+struct ServerCounts {
+  int64_t calls = 0, bytes = 0;
+  int64_t unreadable = 0;  ///< messages that are no calls
+};
+
+/// Ownership  uses the desk, under `mutex`, as everyone else who uses it or its controller.
+/// Threads    owns and joins its thread. A call takes as long as the controller; nobody waits for a client.
+/// Errors     UserError for an address that it cannot have. A fault of the controller ends the thread; fault() has it.
+class Server {
+ public:
+  /// "tcp://127.0.0.1:0": any free port. Addresses of other machines need `keys`.
+  Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<ServerKeys>& keys = {});
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// At which clients reach it, with its port.
+  const std::string& address() const { return endpoint_.address(); }
+  ServerCounts counts() const;
+  /// Why it answers no more; null while it does.
+  std::exception_ptr fault() const;
+
+ private:
+  void serve();
+
+  Desk& desk_;
+  std::mutex& mutex_;
+  Endpoint endpoint_;
+  mutable std::mutex counts_mutex_;
+  ServerCounts counts_;
+  std::exception_ptr fault_;
+  std::atomic<bool> is_closing_ = false;
+  std::thread thread_;  // last: it uses all the others
+};
+
+}  // namespace tandem::queue::wire

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Between a client and the queue of another process, on this machine or another: sockets.
+
+#include <optional>
+#include <string>
+
+#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/queue/backend/wire/store_server.h"
+#include "tandem/queue/desk_client.h"
+
+namespace tandem::queue::wire {
+
+struct TransportOptions {
+  std::string address;                              ///< of the controller
+  std::string token;                                ///< its public key, where it has keys; "" where not
+  std::string store_address = "tcp://127.0.0.1:0";  ///< where the own store answers
+  double deadline_s = 60;                           ///< for a store to answer
+};
+
+/// Ownership  uses the own store, and owns a thread that answers for it.
+class Transport final : public queue::Transport {
+ public:
+  Transport(const TransportOptions& options, const Store& own)
+      : options_(options),
+        own_(own, options.store_address, options.token.empty() ? std::nullopt : std::optional(make_keys())),
+        stores_(options.deadline_s),
+        controller_(Endpoint::to(options.address, options.token)) {}
+
+  void send(const Call& call) override { controller_.send({{}, to_bytes(call)}); }
+  std::optional<Answer> receive(double seconds) override {
+    const std::optional<Letter> letter = controller_.receive(seconds);
+    return letter ? std::optional(answer_of(letter->bytes)) : std::nullopt;
+  }
+  std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {
+    return stores_.read(store, samples);
+  }
+  const std::string& own_store() const override { return own_.place(); }
+  std::string name() const override { return "queue at " + options_.address; }
+
+ private:
+  const TransportOptions options_;
+  StoreServer own_;
+  StoreReader stores_;
+  Endpoint controller_;
+};
+
+}  // namespace tandem::queue::wire

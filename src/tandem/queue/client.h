@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a process sees of the queue, wherever the controller and the bodies are.
+//
+//   generates   lease --> (evicted ...) --> put            the bodies stay in its store until the groups leave
+//   trains      take --> read --> commit
+//
+//   backend/local.h        the controller is in this process
+//   backend/wire/client.h  it is behind a socket, in another process or on another machine
+//
+// docs/design/dist_queue.md has what the two share with ranks that call alike.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/data/columns.h"
+#include "tandem/queue/controller.h"
+
+namespace tandem::queue {
+
+/// Bodies of groups: a row for each of their samples, in order.
+struct Bodies {
+  std::vector<GroupId> groups;
+  data::Fields columns;
+};
+
+/// Threads    one.
+/// Blocking   each verb at most the deadline that the client was made with, then PeerError that names the address.
+/// Errors     PeerError. A controller that does not know this client, as one that was started again, is joined anew: then the client has
+///            no leases, evicted() names all its groups, put() keeps nothing.
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  /// Controller::lease.
+  virtual std::vector<Lease> lease(int64_t most, PolicyVersion version) = 0;
+  /// A sign of life, to be given every third of a lease: this client has `version`, its leases stand so, and it has the bodies of
+  /// `finished` groups. Returns those of both that are over: evicted, trained, or another's. Their bodies are dropped.
+  virtual std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) = 0;
+  /// Groups that finished under these leases, and their bodies: rows of their samples in order. Returns which of them are of any use; the
+  /// store keeps the bodies of those.
+  virtual std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) = 0;
+  /// The heads of the batch of `step`, ordered by group; none if it is not ready.
+  virtual std::optional<data::Batch> take(StepId step) = 0;
+  /// The bodies of the taken batch, in one part from each store that has some. Nothing if one is gone: its group is generated anew, and the
+  /// batch is to be taken again.
+  virtual std::optional<std::vector<Bodies>> read() = 0;
+  /// Returns the groups that left untrained. Errors: PeerError if the batch of this step is not taken.
+  virtual std::vector<GroupId> commit(StepId step, PolicyVersion after) = 0;
+  /// Its leases end, and what is in its store is gone.
+  virtual void close() = 0;
+
+  /// The newest version that it has heard of.
+  virtual PolicyVersion newest() const = 0;
+};
+
+}  // namespace tandem::queue

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/queue/controller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tandem/base/check.h"
+
+namespace tandem::queue {
+
+Controller::Controller(const Options& options, double lease_s, Takes takes, const data::Shaping& shaping)
+    : lease_s_(lease_s), queue_(options, takes, shaping) {}
+
+WorkerId Controller::join(double now_s) {
+  const WorkerId worker{num_workers_ever_++};
+  workers_[worker].seen_s = now_s;
+  return worker;
+}
+
+Controller::Worker* Controller::alive(WorkerId worker, double now_s) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return nullptr;
+  found->second.seen_s = std::max(found->second.seen_s, now_s);
+  return &found->second;
+}
+
+// What was reported of it stays; tokens that nobody can read do not count.
+void Controller::end_lease(GroupId group) {
+  Turn& turn = turns_.at(group);
+  workers_.at(turn.worker).leases.erase(group);
+  turn.lease = kNoLease;
+  turn.has_token = turn.reported != kNoLease;
+  waiting_.insert(group);
+  ++counters_.ended;
+}
+
+void Controller::leave(WorkerId worker) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  while (!found->second.leases.empty()) end_lease(found->second.leases.begin()->first);
+  workers_.erase(found);
+}
+
+std::vector<WorkerId> Controller::expire(double now_s) {
+  std::vector<WorkerId> gone;
+  for (const auto& [id, worker] : workers_)
+    if (now_s - worker.seen_s > lease_s_) gone.push_back(id);
+  for (const WorkerId id : gone) leave(id);
+  return gone;
+}
+
+std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s) {
+  std::vector<Lease> leases;
+  Worker* const known = alive(worker, now_s);
+  if (!known || version < PolicyVersion{0} || version > queue_.version()) return leases;
+  const auto give = [&](GroupId group, Turn& turn) {
+    turn.lease = LeaseNumber{counters_.leased++};
+    turn.worker = worker;
+    turn.first = version;
+    known->leases[group] = turn.lease;
+    leases.push_back({group, turn.lease, turn.reported});
+  };
+  for (auto group = waiting_.begin(); group != waiting_.end() && std::ssize(leases) < most;) {
+    Turn& turn = turns_.at(*group);
+    if (queue_.start_of(*group) > version) {
+      ++group;
+      continue;
+    }
+    give(*group, turn);
+    group = waiting_.erase(group);
+  }
+  for (int64_t n = std::min(most - std::ssize(leases), queue_.num_may_start(version)); n > 0; --n) {
+    const GroupId group = next_;
+    next_ = GroupId{value(next_) + 1};
+    queue_.start(group, version);
+    give(group, turns_[group]);
+  }
+  return leases;
+}
+
+std::vector<GroupId> Controller::beat(WorkerId worker, PolicyVersion version, std::span<const Standing> leases, double now_s) {
+  std::vector<GroupId> over;
+  Worker* const known = alive(worker, now_s);
+  std::set<GroupId> unnamed;
+  if (known)
+    for (const auto& [group, number] : known->leases) unnamed.insert(group);
+  for (const Standing& each : leases) {
+    const auto found = turns_.find(each.group);
+    if (!known || !known->leases.contains(each.group) || found->second.lease != each.lease) {
+      over.push_back(each.group);
+      continue;
+    }
+    Turn& turn = found->second;
+    turn.has_token |= each.has_token;
+    if (each.is_reported) turn.reported = each.lease;
+    turn.first = std::clamp(version, turn.first, queue_.version());
+    unnamed.erase(each.group);
+  }
+  for (const GroupId group : unnamed) end_lease(group);
+  return over;
+}
+
+bool Controller::put(WorkerId worker, LeaseNumber lease, data::Group head) {
+  const auto found = turns_.find(head.id);
+  if (lease == kNoLease || found == turns_.end() || found->second.lease != lease || found->second.worker != worker) {
+    ++counters_.late;
+    return false;
+  }
+  workers_.at(worker).leases.erase(head.id);
+  turns_.erase(found);
+  return queue_.put(std::move(head));
+}
+
+void Controller::lose(std::span<const GroupId> groups) {
+  for (const GroupId group : groups) {
+    if (!queue_.unfinish(group)) continue;
+    turns_[group] = {};
+    waiting_.insert(group);
+    ++counters_.lost;
+  }
+}
+
+Left Controller::commit(StepId step, PolicyVersion after) {
+  std::vector<data::Waiting> waiting;
+  for (const auto& [group, turn] : turns_)
+    if (!turn.has_token) waiting.push_back({group, turn.lease != kNoLease ? turn.first : after});
+  Left left = queue_.commit(step, after, waiting);
+  for (const GroupId group : left.dropped) {
+    const auto found = turns_.find(group);
+    if (found == turns_.end()) continue;  // it was finished
+    if (found->second.lease != kNoLease) workers_.at(found->second.worker).leases.erase(group);
+    waiting_.erase(group);
+    turns_.erase(found);
+  }
+  return left;
+}
+
+void Controller::restore(std::span<const std::byte> bytes, GroupId next, const SampleQueue::Rewrite& kept) {
+  TANDEM_CHECK(counters_.leased == 0, "a controller that leased groups is restored");
+  for (const GroupId group : queue_.restore(bytes, kept)) {
+    queue_.start(group, queue_.version());
+    turns_[group] = {};
+    waiting_.insert(group);
+  }
+  next_ = next;
+}
+
+}  // namespace tandem::queue

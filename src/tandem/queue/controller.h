@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Who generates what, where workers come, go and die: the sample queue with leases. A value with rules: it knows no clock, thread, socket or
+// other rank, and time comes in as an argument.
+//
+//   worker   join --> lease --> beat, beat ... --> put          a lease that is not renewed ends, and another worker gets the group
+//   trainer  batch_ready --> take --> commit                    as of sample_queue.h, which it asks
+//
+// A group is leased to one worker at a time, each time under another number. What bears another number than the group's is late: it
+// changes nothing. So whatever comes twice, or from a worker that was given up, is trained once.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "tandem/queue/sample_queue.h"
+
+namespace tandem::queue {
+
+/// One that generates. Never used again in a run.
+enum class WorkerId : int64_t {};
+/// One turn of a group with a worker. Never used again in a run.
+enum class LeaseNumber : int64_t {};
+constexpr LeaseNumber kNoLease{-1};
+
+struct Lease {
+  GroupId group{};
+  LeaseNumber number{};
+  LeaseNumber begun = kNoLease;  ///< under which tokens of it were reported (Standing): it goes on with them
+
+  bool operator==(const Lease&) const = default;
+  static void each(auto& m, auto&& field) { field(m.group), field(m.number), field(m.begun); }
+};
+
+/// What a worker says of a lease that it has.
+struct Standing {
+  GroupId group{};
+  LeaseNumber lease{};
+  bool has_token = false;     ///< some sample of the group has its first token
+  bool is_reported = false;   ///< its tokens so far lie where another worker can read them, under this lease
+
+  static void each(auto& m, auto&& field) { field(m.group), field(m.lease), field(m.has_token), field(m.is_reported); }
+};
+
+/// What became of leases since the start of the run.
+struct LeaseCounters {
+  int64_t leased = 0;      ///< groups, each time
+  int64_t ended = 0;       ///< leases that were not renewed, or whose worker left
+  int64_t late = 0;        ///< groups that came under a lease that had ended
+  int64_t lost = 0;        ///< finished groups whose bodies are gone
+};
+
+/// Ownership  heads alone; bodies never pass through it.
+/// Threads    one. Given the same calls in the same order it does the same.
+/// Errors     as SampleQueue. What an unknown worker asks for, it does not get; it has to join.
+/// Read next  sample_queue.h, docs/design/dist_queue.md
+class Controller {
+ public:
+  /// A lease lasts `lease_s` from the last sign of life of its worker.
+  Controller(const Options& options, double lease_s, Takes takes = Takes::kScored, const data::Shaping& shaping = {});
+
+  WorkerId join(double now_s);
+  /// Its leases end.
+  void leave(WorkerId worker);
+  bool knows(WorkerId worker) const { return workers_.contains(worker); }
+  int64_t num_workers() const { return std::ssize(workers_); }
+
+  /// At most so many groups for a worker with the weights of `version`: those that another left, by id, then new ones. None that it would
+  /// give tokens of an older version than they began with. None for a version that there is not.
+  std::vector<Lease> lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s);
+  /// The worker lives, has `version`, and its leases stand like this; those that it does not name end. Returns the groups among them that it
+  /// does not have any more: evicted, or another's since.
+  std::vector<GroupId> beat(WorkerId worker, PolicyVersion version, std::span<const Standing> leases, double now_s);
+  /// Its group is finished. False if that is late: then its body is of no use.
+  bool put(WorkerId worker, LeaseNumber lease, data::Group head);
+  /// Ends the leases of workers that gave no sign of life for lease_s, and forgets those workers.
+  std::vector<WorkerId> expire(double now_s);
+  /// Bodies of finished groups are gone with who had them: they are generated anew. A taken batch that has one is given back.
+  void lose(std::span<const GroupId> groups);
+
+  bool batch_ready() { return queue_.batch_ready(); }
+  data::Batch take(StepId step) { return queue_.take(step); }
+  /// As SampleQueue::commit. Groups that surely have no token yet start at the version that their first will be of.
+  Left commit(StepId step, PolicyVersion after);
+
+  const SampleQueue& queue() const { return queue_; }
+  const LeaseCounters& lease_counters() const { return counters_; }
+  /// As SampleQueue::state; a lease is no part of it.
+  std::vector<std::byte> state(const SampleQueue::Rewrite& saved = {}) const { return queue_.state(saved); }
+  /// As SampleQueue::restore, into one that leased nothing. New groups begin with `next`.
+  void restore(std::span<const std::byte> bytes, GroupId next, const SampleQueue::Rewrite& kept = {});
+  GroupId next_group() const { return next_; }
+
+ private:
+  struct Worker {
+    double seen_s = 0;
+    std::map<GroupId, LeaseNumber> leases;
+  };
+  // Of each group that runs, or waits to.
+  struct Turn {
+    LeaseNumber lease = kNoLease;            // or it waits for a worker
+    WorkerId worker{};
+    bool has_token = false;
+    LeaseNumber reported = kNoLease;
+    PolicyVersion first{};                   // leased and without a token: of what version that will be at least
+  };
+  void end_lease(GroupId group);
+  Worker* alive(WorkerId worker, double now_s);
+
+  const double lease_s_;
+  SampleQueue queue_;
+  std::map<WorkerId, Worker> workers_;
+  std::map<GroupId, Turn> turns_;
+  std::set<GroupId> waiting_;   // of those, the ones without a lease
+  GroupId next_{0};
+  int64_t num_workers_ever_ = 0;
+  LeaseCounters counters_;
+};
+
+}  // namespace tandem::queue

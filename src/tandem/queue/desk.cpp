@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/queue/desk.h"
+
+#include <utility>
+
+#include "tandem/base/check.h"
+
+namespace tandem::queue {
+namespace {
+
+using What = decltype(Answer::what);
+
+template <class... Each>
+struct Cases : Each... {
+  using Each::operator()...;
+};
+
+// What the controller takes for granted of a caller of this process.
+std::string fault_of(const call::Put& put, const Controller& controller) {
+  if (put.leases.size() != put.heads.size()) return join_text(put.leases.size(), " leases of ", put.heads.size(), " groups");
+  for (const data::Group& head : put.heads)
+    if (!controller.queue().fits(head)) return join_text("group ", value(head.id), " lacks samples or scores");
+  return "";
+}
+
+}  // namespace
+
+Answer Desk::to(const Call& call, What what) const { return {incarnation_, call.number, controller_.queue().version(), std::move(what)}; }
+
+void Desk::expire(double now_s) {
+  for (const WorkerId worker : controller_.expire(now_s)) {
+    by_join_.erase(clients_.at(worker).join);
+    clients_.erase(worker);
+  }
+}
+
+Answer Desk::join(const Call& call, double now_s) {
+  const auto& join = std::get<call::Join>(call.verb);
+  const auto known = by_join_.find(call.number);
+  counters_.repeated += known != by_join_.end();
+  if (known != by_join_.end()) return to(call, answer::Joined{known->second});
+  const WorkerId worker = controller_.join(now_s);
+  clients_[worker] = {.join = call.number, .store = join.store};
+  by_join_[call.number] = worker;
+  return to(call, answer::Joined{worker});
+}
+
+std::optional<Answer> Desk::answer(const Call& call, double now_s) {
+  ++counters_.answered;
+  if (std::holds_alternative<call::Join>(call.verb)) return join(call, now_s);
+  const auto client = clients_.find(call.worker);
+  const bool is_other = call.incarnation != incarnation_;
+  if (is_other || client == clients_.end()) {
+    ++(is_other ? counters_.of_another_incarnation : counters_.of_unknown);
+    return to(call, answer::JoinAgain{});
+  }
+  if (call.number < client->second.last_call) return std::nullopt;
+  if (call.number == client->second.last_call) {
+    ++counters_.repeated;
+    return client->second.last_answer;
+  }
+  Answer answer = to(call, carry_out(call, now_s));
+  answer.version = controller_.queue().version();
+  if (std::holds_alternative<call::Leave>(call.verb)) {
+    by_join_.erase(client->second.join);
+    clients_.erase(client);
+    return answer;
+  }
+  client->second.last_call = call.number;
+  client->second.last_answer = answer;
+  return answer;
+}
+
+std::string Desk::store_of(GroupId group) const {
+  const auto found = stores_.find(group);
+  return found == stores_.end() ? own_store_ : found->second;
+}
+
+std::optional<answer::Taken> Desk::take(StepId step) {
+  if (!controller_.batch_ready()) return std::nullopt;
+  answer::Taken taken;
+  taken.heads = controller_.take(step).groups;
+  for (const data::Group& head : taken.heads) taken.stores.push_back(store_of(head.id));
+  return taken;
+}
+
+Left Desk::commit(StepId step, PolicyVersion after) {
+  Left left = controller_.commit(step, after);
+  std::erase_if(stores_, [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); });
+  return left;
+}
+
+void Desk::lose(std::span<const GroupId> groups) {
+  controller_.lose(groups);
+  for (const GroupId group : groups) stores_.erase(group);
+}
+
+What Desk::carry_out(const Call& call, double now_s) {
+  const Client& client = clients_.at(call.worker);
+  return std::visit(Cases{
+      [&](const call::Join&) -> What { return answer::Done{}; },
+      [&](const call::LeaseGroups& c) -> What { return answer::Leased{controller_.lease(call.worker, c.most, c.version, now_s)}; },
+      [&](const call::Beat& c) -> What {
+        answer::Over over{controller_.beat(call.worker, c.version, c.leases, now_s)};
+        for (const GroupId group : c.finished)
+          if (!stores_.contains(group) || stores_.at(group) != client.store) over.groups.push_back(group);
+        return over;
+      },
+      [&](const call::Put& c) -> What {
+        if (const std::string fault = fault_of(c, controller_); !fault.empty()) {
+          ++counters_.refused;
+          return answer::Refused{fault};
+        }
+        answer::Kept kept;
+        for (size_t i = 0; i < c.heads.size(); ++i) {
+          kept.kept.push_back(controller_.put(call.worker, c.leases[i], c.heads[i]));
+          if (kept.kept.back()) stores_[c.heads[i].id] = client.store;
+        }
+        return kept;
+      },
+      [&](const call::Take& c) -> What { return take(c.step).value_or(answer::Taken{}); },
+      [&](const call::Commit& c) -> What {
+        if (!controller_.queue().has_taken(c.step) || value(c.after) != value(controller_.queue().version()) + 1) {
+          ++counters_.refused;
+          return answer::Refused{join_text("step ", value(c.step), " was not taken, or does not lead to version ", value(c.after))};
+        }
+        return answer::Over{commit(c.step, c.after).all()};
+      },
+      [&](const call::Lose& c) -> What {
+        lose(c.groups);
+        return answer::Done{};
+      },
+      [&](const call::Leave&) -> What {
+        controller_.leave(call.worker);
+        return answer::Done{};
+      }}, call.verb);
+}
+
+}  // namespace tandem::queue

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where calls of clients reach a controller, whatever carries them. A call is carried out once, however often it comes; what is not of this
+// incarnation, or of a client that was given up, changes nothing. A value with rules, as the controller.
+
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/queue/controller.h"
+#include "tandem/queue/message.h"
+
+namespace tandem::queue {
+
+/// What became of calls.
+struct CallCounters {
+  int64_t answered = 0;
+  int64_t repeated = 0;           ///< were carried out before, and got the same answer
+  int64_t of_another_incarnation = 0, of_unknown = 0;
+  int64_t refused = 0;            ///< made no sense
+};
+
+/// Ownership  uses the controller, which is told nothing else meanwhile.
+/// Threads    one.
+/// Errors     none for what a client sends, right or wrong.
+class Desk {
+ public:
+  /// Bodies that no client has, as those of a checkpoint, are at `own_store`.
+  Desk(Controller& controller, Incarnation incarnation, std::string own_store)
+      : controller_(controller), incarnation_(incarnation), own_store_(std::move(own_store)) {}
+
+  /// Empty for a call that is older than one that was answered.
+  std::optional<Answer> answer(const Call& call, double now_s);
+  // For who has the controller in the same process; clients do the same by calls.
+  /// The batch of `step`, if one is ready.
+  std::optional<answer::Taken> take(StepId step);
+  Left commit(StepId step, PolicyVersion after);
+  void lose(std::span<const GroupId> groups);
+  /// Of a finished group: where its body is.
+  std::string store_of(GroupId group) const;
+  /// As Controller::expire. A call never expires leases by itself: who is slow to be read is not dead.
+  void expire(double now_s);
+
+  Incarnation incarnation() const { return incarnation_; }
+  const CallCounters& counters() const { return counters_; }
+
+ private:
+  struct Client {
+    int64_t join = 0, last_call = 0;  // numbers
+    Answer last_answer;
+    std::string store;
+  };
+  Answer to(const Call& call, decltype(Answer::what) what) const;
+  Answer join(const Call& call, double now_s);
+  decltype(Answer::what) carry_out(const Call& call, double now_s);
+
+  Controller& controller_;
+  const Incarnation incarnation_;
+  const std::string own_store_;
+  std::map<WorkerId, Client> clients_;
+  std::map<int64_t, WorkerId> by_join_;
+  std::map<GroupId, std::string> stores_;  // of finished groups
+  CallCounters counters_;
+};
+
+}  // namespace tandem::queue

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The client of a controller that has a desk, whatever lies between.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tandem/base/clock.h"
+#include "tandem/queue/caller.h"
+#include "tandem/queue/client.h"
+#include "tandem/queue/store.h"
+
+namespace tandem::queue {
+
+/// What lies between a client, its desk and the stores of others. What is sent may be lost or come twice.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual void send(const Call& call) = 0;
+  /// Nothing if none comes within `seconds`.
+  virtual std::optional<Answer> receive(double seconds) = 0;
+  /// Of a store: a row for each sample, in this order. Nothing if one is not there, or the store does not answer.
+  virtual std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) = 0;
+  /// At which others find the store of this client.
+  virtual const std::string& own_store() const = 0;
+  /// Of the queue, for errors.
+  virtual std::string name() const = 0;
+};
+
+struct DeskClientOptions {
+  int64_t group_size = 1;
+  double deadline_s = 60;  ///< for each verb
+};
+
+/// Ownership  uses transport and store.
+class DeskClient final : public Client {
+ public:
+  DeskClient(Transport& transport, Store& store, const DeskClientOptions& options);
+
+  std::vector<Lease> lease(int64_t most, PolicyVersion version) override;
+  std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) override;
+  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override;
+  std::optional<data::Batch> take(StepId step) override;
+  std::optional<std::vector<Bodies>> read() override;
+  std::vector<GroupId> commit(StepId step, PolicyVersion after) override;
+  void close() override;
+  PolicyVersion newest() const override { return newest_; }
+
+ private:
+  using What = decltype(Answer::what);
+  What ask(decltype(Call::verb) verb);
+  What answer_to(const Call& call, const Deadline& deadline);
+  void drop(std::span<const GroupId> groups);
+  std::vector<SampleId> samples_of(std::span<const GroupId> groups) const;
+
+  Transport& transport_;
+  Store& store_;
+  const DeskClientOptions options_;
+  Caller caller_;
+  PolicyVersion newest_{0};
+  std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store
+};
+
+}  // namespace tandem::queue

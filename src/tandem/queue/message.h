@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a client and the controller's desk say to each other, as values and as bytes. One call, one answer.
+//
+//   call     who calls, under which incarnation, which of its calls this is; then one of the verbs
+//   answer   to which call, the newest policy version; then what the verb gives, or why there is nothing
+//
+// `each` names the fields of a message in the order in which they travel.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tandem/queue/controller.h"
+
+namespace tandem::queue {
+
+/// A controller from its start to its end. One that goes on from a checkpoint has a higher number than all before.
+enum class Incarnation : int64_t {};
+
+namespace call {
+/// A new client. The number of the call is one that no other join has: one that comes twice gives the same client.
+struct Join {
+  std::string store;  ///< the address at which its store answers; "" for one that has none
+  static void each(auto& m, auto&& field) { field(m.store); }
+};
+struct LeaseGroups {
+  int64_t most = 0;
+  PolicyVersion version{};
+  static void each(auto& m, auto&& field) { field(m.most), field(m.version); }
+};
+struct Beat {
+  PolicyVersion version{};
+  std::vector<Standing> leases;
+  std::vector<GroupId> finished;  ///< of which it has the bodies
+  static void each(auto& m, auto&& field) { field(m.version), field(m.leases), field(m.finished); }
+};
+/// Heads of finished groups, each with its lease.
+struct Put {
+  std::vector<LeaseNumber> leases;
+  std::vector<data::Group> heads;
+  static void each(auto& m, auto&& field) { field(m.leases), field(m.heads); }
+};
+struct Take {
+  StepId step{};
+  static void each(auto& m, auto&& field) { field(m.step); }
+};
+struct Commit {
+  StepId step{};
+  PolicyVersion after{};
+  static void each(auto& m, auto&& field) { field(m.step), field(m.after); }
+};
+/// Bodies that were not where they should be.
+struct Lose {
+  std::vector<GroupId> groups;
+  static void each(auto& m, auto&& field) { field(m.groups); }
+};
+struct Leave {
+  static void each(auto&, auto&&) {}
+};
+}  // namespace call
+
+struct Call {
+  Incarnation incarnation{};
+  WorkerId worker{};
+  int64_t number = 0;  ///< of its calls, from 1
+  std::variant<call::Join, call::LeaseGroups, call::Beat, call::Put, call::Take, call::Commit, call::Lose, call::Leave> verb;
+  static void each(auto& m, auto&& field) { field(m.incarnation), field(m.worker), field(m.number), field(m.verb); }
+};
+
+namespace answer {
+struct Joined {
+  WorkerId worker{};
+  static void each(auto& m, auto&& field) { field(m.worker); }
+};
+struct Leased {
+  std::vector<Lease> leases;
+  static void each(auto& m, auto&& field) { field(m.leases); }
+};
+/// Groups that are not to go on: to call::Beat those of the worker, to call::Commit all that left untrained.
+struct Over {
+  std::vector<GroupId> groups;
+  static void each(auto& m, auto&& field) { field(m.groups); }
+};
+/// For each group of a call::Put whether its body is of any use.
+struct Kept {
+  std::vector<bool> kept;
+  static void each(auto& m, auto&& field) { field(m.kept); }
+};
+/// Empty: no batch is ready.
+struct Taken {
+  std::vector<data::Group> heads;
+  std::vector<std::string> stores;  ///< of each head, where its body is
+  static void each(auto& m, auto&& field) { field(m.heads), field(m.stores); }
+};
+struct Done {
+  static void each(auto&, auto&&) {}
+};
+/// There is nothing, for the client knows another incarnation, or is not known: it has to join.
+struct JoinAgain {
+  static void each(auto&, auto&&) {}
+};
+/// The call is wrong, and was not carried out.
+struct Refused {
+  std::string why;
+  static void each(auto& m, auto&& field) { field(m.why); }
+};
+}  // namespace answer
+
+struct Answer {
+  Incarnation incarnation{};
+  int64_t number = 0;       ///< of the call
+  PolicyVersion version{};  ///< the newest
+  std::variant<answer::Joined, answer::Leased, answer::Over, answer::Kept, answer::Taken, answer::Done, answer::JoinAgain, answer::Refused> what;
+  static void each(auto& m, auto&& field) { field(m.incarnation), field(m.number), field(m.version), field(m.what); }
+};
+
+std::vector<std::byte> to_bytes(const Call& call);
+std::vector<std::byte> to_bytes(const Answer& answer);
+/// Inverse of to_bytes. Errors: PeerError for bytes that are no call; they never read outside `bytes`.
+Call call_of(std::span<const std::byte> bytes);
+Answer answer_of(std::span<const std::byte> bytes);
+
+}  // namespace tandem::queue

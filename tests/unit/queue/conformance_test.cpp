@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same stories for every way to reach a queue.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "tandem/base/error.h"
+#include "tandem/queue/backend/local.h"
+#include "tandem/queue/backend/wire/server.h"
+#include "tandem/queue/backend/wire/transport.h"
+
+namespace tandem::queue {
+namespace {
+
+constexpr double kLeaseS = 1.5, kDeadlineS = 30;
+constexpr int64_t kGroupSize = 2;
+
+Options options(int64_t staleness) { return {.groups_per_step = 4, .group_size = kGroupSize, .staleness = staleness}; }
+
+/// One client with what it stands on.
+struct Member {
+  std::unique_ptr<Store> store;
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Client> client;
+  Client* operator->() const { return client.get(); }
+};
+
+std::vector<CacheField> body_fields() { return {{"tokens", std::vector<int64_t>()}, {"logprobs", std::vector<float>()}}; }
+
+/// A queue that clients can come to.
+class Cluster {
+ public:
+  virtual ~Cluster() = default;
+  Member member() {
+    Member m;
+    m.store = std::make_unique<Store>(body_fields());
+    m.transport = transport(*m.store);
+    m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kGroupSize, kDeadlineS});
+    return m;
+  }
+
+ private:
+  virtual std::unique_ptr<Transport> transport(const Store& own) = 0;
+};
+
+class Local final : public Cluster {
+ public:
+  explicit Local(const Options& options) : queue_(options, kLeaseS) {}
+
+ private:
+  std::unique_ptr<Transport> transport(const Store& own) override { return std::make_unique<LocalTransport>(queue_, own); }
+  LocalQueue queue_;
+};
+
+class Wire final : public Cluster {
+ public:
+  Wire(const Options& options, const std::optional<wire::ServerKeys>& keys)
+      : keys_(keys),
+        controller_(options, kLeaseS),
+        desk_(controller_, Incarnation{0}, ""),
+        server_(desk_, mutex_, "tcp://127.0.0.1:0", keys) {}
+
+ private:
+  std::unique_ptr<Transport> transport(const Store& own) override {
+    return std::make_unique<wire::Transport>(wire::TransportOptions{.address = server_.address(), .token = keys_ ? keys_->public_key : "",
+                                                                    .deadline_s = 5}, own);
+  }
+  const std::optional<wire::ServerKeys> keys_;
+  std::mutex mutex_;
+  Controller controller_;
+  Desk desk_;
+  wire::Server server_;
+};
+
+using MakeCluster = std::function<std::unique_ptr<Cluster>(const Options&)>;
+struct Backend {
+  std::string name;
+  MakeCluster make;
+};
+
+class Conformance : public testing::TestWithParam<Backend> {
+ protected:
+  std::unique_ptr<Cluster> cluster(int64_t staleness) const { return GetParam().make(options(staleness)); }
+};
+
+std::vector<data::Group> heads_of(std::span<const Lease> leases, PolicyVersion version) {
+  std::vector<data::Group> heads;
+  for (const Lease& lease : leases) {
+    data::Group& head = heads.emplace_back(data::Group{lease.group, {}, version, std::vector<data::Sample>(kGroupSize)});
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      head.samples[static_cast<size_t>(i)].id = data::sample_id(lease.group, kGroupSize, i);
+      head.samples[static_cast<size_t>(i)].scored = true;
+      head.samples[static_cast<size_t>(i)].score = static_cast<double>(value(lease.group));
+    }
+  }
+  return heads;
+}
+
+// Its number of tokens and what they are tell which sample it is.
+int64_t num_tokens(int64_t sample) { return sample % 7; }
+
+data::Fields bodies_of(std::span<const GroupId> groups) {
+  data::Fields fields;
+  std::vector<int64_t> tokens, lengths;
+  std::vector<float> logprobs;
+  for (const GroupId group : groups)
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      const int64_t sample = value(data::sample_id(group, kGroupSize, i));
+      lengths.push_back(num_tokens(sample));
+      tokens.insert(tokens.end(), static_cast<size_t>(num_tokens(sample)), sample);
+      logprobs.insert(logprobs.end(), static_cast<size_t>(num_tokens(sample)), -static_cast<float>(sample));
+    }
+  fields["tokens"] = {std::move(tokens), lengths};
+  fields["logprobs"] = {std::move(logprobs), lengths};
+  return fields;
+}
+
+std::vector<GroupId> groups_of(std::span<const Lease> leases) {
+  std::vector<GroupId> groups;
+  for (const Lease& lease : leases) groups.push_back(lease.group);
+  return groups;
+}
+
+std::vector<bool> put_all(Client& client, std::span<const Lease> leases, PolicyVersion version) {
+  std::vector<LeaseNumber> numbers;
+  for (const Lease& lease : leases) numbers.push_back(lease.number);
+  return client.put(numbers, heads_of(leases, version), bodies_of(groups_of(leases)));
+}
+
+// Leases until it has so many.
+std::vector<Lease> lease_all(Client& client, int64_t count, PolicyVersion version) {
+  std::vector<Lease> leases;
+  for (const Deadline deadline = Deadline::after_s(kDeadlineS); std::ssize(leases) < count && !deadline.passed();) {
+    for (const Lease& lease : client.lease(count - std::ssize(leases), version)) leases.push_back(lease);
+    if (std::ssize(leases) < count) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(std::ssize(leases), count);
+  return leases;
+}
+
+void check_bodies(const data::Batch& batch, const std::vector<Bodies>& bodies) {
+  std::set<GroupId> wanted, found;
+  for (const data::Group& head : batch.groups) wanted.insert(head.id);
+  for (const Bodies& part : bodies) {
+    EXPECT_EQ(part.columns, bodies_of(part.groups));
+    found.insert(part.groups.begin(), part.groups.end());
+  }
+  EXPECT_EQ(wanted, found);
+}
+
+constexpr PolicyVersion kFirst{0};
+
+TEST_P(Conformance, AStepGoesFromLeaseToCommit) {
+  const auto queue = cluster(0);
+  const Member generator = queue->member(), trainer = queue->member();
+  EXPECT_FALSE(trainer->take(StepId{1}));
+  const std::vector<Lease> leases = lease_all(*generator.client, 4, kFirst);
+  EXPECT_TRUE(generator->lease(1, kFirst).empty()) << "no more may start";
+  EXPECT_EQ(put_all(*generator.client, leases, kFirst), std::vector<bool>(4, true));
+  const std::optional<data::Batch> batch = trainer->take(StepId{1});
+  ASSERT_TRUE(batch);
+  ASSERT_EQ(batch->groups.size(), 4u);
+  EXPECT_EQ(batch->groups[3].samples[1].score, 3.0);
+  const auto bodies = trainer->read();
+  ASSERT_TRUE(bodies);
+  check_bodies(*batch, *bodies);
+  EXPECT_EQ(generator.store->num_held(), 4 * kGroupSize);
+  EXPECT_TRUE(trainer->commit(StepId{1}, PolicyVersion{1}).empty());
+  const auto over = generator->evicted(kFirst, {}, groups_of(leases));
+  EXPECT_EQ(over.size(), 4u) << "they are trained";
+  EXPECT_EQ(generator.store->num_held(), 0);
+  EXPECT_EQ(generator->newest(), PolicyVersion{1});
+  EXPECT_THROW((void)trainer->commit(StepId{1}, PolicyVersion{2}), PeerError) << "it is not taken";
+}
+
+TEST_P(Conformance, WhatOneLeavesAnotherGenerates) {
+  const auto queue = cluster(0);
+  const Member first = queue->member(), second = queue->member(), third = queue->member();
+  const std::vector<Lease> leases = lease_all(*first.client, 4, kFirst);
+  EXPECT_EQ(put_all(*first.client, std::span(leases).first(1), kFirst), std::vector<bool>{true});
+  first->close();
+  const std::vector<Lease> again = lease_all(*second.client, 3, kFirst);
+  EXPECT_EQ(groups_of(again), (std::vector{GroupId{1}, GroupId{2}, GroupId{3}}));
+  EXPECT_EQ(put_all(*first.client, std::span(leases).subspan(1, 1), kFirst), std::vector<bool>{false}) << "it has left";
+  EXPECT_EQ(first.store->num_held(), kGroupSize) << "the group that it put before";
+  // The second is silent for longer than a lease.
+  const std::vector<Lease> once_more = lease_all(*third.client, 3, kFirst);
+  EXPECT_EQ(groups_of(once_more), groups_of(again));
+  EXPECT_EQ(put_all(*second.client, again, kFirst), std::vector<bool>(3, false));
+  EXPECT_EQ(put_all(*third.client, once_more, kFirst), std::vector<bool>(3, true));
+  ASSERT_TRUE(second->take(StepId{1}));
+}
+
+TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
+  const auto queue = cluster(0);
+  const Member generator = queue->member(), trainer = queue->member();
+  const std::vector<Lease> leases = lease_all(*generator.client, 4, kFirst);
+  (void)put_all(*generator.client, leases, kFirst);
+  const SampleId gone = data::sample_id(GroupId{2}, kGroupSize, 1);
+  generator.store->drop({&gone, 1});
+  ASSERT_TRUE(trainer->take(StepId{1}));
+  EXPECT_FALSE(trainer->read());
+  EXPECT_FALSE(trainer->take(StepId{1}));
+  const std::vector<Lease> again = lease_all(*generator.client, 4, kFirst);
+  EXPECT_EQ(put_all(*generator.client, again, kFirst), std::vector<bool>(4, true));
+  const std::optional<data::Batch> batch = trainer->take(StepId{1});
+  ASSERT_TRUE(batch);
+  const auto bodies = trainer->read();
+  ASSERT_TRUE(bodies);
+  check_bodies(*batch, *bodies);
+}
+
+// Generators in threads of their own, some slower, one that dies; a trainer beside them.
+TEST_P(Conformance, ManyGenerateAndOneTrains) {
+  constexpr int64_t kSteps = 25, kStaleness = 1;
+  const auto queue = cluster(kStaleness);
+  std::atomic<bool> is_over = false;
+  std::vector<Member> generators;
+  for (int i = 0; i < 4; ++i) generators.push_back(queue->member());
+  const auto generate = [&](size_t me) {
+    Member& m = generators[me];
+    std::vector<GroupId> finished;
+    for (int64_t round = 0; !is_over; ++round) {
+      const PolicyVersion version = m->newest();
+      const std::vector<Lease> leases = m->lease(2, version);
+      if (me == 3 && round == 5) return;  // with its leases
+      std::this_thread::sleep_for(std::chrono::milliseconds(1 + 2 * me));
+      if (!leases.empty()) {
+        const std::vector<bool> kept = put_all(*m.client, leases, version);
+        for (size_t i = 0; i < kept.size(); ++i)
+          if (kept[i]) finished.push_back(leases[i].group);
+      }
+      for (const GroupId group : m->evicted(version, {}, finished)) std::erase(finished, group);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < generators.size(); ++i) threads.emplace_back(generate, i);
+  const Member trainer = queue->member();
+  std::set<GroupId> trained;
+  int64_t step = 0;
+  for (const Deadline deadline = Deadline::after_s(kDeadlineS); step < kSteps && !deadline.passed();) {
+    const std::optional<data::Batch> batch = trainer->take(StepId{step + 1});
+    if (!batch) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
+    const auto bodies = trainer->read();
+    if (!bodies) continue;
+    check_bodies(*batch, *bodies);
+    for (const data::Group& head : batch->groups) {
+      EXPECT_TRUE(trained.insert(head.id).second) << value(head.id) << " twice";
+      EXPECT_LE(data::lag(head, PolicyVersion{step}), kStaleness);
+    }
+    ++step;
+    for (const GroupId group : trainer->commit(StepId{step}, PolicyVersion{step})) EXPECT_FALSE(trained.contains(group));
+  }
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(step, kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
+                                         Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o, std::nullopt); }},
+                                         Backend{"wire_with_keys", [](const Options& o) { return std::make_unique<Wire>(o, wire::make_keys()); }}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace tandem::queue
