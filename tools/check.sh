@@ -35,6 +35,17 @@ sanitized() {
     ctest --test-dir "build/$preset" -R "^($(tr '\n' '|' <<<"$programs" | sed 's/|$//'))\$" -j2 --output-on-failure
 }
 
+# runs_under_tsan CHECK...: these checks of free runs, whose ranks are threads. Open MPI is built without it, and processes that borrow
+# memory until they start a program (reward/backend/process.cpp) confuse it.
+runs_under_tsan() {
+  local check
+  quietly scripts/build tsan tandem || return 1
+  for check in "$@"; do
+    OMP_NUM_THREADS=1 TSAN_OPTIONS="suppressions=$PWD/tools/tsan.supp halt_on_error=1" \
+      quietly .venv/bin/python tests/run/free_test.py --build build/tsan --only "$check" || return 1
+  done
+}
+
 # fuzzed SECONDS: each program of tests/fuzz for so long, from its seeds; what breaks it stays in build/fuzz/found.
 fuzzed() {
   local program name dict
@@ -60,7 +71,8 @@ if [ "$mode" = --full ]; then
   # What parses bytes of others, and all else that is quickly built; libtorch itself is built without sanitizers.
   gate asan sanitized asan base monitor sample_store data text reward board checkpoint
   # Without the queue's random interleavings, 160,000 of them: each is one thread's, and they would take minutes.
-  GTEST_FILTER="-*Interleaving*" gate tsan sanitized tsan monitor queue comm
+  GTEST_FILTER="-*Interleaving*" gate tsan sanitized tsan monitor queue comm rollout
+  gate tsan_runs runs_under_tsan two layouts mixed offloaded filtered
   gate fuzz fuzzed "${TANDEM_FUZZ_SECONDS:-60}"
 fi
 for name in $wanted; do [[ " $ran " == *" $name "* ]] || { echo "no gate $name in $mode"; failed="$failed $name"; }; done

@@ -5,12 +5,10 @@
 
 namespace tandem::planner {
 
-double moved_s(const Turns& turns, int64_t tokens) {
-  return turns.drawn == 0 ? 0 : turns.open_s / static_cast<double>(turns.drawn) * static_cast<double>(tokens);
-}
-
 bool is_better_moved(const Turns& turns, int64_t tokens) {
-  return turns.drawn > 0 && turns.shut_s > 0 && moved_s(turns, tokens) < turns.shut_s;
+  if (turns.drawn == 0 || turns.shut_s <= 0) return false;
+  const double anew_s = turns.open_s / static_cast<double>(turns.drawn) * static_cast<double>(tokens);  // at most
+  return anew_s < turns.shut_s;
 }
 
 int64_t Homes::least_busy(bool beside_training) const {

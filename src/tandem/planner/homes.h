@@ -19,8 +19,6 @@ struct Turns {
 /// Whether a group that it leaves unfinished had better go on elsewhere: computing its tokens anew, prompts included, takes less than the
 /// replica stands. A token computed anew takes no longer than one that is drawn. False where nothing was measured yet.
 bool is_better_moved(const Turns& turns, int64_t tokens);
-/// Seconds that computing them anew takes at most.
-double moved_s(const Turns& turns, int64_t tokens);
 
 /// Threads    one; the same calls on every rank give the same homes.
 class Homes {

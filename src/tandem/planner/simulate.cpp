@@ -121,12 +121,12 @@ class Generation {
       for (const Sequence& s : r.running) tokens[s.group] += s.tokens;
       for (const Sequence& s : r.waiting) tokens[s.group] += s.tokens;
       for (const auto& [id, count] : tokens)
-        if (is_better_moved(r.turns, count)) move(r, id, moved_s(r.turns, count));
+        if (is_better_moved(r.turns, count)) move(r, id);
     }
   }
 
-  // Where it goes on its tokens are computed anew first.
-  void move(Replica& from, int64_t id, double anew_s) {
+  // Where it goes on its tokens are computed anew. That is a part of some token step, as prompts are, and so of what those take.
+  void move(Replica& from, int64_t id) {
     homes_.set(GroupId{id}, homes_.least_busy(true));
     Replica& to = replica_of(id);
     const auto take = [&](auto& some) {
@@ -136,8 +136,7 @@ class Generation {
     };
     take(from.running);
     take(from.waiting);
-    to.now_s = std::max(to.now_s, from.closed_s) + anew_s;
-    to.busy_s += anew_s;
+    to.now_s = std::max(to.now_s, from.closed_s);
   }
 
   std::vector<queue::Outstanding> outstanding(bool with_taken = false) const {

@@ -21,7 +21,7 @@ struct Workload {
   int64_t group_size = 1;
   std::vector<int64_t> lengths;   ///< sample i of the run has lengths[i modulo their number] tokens
   int64_t max_running = 1;        ///< sequences of a replica at a time
-  int64_t prompt_tokens = 0;      ///< of each sequence; computed anew, too, where a group moves
+  int64_t prompt_tokens = 0;      ///< of each sequence: they count where it is weighed whether a group moves
 };
 
 /// Which replicas generate, and how they meet.
@@ -34,7 +34,7 @@ struct Replicas {
 
 /// What was measured.
 struct Costs {
-  std::function<double(int64_t rows)> token_step_s;  ///< of a replica that runs so many sequences
+  std::function<double(int64_t rows)> token_step_s;  ///< of a replica that runs so many sequences, with its share of prefill
   std::map<std::string, double> stage_s;             ///< of each stage but rollout and ahead, by name
   double between_s = 0;                              ///< of a step, outside its stages
 };

@@ -33,7 +33,7 @@ struct Three {
     one = std::make_unique<Heartbeat>(1, std::move(of_one), hooks(1));
   }
   Heartbeat::Hooks hooks(size_t rank) {
-    return {[this, rank](int died) { deaths[rank] = died; }, [this, rank] { return is_stuck[rank].load(); }, [] {}};
+    return {[this, rank](int died) { deaths[rank] = died; }, [this, rank] { return is_stuck[rank].load(); }, [](Heartbeat&) {}};
   }
   bool both(const std::function<bool(Heartbeat&)>& test) { return test(*zero) && test(*one); }
 

@@ -266,6 +266,7 @@ TEST(Stream, AGroupThatMovesGoesOnAsIfItHadStayed) {
   first.switch_weights(from.model.parameters, data::PolicyVersion{0});
   second.switch_weights(to.model.parameters, data::PolicyVersion{1});
   admit_all(first);
+  EXPECT_THROW(first.take_out({}), InternalError) << "its thread has the engine";
   while (first.state().steps < 30) std::this_thread::yield();
   first.pause(data::Effect::Kind::kStand);
   const std::map<data::GroupId, int64_t> tokens = first.state().unfinished_tokens;

@@ -89,7 +89,7 @@ void Heartbeat::loop() {
     }
     changed_.notify_all();
     for (int r : died) hooks_.died(r);
-    if (!ends) hooks_.each_beat();
+    if (!ends) hooks_.each_beat(*this);
   }
 }
 

@@ -27,7 +27,7 @@ class Heartbeat {
   struct Hooks {
     std::function<void(int rank)> died;
     std::function<bool()> is_stuck;  // whether this rank has waited in one operation for a while
-    std::function<void()> each_beat;
+    std::function<void(Heartbeat& self)> each_beat;  // the first may come before its owner has it
   };
 
   /// links: by rank; rank 0 has one to each, the others have theirs to rank 0. A rank without one is not watched.

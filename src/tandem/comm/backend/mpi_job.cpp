@@ -140,7 +140,7 @@ void MpiJob::start_heartbeat() {
         die(join_text("rank ", rank, " died"), true);
       },
       .is_stuck = [this] { return num_stuck_ > 0; },
-      .each_beat = [this] { watch_over_blocking(); }});
+      .each_beat = [this](Heartbeat& heartbeat) { watch_over_blocking(heartbeat); }});
 }
 
 void MpiJob::abort(const std::string& reason) noexcept {
@@ -199,8 +199,8 @@ MpiJob::Blocking::~Blocking() {
 }
 
 /// In the heartbeat's thread, at each beat.
-void MpiJob::watch_over_blocking() {
-  const std::vector<int> lost = heartbeat_ ? heartbeat_->lost() : std::vector<int>{};
+void MpiJob::watch_over_blocking(Heartbeat& heartbeat) {
+  const std::vector<int> lost = heartbeat.lost();
   std::lock_guard lock(mutex_);
   if (!blocking_.empty()) hear();  // the thread that blocks does not
   std::string place;
@@ -216,7 +216,7 @@ void MpiJob::watch_over_blocking() {
     has_reported_ = true;
     if (!blocks) place = join_text("rank ", rank_, ": what it does");
     log::write("error", reason_.starts_with(place) ? reason_ : place + " ended: " + reason_);
-    heartbeat_->say_done();
+    heartbeat.say_done();
   }
   // Where all live, the others give each other the grace before they say what they have to say.
   if (has_reported_ && has_had(lost.empty() && blocks ? kReport_s + kGrace_s : 0)) MPI_Abort(MPI_COMM_WORLD, 3);

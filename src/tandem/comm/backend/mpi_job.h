@@ -103,7 +103,7 @@ class MpiJob {
   void start_heartbeat();
   void die(const std::string& reason, bool by_peer);
   void hear();
-  void watch_over_blocking();
+  void watch_over_blocking(Heartbeat& heartbeat);
   void move_messages();
   void stop_moving();
 

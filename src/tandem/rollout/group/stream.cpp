@@ -100,6 +100,10 @@ void Stream::resume() {
 }
 
 std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& groups) {
+  {
+    std::lock_guard lock(mutex_);
+    TANDEM_CHECK(is_paused_, "groups are taken out of a stream that goes on");
+  }
   std::vector<data::Group> taken;
   for (const data::GroupId id : groups)
     if (std::optional<data::Group> group = groups_.take_out(id)) taken.push_back(std::move(*group));

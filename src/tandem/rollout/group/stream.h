@@ -85,7 +85,7 @@ class Stream {
   /// Returns between two tokens; then the owner may use the engine until resume(). With kStand a replay stands before the same token.
   void pause(std::optional<data::Effect::Kind> kind = {});
   void resume();
-  /// While it is paused: what GroupAssembly::take_out gives of these.
+  /// What GroupAssembly::take_out gives of these. Requires that it is paused.
   std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
   /// Returns when the last switch that it was told is in effect.
   void wait_switched() const;

@@ -144,7 +144,7 @@ std::vector<data::GroupId> Generation::better_moved() const {
 }
 
 std::vector<data::Group> Generation::take_out(const std::vector<data::GroupId>& groups) {
-  return stream_ ? stream_->take_out(groups) : std::vector<data::Group>();
+  return stream_ && !groups.empty() ? stream_->take_out(groups) : std::vector<data::Group>();
 }
 
 std::optional<double> Generation::idle_s() const {

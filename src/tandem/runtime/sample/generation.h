@@ -56,7 +56,7 @@ class Generation {
   /// Of a stream that was closed: groups that had better go on elsewhere, by its own last times (planner/homes.h:is_better_moved). The same
   /// on the ranks of a replica is for the caller to see to.
   std::vector<data::GroupId> better_moved() const;
-  /// Of a stream that was closed: rollout::Stream::take_out.
+  /// Of a stream that was closed: rollout::Stream::take_out. One that goes on is asked for none.
   std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
   /// Of a stream: seconds since the start of the run in which it had nothing to generate.
   std::optional<double> idle_s() const;
