@@ -217,4 +217,18 @@ std::vector<Group> groups_of(const Fields& fields) {
   return groups;
 }
 
+void append(Fields& fields, const Fields& more) {
+  expect(fields.size() == more.size(), "rows of ", more.size(), " columns behind those of ", fields.size());
+  for (auto& [name, column] : fields) {
+    const auto found = more.find(name);
+    const bool fits = found != more.end() && found->second.values.index() == column.values.index();
+    expect(fits, "rows without the field ", name, ", or of another type");
+    column.lengths.insert(column.lengths.end(), found->second.lengths.begin(), found->second.lengths.end());
+    std::visit([&]<class T>(std::vector<T>& values) {
+      const auto& added = std::get<std::vector<T>>(found->second.values);
+      values.insert(values.end(), added.begin(), added.end());
+    }, column.values);
+  }
+}
+
 }  // namespace tandem::data

@@ -40,6 +40,9 @@ std::vector<SampleId> ids_of(std::span<const Group> groups);
 /// Inverse of fields_of; columns that it does not know are left alone. Errors: InternalError if one it needs is missing.
 std::vector<Group> groups_of(const Fields& fields);
 
+/// The rows of `more` behind those of `fields`. Errors: PeerError if they have other columns.
+void append(Fields& fields, const Fields& more);
+
 std::vector<std::byte> pack(const Fields& fields);
 /// Behind what is in `bytes`.
 void pack(const Fields& fields, std::vector<std::byte>& bytes);

@@ -12,7 +12,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/strings.h"
-#include "tandem/data/statement.h"
+#include "tandem/data/backend/statement.h"
 
 namespace tandem::data {
 namespace {

@@ -20,7 +20,7 @@ std::optional<decltype(Answer::what)> Caller::take(const Answer& answer) {
   if (!call_ || answer.number != call_->number) return std::nullopt;
   const bool joins = std::holds_alternative<call::Join>(call_->verb);
   const auto* joined = std::get_if<answer::Joined>(&answer.what);
-  if (joins != (joined != nullptr)) return std::nullopt;
+  if (joins != (joined != nullptr) && !std::holds_alternative<answer::Refused>(answer.what)) return std::nullopt;
   // From a controller that is gone, by a detour.
   if (answer.incarnation < incarnation_) return std::nullopt;
   call_.reset();

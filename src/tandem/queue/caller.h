@@ -21,6 +21,7 @@ class Caller {
   Caller(std::string store, int64_t first_join) : store_(std::move(store)), next_join_(first_join) {}
 
   bool has_joined() const { return joined_; }
+  Incarnation incarnation() const { return incarnation_; }
   /// Who it is; 0 before it has joined.
   WorkerId worker() const { return worker_; }
   /// Requires that no call is under way.
@@ -29,6 +30,8 @@ class Caller {
   const Call& begin(decltype(Call::verb) verb);
   /// The one under way.
   const std::optional<Call>& under_way() const { return call_; }
+  /// No answer is awaited any more. What the call was to do may be done or not.
+  void abandon() { call_.reset(); }
   /// Ends the call under way, if this is its answer.
   std::optional<decltype(Answer::what)> take(const Answer& answer);
 

@@ -2,17 +2,11 @@
 #pragma once
 // What a process sees of the queue, wherever the controller and the bodies are.
 //
-//   generates   lease --> (evicted ...) --> put            the bodies stay in its store until the groups leave
-//   trains      take --> read --> commit
-//
-//   backend/local.h        the controller is in this process
-//   backend/wire/client.h  it is behind a socket, in another process or on another machine
-//
-// docs/design/dist_queue.md has what the two share with ranks that call alike.
+//   generates   join --> lease --> (evicted ...) --> put       the bodies stay in its store until the groups leave
+//   trains      join --> take --> read --> commit
 
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "tandem/data/columns.h"
@@ -26,13 +20,23 @@ struct Bodies {
   data::Fields columns;
 };
 
+/// Ownership  none of the groups: they are the queue's.
 /// Threads    one.
-/// Blocking   each verb at most the deadline that the client was made with, then PeerError that names the address.
-/// Errors     PeerError. A controller that does not know this client, as one that was started again, is joined anew: then the client has
-///            no leases, evicted() names all its groups, put() keeps nothing.
+/// Blocking   each verb at most the deadline that the client was made with, then PeerError that names the queue.
+/// Errors     PeerError; also if an answer makes no sense.
+/// Read next  docs/design/dist_queue.md
 class Client {
  public:
   virtual ~Client() = default;
+
+  /// Makes this client known. Where it has joined before, it was given up, or the controller was started again: its leases are gone. If
+  /// incarnation() is another afterwards, weights of versions above newest() are of a history that is gone, and so are its finished groups.
+  virtual void join() = 0;
+  /// False before join(), and once the queue says that it does not know this client: until it joins again every verb does nothing.
+  virtual bool has_joined() const = 0;
+  virtual Incarnation incarnation() const = 0;
+  /// The newest version that it has heard of.
+  virtual PolicyVersion newest() const = 0;
 
   /// Controller::lease.
   virtual std::vector<Lease> lease(int64_t most, PolicyVersion version) = 0;
@@ -42,18 +46,16 @@ class Client {
   /// Groups that finished under these leases, and their bodies: rows of their samples in order. Returns which of them are of any use; the
   /// store keeps the bodies of those.
   virtual std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) = 0;
-  /// The heads of the batch of `step`, ordered by group; none if it is not ready.
-  virtual std::optional<data::Batch> take(StepId step) = 0;
+
+  /// The heads of the batch of `step`, ordered by group, for an update of the weights of `version`; none if it is not ready.
+  virtual std::optional<data::Batch> take(StepId step, PolicyVersion version) = 0;
   /// The bodies of the taken batch, in one part from each store that has some. Nothing if one is gone: its group is generated anew, and the
   /// batch is to be taken again.
   virtual std::optional<std::vector<Bodies>> read() = 0;
-  /// Returns the groups that left untrained. Errors: PeerError if the batch of this step is not taken.
+  /// Returns the groups that left untrained. Errors: PeerError if the batch of this step is not this client's.
   virtual std::vector<GroupId> commit(StepId step, PolicyVersion after) = 0;
-  /// Its leases end, and what is in its store is gone.
+  /// Its leases end. Bodies of finished groups stay in its store for as long as that answers.
   virtual void close() = 0;
-
-  /// The newest version that it has heard of.
-  virtual PolicyVersion newest() const = 0;
 };
 
 }  // namespace tandem::queue

@@ -8,11 +8,11 @@
 
 namespace tandem::queue {
 
-Controller::Controller(const Options& options, double lease_s, Takes takes, const data::Shaping& shaping)
-    : lease_s_(lease_s), queue_(options, takes, shaping) {}
+Controller::Controller(const Options& options, const LeaseTerms& terms, Takes takes, const data::Shaping& shaping)
+    : terms_(terms), first_number_(value(terms.incarnation) << 40), queue_(options, takes, shaping) {}
 
 WorkerId Controller::join(double now_s) {
-  const WorkerId worker{num_workers_ever_++};
+  const WorkerId worker{first_number_ + num_workers_ever_++};
   workers_[worker].seen_s = now_s;
   return worker;
 }
@@ -44,7 +44,7 @@ void Controller::leave(WorkerId worker) {
 std::vector<WorkerId> Controller::expire(double now_s) {
   std::vector<WorkerId> gone;
   for (const auto& [id, worker] : workers_)
-    if (now_s - worker.seen_s > lease_s_) gone.push_back(id);
+    if (now_s - worker.seen_s > terms_.lease_s) gone.push_back(id);
   for (const WorkerId id : gone) leave(id);
   return gone;
 }
@@ -54,7 +54,7 @@ std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersio
   Worker* const known = alive(worker, now_s);
   if (!known || version < PolicyVersion{0} || version > queue_.version()) return leases;
   const auto give = [&](GroupId group, Turn& turn) {
-    turn.lease = LeaseNumber{counters_.leased++};
+    turn.lease = LeaseNumber{first_number_ + counters_.leased++};
     turn.worker = worker;
     turn.first = version;
     known->leases[group] = turn.lease;
@@ -137,12 +137,13 @@ Left Controller::commit(StepId step, PolicyVersion after) {
 
 void Controller::restore(std::span<const std::byte> bytes, GroupId next, const SampleQueue::Rewrite& kept) {
   TANDEM_CHECK(counters_.leased == 0, "a controller that leased groups is restored");
+  next_ = next;
   for (const GroupId group : queue_.restore(bytes, kept)) {
     queue_.start(group, queue_.version());
     turns_[group] = {};
     waiting_.insert(group);
   }
-  next_ = next;
+  TANDEM_CHECK(!queue_.knows(next_), "new groups begin with ", value(next_), ", which has started before");
 }
 
 }  // namespace tandem::queue

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who generates what, where workers come, go and die: the sample queue with leases. A value with rules: it knows no clock, thread, socket or
-// other rank, and time comes in as an argument.
+// Who generates what, where workers come, go and die: the sample queue with leases. A value with rules: it knows no clock, thread, socket
+// or other rank, and time comes in as an argument.
 //
 //   worker   join --> lease --> beat, beat ... --> put          a lease that is not renewed ends, and another worker gets the group
 //   trainer  batch_ready --> take --> commit                    as of sample_queue.h, which it asks
@@ -21,6 +21,8 @@
 
 namespace tandem::queue {
 
+/// A controller from its start to its end. One that goes on from a checkpoint has a higher number than all before.
+enum class Incarnation : int64_t {};
 /// One that generates. Never used again in a run.
 enum class WorkerId : int64_t {};
 /// One turn of a group with a worker. Never used again in a run.
@@ -46,6 +48,11 @@ struct Standing {
   static void each(auto& m, auto&& field) { field(m.group), field(m.lease), field(m.has_token), field(m.is_reported); }
 };
 
+struct LeaseTerms {
+  double lease_s = 30;           ///< for which a lease lasts from the last sign of life of its worker
+  Incarnation incarnation{0};    ///< so that its numbers are others than those of controllers before
+};
+
 /// What became of leases since the start of the run.
 struct LeaseCounters {
   int64_t leased = 0;      ///< groups, each time
@@ -60,20 +67,20 @@ struct LeaseCounters {
 /// Read next  sample_queue.h, docs/design/dist_queue.md
 class Controller {
  public:
-  /// A lease lasts `lease_s` from the last sign of life of its worker.
-  Controller(const Options& options, double lease_s, Takes takes = Takes::kScored, const data::Shaping& shaping = {});
+  Controller(const Options& options, const LeaseTerms& terms, Takes takes = Takes::kScored, const data::Shaping& shaping = {});
 
   WorkerId join(double now_s);
+  /// A sign of life. False if nobody knows the worker.
+  bool hear_of(WorkerId worker, double now_s) { return alive(worker, now_s) != nullptr; }
   /// Its leases end.
   void leave(WorkerId worker);
-  bool knows(WorkerId worker) const { return workers_.contains(worker); }
   int64_t num_workers() const { return std::ssize(workers_); }
 
   /// At most so many groups for a worker with the weights of `version`: those that another left, by id, then new ones. None that it would
   /// give tokens of an older version than they began with. None for a version that there is not.
   std::vector<Lease> lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s);
-  /// The worker lives, has `version`, and its leases stand like this; those that it does not name end. Returns the groups among them that it
-  /// does not have any more: evicted, or another's since.
+  /// The worker lives, has `version`, and its leases stand like this; those that it does not name end. Returns the groups among them that
+  /// it does not have any more: evicted, or another's since.
   std::vector<GroupId> beat(WorkerId worker, PolicyVersion version, std::span<const Standing> leases, double now_s);
   /// Its group is finished. False if that is late: then its body is of no use.
   bool put(WorkerId worker, LeaseNumber lease, data::Group head);
@@ -111,7 +118,8 @@ class Controller {
   void end_lease(GroupId group);
   Worker* alive(WorkerId worker, double now_s);
 
-  const double lease_s_;
+  const LeaseTerms terms_;
+  const int64_t first_number_;
   SampleQueue queue_;
   std::map<WorkerId, Worker> workers_;
   std::map<GroupId, Turn> turns_;

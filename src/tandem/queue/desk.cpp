@@ -15,15 +15,30 @@ struct Cases : Each... {
   using Each::operator()...;
 };
 
+constexpr size_t kMaxClients = 1 << 16;
+
+}  // namespace
+
 // What the controller takes for granted of a caller of this process.
-std::string fault_of(const call::Put& put, const Controller& controller) {
+std::string Desk::fault_of(const call::Put& put) const {
+  const SampleQueue& queue = controller_.queue();
   if (put.leases.size() != put.heads.size()) return join_text(put.leases.size(), " leases of ", put.heads.size(), " groups");
-  for (const data::Group& head : put.heads)
-    if (!controller.queue().fits(head)) return join_text("group ", value(head.id), " lacks samples or scores");
+  for (const data::Group& head : put.heads) {
+    if (!queue.knows(head.id)) return join_text("group ", value(head.id), " was never leased");
+    if (!queue.fits(head)) return join_text("group ", value(head.id), " lacks samples or scores");
+    if (queue.is_outstanding(head.id) && (head.version < queue.start_of(head.id) || head.version > queue.version()))
+      return join_text("group ", value(head.id), " began at version ", value(head.version), ", and it could not");
+  }
   return "";
 }
 
-}  // namespace
+std::string Desk::fault_of(const call::Commit& commit, const Client& client) const {
+  if (!taken_ || taker_ != client.store || !controller_.queue().has_taken(commit.step))
+    return join_text("step ", value(commit.step), " is not taken by this client");
+  if (value(commit.after) != value(controller_.queue().version()) + 1)
+    return join_text("step ", value(commit.step), " does not lead to version ", value(commit.after));
+  return "";
+}
 
 Answer Desk::to(const Call& call, What what) const { return {incarnation_, call.number, controller_.queue().version(), std::move(what)}; }
 
@@ -38,7 +53,14 @@ Answer Desk::join(const Call& call, double now_s) {
   const auto& join = std::get<call::Join>(call.verb);
   const auto known = by_join_.find(call.number);
   counters_.repeated += known != by_join_.end();
-  if (known != by_join_.end()) return to(call, answer::Joined{known->second});
+  if (known != by_join_.end()) {
+    (void)controller_.hear_of(known->second, now_s);
+    return to(call, answer::Joined{known->second});
+  }
+  if (join.store.size() > kMaxStore || clients_.size() >= kMaxClients) {
+    ++counters_.refused;
+    return to(call, answer::Refused{join_text("a store of ", join.store.size(), " characters, beside ", clients_.size(), " clients")});
+  }
   const WorkerId worker = controller_.join(now_s);
   clients_[worker] = {.join = call.number, .store = join.store};
   by_join_[call.number] = worker;
@@ -54,6 +76,7 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s) {
     ++(is_other ? counters_.of_another_incarnation : counters_.of_unknown);
     return to(call, answer::JoinAgain{});
   }
+  (void)controller_.hear_of(call.worker, now_s);
   if (call.number < client->second.last_call) return std::nullopt;
   if (call.number == client->second.last_call) {
     ++counters_.repeated;
@@ -76,23 +99,31 @@ std::string Desk::store_of(GroupId group) const {
   return found == stores_.end() ? own_store_ : found->second;
 }
 
-std::optional<answer::Taken> Desk::take(StepId step) {
-  if (!controller_.batch_ready()) return std::nullopt;
-  answer::Taken taken;
-  taken.heads = controller_.take(step).groups;
-  for (const data::Group& head : taken.heads) taken.stores.push_back(store_of(head.id));
-  return taken;
+std::optional<answer::Taken> Desk::take(StepId step, const std::string& taker) {
+  if (!taken_ || !controller_.queue().has_taken(step)) {
+    if (!controller_.batch_ready()) return std::nullopt;
+    taken_.emplace();
+    taken_->heads = controller_.take(step).groups;
+    for (const data::Group& head : taken_->heads) taken_->stores.push_back(store_of(head.id));
+  }
+  taker_ = taker;
+  return taken_;
 }
 
 Left Desk::commit(StepId step, PolicyVersion after) {
   Left left = controller_.commit(step, after);
+  taken_.reset();
   std::erase_if(stores_, [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); });
   return left;
 }
 
-void Desk::lose(std::span<const GroupId> groups) {
-  controller_.lose(groups);
-  for (const GroupId group : groups) stores_.erase(group);
+void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
+  std::vector<GroupId> lost;
+  for (const GroupId group : groups)
+    if (store_of(group) == store) lost.push_back(group);
+  controller_.lose(lost);
+  for (const GroupId group : lost) stores_.erase(group);
+  if (taken_ && !controller_.queue().has_taken_any()) taken_.reset();
 }
 
 What Desk::carry_out(const Call& call, double now_s) {
@@ -103,11 +134,11 @@ What Desk::carry_out(const Call& call, double now_s) {
       [&](const call::Beat& c) -> What {
         answer::Over over{controller_.beat(call.worker, c.version, c.leases, now_s)};
         for (const GroupId group : c.finished)
-          if (!stores_.contains(group) || stores_.at(group) != client.store) over.groups.push_back(group);
+          if (const auto found = stores_.find(group); found == stores_.end() || found->second != client.store) over.groups.push_back(group);
         return over;
       },
       [&](const call::Put& c) -> What {
-        if (const std::string fault = fault_of(c, controller_); !fault.empty()) {
+        if (const std::string fault = fault_of(c); !fault.empty()) {
           ++counters_.refused;
           return answer::Refused{fault};
         }
@@ -118,16 +149,20 @@ What Desk::carry_out(const Call& call, double now_s) {
         }
         return kept;
       },
-      [&](const call::Take& c) -> What { return take(c.step).value_or(answer::Taken{}); },
+      [&](const call::Take& c) -> What {
+        if (c.version == controller_.queue().version()) return take(c.step, client.store).value_or(answer::Taken{});
+        ++counters_.refused;
+        return answer::Refused{join_text("version ", value(c.version), ", and the queue is at ", value(controller_.queue().version()))};
+      },
       [&](const call::Commit& c) -> What {
-        if (!controller_.queue().has_taken(c.step) || value(c.after) != value(controller_.queue().version()) + 1) {
+        if (const std::string fault = fault_of(c, client); !fault.empty()) {
           ++counters_.refused;
-          return answer::Refused{join_text("step ", value(c.step), " was not taken, or does not lead to version ", value(c.after))};
+          return answer::Refused{fault};
         }
         return answer::Over{commit(c.step, c.after).all()};
       },
       [&](const call::Lose& c) -> What {
-        lose(c.groups);
+        if (taker_ == client.store) lose(c.groups, c.store);
         return answer::Done{};
       },
       [&](const call::Leave&) -> What {

@@ -26,7 +26,7 @@ struct CallCounters {
 
 /// Ownership  uses the controller, which is told nothing else meanwhile.
 /// Threads    one.
-/// Errors     none for what a client sends, right or wrong.
+/// Errors     none for what a client sends, right or wrong: it is refused.
 class Desk {
  public:
   /// Bodies that no client has, as those of a checkpoint, are at `own_store`.
@@ -35,14 +35,15 @@ class Desk {
 
   /// Empty for a call that is older than one that was answered.
   std::optional<Answer> answer(const Call& call, double now_s);
-  // For who has the controller in the same process; clients do the same by calls.
-  /// The batch of `step`, if one is ready.
-  std::optional<answer::Taken> take(StepId step);
+  // For who has the controller in the same process; a client does the same by calls. Of both, one takes a batch, and commits it.
+  /// The batch of `step`, if one is ready, or was taken before.
+  std::optional<answer::Taken> take(StepId step, const std::string& taker = "");
   Left commit(StepId step, PolicyVersion after);
-  void lose(std::span<const GroupId> groups);
+  /// Groups whose bodies should have been in `store`.
+  void lose(std::span<const GroupId> groups, const std::string& store);
   /// Of a finished group: where its body is.
   std::string store_of(GroupId group) const;
-  /// As Controller::expire. A call never expires leases by itself: who is slow to be read is not dead.
+  /// As Controller::expire, at a time by which all calls that had come were answered: who is slow to be read is not dead.
   void expire(double now_s);
 
   Incarnation incarnation() const { return incarnation_; }
@@ -54,6 +55,8 @@ class Desk {
     Answer last_answer;
     std::string store;
   };
+  std::string fault_of(const call::Put& put) const;
+  std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
   Answer join(const Call& call, double now_s);
   decltype(Answer::what) carry_out(const Call& call, double now_s);
@@ -64,6 +67,8 @@ class Desk {
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, std::string> stores_;  // of finished groups
+  std::optional<answer::Taken> taken_;     // while it is neither committed nor given back
+  std::string taker_;                      // the store of who took it
   CallCounters counters_;
 };
 

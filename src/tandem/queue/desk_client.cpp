@@ -24,8 +24,11 @@ int64_t random_join() {
 DeskClient::DeskClient(Transport& transport, Store& store, const DeskClientOptions& options)
     : transport_(transport), store_(store), options_(options), caller_(transport.own_store(), random_join()) {}
 
+void DeskClient::fail(const std::string& what) const { throw PeerError(transport_.name() + ": " + what); }
+
 // The call again and again, until its answer comes.
-DeskClient::What DeskClient::answer_to(const Call& call, const Deadline& deadline) {
+DeskClient::What DeskClient::answer_to(const Call& call) {
+  const Deadline deadline = Deadline::after_s(options_.deadline_s);
   while (!deadline.passed()) {
     transport_.send(call);
     for (const Deadline resend = Deadline::after_s(kResendS); !resend.passed();) {
@@ -34,18 +37,28 @@ DeskClient::What DeskClient::answer_to(const Call& call, const Deadline& deadlin
       std::optional<What> what = caller_.take(*answer);
       if (!what) continue;
       newest_ = answer->version;
+      if (const auto* refused = std::get_if<answer::Refused>(&*what)) fail(refused->why);
       return std::move(*what);
     }
   }
-  throw PeerError(join_text(transport_.name(), ": no answer within ", options_.deadline_s, " s"));
+  caller_.abandon();
+  fail(join_text("no answer within ", options_.deadline_s, " s"));
 }
 
+void DeskClient::join() { (void)answer_to(caller_.begin_join()); }
+
 DeskClient::What DeskClient::ask(decltype(Call::verb) verb) {
-  const Deadline deadline = Deadline::after_s(options_.deadline_s);
-  if (!caller_.has_joined()) (void)answer_to(caller_.begin_join(), deadline);
-  What what = answer_to(caller_.begin(std::move(verb)), deadline);
-  if (const auto* refused = std::get_if<answer::Refused>(&what)) throw PeerError(transport_.name() + ": " + refused->why);
-  return what;
+  return caller_.has_joined() ? answer_to(caller_.begin(std::move(verb))) : answer::JoinAgain{};
+}
+
+// What a client may go on with that was given up, if the controller is the same: another has nothing to give it.
+DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
+  const Incarnation before = caller_.incarnation();
+  What what = ask(verb);
+  if (!std::holds_alternative<answer::JoinAgain>(what)) return what;
+  join();
+  if (caller_.incarnation() != before) fail("it was started again, and knows nothing of what this client took");
+  return ask(std::move(verb));
 }
 
 std::vector<SampleId> DeskClient::samples_of(std::span<const GroupId> groups) const {
@@ -55,77 +68,89 @@ std::vector<SampleId> DeskClient::samples_of(std::span<const GroupId> groups) co
   return samples;
 }
 
-void DeskClient::drop(std::span<const GroupId> groups) { store_.drop(samples_of(groups)); }
+void DeskClient::drop(std::span<const GroupId> groups) {
+  store_.drop(samples_of(groups));
+  for (const GroupId group : groups) kept_.erase(group);
+}
 
 std::vector<Lease> DeskClient::lease(int64_t most, PolicyVersion version) {
   const What what = ask(call::LeaseGroups{most, version});
   const auto* leased = std::get_if<answer::Leased>(&what);
-  return leased ? leased->leases : std::vector<Lease>();
+  if (!leased) return {};
+  for (const Lease& lease : leased->leases)
+    if (kept_.contains(lease.group)) drop({&lease.group, 1});  // somebody could not read it
+  return leased->leases;
 }
 
 std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) {
-  const What what = ask(call::Beat{version, {leases.begin(), leases.end()}, {finished.begin(), finished.end()}});
+  call::Beat beat{version, {leases.begin(), leases.end()}, {}};
   std::vector<GroupId> over;
-  if (const auto* known = std::get_if<answer::Over>(&what)) {
-    over = known->groups;
-  } else {  // nobody knows this client any more
-    for (const Standing& each : leases) over.push_back(each.group);
-    over.insert(over.end(), finished.begin(), finished.end());
-  }
+  for (const GroupId group : finished) (kept_.contains(group) ? beat.finished : over).push_back(group);
+  const What what = ask(std::move(beat));
+  if (const auto* known = std::get_if<answer::Over>(&what)) over.insert(over.end(), known->groups.begin(), known->groups.end());
+  else for (const Standing& each : leases) over.push_back(each.group);
   drop(over);
   return over;
 }
 
 // The bodies are here before anyone hears of them.
 std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) {
-  std::vector<GroupId> groups;
-  for (const data::Group& head : heads) groups.push_back(head.id);
+  std::vector<GroupId> groups, useless;
+  for (const data::Group& head : heads) {
+    groups.push_back(head.id);
+    TANDEM_CHECK(!kept_.contains(head.id), "group ", value(head.id), " is put twice");
+  }
   store_.put(samples_of(groups), std::move(bodies));
   const What what = ask(call::Put{{leases.begin(), leases.end()}, std::move(heads)});
   const auto* answer = std::get_if<answer::Kept>(&what);
   std::vector<bool> kept = answer ? answer->kept : std::vector<bool>(groups.size(), false);
-  std::vector<GroupId> useless;
+  if (kept.size() != groups.size()) fail(join_text("an answer about ", kept.size(), " of ", groups.size(), " groups"));
   for (size_t i = 0; i < groups.size(); ++i)
-    if (!kept[i]) useless.push_back(groups[i]);
+    if (kept[i]) kept_.insert(groups[i]);
+    else useless.push_back(groups[i]);
   drop(useless);
   return kept;
 }
 
-std::optional<data::Batch> DeskClient::take(StepId step) {
-  What what = ask(call::Take{step});
+std::optional<data::Batch> DeskClient::take(StepId step, PolicyVersion version) {
+  taken_.clear();
+  What what = ask(call::Take{step, version});
   auto* taken = std::get_if<answer::Taken>(&what);
   if (!taken || taken->heads.empty()) return std::nullopt;
-  taken_.clear();
+  if (taken->stores.size() != taken->heads.size()) fail(join_text(taken->heads.size(), " heads, ", taken->stores.size(), " stores"));
   for (size_t i = 0; i < taken->heads.size(); ++i) {
     auto store = std::ranges::find(taken_, taken->stores[i], &decltype(taken_)::value_type::first);
     if (store == taken_.end()) store = taken_.insert(store, {taken->stores[i], {}});
     store->second.push_back(taken->heads[i].id);
   }
-  return data::Batch{step, newest_, std::move(taken->heads)};
+  return data::Batch{step, version, std::move(taken->heads)};
 }
 
 std::optional<std::vector<Bodies>> DeskClient::read() {
   std::vector<Bodies> bodies;
-  for (const auto& [address, groups] : taken_) {
-    std::optional<data::Fields> columns = transport_.read(address, samples_of(groups));
-    if (!columns) {
-      (void)ask(call::Lose{groups});
-      return std::nullopt;
+  for (const auto& [store, groups] : taken_) {
+    const std::vector<SampleId> samples = samples_of(groups);
+    std::optional<data::Fields> columns = transport_.read(store, samples);
+    if (columns && store_.fits(*columns, std::ssize(samples))) {
+      bodies.push_back({groups, std::move(*columns)});
+      continue;
     }
-    bodies.push_back({groups, std::move(*columns)});
+    const call::Lose lost{groups, store};
+    taken_.clear();
+    (void)ask_as_before(lost);
+    return std::nullopt;
   }
   return bodies;
 }
 
 std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {
-  const What what = ask(call::Commit{step, after});
+  taken_.clear();
+  const What what = ask_as_before(call::Commit{step, after});
   const auto* over = std::get_if<answer::Over>(&what);
-  if (!over) throw PeerError(join_text(transport_.name(), ": it was started again, and does not know of step ", value(step)));
+  if (!over) fail(join_text("no answer to the end of step ", value(step)));
   return over->groups;
 }
 
-void DeskClient::close() {
-  if (caller_.has_joined()) (void)ask(call::Leave{});
-}
+void DeskClient::close() { (void)ask(call::Leave{}); }
 
 }  // namespace tandem::queue

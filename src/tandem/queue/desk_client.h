@@ -3,12 +3,12 @@
 // The client of a controller that has a desk, whatever lies between.
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tandem/base/clock.h"
 #include "tandem/queue/caller.h"
 #include "tandem/queue/client.h"
 #include "tandem/queue/store.h"
@@ -40,19 +40,24 @@ class DeskClient final : public Client {
  public:
   DeskClient(Transport& transport, Store& store, const DeskClientOptions& options);
 
+  void join() override;
+  bool has_joined() const override { return caller_.has_joined(); }
+  Incarnation incarnation() const override { return caller_.incarnation(); }
+  PolicyVersion newest() const override { return newest_; }
   std::vector<Lease> lease(int64_t most, PolicyVersion version) override;
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) override;
   std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override;
-  std::optional<data::Batch> take(StepId step) override;
+  std::optional<data::Batch> take(StepId step, PolicyVersion version) override;
   std::optional<std::vector<Bodies>> read() override;
   std::vector<GroupId> commit(StepId step, PolicyVersion after) override;
   void close() override;
-  PolicyVersion newest() const override { return newest_; }
 
  private:
   using What = decltype(Answer::what);
   What ask(decltype(Call::verb) verb);
-  What answer_to(const Call& call, const Deadline& deadline);
+  What ask_as_before(decltype(Call::verb) verb);
+  What answer_to(const Call& call);
+  [[noreturn]] void fail(const std::string& what) const;
   void drop(std::span<const GroupId> groups);
   std::vector<SampleId> samples_of(std::span<const GroupId> groups) const;
 
@@ -61,6 +66,7 @@ class DeskClient final : public Client {
   const DeskClientOptions options_;
   Caller caller_;
   PolicyVersion newest_{0};
+  std::set<GroupId> kept_;  // finished ones, whose bodies are in the store
   std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store
 };
 

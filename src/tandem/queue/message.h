@@ -18,13 +18,12 @@
 
 namespace tandem::queue {
 
-/// A controller from its start to its end. One that goes on from a checkpoint has a higher number than all before.
-enum class Incarnation : int64_t {};
+constexpr size_t kMaxStore = 256;
 
 namespace call {
 /// A new client. The number of the call is one that no other join has: one that comes twice gives the same client.
 struct Join {
-  std::string store;  ///< the address at which its store answers; "" for one that has none
+  std::string store;  ///< where its store answers, another for each client; at most kMaxStore characters
   static void each(auto& m, auto&& field) { field(m.store); }
 };
 struct LeaseGroups {
@@ -44,19 +43,22 @@ struct Put {
   std::vector<data::Group> heads;
   static void each(auto& m, auto&& field) { field(m.leases), field(m.heads); }
 };
+/// By who has the weights of `version`.
 struct Take {
   StepId step{};
-  static void each(auto& m, auto&& field) { field(m.step); }
+  PolicyVersion version{};
+  static void each(auto& m, auto&& field) { field(m.step), field(m.version); }
 };
 struct Commit {
   StepId step{};
   PolicyVersion after{};
   static void each(auto& m, auto&& field) { field(m.step), field(m.after); }
 };
-/// Bodies that were not where they should be.
+/// Bodies that were not in the store where they should be.
 struct Lose {
   std::vector<GroupId> groups;
-  static void each(auto& m, auto&& field) { field(m.groups); }
+  std::string store;
+  static void each(auto& m, auto&& field) { field(m.groups), field(m.store); }
 };
 struct Leave {
   static void each(auto&, auto&&) {}
@@ -114,7 +116,8 @@ struct Answer {
   Incarnation incarnation{};
   int64_t number = 0;       ///< of the call
   PolicyVersion version{};  ///< the newest
-  std::variant<answer::Joined, answer::Leased, answer::Over, answer::Kept, answer::Taken, answer::Done, answer::JoinAgain, answer::Refused> what;
+  std::variant<answer::Joined, answer::Leased, answer::Over, answer::Kept, answer::Taken, answer::Done, answer::JoinAgain,
+               answer::Refused> what;
   static void each(auto& m, auto&& field) { field(m.incarnation), field(m.number), field(m.version), field(m.what); }
 };
 

@@ -24,7 +24,9 @@ SampleQueue::SampleQueue(const Options& options, Takes takes, const data::Shapin
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
   std::vector<Outstanding> groups;
   for (const auto& [id, entry] : groups_) groups.push_back({id, value(entry.start), entry.group.has_value()});  // the taken ones count, too
-  return queue::num_may_start(rule_, value(version_), value(start.value_or(version_)), groups);
+  const int64_t from = value(start.value_or(version_)), may = queue::num_may_start(rule_, value(version_), from, groups);
+  // A taken batch was chosen for what then remained: a start behind the version must fit into the updates after it, too.
+  return formed_ ? std::min(may, queue::num_may_start(rule_, value(version_) + 1, from, outstanding())) : may;
 }
 
 void SampleQueue::start(GroupId id, PolicyVersion version) {

@@ -96,8 +96,9 @@ class SampleQueue {
   /// Takes::kUnscored: the groups of the taken batch, scored meanwhile. Returns those whose scores are all alike. If there are any they
   /// leave, and the others wait again, with their scores: the step is to be taken anew.
   std::vector<GroupId> filter(StepId step, std::vector<data::Group> scored);
-  /// Whether the batch of this step is taken and not committed.
+  /// Whether the batch of this step, or of any, is taken and not committed.
   bool has_taken(StepId step) const { return formed_ && formed_->step == step; }
+  bool has_taken_any() const { return formed_.has_value(); }
   /// The taken batch will not be trained: its groups wait again, as they were before take(). False if none is taken.
   bool give_back();
   /// The update of `step` is done and led to `after`: its groups leave. Those that wait start at their version. Returns the groups

@@ -28,14 +28,28 @@ void Store::drop(std::span<const SampleId> samples) {
   rows_.drop(samples);
 }
 
+bool Store::fits(const data::Fields& columns, int64_t rows) const {
+  std::lock_guard lock(mutex_);
+  return columns.size() == rows_.num_fields() && std::ranges::all_of(rows_.fields(), [&](const CacheField& field) {
+    const auto found = columns.find(field.name);
+    return found != columns.end() && found->second.num_rows() == rows && found->second.values.index() == field.type.index();
+  });
+}
+
 int64_t Store::num_held() const {
   std::lock_guard lock(mutex_);
   return rows_.num_held();
 }
 
-std::optional<data::Fields> Store::read(std::span<const SampleId> samples) const {
+std::optional<data::Fields> Store::read(std::span<const SampleId> samples, int64_t most_bytes) const {
   std::lock_guard lock(mutex_);
-  if (!std::ranges::all_of(samples, [&](SampleId id) { return is_whole(rows_, id); })) return std::nullopt;
+  size_t count = 0;
+  for (int64_t bytes = 0; count < samples.size(); ++count) {
+    if (!is_whole(rows_, samples[count])) return std::nullopt;
+    for (int32_t part = 0; part < rows_.num_parts(); ++part) bytes += rows_.num_bytes({samples[count], part});
+    if (bytes > most_bytes && count > 0) break;
+  }
+  samples = samples.first(count);
   data::Fields columns;
   for (size_t f = 0; f < rows_.num_fields(); ++f) {
     data::Column& column = columns[rows_.fields()[f].name];

@@ -2,9 +2,12 @@
 #pragma once
 // The bodies that a process has, for itself and for those who ask it: a tensor cache that several threads may use.
 
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tandem/queue/tensor_cache.h"
@@ -21,8 +24,10 @@ class Store {
   void put(std::span<const SampleId> samples, data::Fields columns);
   /// Known or not.
   void drop(std::span<const SampleId> samples);
-  /// Rows of these samples, end to end; nothing if one is not here.
-  std::optional<data::Fields> read(std::span<const SampleId> samples) const;
+  /// Rows of the first of these samples, end to end: as many as have `most_bytes`, at least one. Nothing if one of those is not here.
+  std::optional<data::Fields> read(std::span<const SampleId> samples, int64_t most_bytes = std::numeric_limits<int64_t>::max()) const;
+  /// Whether these are so many rows of all its fields.
+  bool fits(const data::Fields& columns, int64_t rows) const;
   int64_t num_held() const;
 
  private:

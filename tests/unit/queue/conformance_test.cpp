@@ -40,6 +40,9 @@ class Cluster {
     m.store = std::make_unique<Store>(body_fields());
     m.transport = transport(*m.store);
     m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kGroupSize, kDeadlineS});
+    EXPECT_FALSE(m->has_joined());
+    EXPECT_TRUE(m->lease(1, PolicyVersion{0}).empty()) << "it has not joined";
+    m->join();
     return m;
   }
 
@@ -60,7 +63,7 @@ class Wire final : public Cluster {
  public:
   Wire(const Options& options, const std::optional<wire::ServerKeys>& keys)
       : keys_(keys),
-        controller_(options, kLeaseS),
+        controller_(options, {kLeaseS, Incarnation{0}}),
         desk_(controller_, Incarnation{0}, ""),
         server_(desk_, mutex_, "tcp://127.0.0.1:0", keys) {}
 
@@ -157,11 +160,11 @@ constexpr PolicyVersion kFirst{0};
 TEST_P(Conformance, AStepGoesFromLeaseToCommit) {
   const auto queue = cluster(0);
   const Member generator = queue->member(), trainer = queue->member();
-  EXPECT_FALSE(trainer->take(StepId{1}));
+  EXPECT_FALSE(trainer->take(StepId{1}, kFirst));
   const std::vector<Lease> leases = lease_all(*generator.client, 4, kFirst);
   EXPECT_TRUE(generator->lease(1, kFirst).empty()) << "no more may start";
   EXPECT_EQ(put_all(*generator.client, leases, kFirst), std::vector<bool>(4, true));
-  const std::optional<data::Batch> batch = trainer->take(StepId{1});
+  const std::optional<data::Batch> batch = trainer->take(StepId{1}, kFirst);
   ASSERT_TRUE(batch);
   ASSERT_EQ(batch->groups.size(), 4u);
   EXPECT_EQ(batch->groups[3].samples[1].score, 3.0);
@@ -172,6 +175,7 @@ TEST_P(Conformance, AStepGoesFromLeaseToCommit) {
   EXPECT_TRUE(trainer->commit(StepId{1}, PolicyVersion{1}).empty());
   const auto over = generator->evicted(kFirst, {}, groups_of(leases));
   EXPECT_EQ(over.size(), 4u) << "they are trained";
+  EXPECT_TRUE(generator->has_joined());
   EXPECT_EQ(generator.store->num_held(), 0);
   EXPECT_EQ(generator->newest(), PolicyVersion{1});
   EXPECT_THROW((void)trainer->commit(StepId{1}, PolicyVersion{2}), PeerError) << "it is not taken";
@@ -186,13 +190,15 @@ TEST_P(Conformance, WhatOneLeavesAnotherGenerates) {
   const std::vector<Lease> again = lease_all(*second.client, 3, kFirst);
   EXPECT_EQ(groups_of(again), (std::vector{GroupId{1}, GroupId{2}, GroupId{3}}));
   EXPECT_EQ(put_all(*first.client, std::span(leases).subspan(1, 1), kFirst), std::vector<bool>{false}) << "it has left";
+  EXPECT_FALSE(first->has_joined());
   EXPECT_EQ(first.store->num_held(), kGroupSize) << "the group that it put before";
   // The second is silent for longer than a lease.
   const std::vector<Lease> once_more = lease_all(*third.client, 3, kFirst);
   EXPECT_EQ(groups_of(once_more), groups_of(again));
   EXPECT_EQ(put_all(*second.client, again, kFirst), std::vector<bool>(3, false));
+  second->join();
   EXPECT_EQ(put_all(*third.client, once_more, kFirst), std::vector<bool>(3, true));
-  ASSERT_TRUE(second->take(StepId{1}));
+  ASSERT_TRUE(second->take(StepId{1}, kFirst));
 }
 
 TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
@@ -202,16 +208,32 @@ TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
   (void)put_all(*generator.client, leases, kFirst);
   const SampleId gone = data::sample_id(GroupId{2}, kGroupSize, 1);
   generator.store->drop({&gone, 1});
-  ASSERT_TRUE(trainer->take(StepId{1}));
+  ASSERT_TRUE(trainer->take(StepId{1}, kFirst));
   EXPECT_FALSE(trainer->read());
-  EXPECT_FALSE(trainer->take(StepId{1}));
+  EXPECT_FALSE(trainer->take(StepId{1}, kFirst));
   const std::vector<Lease> again = lease_all(*generator.client, 4, kFirst);
   EXPECT_EQ(put_all(*generator.client, again, kFirst), std::vector<bool>(4, true));
-  const std::optional<data::Batch> batch = trainer->take(StepId{1});
+  const std::optional<data::Batch> batch = trainer->take(StepId{1}, kFirst);
   ASSERT_TRUE(batch);
   const auto bodies = trainer->read();
   ASSERT_TRUE(bodies);
   check_bodies(*batch, *bodies);
+}
+
+// It trains for longer than a lease: it is given up, and its batch is its own still.
+TEST_P(Conformance, ATrainerMayTakeItsTime) {
+  const auto queue = cluster(0);
+  const Member generator = queue->member(), trainer = queue->member();
+  (void)put_all(*generator.client, lease_all(*generator.client, 4, kFirst), kFirst);
+  EXPECT_THROW((void)trainer->take(StepId{1}, PolicyVersion{7}), PeerError) << "an update of weights that the queue does not know";
+  ASSERT_TRUE(trainer->take(StepId{1}, kFirst));
+  const Deadline end = Deadline::after_s(2 * kLeaseS);
+  while (!end.passed()) {
+    (void)generator->evicted(kFirst, {}, {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_THROW((void)generator->commit(StepId{1}, PolicyVersion{1}), PeerError) << "another's batch";
+  EXPECT_TRUE(trainer->commit(StepId{1}, PolicyVersion{1}).empty());
 }
 
 // Generators in threads of their own, some slower, one that dies; a trainer beside them.
@@ -225,6 +247,10 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
     Member& m = generators[me];
     std::vector<GroupId> finished;
     for (int64_t round = 0; !is_over; ++round) {
+      if (!m->has_joined()) {
+        m->join();
+        finished.clear();
+      }
       const PolicyVersion version = m->newest();
       const std::vector<Lease> leases = m->lease(2, version);
       if (me == 3 && round == 5) return;  // with its leases
@@ -243,7 +269,8 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
   std::set<GroupId> trained;
   int64_t step = 0;
   for (const Deadline deadline = Deadline::after_s(kDeadlineS); step < kSteps && !deadline.passed();) {
-    const std::optional<data::Batch> batch = trainer->take(StepId{step + 1});
+    if (!trainer->has_joined()) trainer->join();
+    const std::optional<data::Batch> batch = trainer->take(StepId{step + 1}, PolicyVersion{step});
     if (!batch) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       continue;
@@ -266,7 +293,7 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
                                          Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o, std::nullopt); }},
-                                         Backend{"wire_with_keys", [](const Options& o) { return std::make_unique<Wire>(o, wire::make_keys()); }}),
+                                         Backend{"keys", [](const Options& o) { return std::make_unique<Wire>(o, wire::make_keys()); }}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

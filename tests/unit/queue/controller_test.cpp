@@ -11,6 +11,7 @@ namespace tandem::queue {
 namespace {
 
 constexpr double kLeaseS = 10;
+constexpr LeaseTerms kTerms{kLeaseS, Incarnation{0}};
 
 Options options(int64_t staleness, int64_t groups = 2) {
   return {.groups_per_step = groups, .group_size = 1, .staleness = staleness};
@@ -44,7 +45,7 @@ void train(Controller& c, int64_t step) {
 }
 
 TEST(Controller, LeasesWhatTheRuleLetsStart) {
-  Controller c(options(1), kLeaseS);
+  Controller c(options(1), kTerms);
   const WorkerId a = c.join(0), b = c.join(0);
   EXPECT_EQ(groups_of(c.lease(a, 3, kFirst, 0)), ids({0, 1, 2}));
   EXPECT_EQ(groups_of(c.lease(b, 3, kFirst, 0)), ids({3})) << "four may be outstanding";
@@ -54,7 +55,7 @@ TEST(Controller, LeasesWhatTheRuleLetsStart) {
 }
 
 TEST(Controller, AGroupOfAWorkerThatIsSilentGoesToAnotherAndIsTrainedOnce) {
-  Controller c(options(0), kLeaseS);
+  Controller c(options(0), kTerms);
   const WorkerId a = c.join(0);
   const std::vector<Lease> first = c.lease(a, 2, kFirst, 0);
   const WorkerId b = c.join(5);
@@ -77,7 +78,7 @@ TEST(Controller, AGroupOfAWorkerThatIsSilentGoesToAnotherAndIsTrainedOnce) {
 }
 
 TEST(Controller, ASignOfLifeRenewsAndTellsWhatIsOver) {
-  Controller c(options(0), kLeaseS);
+  Controller c(options(0), kTerms);
   const WorkerId a = c.join(0);
   const std::vector<Lease> mine = c.lease(a, 2, kFirst, 0);
   EXPECT_TRUE(c.beat(a, kFirst, std::vector<Standing>{{GroupId{0}, mine[0].number}, {GroupId{1}, mine[1].number}}, 9).empty());
@@ -90,7 +91,7 @@ TEST(Controller, ASignOfLifeRenewsAndTellsWhatIsOver) {
 }
 
 TEST(Controller, GoesOnFromTokensThatWereReported) {
-  Controller c(options(3), kLeaseS);
+  Controller c(options(3), kTerms);
   const WorkerId a = c.join(0);
   const std::vector<Lease> mine = c.lease(a, 2, kFirst, 0);
   (void)c.beat(a, kFirst, std::vector<Standing>{{GroupId{0}, mine[0].number, true, true}, {GroupId{1}, mine[1].number, true, false}}, 1);
@@ -102,9 +103,9 @@ TEST(Controller, GoesOnFromTokensThatWereReported) {
   EXPECT_EQ(again[1].begun, kNoLease);
 }
 
-// S = 0: what has no token when the version changes starts at the new one; what has is too old.
+// S = 1: what has no token when the version changes starts later; what has is too old two versions on.
 TEST(Controller, WhatHasNoTokenStartsAtTheVersionOfItsFirst) {
-  Controller c(options(1), kLeaseS);
+  Controller c(options(1), kTerms);
   const WorkerId a = c.join(0);
   const std::vector<Lease> mine = c.lease(a, 4, kFirst, 0);
   EXPECT_TRUE(c.put(a, mine[0].number, head_of(GroupId{0})));
@@ -124,7 +125,7 @@ TEST(Controller, WhatHasNoTokenStartsAtTheVersionOfItsFirst) {
 }
 
 TEST(Controller, GivesNoGroupToAWorkerBehindItsFirstToken) {
-  Controller c(options(2, 1), kLeaseS);
+  Controller c(options(2, 1), kTerms);
   const WorkerId a = c.join(0), b = c.join(0);
   EXPECT_TRUE(c.lease(a, 1, PolicyVersion{1}, 0).empty()) << "there is no such version";
   const std::vector<Lease> first = c.lease(a, 1, kFirst, 0);
@@ -136,8 +137,58 @@ TEST(Controller, GivesNoGroupToAWorkerBehindItsFirstToken) {
   EXPECT_EQ(groups_of(c.lease(b, 1, PolicyVersion{1}, 0)), groups_of(second));
 }
 
+Options waits(int64_t staleness) {
+  Options o = options(staleness, 1);
+  o.lag_policy = "wait";
+  return o;
+}
+
+// Under wait, while a batch is taken: what a worker behind may start must fit into the updates after it.
+TEST(Controller, AWorkerBehindStartsNothingThatWouldLagTooFarBehindATakenBatch) {
+  Controller c(waits(1), kTerms);
+  const WorkerId a = c.join(0), b = c.join(0);
+  EXPECT_TRUE(c.put(a, c.lease(a, 1, kFirst, 0).at(0).number, head_of(GroupId{0})));
+  train(c, 1);
+  EXPECT_TRUE(c.put(a, c.lease(a, 1, PolicyVersion{1}, 0).at(0).number, head_of(GroupId{1})));
+  ASSERT_TRUE(c.batch_ready());
+  (void)c.take(StepId{2});
+  EXPECT_TRUE(c.lease(b, 1, kFirst, 0).empty()) << "after the update it would be two versions old";
+  EXPECT_EQ(c.lease(b, 1, PolicyVersion{1}, 0).size(), 1u);
+  (void)c.commit(StepId{2}, PolicyVersion{2});
+}
+
+TEST(Controller, AWorkerBehindHoldsUpNoBatchForEver) {
+  Controller c(waits(2), kTerms);
+  const WorkerId a = c.join(0), b = c.join(0);
+  for (int64_t v = 0; v < 4; ++v) {
+    EXPECT_TRUE(c.put(a, c.lease(a, 1, PolicyVersion{v}, 0).at(0).number, head_of(GroupId{v})));
+    train(c, v + 1);
+  }
+  const std::vector<Lease> first = c.lease(a, 1, PolicyVersion{4}, 0);
+  EXPECT_TRUE(c.put(a, first.at(0).number, head_of(first.at(0).group)));
+  const std::vector<Lease> old = c.lease(a, 1, PolicyVersion{4}, 0);  // begins at 4, and runs
+  train(c, 5);
+  const std::vector<Lease> second = c.lease(a, 1, PolicyVersion{5}, 0);
+  EXPECT_TRUE(c.put(a, second.at(0).number, head_of(second.at(0).group)));
+  if (c.batch_ready()) {
+    (void)c.take(StepId{6});
+    const std::vector<Lease> behind = c.lease(b, 1, PolicyVersion{4}, 0);
+    (void)c.commit(StepId{6}, PolicyVersion{6});
+    for (const Lease& lease : behind) EXPECT_TRUE(c.put(b, lease.number, head_of(lease.group)));
+  }
+  EXPECT_TRUE(c.put(a, old.at(0).number, head_of(old.at(0).group)));
+  EXPECT_TRUE(c.batch_ready()) << "all that ran has ended";
+}
+
+TEST(Controller, NumbersAreNeverThoseOfAControllerBefore) {
+  Controller first(options(0), kTerms), second(options(0), {kLeaseS, Incarnation{1}});
+  const WorkerId a = first.join(0), b = second.join(0);
+  EXPECT_NE(a, b);
+  EXPECT_NE(first.lease(a, 1, kFirst, 0).at(0).number, second.lease(b, 1, kFirst, 0).at(0).number);
+}
+
 TEST(Controller, WhatIsLostIsGeneratedAnewAlsoOutOfATakenBatch) {
-  Controller c(options(0), kLeaseS);
+  Controller c(options(0), kTerms);
   const WorkerId a = c.join(0), b = c.join(0);
   for (const Lease& lease : c.lease(a, 2, kFirst, 0)) EXPECT_TRUE(c.put(a, lease.number, head_of(lease.group)));
   ASSERT_TRUE(c.batch_ready());
@@ -152,11 +203,11 @@ TEST(Controller, WhatIsLostIsGeneratedAnewAlsoOutOfATakenBatch) {
 }
 
 TEST(Controller, AfterARestoreGroupsThatRanComeFirst) {
-  Controller before(options(1), kLeaseS);
+  Controller before(options(1), kTerms);
   const WorkerId a = before.join(0);
   const std::vector<Lease> leases = before.lease(a, 4, kFirst, 0);
   EXPECT_TRUE(before.put(a, leases[2].number, head_of(GroupId{2})));
-  Controller after(options(1), kLeaseS);
+  Controller after(options(1), kTerms);
   after.restore(before.state(), before.next_group());
   const WorkerId b = after.join(0);
   EXPECT_EQ(groups_of(after.lease(b, 9, kFirst, 0)), ids({0, 1, 3}));

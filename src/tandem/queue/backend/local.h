@@ -15,12 +15,14 @@ namespace tandem::queue {
 
 /// What its clients share.
 struct LocalQueue {
-  LocalQueue(const Options& options, double lease_s) : controller(options, lease_s), desk(controller, Incarnation{0}, "") {}
+  LocalQueue(const Options& options, double lease_s)
+      : controller(options, LeaseTerms{lease_s, Incarnation{0}}), desk(controller, Incarnation{0}, "") {}
 
   std::mutex mutex;  // guards all
   Controller controller;
   Desk desk;
   std::map<std::string, const Store*> stores;
+  int64_t num_stores_ever = 0;
 };
 
 /// Ownership  uses queue and store.
@@ -29,14 +31,18 @@ class LocalTransport final : public Transport {
  public:
   LocalTransport(LocalQueue& queue, const Store& own) : queue_(queue) {
     std::lock_guard lock(queue_.mutex);
-    own_store_ = join_text("store ", queue_.stores.size());
+    own_store_ = join_text("store ", queue_.num_stores_ever++);
     queue_.stores[own_store_] = &own;
+  }
+  ~LocalTransport() override {
+    std::lock_guard lock(queue_.mutex);
+    queue_.stores.erase(own_store_);
   }
 
   void send(const Call& call) override {
     std::lock_guard lock(queue_.mutex);
-    queue_.desk.expire(now_s());
     answer_ = queue_.desk.answer(call, now_s());
+    queue_.desk.expire(now_s());
   }
   std::optional<Answer> receive(double) override { return std::exchange(answer_, std::nullopt); }
   std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {

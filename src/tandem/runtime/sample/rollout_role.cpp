@@ -7,7 +7,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/queue/exchange.h"
+#include "tandem/queue/backend/exchange.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::runtime {

@@ -4,7 +4,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/rollout/sampler.h"
-#include "tandem/queue/exchange.h"
+#include "tandem/queue/backend/exchange.h"
 #include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/sample/grades.h"
 

@@ -12,18 +12,36 @@ namespace tandem::queue::wire {
 namespace {
 
 constexpr int kKeyChars = 41;  // with the zero behind
+constexpr int kGreetingMs = 10'000;                  // for which one may take to say who it is
+constexpr int kBeatMs = 2'000, kSilentMs = 10'000;   // a connection that is silent for so long is made anew
+
+// It lives as long as the process: its end would wait for sockets of threads that are not joined yet.
+zmq::context_t& context() {
+  static auto* const one = [] {
+    auto* made = new zmq::context_t(1);
+    made->set(zmq::ctxopt::max_sockets, made->get(zmq::ctxopt::socket_limit));
+    return made;
+  }();
+  return *one;
+}
+
+bool stays_on_this_machine(const std::string& address) {
+  for (const char* begin : {"tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"})
+    if (address.starts_with(begin)) return true;
+  return false;
+}
 
 }  // namespace
 
-struct Endpoint::Sockets {
-  explicit Sockets(zmq::socket_type type) : socket(context, type) {
-    socket.set(zmq::sockopt::linger, 0);
-    socket.set(zmq::sockopt::maxmsgsize, kMaxBytes);
-    socket.set(zmq::sockopt::handshake_ivl, 10'000);  // whoever says nothing more for so many milliseconds is let go
-    socket.set(zmq::sockopt::tcp_keepalive, 1);
+struct Endpoint::Socket {
+  explicit Socket(zmq::socket_type type) : zmq(context(), type) {
+    zmq.set(zmq::sockopt::linger, 0);
+    zmq.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    zmq.set(zmq::sockopt::handshake_ivl, kGreetingMs);
+    zmq.set(zmq::sockopt::heartbeat_ivl, kBeatMs);
+    zmq.set(zmq::sockopt::heartbeat_timeout, kSilentMs);
   }
-  zmq::context_t context{1};
-  zmq::socket_t socket;
+  zmq::socket_t zmq;
 };
 
 ServerKeys make_keys() {
@@ -32,30 +50,34 @@ ServerKeys make_keys() {
   return {shown.data(), secret.data()};
 }
 
-Endpoint::Endpoint(std::unique_ptr<Sockets> sockets, std::string address, bool answers_many)
-    : sockets_(std::move(sockets)), address_(std::move(address)), answers_many_(answers_many) {}
+Endpoint::Endpoint(std::unique_ptr<Socket> socket, std::string address, bool answers_many)
+    : socket_(std::move(socket)), address_(std::move(address)), answers_many_(answers_many) {}
 Endpoint::~Endpoint() = default;
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
 
 Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys>& keys) {
-  auto sockets = std::make_unique<Sockets>(zmq::socket_type::router);
-  zmq::socket_t& socket = sockets->socket;
+  if (!keys && !stays_on_this_machine(address))
+    throw UserError(address, "is an address that other machines reach, and there are no keys",
+                    "a token, or an address such as tcp://127.0.0.1:0");
   try {
+    auto made = std::make_unique<Socket>(zmq::socket_type::router);
+    zmq::socket_t& socket = made->zmq;
     if (keys) {
       socket.set(zmq::sockopt::curve_server, true);
       socket.set(zmq::sockopt::curve_secretkey, keys->secret_key);
     }
     socket.bind(address);
-    return {std::move(sockets), socket.get(zmq::sockopt::last_endpoint), true};
+    std::string bound = socket.get(zmq::sockopt::last_endpoint);
+    return {std::move(made), std::move(bound), true};
   } catch (const zmq::error_t& e) {
     throw UserError(address, e.what(), "tcp://HOST:PORT with an address of this machine and a free port, such as tcp://127.0.0.1:0");
   }
 }
 
 Endpoint Endpoint::to(const std::string& address, const std::string& token) {
-  auto sockets = std::make_unique<Sockets>(zmq::socket_type::dealer);
-  zmq::socket_t& socket = sockets->socket;
   try {
+    auto made = std::make_unique<Socket>(zmq::socket_type::dealer);
+    zmq::socket_t& socket = made->zmq;
     if (!token.empty()) {
       const ServerKeys own = make_keys();
       socket.set(zmq::sockopt::curve_serverkey, token);
@@ -63,7 +85,7 @@ Endpoint Endpoint::to(const std::string& address, const std::string& token) {
       socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
     }
     socket.connect(address);
-    return {std::move(sockets), address, false};
+    return {std::move(made), address, false};
   } catch (const zmq::error_t& e) {
     throw UserError(address, e.what(), "tcp://HOST:PORT as the run's log says it, and the token that the run wrote");
   }
@@ -71,15 +93,15 @@ Endpoint Endpoint::to(const std::string& address, const std::string& token) {
 
 void Endpoint::send(const Letter& letter) {
   try {
-    if (answers_many_ && !sockets_->socket.send(zmq::buffer(letter.peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
-    (void)sockets_->socket.send(zmq::buffer(letter.bytes), zmq::send_flags::dontwait);
+    if (answers_many_ && !socket_->zmq.send(zmq::buffer(letter.peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
+    (void)socket_->zmq.send(zmq::buffer(letter.bytes), zmq::send_flags::dontwait);
   } catch (const zmq::error_t& e) {
     if (e.num() != EHOSTUNREACH) throw PeerError(address_ + ": " + e.what());
   }
 }
 
 std::optional<Letter> Endpoint::receive(double seconds) {
-  zmq::socket_t& socket = sockets_->socket;
+  zmq::socket_t& socket = socket_->zmq;
   try {
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
     zmq::poll(&item, 1, std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));

@@ -23,10 +23,13 @@ struct Letter {
   std::vector<std::byte> bytes;
 };
 
-/// Ownership  a context and a socket; what is not sent when it goes is lost.
+/// How many bytes a message to an endpoint may have: who sends more is cut off.
+constexpr int64_t kMaxMessageBytes = 256 << 20;
+
+/// Ownership  a socket; what is not sent when it goes is lost. All sockets of a process share its context.
 /// Threads    one.
 /// Blocking   receive alone.
-/// Errors     UserError for an address that cannot be; PeerError from the system.
+/// Errors     UserError for an address that cannot be, or for one that other machines reach and no keys; PeerError from the system.
 class Endpoint {
  public:
   /// Answers many, at "tcp://HOST:PORT" or "ipc://FILE"; port 0: any that is free.
@@ -40,15 +43,13 @@ class Endpoint {
   const std::string& address() const { return address_; }
   /// Never waits: a letter to someone who does not read is lost.
   void send(const Letter& letter);
-  /// Nothing after `seconds`; a letter of several parts comes empty, one over kMaxBytes not at all.
+  /// Nothing after `seconds`. A letter of several parts comes empty.
   std::optional<Letter> receive(double seconds);
 
-  static constexpr int64_t kMaxBytes = 1 << 30;
-
  private:
-  struct Sockets;
-  Endpoint(std::unique_ptr<Sockets> sockets, std::string address, bool answers_many);
-  std::unique_ptr<Sockets> sockets_;
+  struct Socket;
+  Endpoint(std::unique_ptr<Socket> socket, std::string address, bool answers_many);
+  std::unique_ptr<Socket> socket_;
   std::string address_;
   bool answers_many_;
 };

@@ -9,8 +9,7 @@
 namespace tandem::queue::wire {
 namespace {
 
-constexpr double kCallPauseS = 0.05;   // for which it waits for a call before it looks for clients that are gone
-constexpr double kLongestS = 5;    // after so long it looks, though calls wait
+constexpr double kCallPauseS = 0.05;  // for which it waits for a call
 
 }  // namespace
 
@@ -32,38 +31,43 @@ std::exception_ptr Server::fault() const {
   return fault_;
 }
 
-// A call that waits is answered before anyone is taken for dead.
+// Clients are taken for dead at a time by which all that had come was answered. Under a load that never lets up nobody is.
 void Server::serve() {
-  double looked_s = now_s();
   try {
     while (!is_closing_) {
-      std::optional<Letter> letter = endpoint_.receive(kCallPauseS);
-      if (!letter || now_s() - looked_s > kLongestS) {
+      std::optional<Letter> letter = endpoint_.receive(0);
+      if (!letter) {
+        const double empty_s = now_s();
+        letter = endpoint_.receive(kCallPauseS);
         std::lock_guard lock(mutex_);
-        desk_.expire(now_s());
-        looked_s = now_s();
+        if (!letter) desk_.expire(empty_s);
       }
-      if (!letter) continue;
-      std::optional<Answer> answer;
-      bool is_call = true;
-      try {
-        const Call call = call_of(letter->bytes);
-        std::lock_guard lock(mutex_);
-        answer = desk_.answer(call, now_s());
-      } catch (const PeerError&) {
-        is_call = false;
-      }
-      {
-        std::lock_guard lock(counts_mutex_);
-        ++(is_call ? counts_.calls : counts_.unreadable);
-        counts_.bytes += std::ssize(letter->bytes);
-      }
-      if (answer) endpoint_.send({std::move(letter->peer), to_bytes(*answer)});
+      if (letter) answer(std::move(*letter));
     }
   } catch (...) {
     std::lock_guard lock(counts_mutex_);
     fault_ = std::current_exception();
   }
+}
+
+void Server::answer(Letter letter) {
+  std::optional<Call> call;
+  try {
+    call = call_of(letter.bytes);
+  } catch (const std::exception&) {  // also for want of memory
+  }
+  {
+    std::lock_guard lock(counts_mutex_);
+    ++(call ? counts_.calls : counts_.unreadable);
+    counts_.bytes += std::ssize(letter.bytes);
+  }
+  if (!call) return;
+  std::optional<Answer> answer;
+  {
+    std::lock_guard lock(mutex_);
+    answer = desk_.answer(*call, now_s());
+  }
+  if (answer) endpoint_.send({std::move(letter.peer), to_bytes(*answer)});
 }
 
 }  // namespace tandem::queue::wire

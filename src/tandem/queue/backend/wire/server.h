@@ -40,6 +40,7 @@ class Server {
 
  private:
   void serve();
+  void answer(Letter letter);
 
   Desk& desk_;
   std::mutex& mutex_;

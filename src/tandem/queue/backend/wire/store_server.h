@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "tandem/base/clock.h"
 #include "tandem/data/columns.h"
 #include "tandem/queue/backend/wire/endpoint.h"
 #include "tandem/queue/store.h"
@@ -48,14 +49,22 @@ class StoreReader {
  public:
   explicit StoreReader(double deadline_s) : deadline_s_(deadline_s) {}
 
-  /// A row for each sample, in this order. Nothing if the store at `place` lacks one, or does not answer within the deadline.
+  /// A row for each sample, in this order. Nothing if the store at `place` lacks one, gives no rows of samples, or does not answer within
+  /// the deadline.
   std::optional<data::Fields> read(const std::string& place, std::span<const SampleId> samples);
   int64_t bytes_received() const { return bytes_received_; }
 
  private:
+  static constexpr int64_t kKeptReads = 4096;  // for which a connection that nobody uses is kept
+  struct Known {
+    Endpoint endpoint;
+    int64_t last_read = 0;
+  };
+  std::optional<data::Fields> answer_of(Endpoint& store, std::span<const SampleId> samples, const Deadline& deadline);
+
   const double deadline_s_;
-  std::map<std::string, Endpoint> stores_;
-  int64_t num_reads_ = 0, bytes_received_ = 0;
+  std::map<std::string, Known> stores_;
+  int64_t num_reads_ = 0, num_requests_ = 0, bytes_received_ = 0;
 };
 
 }  // namespace tandem::queue::wire

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "tandem/base/error.h"
 #include "tandem/queue/backend/wire/endpoint.h"
 #include "tandem/queue/backend/wire/store_server.h"
 #include "tandem/queue/desk_client.h"
@@ -30,7 +31,12 @@ class Transport final : public queue::Transport {
   void send(const Call& call) override { controller_.send({{}, to_bytes(call)}); }
   std::optional<Answer> receive(double seconds) override {
     const std::optional<Letter> letter = controller_.receive(seconds);
-    return letter ? std::optional(answer_of(letter->bytes)) : std::nullopt;
+    if (!letter) return std::nullopt;
+    try {
+      return answer_of(letter->bytes);
+    } catch (const PeerError&) {  // then the call is sent again
+      return std::nullopt;
+    }
   }
   std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {
     return stores_.read(store, samples);

@@ -13,7 +13,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
-namespace tandem {
+namespace tandem::data {
 
 class ByteWriter {
  public:
@@ -80,4 +80,4 @@ class ByteReader {
   const char* source_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data

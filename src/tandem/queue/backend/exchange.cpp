@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/queue/exchange.h"
+#include "tandem/queue/backend/exchange.h"
 
 #include <algorithm>
 
