@@ -50,12 +50,12 @@ class Generation {
     open(now_s, true);
     double at_s = now_s;
     while (true) {
-      start_groups(false);
       const queue::Choice choice = queue::choose_batch(w_.rule, version_, outstanding());
       if (!choice.batch.empty()) {
         for (const GroupId id : choice.batch) groups_.at(value(id)).is_taken = true;
         break;
       }
+      start_groups(false);  // where a batch is ready at once, the next groups start beside training
       at_s = std::max(at_s, r_.is_free ? next_step(std::numeric_limits<double>::infinity()) : round(at_s, false));
     }
     open(at_s, false);

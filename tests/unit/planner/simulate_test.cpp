@@ -62,14 +62,23 @@ TEST(Simulate, WhereSomeAlwaysGenerateTheOthersHelp) {
   EXPECT_GT(mixed.generating_share[1], mixed.generating_share[0]);
 }
 
-// The last of each four groups has 120 tokens. While its first replica stands for training, another goes on with it.
+// The last of each four groups has 400 tokens. While its first replica stands for training, another goes on with it.
 TEST(Simulate, UnfinishedGroupsLeaveWhatStandsIfThatIsQuicker) {
-  Workload w = workload(2, {20, 30, 40, 120}, 4);
+  Workload w = workload(1, {20, 30, 40, 400}, 4);
   Costs slow_training = costs();
   slow_training.stage_s["train"] = 3;
   const double moves = simulated(PlacementKind::kMixed, w, slow_training).step_s;
   w.prompt_tokens = 1'000'000;  // computing those anew takes longer than standing
   EXPECT_LT(moves, simulated(PlacementKind::kMixed, w, slow_training).step_s);
+}
+
+// As the loop of a run: it asks for a batch before it starts groups, and the next ones start beside training, where nobody trains.
+TEST(Simulate, WhereABatchIsReadyAtOnceThoseThatTrainGenerateNothing) {
+  Costs slow_training = costs();
+  slow_training.stage_s["train"] = 3;
+  const Simulated s = simulated(PlacementKind::kMixed, workload(2, {20, 30, 40, 120}, 4), slow_training);
+  EXPECT_NEAR(s.step_s, 3, 1e-9);
+  EXPECT_EQ(s.generating_share[0], 0);
 }
 
 TEST(Simulate, StagesEndInTheOrderOfTheMachine) {
