@@ -128,19 +128,17 @@ std::optional<data::Batch> DeskClient::take(StepId step, PolicyVersion version) 
 
 std::optional<std::vector<Bodies>> DeskClient::read() {
   std::vector<Bodies> bodies;
+  std::vector<call::Lose> lost;  // of all stores that fail, before the batch is taken again
   for (const auto& [store, groups] : taken_) {
     const std::vector<SampleId> samples = samples_of(groups);
     std::optional<data::Fields> columns = transport_.read(store, samples);
-    if (columns && store_.fits(*columns, std::ssize(samples))) {
-      bodies.push_back({groups, std::move(*columns)});
-      continue;
-    }
-    const call::Lose lost{groups, store};
-    taken_.clear();
-    (void)ask_as_before(lost);
-    return std::nullopt;
+    if (columns && store_.fits(*columns, std::ssize(samples))) bodies.push_back({groups, std::move(*columns)});
+    else lost.push_back({groups, store});
   }
-  return bodies;
+  if (lost.empty()) return bodies;
+  taken_.clear();
+  for (call::Lose& each : lost) (void)ask_as_before(std::move(each));
+  return std::nullopt;
 }
 
 std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {

@@ -22,6 +22,7 @@ SampleQueue::SampleQueue(const Options& options, Takes takes, const data::Shapin
     : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes), shaping_(shaping) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
+  if (num_outstanding() >= rule_.max_outstanding()) return 0;  // many ask for more than there is
   std::vector<Outstanding> groups;
   for (const auto& [id, entry] : groups_) groups.push_back({id, value(entry.start), entry.group.has_value()});  // the taken ones count, too
   const int64_t from = value(start.value_or(version_)), may = queue::num_may_start(rule_, value(version_), from, groups);

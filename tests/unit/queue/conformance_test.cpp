@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/queue/backend/local.h"
 #include "tandem/queue/backend/wire/server.h"

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/queue/desk.h"
 #include "tandem/queue/desk_client.h"
 

@@ -10,6 +10,7 @@ namespace tandem::queue::wire {
 namespace {
 
 constexpr double kCallPauseS = 0.05;  // for which it waits for a call
+constexpr double kLookS = 0.05;       // between two looks for clients that are gone
 
 }  // namespace
 
@@ -33,14 +34,16 @@ std::exception_ptr Server::fault() const {
 
 // Clients are taken for dead at a time by which all that had come was answered. Under a load that never lets up nobody is.
 void Server::serve() {
+  double looked_s = 0;
   try {
     while (!is_closing_) {
       std::optional<Letter> letter = endpoint_.receive(0);
       if (!letter) {
-        const double empty_s = now_s();
+        if (now_s() - looked_s > kLookS) {
+          std::lock_guard lock(mutex_);
+          desk_.expire(looked_s = now_s());
+        }
         letter = endpoint_.receive(kCallPauseS);
-        std::lock_guard lock(mutex_);
-        if (!letter) desk_.expire(empty_s);
       }
       if (letter) answer(std::move(*letter));
     }
