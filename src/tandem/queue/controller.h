@@ -74,7 +74,6 @@ class Controller {
   bool hear_of(WorkerId worker, double now_s) { return alive(worker, now_s) != nullptr; }
   /// Its leases end.
   void leave(WorkerId worker);
-  int64_t num_workers() const { return std::ssize(workers_); }
 
   /// At most so many groups for a worker with the weights of `version`: those that another left, by id, then new ones. None that it would
   /// give tokens of an older version than they began with. None for a version that there is not.
