@@ -13,9 +13,9 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/base/rng.h"
 #include "tandem/base/strings.h"
 #include "tandem/bench/report.h"
+#include "tandem/bench/sample_rows.h"
 #include "tandem/comm/launch.h"
 #include "tandem/queue/tensor_cache.h"
 #include "tandem/runtime/launch.h"
@@ -25,80 +25,17 @@ namespace {
 
 using data::SampleId;
 
-enum Field : size_t { kTokens, kLogprobs, kReward, kLength, kGroup, kNumFields };
-
-std::vector<queue::CacheField> fields() {
-  const std::vector<int64_t> whole;
-  const std::vector<float> real;
-  return {{"tokens", whole}, {"logprobs", real}, {"reward", real}, {"length", whole}, {"group", whole}};
-}
-
-/// The batch as every rank can compute it: what stands where, so that what arrives can be checked.
-struct Workload {
-  int64_t samples, seq;
-  bool ragged;
-  uint64_t seed;
-
-  int64_t length(int64_t id) const {
-    return ragged ? RandomStream(seed, static_cast<uint64_t>(id)).below(seq - seq / 8 + 1) + seq / 8 : seq;
-  }
-  // Cheap, and different for every token of the batch.
-  int64_t token(int64_t id, int64_t t) const { return static_cast<int64_t>(seed) + id * seq + t; }
-  float logprob(int64_t id, int64_t t) const { return -static_cast<float>(token(id, t) % 65521) / 4096; }
-  float reward(int64_t id) const { return static_cast<float>(id % 97); }
-};
-
 /// The samples that rank `rank` makes.
-std::vector<SampleId> born_on(const Workload& w, int rank, int ranks) {
+std::vector<SampleId> born_on(int64_t samples, int rank, int ranks) {
   std::vector<SampleId> ids;
-  for (int64_t id = w.samples * rank / ranks; id < w.samples * (rank + 1) / ranks; ++id) ids.push_back(SampleId{id});
+  for (int64_t id = samples * rank / ranks; id < samples * (rank + 1) / ranks; ++id) ids.push_back(SampleId{id});
   return ids;
-}
-
-data::Fields columns_of(const Workload& w, std::span<const SampleId> ids) {
-  std::vector<int64_t> tokens, lengths, groups;
-  std::vector<float> logprobs, rewards;
-  for (SampleId sample : ids) {
-    const int64_t id = value(sample), n = w.length(id);
-    lengths.push_back(n), groups.push_back(id / 8), rewards.push_back(w.reward(id));
-    for (int64_t t = 0; t < n; ++t) tokens.push_back(w.token(id, t)), logprobs.push_back(w.logprob(id, t));
-  }
-  const std::vector<int64_t> each(ids.size(), 1);
-  data::Fields made;
-  made["group"] = {std::move(groups), each};
-  made["tokens"] = {std::move(tokens), lengths};
-  made["logprobs"] = {std::move(logprobs), lengths};
-  made["length"] = {std::move(lengths), each};
-  made["reward"] = {std::move(rewards), each};
-  return made;
-}
-
-/// What a stage reads of a sample.
-struct Row {
-  SampleId id;
-  std::span<const int64_t> tokens;
-  std::span<const float> logprobs;
-  float reward;
-  int64_t length, group;
-};
-
-void check(const Workload& w, const std::vector<Row>& rows, const std::vector<SampleId>& wanted) {
-  TANDEM_CHECK(rows.size() == wanted.size(), rows.size(), " rows of ", wanted.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    const int64_t id = value(wanted[i]), n = w.length(id);
-    TANDEM_CHECK(row.id == wanted[i] && row.length == n && row.group == id / 8 && row.reward == w.reward(id), "sample ", id);
-    TANDEM_CHECK(std::ssize(row.tokens) == n && std::ssize(row.logprobs) == n, "lengths of sample ", id);
-    for (int64_t t = 0; t < n; ++t)
-      TANDEM_CHECK(row.tokens[static_cast<size_t>(t)] == w.token(id, t) && row.logprobs[static_cast<size_t>(t)] == w.logprob(id, t),
-                   "token ", t, " of sample ", id);
-  }
 }
 
 /// Ids and lengths of all ranks' rows: what travels besides the rows.
 void announce_all(comm::Group& world, queue::TensorCache& cache, std::span<const SampleId> born) {
   std::vector<int64_t> mine;
-  mine.reserve(born.size() * (kNumFields + 1));
+  mine.reserve(born.size() * (cache.num_fields() + 1));
   for (SampleId id : born) {
     mine.push_back(value(id));
     const auto lengths = cache.lengths(id);
@@ -107,8 +44,8 @@ void announce_all(comm::Group& world, queue::TensorCache& cache, std::span<const
   for (const std::vector<std::byte>& part : comm::all_gather_bytes(world, std::as_bytes(std::span(mine)))) {
     std::vector<int64_t> heads(part.size() / sizeof(int64_t));
     std::memcpy(heads.data(), part.data(), part.size());
-    for (size_t i = 0; i < heads.size(); i += kNumFields + 1)
-      cache.announce(SampleId{heads[i]}, std::span(heads).subspan(i + 1, kNumFields));
+    for (size_t i = 0; i < heads.size(); i += cache.num_fields() + 1)
+      cache.announce(SampleId{heads[i]}, std::span(heads).subspan(i + 1, cache.num_fields()));
   }
 }
 
@@ -120,7 +57,7 @@ struct Handover {
 class StageBench {
  public:
   StageBench(const TensorCacheOptions& options, comm::Group& world, bool ragged)
-      : world_(world), workload_{options.samples, options.seq, ragged, static_cast<uint64_t>(options.seed)} {
+      : world_(world), workload_{.seq = options.seq, .ragged = ragged, .seed = static_cast<uint64_t>(options.seed)}, samples_(options.samples) {
     for (int r = 0; r < world.size(); ++r) ranks_.push_back(r);
     cache_.share_memory(world);
   }
@@ -128,31 +65,29 @@ class StageBench {
   /// One batch; `equal`: the next stage wants it where it was made.
   Handover pass(bool equal) {
     ++workload_.seed;  // other values, so that nothing left over from the batch before could pass for this one
-    const std::vector<SampleId> born = born_on(workload_, world_.rank(), world_.size());
-    data::Fields made = columns_of(workload_, born);
+    const std::vector<SampleId> born = born_on(samples_, world_.rank(), world_.size());
+    data::Fields made = workload_.columns_of(born);
     std::vector<SampleId> wanted;
     std::vector<Row> rows;
-    rows.reserve(static_cast<size_t>(workload_.samples));
+    rows.reserve(static_cast<size_t>(samples_));
     world_.barrier();
     Handover out{now_s(), 0, 0};
     cache_.put(born, std::move(made));
     announce_all(world_, cache_, born);
     out.bytes = static_cast<double>(cache_.move(world_, plan(equal, wanted)).sent_bytes);
-    for (SampleId id : wanted)
-      rows.push_back({id, cache_.read<int64_t>(id, kTokens), cache_.read<float>(id, kLogprobs), cache_.read<float>(id, kReward)[0],
-                      cache_.read<int64_t>(id, kLength)[0], cache_.read<int64_t>(id, kGroup)[0]});
+    for (SampleId id : wanted) rows.push_back(row_of(cache_, id));
     out.ready_s = now_s();
-    check(workload_, rows, wanted);
-    for (int64_t id = 0; id < workload_.samples; ++id) cache_.drop(std::vector{SampleId{id}});
+    for (const Row& row : rows) workload_.check(row);
+    for (int64_t id = 0; id < samples_; ++id) cache_.drop(std::vector{SampleId{id}});
     return out;
   }
 
  private:
   std::vector<data::RowMove> plan(bool equal, std::vector<SampleId>& wanted) {
     std::vector<data::RowPlace> places;
-    places.reserve(static_cast<size_t>(workload_.samples));
+    places.reserve(static_cast<size_t>(samples_));
     for (int holder = 0; holder < world_.size(); ++holder)
-      for (SampleId id : born_on(workload_, holder, world_.size())) {
+      for (SampleId id : born_on(samples_, holder, world_.size())) {
         const int wanter = equal ? holder : static_cast<int>(value(id) % world_.size());
         places.push_back({{id, 0}, cache_.num_bytes({id, 0}), rank(holder), rank(wanter)});
         if (wanter == world_.rank()) wanted.push_back(id);
@@ -162,9 +97,10 @@ class StageBench {
   std::span<const int> rank(int r) const { return std::span(ranks_).subspan(static_cast<size_t>(r), 1); }
 
   comm::Group& world_;
-  Workload workload_;
+  SampleRows workload_;
+  int64_t samples_;
   std::vector<int> ranks_;
-  queue::TensorCache cache_{fields()};
+  queue::TensorCache cache_{SampleRows::fields()};
 };
 
 /// Adds what all ranks saw of one handover. Ranks are processes or threads of one machine, which has one clock.

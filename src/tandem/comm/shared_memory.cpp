@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -86,6 +88,30 @@ std::span<const std::byte> BorrowedMemory::bytes() const {
 }
 
 void BorrowedMemory::give_back() { header_of(memory_).borrowers.fetch_sub(1, std::memory_order_release); }
+
+std::shared_ptr<const void> until_given_back(std::shared_ptr<BorrowedMemory> memory) {
+  BorrowedMemory* const lent = memory.get();
+  return {lent, [kept = std::move(memory)](const void*) { kept->give_back(); }};
+}
+
+// A borrower may give a lane back at any moment, so each is asked once: one that was in use a moment ago, and was not measured, may be
+// free and too small now.
+SharedMemory& SharedLanes::free_lane(int64_t bytes) {
+  SharedMemory* found = nullptr;
+  std::erase_if(lanes_, [&](const auto& lane) {
+    if (found || !lane->is_free()) return false;
+    if (std::ssize(lane->bytes()) < bytes) return true;
+    found = lane.get();
+    return false;
+  });
+  if (found) return *found;
+  if (lanes_.size() == most_) lanes_.erase(lanes_.begin());
+  return *lanes_.emplace_back(std::make_unique<SharedMemory>(bytes + bytes / 4));  // batches differ: it should fit the next ones, too
+}
+
+bool SharedLanes::are_free() const {
+  return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_free(); });
+}
 
 std::vector<std::vector<bool>> who_shares(Group& group) {
   // What tells memories of two machines apart beside their numbers: a secret that the borrower must find there.

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -63,6 +64,23 @@ class BorrowedMemory {
   BorrowedMemory(void* memory, int64_t num_bytes) : memory_(memory), num_bytes_(num_bytes) {}
   void* memory_;
   int64_t num_bytes_;
+};
+
+/// Gives the memory back when the last copy of the pointer goes.
+std::shared_ptr<const void> until_given_back(std::shared_ptr<BorrowedMemory> memory);
+
+/// Memories to lend, used again once they are given back.
+class SharedLanes {
+ public:
+  explicit SharedLanes(size_t most = std::numeric_limits<size_t>::max()) : most_(most) {}
+  /// One of at least so many bytes that nobody reads; free ones that are too small go. So does the oldest of `most`: who has mapped it
+  /// keeps it, another finds nothing there.
+  SharedMemory& free_lane(int64_t bytes);
+  bool are_free() const;
+
+ private:
+  size_t most_;
+  std::vector<std::unique_ptr<SharedMemory>> lanes_;
 };
 
 /// Which ranks can map which others' memory, by trying: [borrower][lender], the same on every rank. Collective.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -72,6 +73,8 @@ class ByteReader {
     left_ = left_.subspan(bytes.size());
     return bytes;
   }
+  /// All that is left, in place.
+  std::span<const std::byte> rest() { return std::exchange(left_, {}); }
   bool at_end() const { return left_.empty(); }
   [[noreturn]] void fail(const std::string& what) const { throw PeerError(std::string(source_) + ": " + what); }
 

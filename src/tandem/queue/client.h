@@ -11,14 +11,9 @@
 
 #include "tandem/data/columns.h"
 #include "tandem/queue/controller.h"
+#include "tandem/queue/tensor_cache.h"
 
 namespace tandem::queue {
-
-/// Bodies of groups: a row for each of their samples, in order.
-struct Bodies {
-  std::vector<GroupId> groups;
-  data::Fields columns;
-};
 
 /// Ownership  none of the groups: they are the queue's.
 /// Threads    one.
@@ -49,9 +44,9 @@ class Client {
 
   /// The heads of the batch of `step`, ordered by group, for an update of the weights of `version`; none if it is not ready.
   virtual std::optional<data::Batch> take(StepId step, PolicyVersion version) = 0;
-  /// The bodies of the taken batch, in one part from each store that has some. Nothing if one is gone: its group is generated anew, and the
-  /// batch is to be taken again.
-  virtual std::optional<std::vector<Bodies>> read() = 0;
+  /// Fetches the bodies of the taken batch, whose owner drops them. False if one is gone: its group is generated anew, and the batch is
+  /// to be taken again.
+  virtual bool read(TensorCache& into) = 0;
   /// Returns the groups that left untrained. Errors: PeerError if the batch of this step is not this client's.
   virtual std::vector<GroupId> commit(StepId step, PolicyVersion after) = 0;
   /// Its leases end. Bodies of finished groups stay in its store for as long as that answers.

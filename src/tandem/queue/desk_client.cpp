@@ -126,19 +126,18 @@ std::optional<data::Batch> DeskClient::take(StepId step, PolicyVersion version) 
   return data::Batch{step, version, std::move(taken->heads)};
 }
 
-std::optional<std::vector<Bodies>> DeskClient::read() {
-  std::vector<Bodies> bodies;
+bool DeskClient::read(TensorCache& into) {
   std::vector<call::Lose> lost;  // of all stores that fail, before the batch is taken again
   for (const auto& [store, groups] : taken_) {
     const std::vector<SampleId> samples = samples_of(groups);
-    std::optional<data::Fields> columns = transport_.read(store, samples);
-    if (columns && store_.fits(*columns, std::ssize(samples))) bodies.push_back({groups, std::move(*columns)});
-    else lost.push_back({groups, store});
+    const bool is_own = store == transport_.own_store();
+    if (!(is_own ? store_.copy(samples, into) : transport_.read(store, samples, into))) lost.push_back({groups, store});
   }
-  if (lost.empty()) return bodies;
+  if (lost.empty()) return true;
+  for (const auto& [store, groups] : taken_) into.drop(samples_of(groups));
   taken_.clear();
   for (call::Lose& each : lost) (void)ask_as_before(std::move(each));
-  return std::nullopt;
+  return false;
 }
 
 std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {

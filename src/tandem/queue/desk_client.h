@@ -22,8 +22,9 @@ class Transport {
   virtual void send(const Call& call) = 0;
   /// Nothing if none comes within `seconds`.
   virtual std::optional<Answer> receive(double seconds) = 0;
-  /// Of a store: a row for each sample, in this order. Nothing if one is not there, or the store does not answer.
-  virtual std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) = 0;
+  /// Fetches the rows of these samples, in place of what `into` has of them. False if one is not there, or the store does not answer;
+  /// then `into` has some of them or none.
+  virtual bool read(const std::string& store, std::span<const SampleId> samples, TensorCache& into) = 0;
   /// At which others find the store of this client.
   virtual const std::string& own_store() const = 0;
   /// Of the queue, for errors.
@@ -48,7 +49,7 @@ class DeskClient final : public Client {
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) override;
   std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override;
   std::optional<data::Batch> take(StepId step, PolicyVersion version) override;
-  std::optional<std::vector<Bodies>> read() override;
+  bool read(TensorCache& into) override;
   std::vector<GroupId> commit(StepId step, PolicyVersion after) override;
   void close() override;
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/queue/store.h"
 
-#include <algorithm>
-#include <numeric>
+#include <memory>
 #include <utility>
+
+#include "tandem/base/check.h"
 
 namespace tandem::queue {
 namespace {
@@ -28,42 +29,39 @@ void Store::drop(std::span<const SampleId> samples) {
   rows_.drop(samples);
 }
 
-bool Store::fits(const data::Fields& columns, int64_t rows) const {
-  std::lock_guard lock(mutex_);
-  return columns.size() == rows_.num_fields() && std::ranges::all_of(rows_.fields(), [&](const CacheField& field) {
-    const auto found = columns.find(field.name);
-    return found != columns.end() && found->second.num_rows() == rows && found->second.values.index() == field.type.index();
-  });
-}
-
 int64_t Store::num_held() const {
   std::lock_guard lock(mutex_);
   return rows_.num_held();
 }
 
-std::optional<data::Fields> Store::read(std::span<const SampleId> samples, int64_t most_bytes) const {
+int64_t Store::read(std::span<const SampleId> samples, int64_t most_bytes, const Room& room) const {
   std::lock_guard lock(mutex_);
-  size_t count = 0;
-  for (int64_t bytes = 0; count < samples.size(); ++count) {
-    if (!is_whole(rows_, samples[count])) return std::nullopt;
-    for (int32_t part = 0; part < rows_.num_parts(); ++part) bytes += rows_.num_bytes({samples[count], part});
-    if (bytes > most_bytes && count > 0) break;
+  RowsHead head;
+  for (int64_t bytes = 0; head.num_rows < std::ssize(samples); ++head.num_rows) {
+    const SampleId id = samples[static_cast<size_t>(head.num_rows)];
+    if (!is_whole(rows_, id)) return 0;
+    for (int32_t part = 0; part < rows_.num_parts(); ++part) bytes += rows_.num_bytes({id, part});
+    if (bytes > most_bytes && head.num_rows > 0) break;
+    const auto lengths = rows_.lengths(id);
+    head.lengths.insert(head.lengths.end(), lengths.begin(), lengths.end());
   }
-  samples = samples.first(count);
-  data::Fields columns;
-  for (size_t f = 0; f < rows_.num_fields(); ++f) {
-    data::Column& column = columns[rows_.fields()[f].name];
-    for (const SampleId id : samples) column.lengths.push_back(rows_.lengths(id)[f]);
-    column.values = rows_.fields()[f].type;
-    std::visit([&]<class T>(std::vector<T>& values) {
-      values.reserve(static_cast<size_t>(std::accumulate(column.lengths.begin(), column.lengths.end(), int64_t{0})));
-      for (const SampleId id : samples) {
-        const std::span<const T> row = rows_.read<T>(id, f);
-        values.insert(values.end(), row.begin(), row.end());
-      }
-    }, column.values);
-  }
-  return columns;
+  samples = samples.first(static_cast<size_t>(head.num_rows));
+  head.num_bytes = rows_.packed_bytes(samples);
+  rows_.pack(samples, room(head));
+  return head.num_rows;
+}
+
+bool Store::copy(std::span<const SampleId> samples, TensorCache& to) const {
+  std::vector<int64_t> lengths;
+  auto bytes = std::make_shared<std::vector<std::byte>>();
+  const int64_t rows = read(samples, std::numeric_limits<int64_t>::max(), [&](const RowsHead& head) {
+    lengths = head.lengths;
+    bytes->resize(static_cast<size_t>(head.num_bytes));
+    return std::span(*bytes);
+  });
+  if (rows < std::ssize(samples)) return false;
+  const std::span<const std::byte> packed(*bytes);
+  return to.adopt(samples, lengths, packed, std::move(bytes));
 }
 
 }  // namespace tandem::queue

@@ -3,9 +3,9 @@
 // The bodies that a process has, for itself and for those who ask it: a tensor cache that several threads may use.
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +13,13 @@
 #include "tandem/queue/tensor_cache.h"
 
 namespace tandem::queue {
+
+/// What a reader must know of rows that TensorCache::pack wrote.
+struct RowsHead {
+  int64_t num_rows = 0;
+  std::vector<int64_t> lengths;  ///< of each field, one row after the other
+  int64_t num_bytes = 0;
+};
 
 /// Threads    any.
 /// Errors     as TensorCache.
@@ -24,11 +31,14 @@ class Store {
   void put(std::span<const SampleId> samples, data::Fields columns);
   /// Known or not.
   void drop(std::span<const SampleId> samples);
-  /// Rows of the first of these samples, end to end: as many as have `most_bytes`, at least one. Nothing if one of those is not here.
-  std::optional<data::Fields> read(std::span<const SampleId> samples, int64_t most_bytes = std::numeric_limits<int64_t>::max()) const;
-  /// Whether these are so many rows of all its fields.
-  bool fits(const data::Fields& columns, int64_t rows) const;
+  /// Packs the rows of the first of these samples: as many as have `most_bytes`, at least one. `room` is asked where to. Returns how many;
+  /// 0 if one of them is not here.
+  using Room = std::function<std::span<std::byte>(const RowsHead&)>;
+  int64_t read(std::span<const SampleId> samples, int64_t most_bytes, const Room& room) const;
+  /// All of them into `to`, in memory of their own. False if one is not here.
+  bool copy(std::span<const SampleId> samples, TensorCache& to) const;
   int64_t num_held() const;
+  int64_t schema() const { return rows_.schema(); }
 
  private:
   mutable std::mutex mutex_;

@@ -38,11 +38,9 @@ TensorCache::TensorCache(std::vector<CacheField> fields) : fields_(std::move(fie
 }
 
 TensorCache::~TensorCache() {
-  for (Block& block : blocks_)
-    if (auto* borrowed = std::get_if<Borrowed>(&block.memory)) (*borrowed)->give_back();
+  blocks_.clear();  // what others lent goes back
   const Deadline soon = Deadline::after_s(2);
-  const auto all_free = [&] { return std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_free(); }); };
-  while (std::uncaught_exceptions() == 0 && !all_free() && !soon.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (std::uncaught_exceptions() == 0 && !lanes_.are_free() && !soon.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 size_t TensorCache::field(const std::string& name) const {
@@ -100,7 +98,6 @@ void TensorCache::place(size_t slot, int32_t part, size_t block) {
 void TensorCache::release(size_t block) {
   if (--blocks_[block].num_rows > 0) return;
   if (auto* buffer = std::get_if<Buffer>(&blocks_[block].memory)) idle_.push_back(std::move(*buffer));
-  if (auto* borrowed = std::get_if<Borrowed>(&blocks_[block].memory)) (*borrowed)->give_back();
   blocks_[block].memory = std::monostate();
   free_blocks_.push_back(block);
 }
@@ -203,7 +200,7 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
     receive[r] = padded_bytes(in[r], moved.received_bytes);
     if (lends(r, send[r])) lent_bytes += send[r], ++num_borrowers;
   }
-  comm::SharedMemory* lane = num_borrowers > 0 ? &free_lane(lent_bytes) : nullptr;
+  comm::SharedMemory* lane = num_borrowers > 0 ? &lanes_.free_lane(lent_bytes) : nullptr;
   std::vector<Notice> notices(ranks);
   std::vector<bool> borrowed(ranks);
   std::vector<int64_t> rows_to(send);
@@ -212,7 +209,7 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
     for (const data::RowPart& row : out[r]) TANDEM_CHECK(holds(row), "sample ", value(row.sample), " is to be sent and is not here");
     if (lends(r, send[r])) {
       TANDEM_CHECK(lane_at + send[r] <= std::ssize(lane->bytes()), "rows of ", lent_bytes, " bytes are lent in ", lane->bytes().size());
-      pack(out[r], lane->bytes().subspan(static_cast<size_t>(lane_at), static_cast<size_t>(send[r])));
+      pack_rows(out[r], lane->bytes().subspan(static_cast<size_t>(lane_at), static_cast<size_t>(send[r])));
       notices[r] = {lane->handle(), lane_at};
       lane_at += std::exchange(send[r], static_cast<int64_t>(sizeof(Notice)));
     }
@@ -226,7 +223,7 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
   std::byte* to = packed;
   for (size_t r = 0; r < ranks; to += send[r++])
     if (lends(r, rows_to[r])) std::memcpy(to, &notices[r], sizeof(Notice));
-    else pack(out[r], {to, static_cast<size_t>(send[r])});
+    else pack_rows(out[r], {to, static_cast<size_t>(send[r])});
   if (lane) lane->lend(num_borrowers);
   Buffer arrived;
   if (!idle_.empty()) arrived = std::move(idle_.back()), idle_.pop_back();
@@ -243,9 +240,9 @@ RowsMoved TensorCache::move(comm::Group& group, std::span<const data::RowMove> p
     }
     Notice notice;
     std::memcpy(&notice, from, sizeof notice);
-    Borrowed memory = borrow(r, notice.handle);
+    const std::shared_ptr<comm::BorrowedMemory> memory = borrow(r, notice.handle);
     const size_t lent = new_block();
-    blocks_[lent].memory = memory;
+    blocks_[lent].memory = comm::until_given_back(memory);
     blocks_[lent].num_rows = 1;
     place_rows(in[r], memory->bytes().data() + notice.at, lent);
     release(lent);
@@ -267,7 +264,7 @@ void TensorCache::share_memory(comm::Group& group, int64_t least_bytes) {
 bool TensorCache::lends(size_t to, int64_t bytes) const { return !lends_.empty() && bytes >= least_shared_bytes_ && lends_[to]; }
 bool TensorCache::borrows(size_t from, int64_t bytes) const { return !borrows_.empty() && bytes >= least_shared_bytes_ && borrows_[from]; }
 
-void TensorCache::pack(const Pair& rows, std::span<std::byte> to) const {
+void TensorCache::pack_rows(const Pair& rows, std::span<std::byte> to) const {
   std::byte* at_now = to.data();
   each_field(rows, [&](size_t at, size_t bytes) {
     if (bytes > 0) std::memcpy(at_now, at_[at], bytes);
@@ -281,27 +278,63 @@ void TensorCache::place_rows(const Pair& rows, const std::byte* from, size_t blo
   each_field(rows, [&](size_t at, size_t bytes) { at_[at] = from, from += bytes; });
 }
 
-// One that nobody reads any more and that is large enough; too small ones make room. A borrower may give a lane back at any moment, so
-// each is asked once: one that was in use a moment ago, and was not measured, may be free and too small now.
-comm::SharedMemory& TensorCache::free_lane(int64_t bytes) {
-  comm::SharedMemory* found = nullptr;
-  std::erase_if(lanes_, [&](const auto& lane) {
-    if (found || !lane->is_free()) return false;
-    if (std::ssize(lane->bytes()) < bytes) return true;
-    found = lane.get();
-    return false;
-  });
-  return found ? *found : *lanes_.emplace_back(std::make_unique<comm::SharedMemory>(bytes + bytes / 4));
-}
-
-TensorCache::Borrowed TensorCache::borrow(size_t from, const comm::SharedHandle& handle) {
+std::shared_ptr<comm::BorrowedMemory> TensorCache::borrow(size_t from, const comm::SharedHandle& handle) {
   auto& known = known_[from];
   for (const auto& [serial, memory] : known)
     if (serial == handle.serial) return memory;
   std::erase_if(known, [](const auto& each) { return each.second.use_count() == 1; });  // most likely gone there, too
-  Borrowed memory = comm::BorrowedMemory::map(handle);
+  std::shared_ptr<comm::BorrowedMemory> memory = comm::BorrowedMemory::map(handle);
   if (!memory) throw PeerError(join_text("rank ", from, " lent memory that cannot be mapped here any more"));
   return known.emplace_back(handle.serial, std::move(memory)).second;
+}
+
+int64_t TensorCache::schema() const {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto mix = [&](uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  for (const CacheField& field : fields_) {
+    for (const char c : field.name) mix(static_cast<unsigned char>(c));
+    mix(0x100 + field.type.index()), mix(0x200 + static_cast<uint64_t>(field.part));
+  }
+  return static_cast<int64_t>(hash);
+}
+
+TensorCache::Pair TensorCache::whole(std::span<const SampleId> ids) const {
+  Pair rows;
+  rows.reserve(ids.size() * static_cast<size_t>(num_parts_));
+  for (const SampleId id : ids)
+    for (int32_t part = 0; part < num_parts_; ++part) rows.push_back({id, part});
+  return rows;
+}
+
+int64_t TensorCache::packed_bytes(std::span<const SampleId> ids) const {
+  int64_t payload = 0;
+  return padded_bytes(whole(ids), payload);
+}
+
+void TensorCache::pack(std::span<const SampleId> ids, std::span<std::byte> to) const {
+  const Pair rows = whole(ids);
+  for (const data::RowPart& row : rows) TANDEM_CHECK(holds(row), "sample ", value(row.sample), " is to be packed and is not here");
+  int64_t payload = 0;
+  TANDEM_CHECK(std::ssize(to) == padded_bytes(rows, payload), "rows of ", payload, " bytes in ", to.size());
+  pack_rows(rows, to);
+}
+
+bool TensorCache::adopt(std::span<const SampleId> ids, std::span<const int64_t> lengths, std::span<const std::byte> rows,
+                        std::shared_ptr<const void> memory) {
+  if (ids.empty() || lengths.size() != ids.size() * fields_.size() || reinterpret_cast<uintptr_t>(rows.data()) % kAlignment != 0) return false;
+  int64_t left = std::ssize(rows);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const auto width = static_cast<int64_t>(widths_[i % fields_.size()]);
+    if (lengths[i] < 0 || lengths[i] > left / width) return false;
+    left -= lengths[i] * width;
+  }
+  if (left >= kAlignment) return false;
+  drop(ids);
+  for (size_t i = 0; i < ids.size(); ++i) announce(ids[i], lengths.subspan(i * fields_.size(), fields_.size()));
+  const size_t block = new_block();
+  blocks_[block].memory = std::move(memory);
+  place_rows(whole(ids), rows.data(), block);
+  return true;
 }
 
 void TensorCache::drop(std::span<const SampleId> ids) {

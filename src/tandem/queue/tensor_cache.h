@@ -80,6 +80,17 @@ class TensorCache {
   /// the rows lie. Collective over `group`: all pass the same plan, and each rank that it names knows the lengths of its rows.
   RowsMoved move(comm::Group& group, std::span<const data::RowMove> plan);
 
+  /// Of caches that have the same fields.
+  int64_t schema() const;
+  /// What pack writes for these samples; a multiple of 8.
+  int64_t packed_bytes(std::span<const SampleId> ids) const;
+  /// The rows of these samples end to end, for adopt elsewhere. `to` has packed_bytes.
+  void pack(std::span<const SampleId> ids, std::span<std::byte> to) const;
+  /// Takes `rows` that a cache of the same schema packed, where they lie; `memory` keeps them until the last is dropped. `lengths`: of each
+  /// field, one sample after the other. What is here of these samples goes. False, and nothing is done, if they do not fit each other.
+  bool adopt(std::span<const SampleId> ids, std::span<const int64_t> lengths, std::span<const std::byte> rows,
+             std::shared_ptr<const void> memory);
+
   /// Forgets rows, here or announced. Those that are not known are passed over.
   void drop(std::span<const SampleId> ids);
 
@@ -89,11 +100,9 @@ class TensorCache {
     size_t capacity = 0;
     std::byte* room(size_t bytes);
   };
-  /// Another rank's memory, given back when its last row is dropped.
-  using Borrowed = std::shared_ptr<comm::BorrowedMemory>;
   /// Memory that rows lie in, until the last of them is dropped.
   struct Block {
-    std::variant<std::monostate, data::Fields, Buffer, Borrowed> memory;
+    std::variant<std::monostate, data::Fields, Buffer, std::shared_ptr<const void>> memory;
     int64_t num_rows = 0;
   };
   using Pair = std::vector<data::RowPart>;  // what one rank sends another
@@ -107,13 +116,13 @@ class TensorCache {
   /// Each field of each row that a pair moves, in the order they travel: wide elements first, so that each is aligned.
   template <class Take>
   void each_field(const Pair& rows, Take take) const;
+  Pair whole(std::span<const SampleId> ids) const;
   int64_t padded_bytes(const Pair& rows, int64_t& payload) const;
   bool lends(size_t to, int64_t bytes) const;
   bool borrows(size_t from, int64_t bytes) const;
-  void pack(const Pair& rows, std::span<std::byte> to) const;
+  void pack_rows(const Pair& rows, std::span<std::byte> to) const;
   void place_rows(const Pair& rows, const std::byte* from, size_t block);
-  comm::SharedMemory& free_lane(int64_t bytes);
-  Borrowed borrow(size_t from, const comm::SharedHandle& handle);
+  std::shared_ptr<comm::BorrowedMemory> borrow(size_t from, const comm::SharedHandle& handle);
 
   std::vector<CacheField> fields_;
   std::vector<size_t> widths_;             // bytes of an element, by field
@@ -130,8 +139,8 @@ class TensorCache {
   Buffer send_;
   std::vector<bool> lends_, borrows_;      // by rank; empty: nothing is shared
   int64_t least_shared_bytes_ = 0;
-  std::vector<std::unique_ptr<comm::SharedMemory>> lanes_;
-  std::vector<std::vector<std::pair<int64_t, Borrowed>>> known_;  // by rank: memory that was mapped, by its serial
+  comm::SharedLanes lanes_;
+  std::vector<std::vector<std::pair<int64_t, std::shared_ptr<comm::BorrowedMemory>>>> known_;  // by rank: memory that was mapped, by its serial
 };
 
 template <class T>

@@ -10,6 +10,7 @@
 #include "tandem/base/error.h"
 #include "tandem/bench/generate.h"
 #include "tandem/bench/grpo_step.h"
+#include "tandem/bench/queue.h"
 #include "tandem/bench/scheduler.h"
 #include "tandem/bench/stale.h"
 #include "tandem/bench/switch.h"
@@ -91,6 +92,14 @@ class Bench : public Command {
     add(app, "scheduler", "What scheduling a step of generation costs the host", scheduler_, bench::scheduler)
         ->footer("us_per_step: planning and completing a step, over all steps; decode_us_per_step: over those of one token a sequence.\n"
                  "Example:\n  tandem bench scheduler --sequences 128 --gens 8 --prompt-len 128 --new 256");
+
+    CLI::App* queue = add(app, "queue", "Samples from process to process, by way of a controller", queue_, bench::queue);
+    add_lengths(*queue, queue_.lengths, "Lengths of the ragged samples, one after the other: a JSON array");
+    queue->footer(
+        "put_mb_s: from columns in a worker's memory to samples that others can read; get_mb_s: from the call for a batch to rows that a\n"
+        "trainer reads, and the end of its step; chunked_*: in batches of --chunk; ragged_*: of unequal lengths. metadata_us: leasing a\n"
+        "group, with --clients connected of which one calls; metadata_calls_per_s: all do.\n"
+        "Example:\n  tandem bench queue --samples 1024 --seq 2048");
   }
 
   // What goes between ranks.
@@ -143,6 +152,7 @@ class Bench : public Command {
   bench::GenerateOptions generate_;
   bench::TrainStepOptions train_step_;
   bench::SchedulerOptions scheduler_;
+  bench::QueueOptions queue_;
   bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
   CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks

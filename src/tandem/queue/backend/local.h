@@ -47,10 +47,10 @@ class LocalTransport final : public Transport {
     queue_.desk.expire(now_s());
   }
   std::optional<Answer> receive(double) override { return std::exchange(answer_, std::nullopt); }
-  std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {
+  bool read(const std::string& store, std::span<const SampleId> samples, TensorCache& into) override {
     std::lock_guard lock(queue_.mutex);
     const auto found = queue_.stores.find(store);
-    return found == queue_.stores.end() ? std::nullopt : found->second->read(samples);
+    return found != queue_.stores.end() && found->second->schema() == into.schema() && found->second->copy(samples, into);
   }
   const std::string& own_store() const override { return own_store_; }
   std::string name() const override { return "queue"; }

@@ -25,13 +25,13 @@ zmq::context_t& context() {
   return *one;
 }
 
+}  // namespace
+
 bool stays_on_this_machine(const std::string& address) {
   for (const char* begin : {"tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"})
     if (address.starts_with(begin)) return true;
   return false;
 }
-
-}  // namespace
 
 struct Endpoint::Socket {
   explicit Socket(zmq::socket_type type) : zmq(context(), type) {

@@ -17,6 +17,9 @@ struct ServerKeys {
 };
 ServerKeys make_keys();
 
+/// Whether no other machine reaches this address.
+bool stays_on_this_machine(const std::string& address);
+
 /// A message from one of many, or to it.
 struct Letter {
   std::string peer;               ///< who; "" where there is but one

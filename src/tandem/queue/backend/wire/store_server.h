@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bodies for whoever trains them: a store's rows, end to end without padding, straight from the process that made them.
+// Bodies for whoever trains them: a store's rows, end to end without padding, straight from the process that made them. On one machine
+// they lie in shared memory, where the reader reads them in place.
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tandem/base/clock.h"
-#include "tandem/data/columns.h"
+#include "tandem/comm/shared_memory.h"
 #include "tandem/queue/backend/wire/endpoint.h"
 #include "tandem/queue/store.h"
 
@@ -29,16 +32,19 @@ class StoreServer {
 
   /// What a StoreReader finds it by: its address and, behind a space, its public key if it has keys.
   const std::string& place() const { return place_; }
-  /// Of rows, since the start.
+  /// Of answers, since the start: what went through sockets, and what was lent in shared memory.
   int64_t bytes_sent() const { return bytes_sent_; }
+  int64_t bytes_lent() const { return bytes_lent_; }
 
  private:
   void serve();
+  std::vector<std::byte> answer(std::span<const std::byte> request);
 
   const Store& store_;
   Endpoint endpoint_;
   const std::string place_;
-  std::atomic<int64_t> bytes_sent_ = 0;
+  comm::SharedLanes lanes_;
+  std::atomic<int64_t> bytes_sent_ = 0, bytes_lent_ = 0;
   std::atomic<bool> is_closing_ = false;
   std::thread thread_;  // last: it uses all the others
 };
@@ -49,18 +55,23 @@ class StoreReader {
  public:
   explicit StoreReader(double deadline_s) : deadline_s_(deadline_s) {}
 
-  /// A row for each sample, in this order. Nothing if the store at `place` lacks one, gives no rows of samples, or does not answer within
-  /// the deadline.
-  std::optional<data::Fields> read(const std::string& place, std::span<const SampleId> samples);
+  /// Fetches the rows of these samples, in place of what `into` has of them. False if the store at `place` lacks one, has other fields,
+  /// gives no rows of samples, or does not answer within the deadline; then `into` has some of them or none.
+  bool read(const std::string& place, std::span<const SampleId> samples, TensorCache& into);
+  /// Of answers.
   int64_t bytes_received() const { return bytes_received_; }
 
  private:
   static constexpr int64_t kKeptReads = 4096;  // for which a connection that nobody uses is kept
   struct Known {
     Endpoint endpoint;
+    bool shares = false;  // its memory may be mapped
     int64_t last_read = 0;
+    std::vector<std::pair<int64_t, std::shared_ptr<comm::BorrowedMemory>>> lanes;  // that were mapped, by serial
+    std::shared_ptr<comm::BorrowedMemory> lane(const comm::SharedHandle& handle, int64_t least_bytes, int64_t secret);
   };
-  std::optional<data::Fields> answer_of(Endpoint& store, std::span<const SampleId> samples, const Deadline& deadline);
+  int64_t read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline);
+  int64_t take_rows(Known& store, Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into);
 
   const double deadline_s_;
   std::map<std::string, Known> stores_;

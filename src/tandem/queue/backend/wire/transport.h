@@ -38,8 +38,8 @@ class Transport final : public queue::Transport {
       return std::nullopt;
     }
   }
-  std::optional<data::Fields> read(const std::string& store, std::span<const SampleId> samples) override {
-    return stores_.read(store, samples);
+  bool read(const std::string& store, std::span<const SampleId> samples, TensorCache& into) override {
+    return stores_.read(store, samples, into);
   }
   const std::string& own_store() const override { return own_.place(); }
   std::string name() const override { return "queue at " + options_.address; }
