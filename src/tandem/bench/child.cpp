@@ -77,6 +77,12 @@ Child::Child(const std::function<Serve()>& make) {
 
 Child::Child(Child&& other) noexcept : process_(std::exchange(other.process_, -1)), line_(std::exchange(other.line_, -1)) {}
 
+Child& Child::operator=(Child&& other) noexcept {
+  std::swap(process_, other.process_);
+  std::swap(line_, other.line_);
+  return *this;
+}
+
 Child::~Child() {
   if (process_ < 0) return;
   ::close(line_);
@@ -87,14 +93,19 @@ Child::~Child() {
 
 void Child::send(const json& request) { send_text(line_, request.dump()); }
 
-json Child::receive(double deadline_s) {
+bool Child::try_receive(double seconds, json& answer) {
   pollfd item{line_, POLLIN, 0};
-  if (::poll(&item, 1, static_cast<int>(1000 * deadline_s)) <= 0)
-    throw PeerError(join_text("a process of the benchmark did not answer within ", deadline_s, " s"));
+  if (::poll(&item, 1, static_cast<int>(1000 * seconds)) <= 0) return false;
   const std::string text = receive_text(line_);
   if (text.empty()) throw PeerError("a process of the benchmark is gone");
-  json answer = json::parse(text);
+  answer = json::parse(text);
   if (answer.contains("error")) throw PeerError("a process of the benchmark: " + answer["error"].get<std::string>());
+  return true;
+}
+
+json Child::receive(double deadline_s) {
+  json answer;
+  if (!try_receive(deadline_s, answer)) throw PeerError(join_text("a process of the benchmark did not answer within ", deadline_s, " s"));
   return answer;
 }
 

@@ -9,7 +9,7 @@
 
 namespace tandem::bench {
 
-/// Ownership  a forked process, which ends with this one at the latest. It must be made while no other thread runs.
+/// Ownership  a forked process, which is killed with this object, or with this process. To be made while no other thread runs.
 /// Threads    one.
 /// Blocking   receive, at most its deadline.
 /// Errors     PeerError with what went wrong there, or if it is gone or silent.
@@ -21,12 +21,13 @@ class Child {
   explicit Child(const std::function<Serve()>& make);
   ~Child();
   Child(Child&& other) noexcept;
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
+  Child& operator=(Child&& other) noexcept;
 
   /// Requests are answered in order.
   void send(const nlohmann::json& request);
   nlohmann::json receive(double deadline_s = 120);
+  /// False if there is no answer within so many seconds.
+  bool try_receive(double seconds, nlohmann::json& answer);
   nlohmann::json ask(const nlohmann::json& request);
 
  private:

@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/queue/backend/wire/endpoint.h"
 
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <utility>
 #include <zmq.hpp>
 
@@ -31,6 +40,37 @@ bool stays_on_this_machine(const std::string& address) {
   for (const char* begin : {"tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"})
     if (address.starts_with(begin)) return true;
   return false;
+}
+
+bool is_refused(const std::string& address) {
+  constexpr int kMomentMs = 200;
+  const auto refused = [](int family, const sockaddr* to, socklen_t length) {
+    const int line = ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (line < 0) return false;
+    int error = ::connect(line, to, length) == 0 ? 0 : errno;
+    if (pollfd item{line, POLLOUT, 0}; error == EINPROGRESS && ::poll(&item, 1, kMomentMs) > 0) {
+      socklen_t size = sizeof error;
+      ::getsockopt(line, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    ::close(line);
+    return error == ECONNREFUSED || error == ENOENT;
+  };
+  if (address.starts_with("ipc://")) {
+    sockaddr_un to{.sun_family = AF_UNIX, .sun_path = {}};
+    address.copy(to.sun_path, sizeof to.sun_path - 1, std::strlen("ipc://"));
+    return refused(AF_UNIX, reinterpret_cast<const sockaddr*>(&to), sizeof to);
+  }
+  const size_t colon = address.rfind(':'), begin = std::strlen("tcp://");
+  if (!address.starts_with("tcp://") || colon <= begin) return false;
+  std::string host = address.substr(begin, colon - begin);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
+  bool all = found != nullptr;
+  for (const addrinfo* each = found; each && all; each = each->ai_next) all = refused(each->ai_family, each->ai_addr, each->ai_addrlen);
+  ::freeaddrinfo(found);
+  return all;
 }
 
 struct Endpoint::Socket {

@@ -20,6 +20,9 @@ ServerKeys make_keys();
 /// Whether no other machine reaches this address.
 bool stays_on_this_machine(const std::string& address);
 
+/// Whether the machine of `address` says that nobody answers there: who did is gone. False if it says nothing within a moment.
+bool is_refused(const std::string& address);
+
 /// A message from one of many, or to it.
 struct Letter {
   std::string peer;               ///< who; "" where there is but one

@@ -17,7 +17,7 @@ namespace tandem::queue::wire {
 namespace {
 
 constexpr int64_t kReadMagic = 0x3264616552516454;  // "TdQRead2"
-constexpr double kReadPauseS = 0.05, kReadAgainS = 5;
+constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kProbeS = 0.25;
 constexpr int64_t kPartBytes = kMaxMessageBytes / 4;
 constexpr int64_t kLeastLentBytes = 64 << 10;  // fewer are as quick in a message
 constexpr size_t kLanes = 16;
@@ -162,15 +162,22 @@ int64_t StoreReader::take_rows(Known& store, Letter letter, int64_t secret, std:
   return rows;
 }
 
-// The first of these samples. Returns how many; 0 for none, also at the deadline. Errors: PeerError for what is no answer.
+// The first of these samples. Returns how many; 0 for none, also at the deadline. Errors: PeerError for what is no answer, and if the
+// store is gone.
 int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
   while (!deadline.passed()) {
     const int64_t secret = store.shares ? random_secret() : 0;
     const Request request{++num_requests_, into.schema(), secret, {samples.begin(), samples.end()}};
     store.endpoint.send({{}, to_bytes(request)});
+    Deadline probe = Deadline::after_s(kProbeS);
     for (const Deadline again = Deadline::after_s(kReadAgainS); !again.passed() && !deadline.passed();) {
       std::optional<Letter> letter = store.endpoint.receive(kReadPauseS);
-      if (!letter) continue;
+      if (!letter) {
+        if (!probe.passed()) continue;
+        if (is_refused(store.endpoint.address())) throw PeerError(store.endpoint.address() + ": nobody answers there");
+        probe = Deadline::after_s(kReadAgainS);
+        continue;
+      }
       if (data::ByteReader(letter->bytes, "answer of a store").number("its number") != request.number) continue;  // of a request before
       bytes_received_ += std::ssize(letter->bytes);
       const int64_t rows = take_rows(store, std::move(*letter), secret, samples, into);
