@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request: magic, its number, the schema, a secret or 0, ids. The answer: its number; how many of the first rows it has, 0 if one is not
-// here; their lengths; how many bytes they have; then they, or where they lie in shared memory, behind the secret. The reader asks for the
-// rest.
 #include "tandem/queue/backend/wire/store_server.h"
 
 #include <algorithm>
@@ -9,46 +6,18 @@
 #include <random>
 #include <utility>
 
-#include "tandem/data/bytes.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/data/bytes.h"
+#include "tandem/queue/backend/wire/rows_message.h"
 
 namespace tandem::queue::wire {
 namespace {
 
-constexpr int64_t kReadMagic = 0x3264616552516454;  // "TdQRead2"
 constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kProbeS = 0.25;
 constexpr int64_t kPartBytes = kMaxMessageBytes / 4;
-constexpr int64_t kLeastLentBytes = 64 << 10;  // fewer are as quick in a message
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
-
-struct Request {
-  int64_t number = 0, schema = 0;
-  int64_t secret = 0;  // 0: the reader maps no memory
-  std::vector<SampleId> samples;
-};
-
-std::vector<std::byte> to_bytes(const Request& request) {
-  std::vector<std::byte> bytes;
-  data::ByteWriter out(bytes);
-  for (const int64_t each : {kReadMagic, request.number, request.schema, request.secret, std::ssize(request.samples)}) out.number(each);
-  out.raw(request.samples.data(), request.samples.size() * sizeof(SampleId));
-  return bytes;
-}
-
-Request request_of(std::span<const std::byte> bytes) {
-  data::ByteReader in(bytes, "request of rows");
-  if (in.number("magic") != kReadMagic) in.fail("another version of Tandem wrote it, or none");
-  Request request;
-  request.number = in.number("its number");
-  request.schema = in.number("its schema");
-  request.secret = in.number("its secret");
-  request.samples.resize(static_cast<size_t>(in.count(sizeof(SampleId), "the number of samples")));
-  in.raw(request.samples.data(), request.samples.size() * sizeof(SampleId), "samples");
-  if (!in.at_end()) in.fail("bytes behind the end");
-  return request;
-}
 
 int64_t random_secret() {
   std::random_device device;
@@ -83,7 +52,7 @@ void StoreServer::serve() {
 }
 
 std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
-  const Request request = request_of(bytes);
+  const RowsRequest request = request_of(bytes);
   std::vector<std::byte> answer;
   data::ByteWriter out(answer);
   out.number(request.number);
@@ -132,34 +101,22 @@ std::shared_ptr<comm::BorrowedMemory> StoreReader::Known::lane(const comm::Share
 // shared memory. Errors: PeerError for what is no answer.
 int64_t StoreReader::take_rows(Known& store, Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into) {
   const auto kept = std::make_shared<std::vector<std::byte>>(std::move(letter.bytes));
-  data::ByteReader in(*kept, "answer of a store");
-  (void)in.number("its number");
-  const int64_t rows = in.number("the number of rows");
-  if (rows == 0) return 0;
-  if (rows < 0 || rows > std::ssize(samples)) in.fail(join_text("it has ", rows, " rows of ", samples.size()));
-  samples = samples.first(static_cast<size_t>(rows));
-  std::vector<int64_t> lengths(static_cast<size_t>(in.count(sizeof(int64_t), "the number of lengths")));
-  in.raw(lengths.data(), lengths.size() * sizeof(int64_t), "lengths");
-  const int64_t num_bytes = in.number("the number of bytes");
-  if (num_bytes < 0) in.fail(join_text("rows of ", num_bytes, " bytes"));
-  bool fits = false;
-  if (secret == 0 || num_bytes < kLeastLentBytes) {
-    const std::span<const std::byte> packed = in.rest();
-    if (std::ssize(packed) != num_bytes) in.fail(join_text(packed.size(), " bytes of ", num_bytes));
-    fits = into.adopt(samples, lengths, packed, kept);
-  } else {
-    comm::SharedHandle handle;
-    in.raw(&handle, sizeof handle, "where the rows lie");
-    const std::shared_ptr<comm::BorrowedMemory> lane = store.lane(handle, kSecretBytes + num_bytes, secret);
+  const RowsAnswer answer = rows_answer_of(*kept, std::ssize(samples), secret != 0);
+  if (answer.num_rows == 0) return 0;
+  samples = samples.first(static_cast<size_t>(answer.num_rows));
+  std::span<const std::byte> rows = answer.rows;
+  std::shared_ptr<const void> memory = kept;
+  if (answer.lent) {
+    const std::shared_ptr<comm::BorrowedMemory> lane = store.lane(*answer.lent, kSecretBytes + answer.num_bytes, secret);
     if (!lane) {
       store.shares = false;
       return -1;
     }
-    const std::span<const std::byte> packed = lane->bytes().subspan(kSecretBytes, static_cast<size_t>(num_bytes));
-    fits = into.adopt(samples, lengths, packed, comm::until_given_back(lane));
+    rows = lane->bytes().subspan(kSecretBytes, static_cast<size_t>(answer.num_bytes));
+    memory = comm::until_given_back(lane);
   }
-  if (!fits) in.fail("the rows do not fit their lengths");
-  return rows;
+  if (!into.adopt(samples, answer.lengths, rows, std::move(memory))) throw PeerError("answer of a store: the rows do not fit their lengths");
+  return answer.num_rows;
 }
 
 // The first of these samples. Returns how many; 0 for none, also at the deadline. Errors: PeerError for what is no answer, and if the
@@ -167,7 +124,7 @@ int64_t StoreReader::take_rows(Known& store, Letter letter, int64_t secret, std:
 int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
   while (!deadline.passed()) {
     const int64_t secret = store.shares ? random_secret() : 0;
-    const Request request{++num_requests_, into.schema(), secret, {samples.begin(), samples.end()}};
+    const RowsRequest request{++num_requests_, into.schema(), secret, {samples.begin(), samples.end()}};
     store.endpoint.send({{}, to_bytes(request)});
     Deadline probe = Deadline::after_s(kProbeS);
     for (const Deadline again = Deadline::after_s(kReadAgainS); !again.passed() && !deadline.passed();) {
@@ -178,7 +135,7 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
         probe = Deadline::after_s(kReadAgainS);
         continue;
       }
-      if (data::ByteReader(letter->bytes, "answer of a store").number("its number") != request.number) continue;  // of a request before
+      if (number_of_answer(letter->bytes) != request.number) continue;  // of a request before
       bytes_received_ += std::ssize(letter->bytes);
       const int64_t rows = take_rows(store, std::move(*letter), secret, samples, into);
       if (rows >= 0) return rows;

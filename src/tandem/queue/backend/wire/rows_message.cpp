@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/queue/backend/wire/rows_message.h"
+
+#include "tandem/base/error.h"
+#include "tandem/data/bytes.h"
+
+namespace tandem::queue::wire {
+namespace {
+
+constexpr int64_t kReadMagic = 0x3264616552516454;  // "TdQRead2"
+constexpr const char* kStoreAnswer = "answer of a store";
+
+}  // namespace
+
+std::vector<std::byte> to_bytes(const RowsRequest& request) {
+  std::vector<std::byte> bytes;
+  data::ByteWriter out(bytes);
+  for (const int64_t each : {kReadMagic, request.number, request.schema, request.secret, std::ssize(request.samples)}) out.number(each);
+  out.raw(request.samples.data(), request.samples.size() * sizeof(data::SampleId));
+  return bytes;
+}
+
+RowsRequest request_of(std::span<const std::byte> bytes) {
+  data::ByteReader in(bytes, "request of rows");
+  if (in.number("magic") != kReadMagic) in.fail("another version of Tandem wrote it, or none");
+  RowsRequest request;
+  request.number = in.number("its number");
+  request.schema = in.number("its schema");
+  request.secret = in.number("its secret");
+  request.samples.resize(static_cast<size_t>(in.count(sizeof(data::SampleId), "the number of samples")));
+  in.raw(request.samples.data(), request.samples.size() * sizeof(data::SampleId), "samples");
+  if (!in.at_end()) in.fail("bytes behind the end");
+  return request;
+}
+
+int64_t number_of_answer(std::span<const std::byte> bytes) { return data::ByteReader(bytes, kStoreAnswer).number("its number"); }
+
+RowsAnswer rows_answer_of(std::span<const std::byte> bytes, int64_t num_samples, bool may_be_lent) {
+  data::ByteReader in(bytes, kStoreAnswer);
+  RowsAnswer answer;
+  answer.number = in.number("its number");
+  answer.num_rows = in.number("the number of rows");
+  if (answer.num_rows == 0) return answer;
+  if (answer.num_rows < 0 || answer.num_rows > num_samples) in.fail(join_text("it has ", answer.num_rows, " rows of ", num_samples));
+  answer.lengths.resize(static_cast<size_t>(in.count(sizeof(int64_t), "the number of lengths")));
+  in.raw(answer.lengths.data(), answer.lengths.size() * sizeof(int64_t), "lengths");
+  answer.num_bytes = in.number("the number of bytes");
+  if (may_be_lent && answer.num_bytes >= kLeastLentBytes) {
+    in.raw(&answer.lent.emplace(), sizeof(comm::SharedHandle), "where the rows lie");
+  } else {
+    answer.rows = in.rest();
+    if (std::ssize(answer.rows) != answer.num_bytes) in.fail(join_text(answer.rows.size(), " bytes of ", answer.num_bytes));
+  }
+  return answer;
+}
+
+}  // namespace tandem::queue::wire
