@@ -20,6 +20,7 @@
 namespace tandem::queue::wire {
 namespace {
 
+constexpr int kWaitingRequests = 8;  // of one client, that were not read: it makes one call at a time
 constexpr int kKeyChars = 41;  // with the zero behind
 constexpr int kGreetingMs = 10'000;                  // for which one may take to say who it is
 constexpr int kBeatMs = 2'000, kSilentMs = 10'000;   // a connection that is silent for so long is made anew
@@ -76,7 +77,9 @@ bool is_refused(const std::string& address) {
 struct Endpoint::Socket {
   explicit Socket(zmq::socket_type type) : zmq(context(), type) {
     zmq.set(zmq::sockopt::linger, 0);
-    zmq.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    const bool answers = type == zmq::socket_type::router;
+    zmq.set(zmq::sockopt::maxmsgsize, answers ? kMaxRequestBytes : kMaxMessageBytes);
+    if (answers) zmq.set(zmq::sockopt::rcvhwm, kWaitingRequests);
     zmq.set(zmq::sockopt::handshake_ivl, kGreetingMs);
     zmq.set(zmq::sockopt::heartbeat_ivl, kBeatMs);
     zmq.set(zmq::sockopt::heartbeat_timeout, kSilentMs);

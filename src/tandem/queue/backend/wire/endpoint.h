@@ -29,8 +29,10 @@ struct Letter {
   std::vector<std::byte> bytes;
 };
 
-/// How many bytes a message to an endpoint may have: who sends more is cut off.
+/// How many bytes a message may have: who sends more is cut off.
 constexpr int64_t kMaxMessageBytes = 256 << 20;
+/// A call, or a request of rows: heads of some thousand samples.
+constexpr int64_t kMaxRequestBytes = 32 << 20;
 
 /// Ownership  a socket; what is not sent when it goes is lost. All sockets of a process share its context.
 /// Threads    one.

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// A queue whose door stands open to others than its clients: forty of them, who have no token, or a wrong one, send what is no message, too
+// much, the same again, or nothing, or never read. The job beside them goes on.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/rng.h"
+#include "tandem/queue/backend/wire/server.h"
+#include "tandem/queue/backend/wire/transport.h"
+
+namespace tandem::queue {
+namespace {
+
+constexpr int64_t kSteps = 40, kGroupsPerStep = 4, kGroupSize = 2;
+constexpr double kDeadlineS = 30;
+constexpr int kOfEachKind = 5;
+
+/// What an intruder does until the job is over.
+using Intruder = std::function<void(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over)>;
+
+std::vector<std::byte> noise(RandomStream& random, int64_t bytes) {
+  std::vector<std::byte> made(static_cast<size_t>(bytes));
+  for (std::byte& each : made) each = static_cast<std::byte>(random.below(256));
+  return made;
+}
+
+/// A socket below ZeroMQ.
+class RawLine {
+ public:
+  explicit RawLine(const std::string& address) : line_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_open_ = ::connect(line_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
+  }
+  ~RawLine() { ::close(line_); }
+  bool send(std::span<const std::byte> bytes) {
+    return is_open_ = is_open_ && ::send(line_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+  }
+
+ private:
+  int line_;
+  bool is_open_ = false;
+};
+
+void rest(int64_t ms = 5) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// As ZeroMQ greets, with a mechanism of its own or without one.
+std::vector<std::byte> greeting(const char* mechanism) {
+  std::vector<std::byte> bytes(64, std::byte{0});
+  bytes[0] = std::byte{0xff}, bytes[8] = std::byte{1}, bytes[9] = std::byte{0x7f}, bytes[10] = std::byte{3};
+  std::memcpy(bytes.data() + 12, mechanism, std::strlen(mechanism));
+  return bytes;
+}
+
+void send_noise(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
+  while (!over) {
+    RawLine line(address);
+    for (int i = 0; i < 20 && !over && line.send(noise(random, 1000)); ++i) rest();
+    rest();
+  }
+}
+// A frame of so many bytes that nobody has them.
+void announce_too_much(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
+  while (!over) {
+    RawLine line(address);
+    std::vector<std::byte> bytes = greeting(random.below(2) == 0 ? "NULL" : "CURVE");
+    bytes.resize(bytes.size() + 9, std::byte{0x7f});
+    bytes[64] = std::byte{random.below(2) == 0 ? uint8_t{2} : uint8_t{6}};
+    while (!over && line.send(bytes)) rest(), bytes = noise(random, 5000);
+    rest();
+  }
+}
+void say_nothing(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
+  RawLine line(address);
+  if (random.below(2) == 0) line.send(std::span(greeting("CURVE")).first(20));
+  while (!over) rest();
+}
+void call_without(const std::string& address, const std::string& token, RandomStream&, const std::atomic<bool>& over) {
+  wire::Endpoint line = wire::Endpoint::to(address, token);
+  for (int64_t number = 1; !over; ++number) {
+    line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{0}, number, call::LeaseGroups{4, PolicyVersion{0}}})});
+    EXPECT_FALSE(line.receive(0.005));
+  }
+}
+void have_no_token(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
+  call_without(address, "", random, over);
+}
+void have_a_wrong_token(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
+  call_without(address, wire::make_keys().public_key, random, over);
+}
+// Some bytes of a real call, and others.
+void send_what_is_no_call(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
+  wire::Endpoint line = wire::Endpoint::to(address, token);
+  while (!over) {
+    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}}});
+    if (random.below(3) == 0) bytes.resize(static_cast<size_t>(random.below(std::ssize(bytes))));
+    else for (int i = 0; i < 8; ++i) bytes[static_cast<size_t>(random.below(std::ssize(bytes)))] = static_cast<std::byte>(random.below(256));
+    line.send({{}, std::move(bytes)});
+    rest();
+  }
+}
+// Of each call a hundred copies, in any order, and calls of clients that others are.
+void say_everything_again(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
+  wire::Endpoint line = wire::Endpoint::to(address, token);
+  const int64_t join = random.below(int64_t{1} << 40);
+  std::vector<std::vector<std::byte>> said;
+  while (!over) {
+    if (said.size() < 100) {
+      said.push_back(to_bytes(Call{Incarnation{0}, WorkerId{}, join, call::Join{"nowhere"}}));
+      said.push_back(to_bytes(Call{Incarnation{random.below(3)}, WorkerId{20 + random.below(9)}, random.below(50), call::Leave{}}));
+      said.push_back(to_bytes(Call{Incarnation{0}, WorkerId{20 + random.below(9)}, random.below(50), call::Take{StepId{1}, {}}}));
+    }
+    line.send({{}, said[static_cast<size_t>(random.below(std::ssize(said)))]});
+    (void)line.receive(0.002);
+  }
+}
+void never_read(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
+  wire::Endpoint line = wire::Endpoint::to(address, token);
+  const int64_t join = random.below(int64_t{1} << 40);
+  while (!over) {
+    for (int i = 0; i < 20; ++i) line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{}, join, call::Join{"nowhere"}})});
+    rest();
+  }
+}
+
+struct Member {
+  Member(const std::string& address, const std::string& token)
+      : store({{"tokens", std::vector<int64_t>()}}), transport({.address = address, .token = token, .deadline_s = kDeadlineS}, store),
+        client(transport, store, {kGroupSize, kDeadlineS}) {
+    client.join();
+  }
+  Store store;
+  wire::Transport transport;
+  DeskClient client;
+};
+
+void generate(Member& m, const std::atomic<bool>& over) {
+  std::vector<GroupId> finished;
+  while (!over) {
+    if (!m.client.has_joined()) m.client.join(), finished.clear();
+    const PolicyVersion version = m.client.newest();
+    std::vector<LeaseNumber> numbers;
+    std::vector<data::Group> heads;
+    std::vector<int64_t> tokens;
+    for (const Lease& lease : m.client.lease(2, version)) {
+      numbers.push_back(lease.number);
+      data::Group& head = heads.emplace_back(data::Group{lease.group, {}, version, std::vector<data::Sample>(kGroupSize)});
+      for (int64_t i = 0; i < kGroupSize; ++i) {
+        head.samples[static_cast<size_t>(i)].id = data::sample_id(lease.group, kGroupSize, i);
+        head.samples[static_cast<size_t>(i)].scored = true;
+        tokens.push_back(value(lease.group));
+      }
+    }
+    if (numbers.empty()) {
+      rest(1);
+    } else {
+      data::Fields bodies;
+      const std::vector<int64_t> each(tokens.size(), 1);
+      bodies["tokens"] = {std::move(tokens), each};
+      const std::vector<GroupId> groups = [&] {
+        std::vector<GroupId> ids;
+        for (const data::Group& head : heads) ids.push_back(head.id);
+        return ids;
+      }();
+      const std::vector<bool> kept = m.client.put(numbers, std::move(heads), std::move(bodies));
+      for (size_t i = 0; i < kept.size(); ++i)
+        if (kept[i]) finished.push_back(groups[i]);
+    }
+    for (const GroupId group : m.client.evicted(version, {}, finished)) std::erase(finished, group);
+  }
+}
+
+TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
+  const Intruder kinds[] = {send_noise, announce_too_much, say_nothing, have_no_token, have_a_wrong_token,
+                            send_what_is_no_call, say_everything_again, never_read};
+  const wire::ServerKeys keys = wire::make_keys();
+  std::mutex mutex;
+  Controller controller({.groups_per_step = kGroupsPerStep, .group_size = kGroupSize, .staleness = 1}, {10, Incarnation{0}});
+  Desk desk(controller, Incarnation{0}, "");
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+  {
+    wire::Server server(desk, mutex, "tcp://127.0.0.1:0", keys);
+    for (size_t kind = 0; kind < std::size(kinds); ++kind)
+      for (size_t i = 0; i < kOfEachKind; ++i)
+        threads.emplace_back([&, kind, i] {
+          RandomStream random(kind, i);
+          kinds[kind](server.address(), keys.public_key, random, over);
+        });
+    EXPECT_EQ(threads.size(), 40u);
+    Member first(server.address(), keys.public_key), second(server.address(), keys.public_key), trainer(server.address(), keys.public_key);
+    for (Member* m : {&first, &second}) threads.emplace_back([m, &over] { generate(*m, over); });
+    TensorCache rows({{"tokens", std::vector<int64_t>()}});
+    std::set<GroupId> trained;
+    int64_t step = 0;
+    for (const Deadline deadline = Deadline::after_s(60); step < kSteps && !deadline.passed();) {
+      if (!trainer.client.has_joined()) trainer.client.join();
+      const std::optional<data::Batch> batch = trainer.client.take(StepId{step + 1}, PolicyVersion{step});
+      if (!batch || !trainer.client.read(rows)) {
+        rest(1);
+        continue;
+      }
+      for (const data::Group& head : batch->groups) {
+        EXPECT_TRUE(trained.insert(head.id).second) << value(head.id);
+        for (const data::Sample& sample : head.samples) EXPECT_EQ(rows.read<int64_t>(sample.id, 0)[0], value(head.id));
+      }
+      rows.drop(data::ids_of(batch->groups));
+      ++step;
+      EXPECT_TRUE(trainer.client.commit(StepId{step}, PolicyVersion{step}).empty());
+    }
+    over = true;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(step, kSteps);
+    EXPECT_EQ(server.fault(), nullptr);
+    EXPECT_GT(server.counts().unreadable, 0);
+  }
+  EXPECT_GT(desk.counters().repeated, 0);
+  EXPECT_GT(desk.counters().of_another_incarnation, 0);
+}
+
+}  // namespace
+}  // namespace tandem::queue
