@@ -25,6 +25,7 @@ namespace {
 constexpr int64_t kSteps = 40, kGroupsPerStep = 4, kGroupSize = 2;
 constexpr double kDeadlineS = 30;
 constexpr int kOfEachKind = 5;
+constexpr int64_t kNobody = 1'000'000;  // who has the token may speak for any client that there is
 
 /// What an intruder does until the job is over.
 using Intruder = std::function<void(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over)>;
@@ -105,14 +106,14 @@ void have_a_wrong_token(const std::string& address, const std::string&, RandomSt
 void send_what_is_no_call(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
   wire::Endpoint line = wire::Endpoint::to(address, token);
   while (!over) {
-    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}}});
+    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}}});
     if (random.below(3) == 0) bytes.resize(static_cast<size_t>(random.below(std::ssize(bytes))));
     else for (int i = 0; i < 8; ++i) bytes[static_cast<size_t>(random.below(std::ssize(bytes)))] = static_cast<std::byte>(random.below(256));
     line.send({{}, std::move(bytes)});
     rest();
   }
 }
-// Of each call a hundred copies, in any order, and calls of clients that others are.
+// A hundred calls again and again, in any order: of its own, and of clients and incarnations that are not there.
 void say_everything_again(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
   wire::Endpoint line = wire::Endpoint::to(address, token);
   const int64_t join = random.below(int64_t{1} << 40);
@@ -120,8 +121,8 @@ void say_everything_again(const std::string& address, const std::string& token, 
   while (!over) {
     if (said.size() < 100) {
       said.push_back(to_bytes(Call{Incarnation{0}, WorkerId{}, join, call::Join{"nowhere"}}));
-      said.push_back(to_bytes(Call{Incarnation{random.below(3)}, WorkerId{20 + random.below(9)}, random.below(50), call::Leave{}}));
-      said.push_back(to_bytes(Call{Incarnation{0}, WorkerId{20 + random.below(9)}, random.below(50), call::Take{StepId{1}, {}}}));
+      said.push_back(to_bytes(Call{Incarnation{random.below(3)}, WorkerId{kNobody + random.below(9)}, random.below(50), call::Leave{}}));
+      said.push_back(to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(50), call::Take{StepId{1}, {}}}));
     }
     line.send({{}, said[static_cast<size_t>(random.below(std::ssize(said)))]});
     (void)line.receive(0.002);
