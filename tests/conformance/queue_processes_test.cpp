@@ -58,7 +58,8 @@ std::vector<SampleId> samples_of(std::span<const GroupId> groups) {
   for (double beat_s = now_s();;) {
     if (!client.has_joined()) client.join(), finished.clear();
     const PolicyVersion version = client.newest();
-    const std::vector<Lease> leases = client.lease(1 + random.below(4), version);
+    std::vector<Lease> leases;
+    for (const Task& task : client.lease(1 + random.below(4), version)) leases.push_back(task.lease);
     std::this_thread::sleep_for(std::chrono::milliseconds(1 + random.below(20)));
     if (!leases.empty()) {
       std::vector<LeaseNumber> numbers;
@@ -78,7 +79,7 @@ std::vector<SampleId> samples_of(std::span<const GroupId> groups) {
     }
     if (now_s() - beat_s < kLeaseS / 3) continue;
     beat_s = now_s();
-    for (const GroupId group : client.evicted(version, {}, finished)) std::erase(finished, group);
+    for (const GroupId group : client.evicted(version, {}, finished, {})) std::erase(finished, group);
   }
 }
 

@@ -110,7 +110,7 @@ class WorkerProcess {
   json put(const json& request) {
     SampleRows rows{.seq = request.at("seq"), .ragged = request.at("ragged"), .lengths = request.at("lengths"), .seed = request.at("seed")};
     queue::Client& client = self_->client;
-    for (const GroupId group : client.evicted(client.newest(), {}, finished_)) std::erase(finished_, group);
+    for (const GroupId group : client.evicted(client.newest(), {}, finished_, {})) std::erase(finished_, group);
     const int64_t chunk = request.at("chunk"), samples = request.at("samples");
     std::vector<std::vector<GroupId>> groups;
     std::vector<data::Fields> columns;
@@ -124,12 +124,13 @@ class WorkerProcess {
       const PolicyVersion version = client.newest();
       std::vector<queue::LeaseNumber> numbers;
       std::vector<data::Group> heads;
-      const std::vector<queue::Lease> leases = client.lease(std::ssize(groups[c]), version);
-      TANDEM_CHECK(leases.size() == groups[c].size(), leases.size(), " leases for ", groups[c].size(), " groups");
-      for (size_t i = 0; i < leases.size(); ++i) {
-        TANDEM_CHECK(leases[i].group == groups[c][i], "group ", value(leases[i].group), " where ", value(groups[c][i]), " was next");
-        numbers.push_back(leases[i].number);
-        heads.push_back(head_of(leases[i].group, version));
+      const std::vector<queue::Task> tasks = client.lease(std::ssize(groups[c]), version);
+      TANDEM_CHECK(tasks.size() == groups[c].size(), tasks.size(), " leases for ", groups[c].size(), " groups");
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        const queue::Lease& lease = tasks[i].lease;
+        TANDEM_CHECK(lease.group == groups[c][i], "group ", value(lease.group), " where ", value(groups[c][i]), " was next");
+        numbers.push_back(lease.number);
+        heads.push_back(head_of(lease.group, version));
       }
       for (const bool kept : client.put(numbers, std::move(heads), std::move(columns[c]))) TANDEM_CHECK(kept, "a group was refused");
     }
@@ -140,10 +141,10 @@ class WorkerProcess {
 
   double call_s() {
     const double begin_s = now_s();
-    const std::vector<queue::Lease> leases = self_->client.lease(1, PolicyVersion{0});
+    const std::vector<queue::Task> tasks = self_->client.lease(1, PolicyVersion{0});
     const double seconds = now_s() - begin_s;
-    TANDEM_CHECK(leases.size() == 1 && value(leases[0].group) > last_, "it leased nothing, or a group again");
-    last_ = value(leases[0].group);
+    TANDEM_CHECK(tasks.size() == 1 && value(tasks[0].lease.group) > last_, "it leased nothing, or a group again");
+    last_ = value(tasks[0].lease.group);
     return seconds;
   }
   json calls() {

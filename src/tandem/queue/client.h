@@ -15,6 +15,13 @@
 
 namespace tandem::queue {
 
+/// A group to generate.
+struct Task {
+  Lease lease;
+  data::Prompt prompt;
+  std::vector<data::Sample> begun = {};  ///< what another reported of it; empty: it starts anew
+};
+
 /// Ownership  none of the groups: they are the queue's.
 /// Threads    one.
 /// Blocking   each verb at most the deadline that the client was made with, then PeerError that names the queue.
@@ -34,10 +41,12 @@ class Client {
   virtual PolicyVersion newest() const = 0;
 
   /// Controller::lease.
-  virtual std::vector<Lease> lease(int64_t most, PolicyVersion version) = 0;
+  virtual std::vector<Task> lease(int64_t most, PolicyVersion version) = 0;
   /// A sign of life, to be given every third of a lease: this client has `version`, its leases stand so, and it has the bodies of
-  /// `finished` groups. Returns those of both that are over: evicted, trained, or another's. Their bodies are dropped.
-  virtual std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) = 0;
+  /// `finished` groups. `begun`: of each lease that is reported, in their order, the tokens so far, so that another can go on with them.
+  /// Returns leases and finished groups that are over: evicted, trained, or another's. Their bodies are dropped.
+  virtual std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
+                                       std::vector<data::Group> begun) = 0;
   /// Groups that finished under these leases, and their bodies: rows of their samples in order. Returns which of them are of any use; the
   /// store keeps the bodies of those.
   virtual std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) = 0;

@@ -32,6 +32,18 @@ std::string Desk::fault_of(const call::Put& put) const {
   return "";
 }
 
+std::string Desk::fault_of(const call::Beat& beat) const {
+  std::set<GroupId> named;
+  size_t next = 0;
+  for (const Standing& each : beat.leases) {
+    if (!named.insert(each.group).second) return join_text("group ", value(each.group), " stands twice in a beat");
+    if (!each.is_reported) continue;
+    if (next == beat.begun.size() || beat.begun[next].id != each.group) return join_text("no tokens of group ", value(each.group));
+    if (!controller_.queue().fits(beat.begun[next++], false)) return join_text("group ", value(each.group), " lacks samples");
+  }
+  return next == beat.begun.size() ? "" : "tokens of a group that is not reported";
+}
+
 std::string Desk::fault_of(const call::Commit& commit, const Client& client) const {
   if (!taken_ || taker_ != client.store || !controller_.queue().has_taken(commit.step))
     return join_text("step ", value(commit.step), " is not taken by this client");
@@ -113,7 +125,9 @@ std::optional<answer::Taken> Desk::take(StepId step, const std::string& taker) {
 Left Desk::commit(StepId step, PolicyVersion after) {
   Left left = controller_.commit(step, after);
   taken_.reset();
-  std::erase_if(stores_, [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); });
+  const auto is_over = [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); };
+  std::erase_if(stores_, is_over);
+  std::erase_if(begun_, is_over);
   return left;
 }
 
@@ -126,16 +140,40 @@ void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
   if (taken_ && !controller_.queue().has_taken_any()) taken_.reset();
 }
 
+answer::Leased Desk::lease(WorkerId worker, const call::LeaseGroups& asked, double now_s) {
+  answer::Leased leased{controller_.lease(worker, asked.most, asked.version, now_s), {}, {}};
+  for (const Lease& lease : leased.leases) {
+    leased.prompts.push_back(prompt_of_ ? prompt_of_(lease.group) : data::Prompt());
+    if (lease.begun != kNoLease) leased.begun.push_back(begun_.at(lease.group).group);
+  }
+  return leased;
+}
+
+std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s) {
+  std::vector<GroupId> over = controller_.beat(worker, beat.version, beat.leases, now_s);
+  const std::set<GroupId> ended(over.begin(), over.end());
+  size_t next = 0;
+  for (const Standing& each : beat.leases) {
+    if (!each.is_reported) continue;
+    const data::Group& group = beat.begun[next++];
+    if (!ended.contains(group.id)) begun_[group.id] = {each.lease, group};
+  }
+  for (const GroupId group : beat.finished)
+    if (const auto found = stores_.find(group); found == stores_.end() || found->second != store) over.push_back(group);
+  return over;
+}
+
 What Desk::carry_out(const Call& call, double now_s) {
   const Client& client = clients_.at(call.worker);
   return std::visit(Cases{
       [&](const call::Join&) -> What { return answer::Done{}; },
-      [&](const call::LeaseGroups& c) -> What { return answer::Leased{controller_.lease(call.worker, c.most, c.version, now_s)}; },
+      [&](const call::LeaseGroups& c) -> What { return lease(call.worker, c, now_s); },
       [&](const call::Beat& c) -> What {
-        answer::Over over{controller_.beat(call.worker, c.version, c.leases, now_s)};
-        for (const GroupId group : c.finished)
-          if (const auto found = stores_.find(group); found == stores_.end() || found->second != client.store) over.groups.push_back(group);
-        return over;
+        if (const std::string fault = fault_of(c); !fault.empty()) {
+          ++counters_.refused;
+          return answer::Refused{fault};
+        }
+        return answer::Over{beat(call.worker, c, client.store, now_s)};
       },
       [&](const call::Put& c) -> What {
         if (const std::string fault = fault_of(c); !fault.empty()) {
@@ -145,7 +183,9 @@ What Desk::carry_out(const Call& call, double now_s) {
         answer::Kept kept;
         for (size_t i = 0; i < c.heads.size(); ++i) {
           kept.kept.push_back(controller_.put(call.worker, c.leases[i], c.heads[i]));
-          if (kept.kept.back()) stores_[c.heads[i].id] = client.store;
+          if (!kept.kept.back()) continue;
+          stores_[c.heads[i].id] = client.store;
+          begun_.erase(c.heads[i].id);
         }
         return kept;
       },

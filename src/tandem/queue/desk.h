@@ -3,6 +3,7 @@
 // Where calls of clients reach a controller, whatever carries them. A call is carried out once, however often it comes; what is not of this
 // incarnation, or of a client that was given up, changes nothing. A value with rules, as the controller.
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -29,9 +30,11 @@ struct CallCounters {
 /// Errors     none for what a client sends, right or wrong: it is refused.
 class Desk {
  public:
-  /// Bodies that no client has, as those of a checkpoint, are at `own_store`.
-  Desk(Controller& controller, Incarnation incarnation, std::string own_store)
-      : controller_(controller), incarnation_(incarnation), own_store_(std::move(own_store)) {}
+  /// Of what workers are told to generate.
+  using PromptOf = std::function<data::Prompt(GroupId)>;
+  /// Bodies that no client has, as those of a checkpoint, are at `own_store`. Without `prompt_of` prompts are empty.
+  Desk(Controller& controller, Incarnation incarnation, std::string own_store, PromptOf prompt_of = {})
+      : controller_(controller), incarnation_(incarnation), own_store_(std::move(own_store)), prompt_of_(std::move(prompt_of)) {}
 
   /// Empty for a call that is older than one that was answered.
   std::optional<Answer> answer(const Call& call, double now_s);
@@ -56,17 +59,26 @@ class Desk {
     std::string store;
   };
   std::string fault_of(const call::Put& put) const;
+  std::string fault_of(const call::Beat& beat) const;
   std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
   Answer join(const Call& call, double now_s);
+  answer::Leased lease(WorkerId worker, const call::LeaseGroups& asked, double now_s);
+  std::vector<GroupId> beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s);
   decltype(Answer::what) carry_out(const Call& call, double now_s);
 
   Controller& controller_;
   const Incarnation incarnation_;
   const std::string own_store_;
+  const PromptOf prompt_of_;
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, std::string> stores_;  // of finished groups
+  struct Begun {
+    LeaseNumber lease{};
+    data::Group group;
+  };
+  std::map<GroupId, Begun> begun_;         // of unfinished ones: the tokens that were reported, and under which lease
   std::optional<answer::Taken> taken_;     // while it is neither committed nor given back
   std::string taker_;                      // the store of who took it
   CallCounters counters_;

@@ -73,17 +73,27 @@ void DeskClient::drop(std::span<const GroupId> groups) {
   for (const GroupId group : groups) kept_.erase(group);
 }
 
-std::vector<Lease> DeskClient::lease(int64_t most, PolicyVersion version) {
-  const What what = ask(call::LeaseGroups{most, version});
-  const auto* leased = std::get_if<answer::Leased>(&what);
+std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version) {
+  What what = ask(call::LeaseGroups{most, version});
+  auto* leased = std::get_if<answer::Leased>(&what);
   if (!leased) return {};
-  for (const Lease& lease : leased->leases)
+  if (leased->prompts.size() != leased->leases.size()) fail(join_text(leased->prompts.size(), " prompts of ", leased->leases.size()));
+  std::vector<Task> tasks;
+  size_t next = 0;
+  for (size_t i = 0; i < leased->leases.size(); ++i) {
+    const Lease& lease = leased->leases[i];
     if (kept_.contains(lease.group)) drop({&lease.group, 1});  // somebody could not read it
-  return leased->leases;
+    Task& task = tasks.emplace_back(Task{lease, std::move(leased->prompts[i])});
+    if (lease.begun == kNoLease) continue;
+    if (next == leased->begun.size() || leased->begun[next].id != lease.group) fail(join_text("no tokens of group ", value(lease.group)));
+    task.begun = std::move(leased->begun[next++].samples);
+  }
+  return tasks;
 }
 
-std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) {
-  call::Beat beat{version, {leases.begin(), leases.end()}, {}};
+std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
+                                         std::vector<data::Group> begun) {
+  call::Beat beat{version, {leases.begin(), leases.end()}, {}, std::move(begun)};
   std::vector<GroupId> over;
   for (const GroupId group : finished) (kept_.contains(group) ? beat.finished : over).push_back(group);
   const What what = ask(std::move(beat));

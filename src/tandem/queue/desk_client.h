@@ -45,8 +45,9 @@ class DeskClient final : public Client {
   bool has_joined() const override { return caller_.has_joined(); }
   Incarnation incarnation() const override { return caller_.incarnation(); }
   PolicyVersion newest() const override { return newest_; }
-  std::vector<Lease> lease(int64_t most, PolicyVersion version) override;
-  std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished) override;
+  std::vector<Task> lease(int64_t most, PolicyVersion version) override;
+  std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
+                               std::vector<data::Group> begun) override;
   std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override;
   std::optional<data::Batch> take(StepId step, PolicyVersion version) override;
   bool read(TensorCache& into) override;

@@ -19,12 +19,19 @@ concept Number = std::is_integral_v<T> || std::is_enum_v<T>;
 template <class T>
 concept Message = requires(T& m) { T::each(m, [](auto&) {}); };
 
+// What generation and grading read of it.
+void each_of(auto& prompt, auto&& field) {
+  field(prompt.row), field(prompt.text), field(prompt.ids), field(prompt.answer), field(prompt.data_source), field(prompt.columns);
+  field(prompt.messages);
+}
+
 struct Pack {
   data::ByteWriter& out;
 
   void operator()(const Number auto& value) const { out.number(static_cast<int64_t>(value)); }
   void operator()(const std::string& text) const { out.text(text); }
   void operator()(const Message auto& message) const { std::decay_t<decltype(message)>::each(message, *this); }
+  void operator()(const data::Prompt& prompt) const { each_of(prompt, *this); }
   void operator()(const std::vector<data::Group>& heads) const {
     out.bytes(heads.empty() ? std::vector<std::byte>() : data::pack(data::fields_of(heads)));
   }
@@ -52,6 +59,7 @@ struct Unpack {
   void operator()(T& message) const {
     T::each(message, *this);
   }
+  void operator()(data::Prompt& prompt) const { each_of(prompt, *this); }
   void operator()(std::vector<data::Group>& heads) const {
     const std::span<const std::byte> packed = in.bytes("groups");
     if (!packed.empty()) heads = data::groups_of(data::unpack(packed));

@@ -35,7 +35,8 @@ struct Beat {
   PolicyVersion version{};
   std::vector<Standing> leases;
   std::vector<GroupId> finished;  ///< of which it has the bodies
-  static void each(auto& m, auto&& field) { field(m.version), field(m.leases), field(m.finished); }
+  std::vector<data::Group> begun;  ///< of leases that are reported: the tokens so far
+  static void each(auto& m, auto&& field) { field(m.version), field(m.leases), field(m.finished), field(m.begun); }
 };
 /// Heads of finished groups, each with its lease.
 struct Put {
@@ -80,7 +81,9 @@ struct Joined {
 };
 struct Leased {
   std::vector<Lease> leases;
-  static void each(auto& m, auto&& field) { field(m.leases); }
+  std::vector<data::Prompt> prompts;  ///< of each lease
+  std::vector<data::Group> begun;     ///< of those that go on: what another reported
+  static void each(auto& m, auto&& field) { field(m.leases), field(m.prompts), field(m.begun); }
 };
 /// Groups that are not to go on: to call::Beat those of the worker, to call::Commit all that left untrained.
 struct Over {

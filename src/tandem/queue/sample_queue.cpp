@@ -40,11 +40,12 @@ void SampleQueue::start(GroupId id, PolicyVersion version) {
   ++counters_.started;
 }
 
-bool SampleQueue::fits(const data::Group& group) const {
+bool SampleQueue::fits(const data::Group& group, bool finished) const {
+  const bool wants_scores = finished && takes_ != Takes::kUnscored;
   if (std::ssize(group.samples) != options_.group_size) return false;
   for (int64_t i = 0; i < options_.group_size; ++i) {
     const data::Sample& sample = group.samples[static_cast<size_t>(i)];
-    if (sample.id != data::sample_id(group.id, options_.group_size, i) || (takes_ != Takes::kUnscored && !sample.scored)) return false;
+    if (sample.id != data::sample_id(group.id, options_.group_size, i) || (wants_scores && !sample.scored)) return false;
   }
   return true;
 }

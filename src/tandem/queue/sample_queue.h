@@ -66,8 +66,8 @@ class SampleQueue {
   /// num_may_start(version) > 0.
   void start(GroupId id, PolicyVersion version);
 
-  /// Whether it has all its samples, in order, and their scores where they are wanted.
-  bool fits(const data::Group& group) const;
+  /// Whether it has all its samples, in order, and if it is `finished` their scores where they are wanted.
+  bool fits(const data::Group& group, bool finished = true) const;
   /// The group is finished, and fits. One that was evicted is counted and ignored. Returns false if it is filtered:
   /// it is not outstanding any more, so another may start.
   bool put(data::Group group);

@@ -21,6 +21,8 @@ namespace {
 constexpr double kLeaseS = 1.5, kDeadlineS = 30;
 constexpr int64_t kGroupSize = 2;
 
+data::Prompt prompt_of(GroupId group) { return {.text = join_text("prompt ", value(group))}; }
+
 Options options(int64_t staleness) { return {.groups_per_step = 4, .group_size = kGroupSize, .staleness = staleness}; }
 
 /// One client with what it stands on.
@@ -54,7 +56,7 @@ class Cluster {
 
 class Local final : public Cluster {
  public:
-  explicit Local(const Options& options) : queue_(options, kLeaseS) {}
+  explicit Local(const Options& options) : queue_(options, kLeaseS, prompt_of) {}
 
  private:
   std::unique_ptr<Transport> transport(const Store& own) override { return std::make_unique<LocalTransport>(queue_, own); }
@@ -66,7 +68,7 @@ class Wire final : public Cluster {
   Wire(const Options& options, const std::optional<wire::ServerKeys>& keys)
       : keys_(keys),
         controller_(options, {kLeaseS, Incarnation{0}}),
-        desk_(controller_, Incarnation{0}, ""),
+        desk_(controller_, Incarnation{0}, "", prompt_of),
         server_(desk_, mutex_, "tcp://127.0.0.1:0", keys) {}
 
  private:
@@ -140,7 +142,7 @@ std::vector<bool> put_all(Client& client, std::span<const Lease> leases, PolicyV
 std::vector<Lease> lease_all(Client& client, int64_t count, PolicyVersion version) {
   std::vector<Lease> leases;
   for (const Deadline deadline = Deadline::after_s(kDeadlineS); std::ssize(leases) < count && !deadline.passed();) {
-    for (const Lease& lease : client.lease(count - std::ssize(leases), version)) leases.push_back(lease);
+    for (const Task& task : client.lease(count - std::ssize(leases), version)) leases.push_back(task.lease);
     if (std::ssize(leases) < count) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_EQ(std::ssize(leases), count);
@@ -177,7 +179,7 @@ TEST_P(Conformance, AStepGoesFromLeaseToCommit) {
   check_bodies(*batch, bodies);
   EXPECT_EQ(generator.store->num_held(), 4 * kGroupSize);
   EXPECT_TRUE(trainer->commit(StepId{1}, PolicyVersion{1}).empty());
-  const auto over = generator->evicted(kFirst, {}, groups_of(leases));
+  const auto over = generator->evicted(kFirst, {}, groups_of(leases), {});
   EXPECT_EQ(over.size(), 4u) << "they are trained";
   EXPECT_TRUE(generator->has_joined());
   EXPECT_EQ(generator.store->num_held(), 0);
@@ -203,6 +205,30 @@ TEST_P(Conformance, WhatOneLeavesAnotherGenerates) {
   second->join();
   EXPECT_EQ(put_all(*third.client, once_more, kFirst), std::vector<bool>(3, true));
   ASSERT_TRUE(second->take(StepId{1}, kFirst));
+}
+
+// Tokens, log-probabilities and versions of a group that is half done, as another goes on with it.
+TEST_P(Conformance, WhatWasReportedGoesOnElsewhere) {
+  const auto queue = cluster(0);
+  const Member first = queue->member(), second = queue->member();
+  const std::vector<Lease> leases = lease_all(*first.client, 2, kFirst);
+  data::Group begun{leases[1].group, {}, kFirst, std::vector<data::Sample>(kGroupSize)};
+  for (int64_t i = 0; i < kGroupSize; ++i) begun.samples[static_cast<size_t>(i)].id = data::sample_id(begun.id, kGroupSize, i);
+  begun.samples[0].ids = {5, 6, 7}, begun.samples[0].logprobs = {-1, -2, -3}, begun.samples[0].versions = {0, 0, 0};
+  const Standing standings[] = {{leases[0].group, leases[0].number, true, false}, {leases[1].group, leases[1].number, true, true}};
+  EXPECT_THROW((void)first->evicted(kFirst, standings, {}, {}), PeerError) << "it says that tokens are reported, and has none";
+  EXPECT_TRUE(first->evicted(kFirst, standings, {}, {begun}).empty());
+  first->close();
+  const std::vector<Task> again = second->lease(2, kFirst);
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].prompt.text, "prompt 0");
+  EXPECT_EQ(again[1].prompt.text, "prompt 1");
+  EXPECT_TRUE(again[0].begun.empty());
+  ASSERT_EQ(again[1].begun.size(), static_cast<size_t>(kGroupSize));
+  EXPECT_EQ(again[1].begun[0].ids, begun.samples[0].ids);
+  EXPECT_EQ(again[1].begun[0].logprobs, begun.samples[0].logprobs);
+  EXPECT_EQ(again[1].begun[0].versions, begun.samples[0].versions);
+  EXPECT_TRUE(again[1].begun[1].ids.empty());
 }
 
 TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
@@ -234,7 +260,7 @@ TEST_P(Conformance, ATrainerMayTakeItsTime) {
   ASSERT_TRUE(trainer->take(StepId{1}, kFirst));
   const Deadline end = Deadline::after_s(2 * kLeaseS);
   while (!end.passed()) {
-    (void)generator->evicted(kFirst, {}, {});
+    (void)generator->evicted(kFirst, {}, {}, {});
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   EXPECT_THROW((void)generator->commit(StepId{1}, PolicyVersion{1}), PeerError) << "another's batch";
@@ -257,7 +283,8 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
         finished.clear();
       }
       const PolicyVersion version = m->newest();
-      const std::vector<Lease> leases = m->lease(2, version);
+      std::vector<Lease> leases;
+      for (const Task& task : m->lease(2, version)) leases.push_back(task.lease);
       if (me == 3 && round == 5) return;  // with its leases
       std::this_thread::sleep_for(std::chrono::milliseconds(1 + 2 * me));
       if (!leases.empty()) {
@@ -265,7 +292,7 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
         for (size_t i = 0; i < kept.size(); ++i)
           if (kept[i]) finished.push_back(leases[i].group);
       }
-      for (const GroupId group : m->evicted(version, {}, finished)) std::erase(finished, group);
+      for (const GroupId group : m->evicted(version, {}, finished, {})) std::erase(finished, group);
     }
   };
   std::vector<std::thread> threads;

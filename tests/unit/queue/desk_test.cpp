@@ -209,7 +209,11 @@ void Job::hear(const std::shared_ptr<Worker>& worker, const Answer& answer) {
       const double seconds = plan_.mean_group_s * std::min(20.0, 0.4 * std::pow(1 - uniform(), -0.8));
       worker->bodies.erase(lease.group);
       auto& held = worker->held[lease.group] = {lease, now_s_ + seconds};
-      if (lease.begun != kNoLease) held.first_version = reported_.at(lease.begun);
+      if (lease.begun == kNoLease) continue;
+      held.first_version = reported_.at(lease.begun);
+      const auto begun = std::ranges::find(leased->begun, lease.group, &data::Group::id);
+      if (begun == leased->begun.end() || begun->samples.at(0).versions != std::vector{*held.first_version})
+        fail(join_text("group ", value(lease.group), " goes on with other tokens"));
     }
   if (const auto* over = std::get_if<answer::Over>(&*what))
     for (const GroupId group : over->groups) worker->held.erase(group), worker->bodies.erase(group);
@@ -254,11 +258,16 @@ void Job::wake(const std::shared_ptr<Worker>& worker) {
   }
   if (worker->next_beat_s <= now_s_) {
     worker->next_beat_s = now_s_ + kBeatS;
-    call::Beat beat{PolicyVersion{std::max<int64_t>(0, worker->version)}, {}, {}};
+    call::Beat beat{PolicyVersion{std::max<int64_t>(0, worker->version)}, {}, {}, {}};
     for (const auto& [group, body] : worker->bodies) beat.finished.push_back(group);
     for (auto& [group, held] : worker->held) {
       held.is_reported = held.is_reported || (held.first_version && uniform() < 0.5);
-      if (held.is_reported) reported_[held.lease.number] = *held.first_version;
+      if (held.is_reported) {
+        reported_[held.lease.number] = *held.first_version;
+        data::Group& begun = beat.begun.emplace_back(data::Group{group, {}, {}, std::vector<data::Sample>(static_cast<size_t>(plan_.queue.group_size))});
+        for (int64_t i = 0; i < plan_.queue.group_size; ++i) begun.samples[static_cast<size_t>(i)].id = data::sample_id(group, plan_.queue.group_size, i);
+        begun.samples[0].versions = {*held.first_version};
+      }
       beat.leases.push_back({group, held.lease.number, held.first_version.has_value(), held.is_reported});
     }
     return call(worker, std::move(beat));

@@ -106,7 +106,7 @@ void have_a_wrong_token(const std::string& address, const std::string&, RandomSt
 void send_what_is_no_call(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
   wire::Endpoint line = wire::Endpoint::to(address, token);
   while (!over) {
-    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}}});
+    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}, {}}});
     if (random.below(3) == 0) bytes.resize(static_cast<size_t>(random.below(std::ssize(bytes))));
     else for (int i = 0; i < 8; ++i) bytes[static_cast<size_t>(random.below(std::ssize(bytes)))] = static_cast<std::byte>(random.below(256));
     line.send({{}, std::move(bytes)});
@@ -156,7 +156,8 @@ void generate(Member& m, const std::atomic<bool>& over) {
     std::vector<LeaseNumber> numbers;
     std::vector<data::Group> heads;
     std::vector<int64_t> tokens;
-    for (const Lease& lease : m.client.lease(2, version)) {
+    for (const Task& task : m.client.lease(2, version)) {
+      const Lease& lease = task.lease;
       numbers.push_back(lease.number);
       data::Group& head = heads.emplace_back(data::Group{lease.group, {}, version, std::vector<data::Sample>(kGroupSize)});
       for (int64_t i = 0; i < kGroupSize; ++i) {
@@ -180,7 +181,7 @@ void generate(Member& m, const std::atomic<bool>& over) {
       for (size_t i = 0; i < kept.size(); ++i)
         if (kept[i]) finished.push_back(groups[i]);
     }
-    for (const GroupId group : m.client.evicted(version, {}, finished)) std::erase(finished, group);
+    for (const GroupId group : m.client.evicted(version, {}, finished, {})) std::erase(finished, group);
   }
 }
 

@@ -17,8 +17,8 @@ namespace tandem::queue {
 
 /// What its clients share.
 struct LocalQueue {
-  LocalQueue(const Options& options, double lease_s)
-      : controller(options, LeaseTerms{lease_s, Incarnation{0}}), desk(controller, Incarnation{0}, "") {}
+  LocalQueue(const Options& options, double lease_s, Desk::PromptOf prompt_of)
+      : controller(options, LeaseTerms{lease_s, Incarnation{0}}), desk(controller, Incarnation{0}, "", std::move(prompt_of)) {}
 
   std::mutex mutex;  // guards all
   Controller controller;
