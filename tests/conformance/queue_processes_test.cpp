@@ -34,7 +34,7 @@ const bench::SampleRows kRows{.seq = 256, .ragged = true, .seed = 7};
 struct QueueClient {
   explicit QueueClient(const std::string& address)
       : store(bench::SampleRows::fields()), transport({.address = address, .deadline_s = kDeadlineS}, store),
-        client(transport, store, {kGroupSize, kDeadlineS}) {
+        client(transport, store, {kDeadlineS}) {
     client.join();
   }
   Store store;

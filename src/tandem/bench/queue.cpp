@@ -68,7 +68,7 @@ class ControllerProcess {
 struct QueueClient {
   explicit QueueClient(const std::string& address)
       : store(SampleRows::fields()), transport({.address = address, .deadline_s = kAnswerS}, store),
-        client(transport, store, {kGroupSize, kAnswerS}) {
+        client(transport, store, {kAnswerS}) {
     client.join();
   }
   queue::Store store;

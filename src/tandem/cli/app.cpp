@@ -38,6 +38,7 @@ const std::vector<CommandEntry>& entries() {
   static const std::vector<CommandEntry> all = {
       {"run", "Train a model by reinforcement learning, as a recipe says", "Training", run_command},
       {"sft", "Train a model on questions and their answers", "Training", sft_command},
+      {"rollout", "Generate for a run on this machine or another", "Training", rollout_command},
       {"config", "Show every option, or the resolved recipe", "Training", config_command},
       {"board", "Show a run as a web page", "Training", board_command},
       {"top", "Show what the ranks of a run do, in a terminal", "Training", top_command},

@@ -28,6 +28,7 @@ constexpr std::array<ShortForm, 13> kShortForms = {{
     {"--max-shard-size", "checkpoint.max_shard_size", "checkpoint.max_shard_size", "SIZE", "The run",
      "Most bytes of one file of exported weights, such as 2GB; default 5GB"},
     {"--schedule", "schedule.kind", nullptr, nullptr, "Schedule", "sync, or stale: rollout may run ahead of training"},
+    {"--rollout-workers", "workers.local", nullptr, "N", "Schedule", "Processes that generate in place of the ranks; others may join"},
     {"--staleness", "schedule.staleness", nullptr, "S", "Schedule", "Updates a group may lag behind; above 0 implies --schedule stale"},
     {"--ranks", "parallel.ranks", "parallel.ranks", "N", "Ranks", "Ranks as threads of this process"},
     {"--train-layout", "parallel.train_layout", "parallel.train_layout", "LAYOUT", "Ranks", "Layout of training, such as dp2,tp2"},

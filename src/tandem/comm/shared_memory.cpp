@@ -65,6 +65,8 @@ void SharedMemory::lend(int64_t borrowers) {
   header_of(memory_).borrowers.store(borrowers, std::memory_order_release);
 }
 
+void SharedMemory::lend_to_another() { header_of(memory_).borrowers.fetch_add(1, std::memory_order_acq_rel); }
+
 bool SharedMemory::is_free() const { return header_of(memory_).borrowers.load(std::memory_order_acquire) == 0; }
 
 std::unique_ptr<BorrowedMemory> BorrowedMemory::map(const SharedHandle& handle) {

@@ -38,6 +38,8 @@ class SharedMemory {
   SharedHandle handle() const;
   /// So many borrowers will read what is written now.
   void lend(int64_t borrowers);
+  /// One more than those who read it now, or none, will read it.
+  void lend_to_another();
   /// All of them have given it back.
   bool is_free() const;
 

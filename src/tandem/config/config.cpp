@@ -151,6 +151,17 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("reshard_checksum", o.reshard_checksum, "Each message of a switch carries a checksum; a wrong one ends the run with an error.");
 }
 
+void describe(OptionVisitor& field, WorkerOptions& o) {
+  field("local", o.local, "Workers that this run starts on its machine, to generate in place of its ranks; --rollout-workers sets it.",
+        between(0, 1024));
+  field("listen", o.listen,
+        "Address at which workers join (`tandem rollout --join`), such as 127.0.0.1:7070; with port 0 the system chooses one. An address "
+        "that other machines reach wants the token that the run writes into its folder. Empty: 127.0.0.1:0 where workers.local is above 0, "
+        "else there are no workers.");
+  field("lease_s", o.lease_s, "Seconds without a sign of life after which the groups of a worker go to another.", above(0));
+  field("wait_s", o.wait_s, "Seconds without any worker after which the run ends, saved.", above(0));
+}
+
 void describe(OptionVisitor& field, MemoryOptions& o) {
   field("device_mib", o.device_mib, "Budget of the device arena per rank; 0 is no bound.", at_least(0));
   field("host_mib", o.host_mib, "Budget of the host arena per rank; 0 is no bound.", at_least(0));
@@ -203,6 +214,7 @@ void describe(OptionVisitor& field, RunConfig& o) {
   field.section("eval", o.eval, "Evaluation on held-out problems.");
   field.section("checkpoint", o.checkpoint, "What is saved.");
   field.section("parallel", o.parallel, "Ranks and layouts.");
+  field.section("workers", o.workers, "Processes that generate for the run, and come and go.");
   field.section("memory", o.memory, "Budgets.");
   field.section("monitor", o.monitor, "Where the numbers of a run go besides its folder.");
 }

@@ -98,6 +98,15 @@ struct ParallelOptions {
 };
 void describe(OptionVisitor& field, ParallelOptions& o);
 
+/// Processes that generate for a run and are no ranks of it.
+struct WorkerOptions {
+  int64_t local = 0;
+  std::string listen;
+  double lease_s = 30;
+  double wait_s = 600;
+};
+void describe(OptionVisitor& field, WorkerOptions& o);
+
 struct MemoryOptions {
   int64_t device_mib = 0;
   int64_t host_mib = 0;
@@ -142,6 +151,7 @@ struct RunConfig {
   EvalOptions eval;
   CheckpointOptions checkpoint;
   ParallelOptions parallel;
+  WorkerOptions workers;
   MemoryOptions memory;
   sink::Options monitor;
 
@@ -151,6 +161,8 @@ struct RunConfig {
   int64_t round_steps() const { return parallel.exchange_steps * (staleness() == 0 ? 8 : 1); }
   /// Whether some ranks generate without an end while others train: schedule.mode.
   bool is_free() const;
+  /// Whether workers generate, and ranks do so for evaluations alone.
+  bool has_workers() const { return workers.local > 0 || !workers.listen.empty(); }
 };
 void describe(OptionVisitor& field, RunConfig& o);
 

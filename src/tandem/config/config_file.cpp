@@ -270,6 +270,10 @@ void validate(const RunConfig& c, const std::string& where) {
     throw UserError(where, join_text("schedule.mode is free, and with parallel.placement ", c.parallel.placement, " and staleness ",
                                      c.staleness(), " nobody generates while others train"),
                     "parallel.placement: split or mixed and schedule.kind: stale with a staleness above 0, or no mode");
+  if (c.has_workers() && c.parallel.placement != "colocated")
+    throw UserError(where, "workers generate, and parallel.placement is " + c.parallel.placement, "colocated: all ranks train");
+  if (c.has_workers() && !c.schedule.mode.empty())
+    throw UserError(where, "workers generate, and schedule.mode says how ranks do", "no schedule.mode");
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),

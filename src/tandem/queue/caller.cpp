@@ -20,7 +20,8 @@ std::optional<decltype(Answer::what)> Caller::take(const Answer& answer) {
   if (!call_ || answer.number != call_->number) return std::nullopt;
   const bool joins = std::holds_alternative<call::Join>(call_->verb);
   const auto* joined = std::get_if<answer::Joined>(&answer.what);
-  if (joins != (joined != nullptr) && !std::holds_alternative<answer::Refused>(answer.what)) return std::nullopt;
+  const bool is_of_any = std::holds_alternative<answer::Refused>(answer.what) || std::holds_alternative<answer::Ended>(answer.what);
+  if (joins != (joined != nullptr) && !is_of_any) return std::nullopt;
   // From a controller that is gone, by a detour.
   if (answer.incarnation < incarnation_) return std::nullopt;
   call_.reset();
@@ -30,6 +31,7 @@ std::optional<decltype(Answer::what)> Caller::take(const Answer& answer) {
     incarnation_ = answer.incarnation;
   }
   if (std::holds_alternative<answer::JoinAgain>(answer.what)) joined_ = false;
+  if (std::holds_alternative<answer::Ended>(answer.what)) joined_ = false, ended_ = true;
   return answer.what;
 }
 

@@ -21,6 +21,8 @@ class Caller {
   Caller(std::string store, int64_t first_join) : store_(std::move(store)), next_join_(first_join) {}
 
   bool has_joined() const { return joined_; }
+  /// Whether it heard that the run is over.
+  bool has_ended() const { return ended_; }
   Incarnation incarnation() const { return incarnation_; }
   /// Who it is; 0 before it has joined.
   WorkerId worker() const { return worker_; }
@@ -38,7 +40,7 @@ class Caller {
  private:
   const std::string store_;
   int64_t next_join_;
-  bool joined_ = false;
+  bool joined_ = false, ended_ = false;
   Incarnation incarnation_{-1};
   WorkerId worker_{};
   int64_t num_calls_ = 0;  // it goes on behind a join, so that late answers are known as such

@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tandem/data/columns.h"
@@ -36,6 +37,10 @@ class Client {
   virtual void join() = 0;
   /// False before join(), and once the queue says that it does not know this client: until it joins again every verb does nothing.
   virtual bool has_joined() const = 0;
+  /// Whether the queue said that the run is over.
+  virtual bool has_ended() const = 0;
+  /// What the queue said when this client joined last.
+  virtual const std::string& welcome() const = 0;
   virtual Incarnation incarnation() const = 0;
   /// The newest version that it has heard of.
   virtual PolicyVersion newest() const = 0;
@@ -58,8 +63,9 @@ class Client {
   virtual bool read(TensorCache& into) = 0;
   /// Returns the groups that left untrained. Errors: PeerError if the batch of this step is not this client's.
   virtual std::vector<GroupId> commit(StepId step, PolicyVersion after) = 0;
-  /// Its leases end. Bodies of finished groups stay in its store for as long as that answers.
-  virtual void close() = 0;
+  /// Its leases end. Bodies of finished groups stay in its store for as long as that answers. `failure` is what made it go, if something
+  /// did.
+  virtual void close(const std::string& failure = "") = 0;
 };
 
 }  // namespace tandem::queue

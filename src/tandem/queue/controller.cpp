@@ -38,6 +38,7 @@ void Controller::leave(WorkerId worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   while (!found->second.leases.empty()) end_lease(found->second.leases.begin()->first);
+  num_generating_ -= found->second.generates;
   workers_.erase(found);
 }
 
@@ -49,10 +50,18 @@ std::vector<WorkerId> Controller::expire(double now_s) {
   return gone;
 }
 
+// Of `all` groups that run or may start, as many as fall to each worker that generates, less those that it has.
+int64_t Controller::rest_of_share(const Worker& worker, int64_t all) const {
+  return std::max<int64_t>(0, (all + num_generating_ - 1) / num_generating_ - std::ssize(worker.leases));
+}
+
 std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s) {
   std::vector<Lease> leases;
   Worker* const known = alive(worker, now_s);
   if (!known || version < PolicyVersion{0} || version > queue_.version()) return leases;
+  num_generating_ += !std::exchange(known->generates, true);
+  const int64_t may_start = queue_.num_may_start(version);
+  most = std::min(most, rest_of_share(*known, std::ssize(turns_) + may_start));
   const auto give = [&](GroupId group, Turn& turn) {
     turn.lease = LeaseNumber{first_number_ + counters_.leased++};
     turn.worker = worker;
@@ -69,7 +78,7 @@ std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersio
     give(*group, turn);
     group = waiting_.erase(group);
   }
-  for (int64_t n = std::min(most - std::ssize(leases), queue_.num_may_start(version)); n > 0; --n) {
+  for (int64_t n = std::min(most - std::ssize(leases), may_start); n > 0; --n) {
     const GroupId group = next_;
     next_ = GroupId{value(next_) + 1};
     queue_.start(group, version);

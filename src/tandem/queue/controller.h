@@ -76,7 +76,8 @@ class Controller {
   void leave(WorkerId worker);
 
   /// At most so many groups for a worker with the weights of `version`: those that another left, by id, then new ones. None that it would
-  /// give tokens of an older version than they began with. None for a version that there is not.
+  /// give tokens of an older version than they began with. None for a version that there is not. No more than its share of all that run
+  /// or may start, so that others have something to do, too.
   std::vector<Lease> lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s);
   /// The worker lives, has `version`, and its leases stand like this; those that it does not name end. Returns the groups among them that
   /// it does not have any more: evicted, or another's since.
@@ -90,6 +91,8 @@ class Controller {
 
   bool batch_ready() { return queue_.batch_ready(); }
   data::Batch take(StepId step) { return queue_.take(step); }
+  /// As SampleQueue::give_back.
+  void give_back() { (void)queue_.give_back(); }
   /// As SampleQueue::commit. Groups that surely have no token yet start at the version that their first will be of.
   Left commit(StepId step, PolicyVersion after);
 
@@ -104,8 +107,10 @@ class Controller {
  private:
   struct Worker {
     double seen_s = 0;
+    bool generates = false;   // it has asked for leases
     std::map<GroupId, LeaseNumber> leases;
   };
+  int64_t rest_of_share(const Worker& worker, int64_t all) const;
   // Of each group that runs, or waits to.
   struct Turn {
     LeaseNumber lease = kNoLease;            // or it waits for a worker
@@ -124,7 +129,7 @@ class Controller {
   std::map<GroupId, Turn> turns_;
   std::set<GroupId> waiting_;   // of those, the ones without a lease
   GroupId next_{0};
-  int64_t num_workers_ever_ = 0;
+  int64_t num_workers_ever_ = 0, num_generating_ = 0;
   LeaseCounters counters_;
 };
 

@@ -16,6 +16,7 @@ struct Cases : Each... {
 };
 
 constexpr size_t kMaxClients = 1 << 16;
+constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
 
 }  // namespace
 
@@ -67,7 +68,7 @@ Answer Desk::join(const Call& call, double now_s) {
   counters_.repeated += known != by_join_.end();
   if (known != by_join_.end()) {
     (void)controller_.hear_of(known->second, now_s);
-    return to(call, answer::Joined{known->second});
+    return to(call, answer::Joined{known->second, controller_.queue().group_size(), welcome_});
   }
   if (join.store.size() > kMaxStore || clients_.size() >= kMaxClients) {
     ++counters_.refused;
@@ -76,11 +77,15 @@ Answer Desk::join(const Call& call, double now_s) {
   const WorkerId worker = controller_.join(now_s);
   clients_[worker] = {.join = call.number, .store = join.store};
   by_join_[call.number] = worker;
-  return to(call, answer::Joined{worker});
+  return to(call, answer::Joined{worker, controller_.queue().group_size(), welcome_});
 }
 
 std::optional<Answer> Desk::answer(const Call& call, double now_s) {
   ++counters_.answered;
+  if (has_ended_) {
+    clients_.erase(call.worker);
+    return to(call, answer::Ended{});
+  }
   if (std::holds_alternative<call::Join>(call.verb)) return join(call, now_s);
   const auto client = clients_.find(call.worker);
   const bool is_other = call.incarnation != incarnation_;
@@ -129,6 +134,11 @@ Left Desk::commit(StepId step, PolicyVersion after) {
   std::erase_if(stores_, is_over);
   std::erase_if(begun_, is_over);
   return left;
+}
+
+void Desk::give_back() {
+  controller_.give_back();
+  taken_.reset();
 }
 
 void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
@@ -205,7 +215,8 @@ What Desk::carry_out(const Call& call, double now_s) {
         if (taker_ == client.store) lose(c.groups, c.store);
         return answer::Done{};
       },
-      [&](const call::Leave&) -> What {
+      [&](const call::Leave& c) -> What {
+        if (!c.why.empty() && failures_.size() < kMaxFailures) failures_.push_back(c.why.substr(0, kMaxFailureChars));
         controller_.leave(call.worker);
         return answer::Done{};
       }}, call.verb);

@@ -32,9 +32,14 @@ class Desk {
  public:
   /// Of what workers are told to generate.
   using PromptOf = std::function<data::Prompt(GroupId)>;
-  /// Bodies that no client has, as those of a checkpoint, are at `own_store`. Without `prompt_of` prompts are empty.
-  Desk(Controller& controller, Incarnation incarnation, std::string own_store, PromptOf prompt_of = {})
-      : controller_(controller), incarnation_(incarnation), own_store_(std::move(own_store)), prompt_of_(std::move(prompt_of)) {}
+  /// Bodies that no client has, as those of a checkpoint, are at `own_store`. Without `prompt_of` prompts are empty. Who joins gets
+  /// `welcome`.
+  Desk(Controller& controller, Incarnation incarnation, std::string own_store, PromptOf prompt_of = {}, std::string welcome = "")
+      : controller_(controller),
+        incarnation_(incarnation),
+        own_store_(std::move(own_store)),
+        prompt_of_(std::move(prompt_of)),
+        welcome_(std::move(welcome)) {}
 
   /// Empty for a call that is older than one that was answered.
   std::optional<Answer> answer(const Call& call, double now_s);
@@ -42,6 +47,10 @@ class Desk {
   /// The batch of `step`, if one is ready, or was taken before.
   std::optional<answer::Taken> take(StepId step, const std::string& taker = "");
   Left commit(StepId step, PolicyVersion after);
+  /// The taken batch, if there is one, will not be trained.
+  void give_back();
+  /// From now on every call hears that the run is over.
+  void end() { has_ended_ = true; }
   /// Groups whose bodies should have been in `store`.
   void lose(std::span<const GroupId> groups, const std::string& store);
   /// Of a finished group: where its body is.
@@ -50,6 +59,9 @@ class Desk {
   void expire(double now_s);
 
   Incarnation incarnation() const { return incarnation_; }
+  /// What clients said that failed with them, since the last call.
+  std::vector<std::string> take_failures() { return std::exchange(failures_, {}); }
+  int64_t num_clients() const { return std::ssize(clients_); }
   const CallCounters& counters() const { return counters_; }
 
  private:
@@ -71,6 +83,8 @@ class Desk {
   const Incarnation incarnation_;
   const std::string own_store_;
   const PromptOf prompt_of_;
+  const std::string welcome_;
+  bool has_ended_ = false;
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, std::string> stores_;  // of finished groups
@@ -81,6 +95,7 @@ class Desk {
   std::map<GroupId, Begun> begun_;         // of unfinished ones: the tokens that were reported, and under which lease
   std::optional<answer::Taken> taken_;     // while it is neither committed nor given back
   std::string taker_;                      // the store of who took it
+  std::vector<std::string> failures_;
   CallCounters counters_;
 };
 

@@ -13,6 +13,7 @@ namespace tandem::queue {
 namespace {
 
 constexpr double kResendS = 1;  // without an answer
+constexpr double kLookS = 0.2;  // between two looks whether it is to stop
 
 int64_t random_join() {
   std::random_device device;
@@ -31,8 +32,10 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
   const Deadline deadline = Deadline::after_s(options_.deadline_s);
   while (!deadline.passed()) {
     transport_.send(call);
+    if (options_.stop && options_.stop()) break;
     for (const Deadline resend = Deadline::after_s(kResendS); !resend.passed();) {
-      const std::optional<Answer> answer = transport_.receive(kResendS);
+      const std::optional<Answer> answer = transport_.receive(kLookS);
+      if (!answer && options_.stop && options_.stop()) break;
       if (!answer) continue;
       std::optional<What> what = caller_.take(*answer);
       if (!what) continue;
@@ -42,10 +45,18 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
     }
   }
   caller_.abandon();
+  if (options_.stop && options_.stop()) throw Interrupted("stopped while " + transport_.name() + " gave no answer");
   fail(join_text("no answer within ", options_.deadline_s, " s"));
 }
 
-void DeskClient::join() { (void)answer_to(caller_.begin_join()); }
+void DeskClient::join() {
+  What what = answer_to(caller_.begin_join());
+  auto* joined = std::get_if<answer::Joined>(&what);
+  if (!joined) return;
+  if (joined->group_size < 1) fail(join_text("groups of ", joined->group_size));
+  group_size_ = joined->group_size;
+  welcome_ = std::move(joined->welcome);
+}
 
 DeskClient::What DeskClient::ask(decltype(Call::verb) verb) {
   return caller_.has_joined() ? answer_to(caller_.begin(std::move(verb))) : answer::JoinAgain{};
@@ -57,6 +68,7 @@ DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
   What what = ask(verb);
   if (!std::holds_alternative<answer::JoinAgain>(what)) return what;
   join();
+  if (caller_.has_ended()) return answer::Ended{};
   if (caller_.incarnation() != before) fail("it was started again, and knows nothing of what this client took");
   return ask(std::move(verb));
 }
@@ -64,7 +76,7 @@ DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
 std::vector<SampleId> DeskClient::samples_of(std::span<const GroupId> groups) const {
   std::vector<SampleId> samples;
   for (const GroupId group : groups)
-    for (int64_t i = 0; i < options_.group_size; ++i) samples.push_back(data::sample_id(group, options_.group_size, i));
+    for (int64_t i = 0; i < group_size_; ++i) samples.push_back(data::sample_id(group, group_size_, i));
   return samples;
 }
 
@@ -158,6 +170,6 @@ std::vector<GroupId> DeskClient::commit(StepId step, PolicyVersion after) {
   return over->groups;
 }
 
-void DeskClient::close() { (void)ask(call::Leave{}); }
+void DeskClient::close(const std::string& failure) { (void)ask(call::Leave{failure}); }
 
 }  // namespace tandem::queue

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/base/error.h"
 #include "tandem/queue/caller.h"
 #include "tandem/queue/client.h"
 #include "tandem/queue/store.h"
@@ -32,8 +33,8 @@ class Transport {
 };
 
 struct DeskClientOptions {
-  int64_t group_size = 1;
   double deadline_s = 60;  ///< for each verb
+  StopRequested stop = {};  ///< ends the wait of any verb: Interrupted; may be empty
 };
 
 /// Ownership  uses transport and store.
@@ -43,6 +44,8 @@ class DeskClient final : public Client {
 
   void join() override;
   bool has_joined() const override { return caller_.has_joined(); }
+  bool has_ended() const override { return caller_.has_ended(); }
+  const std::string& welcome() const override { return welcome_; }
   Incarnation incarnation() const override { return caller_.incarnation(); }
   PolicyVersion newest() const override { return newest_; }
   std::vector<Task> lease(int64_t most, PolicyVersion version) override;
@@ -52,7 +55,7 @@ class DeskClient final : public Client {
   std::optional<data::Batch> take(StepId step, PolicyVersion version) override;
   bool read(TensorCache& into) override;
   std::vector<GroupId> commit(StepId step, PolicyVersion after) override;
-  void close() override;
+  void close(const std::string& failure = "") override;
 
  private:
   using What = decltype(Answer::what);
@@ -68,6 +71,8 @@ class DeskClient final : public Client {
   const DeskClientOptions options_;
   Caller caller_;
   PolicyVersion newest_{0};
+  std::string welcome_;
+  int64_t group_size_ = 1;
   std::set<GroupId> kept_;  // finished ones, whose bodies are in the store
   std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store
 };

@@ -62,7 +62,8 @@ struct Lose {
   static void each(auto& m, auto&& field) { field(m.groups), field(m.store); }
 };
 struct Leave {
-  static void each(auto&, auto&&) {}
+  std::string why;  ///< what failed there; "" where it just goes
+  static void each(auto& m, auto&& field) { field(m.why); }
 };
 }  // namespace call
 
@@ -77,7 +78,9 @@ struct Call {
 namespace answer {
 struct Joined {
   WorkerId worker{};
-  static void each(auto& m, auto&& field) { field(m.worker); }
+  int64_t group_size = 0;
+  std::string welcome;  ///< what the run tells those who join
+  static void each(auto& m, auto&& field) { field(m.worker), field(m.group_size), field(m.welcome); }
 };
 struct Leased {
   std::vector<Lease> leases;
@@ -108,6 +111,10 @@ struct Done {
 struct JoinAgain {
   static void each(auto&, auto&&) {}
 };
+/// There is nothing, and never will be: the run is over.
+struct Ended {
+  static void each(auto&, auto&&) {}
+};
 /// The call is wrong, and was not carried out.
 struct Refused {
   std::string why;
@@ -119,7 +126,7 @@ struct Answer {
   Incarnation incarnation{};
   int64_t number = 0;       ///< of the call
   PolicyVersion version{};  ///< the newest
-  std::variant<answer::Joined, answer::Leased, answer::Over, answer::Kept, answer::Taken, answer::Done, answer::JoinAgain,
+  std::variant<answer::Joined, answer::Leased, answer::Over, answer::Kept, answer::Taken, answer::Done, answer::JoinAgain, answer::Ended,
                answer::Refused> what;
   static void each(auto& m, auto&& field) { field(m.incarnation), field(m.number), field(m.version), field(m.what); }
 };

@@ -121,6 +121,7 @@ class SampleQueue {
   int64_t num_outstanding() const { return std::ssize(groups_); }
   PolicyVersion version() const { return version_; }
   int64_t groups_per_step() const { return rule_.groups_per_step; }
+  int64_t group_size() const { return options_.group_size; }
   const Counters& counters() const { return counters_; }
 
  private:

@@ -69,6 +69,8 @@ class Engine {
   void cancel(SequenceId sequence);
   /// What a sequence under way has of its answer, for Request::begun; the sequence is forgotten.
   data::Sample take_out(SequenceId sequence);
+  /// The same of a sequence that goes on.
+  const data::Sample& so_far(SequenceId sequence) const { return active_.at(sequence).sample; }
   /// True while a sequence runs or waits.
   bool running() const { return !scheduler_.empty(); }
   /// One token for every running sequence; without any it computes what peers need of the experts held here.

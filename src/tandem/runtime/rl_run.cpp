@@ -13,6 +13,7 @@
 #include "tandem/device/process.h"
 #include "tandem/policy/critic.h"
 #include "tandem/runtime/sample/replay.h"
+#include "tandem/runtime/sample/worker_source.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/runtime/stage/step_record.h"
 
@@ -185,6 +186,15 @@ void RlRun::make_source() {
     source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
+  int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
+  if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
+  std::function<void(int64_t, int64_t)> tell;
+  if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
+  if (config_.has_workers()) {
+    source_ = std::make_unique<WorkerSource>(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, ledger_.files().start_dir(),
+                                                         longest, request_.stop, std::move(tell)});
+    return;
+  }
   if (auto early = early_stages(parts_, schedule_, residency_); !early.stages.empty()) {
     early.rows = [this](std::span<const data::Group> heads) { return rows_of_groups(heads, roles()); };
     early.pass = [this](planner::StageKind stage, const std::vector<train::Row>& rows) { return values_of_rows(stage, rows, roles()); };
@@ -193,10 +203,6 @@ void RlRun::make_source() {
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;
   const reward::Rule* rule = scoring_rule(parts_, *reward_);
-  int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
-  if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
-  std::function<void(int64_t, int64_t)> tell;
-  if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
   source_ = std::make_unique<RolloutRole>(RolloutParts{config_, parts_.ranks, parts_.memory, parts_.recorder, actor_.config(), decoder,
                                                        tokenizer_, prompts_, rule, homes_, bodies_,
                                                        std::min(actor_.config().max_positions, longest),

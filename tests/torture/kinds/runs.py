@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that are killed, fail, find a bad disk or a damaged folder, and go on."""
+import contextlib
 import json
 import os
 import pathlib
@@ -104,6 +105,66 @@ def kills_free(place):
         code, err = rf.end(process, place.rng.choice([9, 9, 15]))
         assert code in (-9, -15, 0, 130), (code, err[-2000:])
     place.done(arguments + (["--resume"] if folder.exists() else []))
+    rf.check_whole(folder, STEPS)
+    for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
+        oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
+        assert trained - oldest <= staleness, f"group {group} lags {trained - oldest}"
+
+
+def address_of(folder):
+    """Where workers join the run, once it has said so; else ""."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads((folder / "workers.json").read_text()).get("address", "").removeprefix("tcp://")
+    return ""
+
+
+def local_workers(run):
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            if int(parent) == run.pid and b"\0rollout\0" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def disturb(place, run, folder, joined):
+    """One thing that may happen to the workers of a run."""
+    what = place.rng.choice(["join", "kill", "leave", "stop", "kill_local", "nothing"])
+    with contextlib.suppress(OSError):
+        if what == "join" and address_of(folder) and len(joined) < 3:
+            joined.append(place.start(["rollout", "--join", address_of(folder), "--threads", "1", "--patience", "90"]))
+        elif what == "kill_local" and local_workers(run):
+            os.kill(place.rng.choice(local_workers(run)), 9)
+        elif what in ("kill", "leave") and joined:
+            os.kill(joined.pop(place.rng.randrange(len(joined))).pid, 9 if what == "kill" else 15)
+        elif what == "stop" and joined:
+            stopped = place.rng.choice(joined).pid
+            os.kill(stopped, 19)
+            time.sleep(place.rng.uniform(0.1, 2))
+            os.kill(stopped, 18)
+
+
+def kills_workers(place):
+    """A run whose workers join, hang, leave and die, and that is killed itself: it has each step and each sample once, none too old."""
+    staleness = place.rng.randint(0, 2)
+    recipe, folder = recipe_of(place, place.rng.choice([0, 1, 2, 5])), place.folder / "run"
+    arguments = ["run", recipe, "--run-dir", folder, "--rollout-workers", place.rng.randint(1, 2), "--staleness", staleness,
+                 *rf.sets({"schedule.lag_policy": place.rng.choice(["drop", "wait"]), "rollout.max_new_tokens": 40, "workers.lease_s": 1,
+                           "parallel.threads": 1})]
+    joined = []
+    try:
+        for _ in range(place.rng.randint(1, 5)):
+            process = place.start(arguments + (["--resume"] if folder.exists() else []))
+            for _ in range(place.rng.randint(0, 4)):
+                time.sleep(place.rng.uniform(0.05, 1))
+                disturb(place, process, folder, joined)
+            code, err = rf.end(process, place.rng.choice([9, 9, 15]))
+            assert code in (-9, -15, 0, 130), (code, err[-2000:])
+        place.done(arguments + (["--resume"] if folder.exists() else []), timeout=120)
+    finally:
+        for worker in joined:
+            rf.end(worker)
     rf.check_whole(folder, STEPS)
     for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
         oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
@@ -230,4 +291,4 @@ def folders(place):
         assert pathlib.Path(folder, "checkpoint/latest/hf/model.safetensors").is_file()
 
 
-TRIALS = {"kills": kills, "kills_free": kills_free, "killed_ranks": killed_ranks, "rewards": rewards, "disk": disk, "folders": folders}
+TRIALS = {"kills": kills, "kills_free": kills_free, "kills_workers": kills_workers, "killed_ranks": killed_ranks, "rewards": rewards, "disk": disk, "folders": folders}

@@ -43,7 +43,7 @@ class Cluster {
     Member m;
     m.store = std::make_unique<Store>(body_fields());
     m.transport = transport(*m.store);
-    m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kGroupSize, kDeadlineS});
+    m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kDeadlineS});
     EXPECT_FALSE(m->has_joined());
     EXPECT_TRUE(m->lease(1, PolicyVersion{0}).empty()) << "it has not joined";
     m->join();
@@ -65,7 +65,7 @@ class Local final : public Cluster {
 
 class Wire final : public Cluster {
  public:
-  Wire(const Options& options, const std::optional<wire::ServerKeys>& keys)
+  Wire(const Options& options, const std::optional<comm::ServerKeys>& keys)
       : keys_(keys),
         controller_(options, {kLeaseS, Incarnation{0}}),
         desk_(controller_, Incarnation{0}, "", prompt_of),
@@ -76,7 +76,7 @@ class Wire final : public Cluster {
     return std::make_unique<wire::Transport>(wire::TransportOptions{.address = server_.address(), .token = keys_ ? keys_->public_key : "",
                                                                     .deadline_s = 5}, own);
   }
-  const std::optional<wire::ServerKeys> keys_;
+  const std::optional<comm::ServerKeys> keys_;
   std::mutex mutex_;
   Controller controller_;
   Desk desk_;
@@ -363,7 +363,7 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
                                          Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o, std::nullopt); }},
-                                         Backend{"keys", [](const Options& o) { return std::make_unique<Wire>(o, wire::make_keys()); }}),
+                                         Backend{"keys", [](const Options& o) { return std::make_unique<Wire>(o, comm::make_keys()); }}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

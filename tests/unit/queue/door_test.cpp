@@ -90,7 +90,7 @@ void say_nothing(const std::string& address, const std::string&, RandomStream& r
   while (!over) rest();
 }
 void call_without(const std::string& address, const std::string& token, RandomStream&, const std::atomic<bool>& over) {
-  wire::Endpoint line = wire::Endpoint::to(address, token);
+  comm::Endpoint line = comm::Endpoint::to(address, token);
   for (int64_t number = 1; !over; ++number) {
     line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{0}, number, call::LeaseGroups{4, PolicyVersion{0}}})});
     EXPECT_FALSE(line.receive(0.005));
@@ -100,11 +100,11 @@ void have_no_token(const std::string& address, const std::string&, RandomStream&
   call_without(address, "", random, over);
 }
 void have_a_wrong_token(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
-  call_without(address, wire::make_keys().public_key, random, over);
+  call_without(address, comm::make_keys().public_key, random, over);
 }
 // Some bytes of a real call, and others.
 void send_what_is_no_call(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
-  wire::Endpoint line = wire::Endpoint::to(address, token);
+  comm::Endpoint line = comm::Endpoint::to(address, token);
   while (!over) {
     std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}, {}}});
     if (random.below(3) == 0) bytes.resize(static_cast<size_t>(random.below(std::ssize(bytes))));
@@ -115,7 +115,7 @@ void send_what_is_no_call(const std::string& address, const std::string& token, 
 }
 // A hundred calls again and again, in any order: of its own, and of clients and incarnations that are not there.
 void say_everything_again(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
-  wire::Endpoint line = wire::Endpoint::to(address, token);
+  comm::Endpoint line = comm::Endpoint::to(address, token);
   const int64_t join = random.below(int64_t{1} << 40);
   std::vector<std::vector<std::byte>> said;
   while (!over) {
@@ -129,7 +129,7 @@ void say_everything_again(const std::string& address, const std::string& token, 
   }
 }
 void never_read(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
-  wire::Endpoint line = wire::Endpoint::to(address, token);
+  comm::Endpoint line = comm::Endpoint::to(address, token);
   const int64_t join = random.below(int64_t{1} << 40);
   while (!over) {
     for (int i = 0; i < 20; ++i) line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{}, join, call::Join{"nowhere"}})});
@@ -140,7 +140,7 @@ void never_read(const std::string& address, const std::string& token, RandomStre
 struct Member {
   Member(const std::string& address, const std::string& token)
       : store({{"tokens", std::vector<int64_t>()}}), transport({.address = address, .token = token, .deadline_s = kDeadlineS}, store),
-        client(transport, store, {kGroupSize, kDeadlineS}) {
+        client(transport, store, {kDeadlineS}) {
     client.join();
   }
   Store store;
@@ -188,7 +188,7 @@ void generate(Member& m, const std::atomic<bool>& over) {
 TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
   const Intruder kinds[] = {send_noise, announce_too_much, say_nothing, have_no_token, have_a_wrong_token,
                             send_what_is_no_call, say_everything_again, never_read};
-  const wire::ServerKeys keys = wire::make_keys();
+  const comm::ServerKeys keys = comm::make_keys();
   std::mutex mutex;
   Controller controller({.groups_per_step = kGroupsPerStep, .group_size = kGroupSize, .staleness = 1}, {10, Incarnation{0}});
   Desk desk(controller, Incarnation{0}, "");

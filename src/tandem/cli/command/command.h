@@ -24,6 +24,7 @@ class Command {
 
 std::unique_ptr<Command> run_command();
 std::unique_ptr<Command> sft_command();
+std::unique_ptr<Command> rollout_command();
 std::unique_ptr<Command> eval_command();
 std::unique_ptr<Command> generate_command();
 std::unique_ptr<Command> talk_command();

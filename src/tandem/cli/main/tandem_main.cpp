@@ -11,7 +11,7 @@
 namespace {
 
 bool computes(std::string_view command) {
-  constexpr std::string_view kCompute[] = {"run", "sft", "eval", "generate", "talk", "bench"};
+  constexpr std::string_view kCompute[] = {"run", "sft", "rollout", "eval", "generate", "talk", "bench"};
   return std::find(std::begin(kCompute), std::end(kCompute), command) != std::end(kCompute);
 }
 

@@ -115,6 +115,17 @@ std::optional<data::Group> GroupAssembly::take_out(data::GroupId id) {
   return group;
 }
 
+std::optional<data::Group> GroupAssembly::so_far(data::GroupId id) const {
+  const auto open = groups_.find(id);
+  if (open == groups_.end() || open->second.greedy || open->second.group.greedy) return std::nullopt;
+  data::Group group = open->second.group;
+  for (const auto& [sequence, place] : open->second.samples) {
+    group.samples[place] = engine_.so_far(sequence);
+    group.samples[place].finish = data::FinishReason::kAborted;
+  }
+  return group;
+}
+
 std::map<data::GroupId, int64_t> GroupAssembly::num_tokens() const {
   std::map<data::GroupId, int64_t> tokens;
   for (const auto& [id, open] : groups_)

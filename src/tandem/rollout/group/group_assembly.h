@@ -43,6 +43,8 @@ class GroupAssembly {
   /// A group that is under way, with what there is of its samples, for another engine's admit(): those that are unfinished are
   /// kAborted. It is forgotten here. nullopt for one that is not under way, and for one with a greedy answer.
   std::optional<data::Group> take_out(data::GroupId group);
+  /// The same of a group that goes on here, too.
+  std::optional<data::Group> so_far(data::GroupId group) const;
   /// Tokens of the unfinished sequences of each group, prompts included.
   std::map<data::GroupId, int64_t> num_tokens() const;
   /// Groups waiting or running, oldest first.

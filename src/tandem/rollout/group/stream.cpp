@@ -111,6 +111,17 @@ std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& grou
   return taken;
 }
 
+std::vector<data::Group> Stream::so_far(const std::vector<data::GroupId>& groups) const {
+  {
+    std::lock_guard lock(mutex_);
+    TANDEM_CHECK(is_paused_, "a stream that goes on is asked for what it has");
+  }
+  std::vector<data::Group> copies;
+  for (const data::GroupId id : groups)
+    if (std::optional<data::Group> group = groups_.so_far(id)) copies.push_back(std::move(*group));
+  return copies;
+}
+
 void Stream::wait_switched() const {
   std::unique_lock lock(mutex_);
   wait_for("has not taken the weights of the last update", [&] { return num_switches_ == 0; }, lock);

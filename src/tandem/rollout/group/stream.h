@@ -87,6 +87,8 @@ class Stream {
   void resume();
   /// What GroupAssembly::take_out gives of these. Requires that it is paused.
   std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
+  /// The same of groups that go on here, too.
+  std::vector<data::Group> so_far(const std::vector<data::GroupId>& groups) const;
   /// Returns when the last switch that it was told is in effect.
   void wait_switched() const;
 

@@ -5,60 +5,29 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/queue/sample_body.h"
 
 namespace tandem::runtime {
 namespace {
 
-// What moves together: a prompt goes wherever one of its samples goes, a record to rank 0 alone.
-enum Part : int32_t { kPrompt, kTraining, kRecord, kNumParts };
-enum FieldOfRow : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions };
-
-// Names and types are those of data::fields_of, whose other columns are heads.
-std::vector<queue::CacheField> body_fields() {
-  const std::vector<int32_t> ids;
-  const std::vector<char> text;
-  return {{"prompt_ids", ids, kPrompt},
-          {"response_ids", ids, kTraining},
-          {"logprobs", std::vector<float>(), kTraining},
-          {"routes", std::vector<int16_t>(), kTraining},
-          {"versions", std::vector<int64_t>(), kRecord},
-          {"kept_mass", std::vector<float>(), kRecord},
-          {"text", text, kRecord},
-          {"prompt_text", text, kRecord},
-          {"answer", text, kRecord},
-          {"data_source", text, kRecord}};
-}
+using queue::kNumParts, queue::kPrompt, queue::kRecord;
+using queue::kLogprobs, queue::kPromptIds, queue::kResponse, queue::kRoutes, queue::kVersions;
 
 bool has(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
 constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its versions
 constexpr size_t kNumVersions = 2;
 
-data::Group head_of(const data::Group& group) {
-  data::Group head{group.id, {}, group.version, {}};
-  head.prompt.row = group.prompt.row;
-  for (const data::Sample& s : group.samples) {
-    data::Sample& kept = head.samples.emplace_back();
-    kept.id = s.id, kept.finish = s.finish, kept.scored = s.scored, kept.score = s.score, kept.parts = s.parts;
-  }
-  if (group.greedy) {  // a stage that scores it wants its text
-    data::Sample& kept = head.greedy.emplace();
-    kept.scored = group.greedy->scored, kept.score = group.greedy->score;
-    if (!kept.scored) kept.text = group.greedy->text;
-  }
-  return head;
-}
-
-TokenVersions versions_of(const data::Sample& sample) {
-  if (sample.versions.empty()) return {};
-  const auto [oldest, newest] = std::ranges::minmax_element(sample.versions);
+TokenVersions versions_of(std::span<const int64_t> versions) {
+  if (versions.empty()) return {};
+  const auto [oldest, newest] = std::ranges::minmax_element(versions);
   return {*oldest, *newest};
 }
 
 data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCache& cache,
                       const std::unordered_map<data::SampleId, TokenVersions>& versions) {
   std::vector<data::Group> heads;
-  for (const data::Group& group : groups) heads.push_back(head_of(group));
+  for (const data::Group& group : groups) heads.push_back(queue::head_of(group));
   data::Fields fields = data::fields_of(heads);
   std::vector<int64_t> bodies;
   for (data::SampleId id : data::ids_of(heads)) {
@@ -92,18 +61,19 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
     : ranks_(ranks),
       homes_(homes),
       group_size_(group_size),
-      cache_(body_fields()),
+      cache_(queue::body_fields()),
       rollout_(ranks_by_dp(ranks.rollout_layout, ranks.placement.rollout.first)),
       train_(ranks_by_dp(ranks.train_layout, ranks.placement.train.first)) {
   if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
 std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
-  std::vector<int> ranks = rollout_[static_cast<size_t>(homes_.of(group))];
+  std::vector<int> ranks;
+  if (!fetched_.contains(group)) ranks = rollout_[static_cast<size_t>(homes_.of(group))];
   const auto add = [&](int rank) {
     if (!has(ranks, rank)) ranks.push_back(rank);
   };
-  if (on_first_.contains(group)) add(0);
+  if (on_first_.contains(group) || fetched_.contains(group)) add(0);
   if (const auto lent = lent_.find(group); lent != lent_.end() && part != kRecord)
     for (const int dp : lent->second) std::ranges::for_each(train_[static_cast<size_t>(dp)], add);
   return ranks;
@@ -111,7 +81,7 @@ std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
 
 void BatchRows::put(const data::Group& group) {
   const std::span<const data::Group> one(&group, 1);
-  for (const data::Sample& s : group.samples) versions_[s.id] = versions_of(s);
+  for (const data::Sample& s : group.samples) versions_[s.id] = versions_of(s.versions);
   cache_.put(data::ids_of(one), data::fields_of(one));
 }
 
@@ -124,7 +94,7 @@ void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
   everywhere_ = true;
   for (data::Group& group : groups) {
     put(group);
-    group = head_of(group);
+    group = queue::head_of(group);
   }
 }
 
@@ -132,15 +102,15 @@ void BatchRows::restore(data::Group& group) {
   if (has(holders(group.id, kRecord), ranks_.world.rank())) {
     put(group);
   } else {
-    queue::TensorCache whole(body_fields());
+    queue::TensorCache whole(queue::body_fields());
     const std::span<const data::Group> one(&group, 1);
     whole.put(data::ids_of(one), data::fields_of(one));
     for (const data::Sample& s : group.samples) {
       cache_.announce(s.id, whole.lengths(s.id));
-      versions_[s.id] = versions_of(s);
+      versions_[s.id] = versions_of(s.versions);
     }
   }
-  group = head_of(group);
+  group = queue::head_of(group);
 }
 
 std::vector<data::Group> BatchRows::read_heads(data::Fields fields) {
@@ -161,7 +131,7 @@ std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<dat
   std::erase_if(graded, [&](const data::Group& group) { return !cache_.knows(group.samples.front().id); });  // evicted while it was graded
   std::vector<data::Group> all;
   if (peers.size() == 1) {
-    for (const data::Group& group : graded) all.push_back(head_of(group));
+    for (const data::Group& group : graded) all.push_back(queue::head_of(group));
   } else {
     std::vector<std::byte> packed;
     if (speaks && !graded.empty()) packed = data::pack(heads_of(graded, cache_, versions_));
@@ -247,29 +217,20 @@ void BatchRows::gather(std::span<const data::GroupId> groups) {
 }
 
 std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) const {
-  const auto list = [&]<class T>(std::vector<T>& to, data::SampleId id, const char* name) {
-    const auto from = cache_.read<T>(id, cache_.field(name));
-    to.assign(from.begin(), from.end());
-  };
-  const auto text = [&](std::string& to, data::SampleId id, const char* name) {
-    const auto from = cache_.read<char>(id, cache_.field(name));
-    to.assign(from.begin(), from.end());
-  };
-  for (data::Group& group : heads) {
-    const data::SampleId first = group.samples.front().id;
-    list(group.prompt.ids, first, "prompt_ids");
-    text(group.prompt.text, first, "prompt_text");
-    text(group.prompt.answer, first, "answer");
-    text(group.prompt.data_source, first, "data_source");
-    for (data::Sample& s : group.samples) {
-      list(s.ids, s.id, "response_ids");
-      list(s.logprobs, s.id, "logprobs");
-      list(s.kept_mass, s.id, "kept_mass");
-      list(s.versions, s.id, "versions");
-      list(s.routes, s.id, "routes");
-      text(s.text, s.id, "text");
-    }
+  for (data::Group& group : heads) queue::add_body(group, cache_);
+  return heads;
+}
+
+std::vector<data::Group> BatchRows::take_fetched(std::vector<data::Group> heads) {
+  for (const data::Group& head : heads)
+    for (const data::Sample& s : head.samples) versions_[s.id] = versions_of(cache_.read<int64_t>(s.id, queue::kVersions));
+  if (ranks_.world.size() > 1) {
+    std::vector<std::byte> packed;
+    if (!heads.empty()) packed = data::pack(heads_of(heads, cache_, versions_));
+    packed = comm::all_gather_bytes(ranks_.world, packed).front();
+    if (!ranks_.is_first() && !packed.empty()) heads = read_heads(data::unpack(packed));
   }
+  for (const data::Group& head : heads) fetched_.insert(head.id);
   return heads;
 }
 
@@ -324,7 +285,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {
-  for (const data::Group& head : heads) on_first_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
+  for (const data::Group& head : heads) on_first_.erase(head.id), fetched_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);

@@ -57,6 +57,10 @@ class BatchRows {
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
+  /// Bodies that the first rank fetched from where they were made are read into this, before take_fetched() names their heads.
+  queue::TensorCache& fetched_bodies() { return cache_; }
+  /// `heads`, of the first rank, whose bodies are there, on every rank. Collective.
+  std::vector<data::Group> take_fetched(std::vector<data::Group> heads);
   /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
   void keep_everywhere(std::vector<data::Group>& groups);
   /// A group of a checkpoint, which every rank has read: kept where its replica is. Leaves the head.
@@ -109,6 +113,7 @@ class BatchRows {
   std::unordered_map<data::SampleId, TokenVersions> versions_;
   bool everywhere_ = false;                            // all ranks have all bodies
   std::set<data::GroupId> on_first_;                   // rank 0 has them besides their replica
+  std::set<data::GroupId> fetched_;                    // rank 0 alone has them
   int64_t lent_bytes_ = 0;                             // since the last deal
   std::map<data::GroupId, std::set<int>> lent_;        // to data-parallel ranks of those that train
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank

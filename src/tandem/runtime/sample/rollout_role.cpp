@@ -15,38 +15,7 @@ namespace {
 
 constexpr int kTrainedTag = 20;  // of the message that ranks which only train come to a meeting
 
-queue::Takes takes(const RolloutParts& parts) {
-  if (config::scores_in_stage(parts.config)) return queue::Takes::kUnscored;
-  return parts.config.algo.filter_groups ? queue::Takes::kScoredWithSpread : queue::Takes::kScored;
-}
-
-bool filters_too_many(const queue::SampleQueue& queue, const algo::Options& o) {
-  return queue.num_filtered() >= o.max_filter_rounds * queue.groups_per_step();
-}
-
-// Errors: StepFailed.
-void check_filtered(const queue::SampleQueue& queue, const algo::Options& o) {
-  if (!filters_too_many(queue, o)) return;
-  const UserError none("algo.max_filter_rounds",
-                       join_text("for one batch of ", queue.groups_per_step(), " groups ", queue.num_filtered(),
-                                 " were replaced, for their scores were all alike"),
-                       "prompts that are neither too easy nor too hard, more rounds, or filter_groups: false");
-  throw StepFailed(exit_code_of(none), none.what());
-}
-
 std::exception_ptr fault_of(const std::optional<Grades>& grades) { return grades ? grades->fault() : nullptr; }
-
-// Whether any rank was asked to stop. Errors: StepFailed where the grading on one has a `fault`. Collective.
-bool stop_agreed(const RolloutParts& parts, const std::exception_ptr& fault) {
-  enum Asks : int64_t { kNothing, kTell, kStop, kEnd };
-  monitor::Notices& notices = *parts.config.reward.notices;
-  const std::vector<monitor::Notice> waiting = notices.take();
-  const Asks mine = fault ? kEnd : parts.stop && parts.stop() ? kStop : waiting.empty() ? kNothing : kTell;
-  const int64_t asked = comm::max_over(parts.ranks.world, static_cast<int64_t>(mine));
-  if (asked != kNothing) tell_notices(parts.ranks.world, notices, waiting);
-  if (asked == kEnd) fail_alike(parts.ranks.world, fault);
-  return asked == kStop;
-}
 
 // What a batch has by now: of all ranks the groups in the queue, of this one those that wait for their scores, and the tokens.
 void tell(const RolloutParts& parts, const queue::SampleQueue& queue, int64_t num_unscored, int64_t tokens) {
@@ -112,7 +81,7 @@ std::optional<std::vector<data::Effect>> effects_to_follow(const RolloutParts& p
 
 RolloutRole::RolloutRole(const RolloutParts& parts)
     : parts_(parts),
-      queue_(parts.config.schedule.queue, takes(parts), parts.config.reward.shaping()),
+      queue_(parts.config.schedule.queue, takes(parts.config), parts.config.reward.shaping()),
       generation_(parts.config, parts.ranks, engine_setup(parts), effects_to_follow(parts)),
       stop_ids_(serve::stop_ids(parts.model.eos_ids, &parts.tokenizer)),
       stop_matchers_(serve::stop_matchers(&parts.tokenizer, parts.config.rollout.stop)),
@@ -210,8 +179,8 @@ std::optional<data::Batch> RolloutRole::next_batch(data::StepId step, data::Poli
   if (!again_.empty()) start_groups(false);
   generation_.open();
   while (!batch_ready(queue_, decisions_)) {
-    if (stop_agreed(parts_, fault_of(grades_))) return std::nullopt;
-    check_filtered(queue_, parts_.config.algo);
+    if (stop_agreed(parts_.ranks.world, *parts_.config.reward.notices, parts_.stop, fault_of(grades_))) return std::nullopt;
+    check_filtered(queue_.num_filtered(), parts_.config);
     start_groups(false);
     // Under `wait` a full batch may be held back for a straggler: that is the price of the policy, and it is reported.
     const bool held_back = !queue_.must_wait_for().empty();
@@ -273,7 +242,7 @@ bool RolloutRole::accept(const data::Batch& scored) {
   if (alike.empty()) return true;
   parts_.bodies.take_back(scored.groups);
   parts_.bodies.drop(bare_heads(alike, parts_.config.schedule.queue.group_size));
-  check_filtered(queue_, parts_.config.algo);
+  check_filtered(queue_.num_filtered(), parts_.config);
   return false;
 }
 
@@ -294,7 +263,7 @@ void RolloutRole::run_ahead() {
     if (!is_done) check_goes_on(may_go_on(peers, {queue_, generation_, grades_, decisions_}), true);
     return is_done && comm::any_of(peers, peers.rank() == 0 && (longest.passed() || parts_.ranks.world.arrived(0, kTrainedTag)));
   };
-  while (!is_enough() && !filters_too_many(queue_, parts_.config.algo)) {
+  while (!is_enough() && !filters_too_many(queue_.num_filtered(), parts_.config)) {
     if (comm::any_of(peers, fault_of(grades_) || (parts_.stop && parts_.stop()))) break;
     start_groups(true);
     run_round(peers);

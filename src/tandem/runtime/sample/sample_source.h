@@ -4,19 +4,32 @@
 // `roles.source`.
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "tandem/base/error.h"
+#include "tandem/config/config.h"
 #include "tandem/data/sample.h"
+#include "tandem/monitor/notices.h"
 #include "tandem/monitor/recorder.h"
+#include "tandem/queue/sample_queue.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/folder/step_failed.h"
 
 namespace tandem::runtime {
 
 class Generation;
+
+/// What the queue of a run takes.
+queue::Takes takes(const config::RunConfig& config);
+/// Whether so many groups were replaced for one batch that the run ends. Errors of the other: StepFailed if so.
+bool filters_too_many(int64_t num_filtered, const config::RunConfig& config);
+void check_filtered(int64_t num_filtered, const config::RunConfig& config);
+/// Whether any rank was asked to stop; notices of failures that wait on ranks are said. Errors: StepFailed where one has a `fault`.
+/// Collective.
+bool stop_agreed(comm::Group& world, monitor::Notices& notices, const StopRequested& stop, const std::exception_ptr& fault);
 
 /// What a checkpoint keeps of a source.
 struct SourceState {

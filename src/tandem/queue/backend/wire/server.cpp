@@ -14,8 +14,8 @@ constexpr double kLookS = 0.05;       // between two looks for clients that are 
 
 }  // namespace
 
-Server::Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<ServerKeys>& keys)
-    : desk_(desk), mutex_(mutex), endpoint_(Endpoint::at(address, keys)), thread_([this] { serve(); }) {}
+Server::Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<comm::ServerKeys>& keys)
+    : desk_(desk), mutex_(mutex), endpoint_(comm::Endpoint::at(address, keys)), thread_([this] { serve(); }) {}
 
 Server::~Server() {
   is_closing_ = true;
@@ -37,7 +37,7 @@ void Server::serve() {
   double looked_s = 0;
   try {
     while (!is_closing_) {
-      std::optional<Letter> letter = endpoint_.receive(0);
+      std::optional<comm::Letter> letter = endpoint_.receive(0);
       if (!letter) {
         if (now_s() - looked_s > kLookS) {
           std::lock_guard lock(mutex_);
@@ -53,7 +53,7 @@ void Server::serve() {
   }
 }
 
-void Server::answer(Letter letter) {
+void Server::answer(comm::Letter letter) {
   std::optional<Call> call;
   try {
     call = call_of(letter.bytes);

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/comm/endpoint.h"
 #include "tandem/queue/desk.h"
 
 namespace tandem::queue::wire {
@@ -27,7 +27,7 @@ struct ServerCounts {
 class Server {
  public:
   /// "tcp://127.0.0.1:0": any free port. Addresses of other machines need `keys`.
-  Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<ServerKeys>& keys = {});
+  Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<comm::ServerKeys>& keys = {});
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -40,11 +40,11 @@ class Server {
 
  private:
   void serve();
-  void answer(Letter letter);
+  void answer(comm::Letter letter);
 
   Desk& desk_;
   std::mutex& mutex_;
-  Endpoint endpoint_;
+  comm::Endpoint endpoint_;
   mutable std::mutex counts_mutex_;
   ServerCounts counts_;
   std::exception_ptr fault_;

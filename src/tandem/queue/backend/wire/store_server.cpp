@@ -8,14 +8,14 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/data/bytes.h"
+#include "tandem/base/bytes.h"
 #include "tandem/queue/backend/wire/rows_message.h"
 
 namespace tandem::queue::wire {
 namespace {
 
 constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kProbeS = 0.25;
-constexpr int64_t kPartBytes = kMaxMessageBytes / 4;
+constexpr int64_t kPartBytes = comm::kMaxMessageBytes / 4;
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
 
@@ -26,9 +26,9 @@ int64_t random_secret() {
 
 }  // namespace
 
-StoreServer::StoreServer(const Store& store, const std::string& address, const std::optional<ServerKeys>& keys)
+StoreServer::StoreServer(const Store& store, const std::string& address, const std::optional<comm::ServerKeys>& keys)
     : store_(store),
-      endpoint_(Endpoint::at(address, keys)),
+      endpoint_(comm::Endpoint::at(address, keys)),
       place_(keys ? endpoint_.address() + " " + keys->public_key : endpoint_.address()),
       lanes_(kLanes),
       thread_([this] { serve(); }) {}
@@ -41,7 +41,7 @@ StoreServer::~StoreServer() {
 void StoreServer::serve() {
   while (!is_closing_) {
     try {
-      std::optional<Letter> letter = endpoint_.receive(kReadPauseS);
+      std::optional<comm::Letter> letter = endpoint_.receive(kReadPauseS);
       if (!letter) continue;
       letter->bytes = answer(letter->bytes);
       bytes_sent_ += std::ssize(letter->bytes);
@@ -54,7 +54,7 @@ void StoreServer::serve() {
 std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
   const RowsRequest request = request_of(bytes);
   std::vector<std::byte> answer;
-  data::ByteWriter out(answer);
+  ByteWriter out(answer);
   out.number(request.number);
   comm::SharedMemory* lane = nullptr;
   const auto room = [&](const RowsHead& head) {
@@ -99,7 +99,7 @@ std::shared_ptr<comm::BorrowedMemory> StoreReader::Known::lane(const comm::Share
 
 // From the answer to a request with this secret. Returns how many rows came: 0 if one is not there, -1 if it is to be asked again, without
 // shared memory. Errors: PeerError for what is no answer.
-int64_t StoreReader::take_rows(Known& store, Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into) {
+int64_t StoreReader::take_rows(Known& store, comm::Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into) {
   const auto kept = std::make_shared<std::vector<std::byte>>(std::move(letter.bytes));
   const RowsAnswer answer = rows_answer_of(*kept, std::ssize(samples), secret != 0);
   if (answer.num_rows == 0) return 0;
@@ -128,10 +128,10 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
     store.endpoint.send({{}, to_bytes(request)});
     Deadline probe = Deadline::after_s(kProbeS);
     for (const Deadline again = Deadline::after_s(kReadAgainS); !again.passed() && !deadline.passed();) {
-      std::optional<Letter> letter = store.endpoint.receive(kReadPauseS);
+      std::optional<comm::Letter> letter = store.endpoint.receive(kReadPauseS);
       if (!letter) {
         if (!probe.passed()) continue;
-        if (is_refused(store.endpoint.address())) throw PeerError(store.endpoint.address() + ": nobody answers there");
+        if (comm::is_refused(store.endpoint.address())) throw PeerError(store.endpoint.address() + ": nobody answers there");
         probe = Deadline::after_s(kReadAgainS);
         continue;
       }
@@ -154,7 +154,7 @@ bool StoreReader::read(const std::string& place, std::span<const SampleId> sampl
     if (store == stores_.end()) {
       const size_t space = place.find(' ');
       const std::string address = place.substr(0, space), key = space == std::string::npos ? "" : place.substr(space + 1);
-      store = stores_.emplace(place, Known{Endpoint::to(address, key), stays_on_this_machine(address), 0, {}}).first;
+      store = stores_.emplace(place, Known{comm::Endpoint::to(address, key), comm::stays_on_this_machine(address), 0, {}}).first;
     }
     store->second.last_read = num_reads_;
     while (!samples.empty()) {

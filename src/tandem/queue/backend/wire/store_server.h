@@ -15,7 +15,7 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/comm/shared_memory.h"
-#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/comm/endpoint.h"
 #include "tandem/queue/store.h"
 
 namespace tandem::queue::wire {
@@ -25,7 +25,7 @@ namespace tandem::queue::wire {
 /// Errors     UserError for an address that it cannot have.
 class StoreServer {
  public:
-  StoreServer(const Store& store, const std::string& address, const std::optional<ServerKeys>& keys = {});
+  StoreServer(const Store& store, const std::string& address, const std::optional<comm::ServerKeys>& keys = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
@@ -41,7 +41,7 @@ class StoreServer {
   std::vector<std::byte> answer(std::span<const std::byte> request);
 
   const Store& store_;
-  Endpoint endpoint_;
+  comm::Endpoint endpoint_;
   const std::string place_;
   comm::SharedLanes lanes_;
   std::atomic<int64_t> bytes_sent_ = 0, bytes_lent_ = 0;
@@ -64,14 +64,14 @@ class StoreReader {
  private:
   static constexpr int64_t kKeptReads = 4096;  // for which a connection that nobody uses is kept
   struct Known {
-    Endpoint endpoint;
+    comm::Endpoint endpoint;
     bool shares = false;  // its memory may be mapped
     int64_t last_read = 0;
     std::vector<std::pair<int64_t, std::shared_ptr<comm::BorrowedMemory>>> lanes;  // that were mapped, by serial
     std::shared_ptr<comm::BorrowedMemory> lane(const comm::SharedHandle& handle, int64_t least_bytes, int64_t secret);
   };
   int64_t read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline);
-  int64_t take_rows(Known& store, Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into);
+  int64_t take_rows(Known& store, comm::Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into);
 
   const double deadline_s_;
   std::map<std::string, Known> stores_;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tandem/base/error.h"
-#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/comm/endpoint.h"
 #include "tandem/queue/backend/wire/store_server.h"
 #include "tandem/queue/desk_client.h"
 
@@ -24,13 +24,13 @@ class Transport final : public queue::Transport {
  public:
   Transport(const TransportOptions& options, const Store& own)
       : options_(options),
-        own_(own, options.store_address, options.token.empty() ? std::nullopt : std::optional(make_keys())),
+        own_(own, options.store_address, options.token.empty() ? std::nullopt : std::optional(comm::make_keys())),
         stores_(options.deadline_s),
-        controller_(Endpoint::to(options.address, options.token)) {}
+        controller_(comm::Endpoint::to(options.address, options.token)) {}
 
   void send(const Call& call) override { controller_.send({{}, to_bytes(call)}); }
   std::optional<Answer> receive(double seconds) override {
-    const std::optional<Letter> letter = controller_.receive(seconds);
+    const std::optional<comm::Letter> letter = controller_.receive(seconds);
     if (!letter) return std::nullopt;
     try {
       return answer_of(letter->bytes);
@@ -48,7 +48,7 @@ class Transport final : public queue::Transport {
   const TransportOptions options_;
   StoreServer own_;
   StoreReader stores_;
-  Endpoint controller_;
+  comm::Endpoint controller_;
 };
 
 }  // namespace tandem::queue::wire

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tandem::queue::wire {
+namespace tandem::comm {
 
 /// CURVE keys as ZeroMQ writes them, 40 characters each. Whoever knows the public one may connect: it is the run's token.
 struct ServerKeys {
@@ -62,4 +62,4 @@ class Endpoint {
   bool answers_many_;
 };
 
-}  // namespace tandem::queue::wire
+}  // namespace tandem::comm

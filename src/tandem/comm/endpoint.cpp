@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/queue/backend/wire/endpoint.h"
+#include "tandem/comm/endpoint.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -17,7 +17,7 @@
 
 #include "tandem/base/error.h"
 
-namespace tandem::queue::wire {
+namespace tandem::comm {
 namespace {
 
 constexpr int kWaitingRequests = 8;  // of one client, that were not read: it makes one call at a time
@@ -167,4 +167,4 @@ std::optional<Letter> Endpoint::receive(double seconds) {
   }
 }
 
-}  // namespace tandem::queue::wire
+}  // namespace tandem::comm

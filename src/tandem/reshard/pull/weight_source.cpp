@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/reshard/pull/weight_source.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/shared_memory.h"
+#include "tandem/model/parameters.h"
+#include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/pull/boxes.h"
+
+namespace tandem::reshard {
+namespace {
+
+constexpr double kAnswerPauseS = 0.05, kAskAgainS = 5, kProbeS = 0.25;
+
+constexpr std::chrono::milliseconds kWait{20};  // until it asks again who can give
+
+}  // namespace
+
+struct WeightSource::Known {
+  WeightHolder holder;
+  model::ParameterTable table;
+  comm::Endpoint endpoint;
+  bool shares = false;  // its memory may be mapped
+  // As its values lie.
+  at::Tensor without_values() const { return at::empty({table.num_elements}, at::TensorOptions(holder.dtype).device(at::kMeta)); }
+};
+
+WeightSource::WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s)
+    : config_(config), deadline_s_(deadline_s) {
+  for (WeightHolder& each : holders) holders_.push_back(known(std::move(each)));
+}
+WeightSource::~WeightSource() = default;
+
+std::unique_ptr<WeightSource::Known> WeightSource::known(WeightHolder holder) const {
+  const size_t space = holder.place.find(' ');
+  const std::string address = holder.place.substr(0, space), key = space == std::string::npos ? "" : holder.place.substr(space + 1);
+  model::ParameterTable table = model::parameter_table(config_, holder.layout, holder.rank);
+  return std::make_unique<Known>(
+      Known{std::move(holder), std::move(table), comm::Endpoint::to(address, key), comm::stays_on_this_machine(address)});
+}
+
+bool WeightSource::uses_sockets() const {
+  return std::ranges::any_of(holders_, [](const auto& holder) { return !holder->shares; });
+}
+
+// `letter` keeps what the answer points to.
+WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vector<std::byte>& letter, const Deadline& deadline) {
+  request.number = ++num_requests_;
+  const std::vector<std::byte> bytes = to_bytes(request);
+  while (!deadline.passed()) {
+    holder.endpoint.send({{}, bytes});
+    Deadline probe = Deadline::after_s(kProbeS);
+    for (const Deadline again = Deadline::after_s(kAskAgainS); !again.passed() && !deadline.passed();) {
+      std::optional<comm::Letter> answer = holder.endpoint.receive(kAnswerPauseS);
+      if (!answer) {
+        if (!probe.passed()) continue;
+        if (comm::is_refused(holder.endpoint.address())) throw PeerError("weights at " + holder.holder.place + ": nobody answers there");
+        probe = Deadline::after_s(kAskAgainS);
+        continue;
+      }
+      letter = std::move(answer->bytes);
+      bytes_received_ += std::ssize(letter);
+      const WeightsAnswer read = weights_answer_of(letter);
+      if (read.number == request.number) return read;
+    }
+  }
+  throw PeerError(join_text("weights at ", holder.holder.place, ": no answer within ", deadline_s_, " s"));
+}
+
+// False if the memory cannot be mapped here.
+bool WeightSource::map(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
+                       Fetched& so_far) {
+  std::vector<std::byte> letter;
+  const WeightsAnswer answer = ask(holder, {.ask = WeightsRequest::Ask::kMap, .version = version, .dtype = dtype}, letter, deadline);
+  so_far = {answer.has_it, answer.newest};
+  if (!answer.has_it) return true;
+  if (!answer.lent) throw PeerError("weights at " + holder.holder.place + ": an answer without any");
+  const int64_t bytes = holder.table.num_elements * static_cast<int64_t>(c10::elementSize(holder.holder.dtype));
+  const std::shared_ptr<comm::BorrowedMemory> memory = comm::BorrowedMemory::map(*answer.lent);
+  if (!memory || std::ssize(memory->bytes()) < kSecretBytes + bytes ||
+      std::memcmp(memory->bytes().data(), &answer.secret, sizeof answer.secret) != 0)
+    return false;
+  const std::shared_ptr<const void> lent = comm::until_given_back(memory);
+  auto* from = const_cast<std::byte*>(memory->bytes().data() + kSecretBytes);  // a tensor is never const; nothing writes it
+  const at::Tensor values = at::from_blob(from, {holder.table.num_elements}, at::TensorOptions(holder.holder.dtype));
+  const std::vector<Held> held = held_weights(holder.table, values, dtype);
+  for (const NumberedBox& each : common_boxes(into, held)) view_of(into, each).copy_(view_of(held, each).to(dtype));
+  bytes_mapped_ += bytes;
+  return true;
+}
+
+bool WeightSource::receive(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
+                           Fetched& so_far) {
+  const auto width = static_cast<int64_t>(c10::elementSize(dtype));
+  std::vector<NumberedBox> wanted;
+  int64_t elements = 0;
+  std::vector<std::byte> letter;
+  const auto fetch_wanted = [&] {
+    const WeightsAnswer answer = ask(holder, {.version = version, .dtype = dtype, .boxes = wanted}, letter, deadline);
+    so_far = {answer.has_it, answer.newest};
+    if (!answer.has_it) return false;
+    if (std::ssize(answer.boxes) != elements * width) throw PeerError("weights at " + holder.holder.place + ": other boxes than were asked for");
+    const std::byte* at = answer.boxes.data();
+    for (const NumberedBox& each : wanted) {
+      const at::Tensor came = at::from_blob(const_cast<std::byte*>(at), each.box.shape(), at::TensorOptions(dtype));
+      view_of(into, each).copy_(came);
+      at += came.nbytes();
+    }
+    wanted.clear(), elements = 0;
+    return true;
+  };
+  for (const NumberedBox& box : common_boxes(into, held_weights(holder.table, holder.without_values(), dtype)))
+    for (const NumberedBox& piece : pieces_of(box, kMostBytesAtOnce / width)) {
+      const int64_t more = piece.box.num_elements();
+      if (!wanted.empty() && (elements + more) * width > kMostBytesAtOnce && !fetch_wanted()) return false;
+      wanted.push_back(piece), elements += more;
+    }
+  return wanted.empty() || fetch_wanted();
+}
+
+void WeightSource::fetch_from(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype,
+                              const Deadline& deadline, Fetched& so_far) {
+  if (holder.shares && !map(holder, version, into, dtype, deadline, so_far)) holder.shares = false;
+  if (!holder.shares && so_far.is_whole) receive(holder, version, into, dtype, deadline, so_far);
+}
+
+// The first holder knows who else has them. One that fails is named to it, and it names another.
+Fetched WeightSource::fetch(PolicyVersion version, std::span<const Held> into, at::ScalarType dtype) {
+  check_covers(into, dtype);
+  const Deadline deadline = Deadline::after_s(deadline_s_);
+  Fetched fetched{true, version};
+  std::vector<std::byte> letter;
+  WeightHolder failed;
+  while (uses_sockets()) {
+    const WeightsAnswer where =
+        ask(*holders_.front(), {.ask = WeightsRequest::Ask::kWhere, .version = version, .holder = failed}, letter, deadline);
+    if (!where.has_it) return {false, where.newest};
+    if (where.waits) {
+      std::this_thread::sleep_for(kWait);
+      continue;
+    }
+    if (!where.elsewhere) break;
+    auto other = std::ranges::find_if(others_, [&](const auto& each) { return each->holder == *where.elsewhere; });
+    if (other == others_.end()) other = others_.insert(other, known(*where.elsewhere));
+    try {
+      fetch_from(**other, version, into, dtype, deadline, fetched);
+      if (fetched.is_whole || fetched.newest > version) return fetched;
+    } catch (const PeerError&) {  // it is gone, or says nonsense
+    }
+    others_.erase(other);
+    failed = *where.elsewhere;
+    fetched = {true, version};
+  }
+  for (const std::unique_ptr<Known>& holder : holders_) {
+    fetch_from(*holder, version, into, dtype, deadline, fetched);
+    if (!fetched.is_whole) break;
+  }
+  return fetched;
+}
+
+void WeightSource::tell(PolicyVersion version, const WeightHolder& holder) {
+  std::vector<std::byte> letter;
+  (void)ask(*holders_.front(), {.ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder}, letter,
+            Deadline::after_s(deadline_s_));
+}
+
+// Errors: InternalError.
+void WeightSource::check_covers(std::span<const Held> into, at::ScalarType dtype) {
+  if (std::exchange(is_checked_, true)) return;
+  std::map<int32_t, std::vector<Box>> missing;
+  for (const Held& each : into) missing[each.number] = {each.box};
+  for (const std::unique_ptr<Known>& holder : holders_)
+    for (const Held& held : held_weights(holder->table, holder->without_values(), dtype))
+      if (const auto found = missing.find(held.number); found != missing.end()) found->second = subtract(found->second, held.box);
+  for (const auto& [number, boxes] : missing) TANDEM_CHECK(boxes.empty(), "nobody has all of parameter ", number);
+}
+
+}  // namespace tandem::reshard

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Weights by pull: a process that is no rank of the run asks for the boxes of its own layout, in its own dtype.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/base/clock.h"
+#include "tandem/comm/endpoint.h"
+#include "tandem/model/layout.h"
+#include "tandem/reshard/execute.h"
+#include "tandem/reshard/pull/weights_message.h"
+
+namespace tandem::reshard {
+
+/// What became of a fetch.
+struct Fetched {
+  bool is_whole = false;        ///< else what it was to fill is a mixture, and of no use
+  PolicyVersion newest{-1};     ///< that the holders have
+};
+
+/// Threads    one at a time.
+/// Blocking   fetch, at most the deadline.
+/// Errors     PeerError for a holder that does not answer by then, and for an answer that makes no sense; InternalError if the holders
+///            together lack a part of the model.
+class WeightSource {
+ public:
+  WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s);
+  ~WeightSource();
+
+  /// Fills `into`, boxes in the order of their numbers, with the weights of `version`; on the way they are of `dtype`, that of `into` or
+  /// narrower (held_weights.h). Not whole if it is not the newest: then it says which is. On one machine it reads them in place; else from
+  /// another that has them, if there is one that has nobody to give them to.
+  Fetched fetch(PolicyVersion version, std::span<const Held> into, at::ScalarType dtype);
+  /// Whether the holders' memory cannot be read in place, so that it is worth while to pass on what was fetched.
+  bool uses_sockets() const;
+  /// To be said after a fetch by sockets: this version came. `holder` has it, too, all of the model, and passes it on; none if it has no
+  /// place.
+  void tell(PolicyVersion version, const WeightHolder& holder = {});
+  /// What came through sockets, and what was read in place.
+  int64_t bytes_received() const { return bytes_received_; }
+  int64_t bytes_mapped() const { return bytes_mapped_; }
+
+ private:
+  struct Known;
+  WeightsAnswer ask(Known& holder, WeightsRequest request, std::vector<std::byte>& letter, const Deadline& deadline);
+  std::unique_ptr<Known> known(WeightHolder holder) const;
+  void check_covers(std::span<const Held> into, at::ScalarType dtype);
+  bool map(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline, Fetched& so_far);
+  bool receive(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
+               Fetched& so_far);
+
+  void fetch_from(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
+                  Fetched& so_far);
+
+  const model::ModelConfig config_;
+  const double deadline_s_;
+  std::vector<std::unique_ptr<Known>> holders_;   // of the run
+  std::vector<std::unique_ptr<Known>> others_;    // that passed on weights before
+  bool is_checked_ = false;
+  int64_t num_requests_ = 0, bytes_received_ = 0, bytes_mapped_ = 0;
+};
+
+}  // namespace tandem::reshard

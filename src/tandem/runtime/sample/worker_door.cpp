@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/sample/worker_door.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
+#include "tandem/device/process.h"
+#include "tandem/queue/sample_body.h"
+#include "tandem/runtime/sample/batch_rows.h"
+
+namespace tandem::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStartsFile = "workers.json";
+constexpr const char* kOwnStore = "run";
+constexpr double kGoodbyeS = 5;          // for workers to hear that the run is over
+constexpr int64_t kMostRestarts = 1000;  // of local workers
+
+std::string listen_of(const config::RunConfig& config) {
+  const std::string& listen = config.workers.listen;
+  return "tcp://" + (listen.empty() ? std::string("127.0.0.1:0") : listen);
+}
+
+nlohmann::json read_starts(const config::RunConfig& config) {
+  const std::string path = config.run.dir + "/" + kStartsFile;
+  return fs::exists(path) ? read_json_object(path) : nlohmann::json::object();
+}
+
+// Each start has another number than those before, whether they left a checkpoint or not.
+queue::Incarnation next_incarnation(const config::RunConfig& config) {
+  nlohmann::json starts = read_starts(config);
+  const int64_t number = starts.value("incarnation", int64_t{0}) + 1;
+  starts["incarnation"] = number;
+  write_file(config.run.dir + "/" + kStartsFile, starts.dump() + "\n");
+  return queue::Incarnation{number};
+}
+
+// Where the start before answered, if any port will do: its workers look for the run there.
+std::string address_before(const config::RunConfig& config) {
+  return listen_of(config).ends_with(":0") ? read_starts(config).value("address", std::string()) : std::string();
+}
+
+bool has_ended(pid_t process) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == process;
+}
+
+std::vector<data::SampleId> samples_of(std::span<const data::Group> heads) { return data::ids_of(heads); }
+
+}  // namespace
+
+std::string listening_host(const config::RunConfig& config) {
+  const std::string listen = listen_of(config).substr(6);
+  return listen.substr(0, listen.rfind(':'));
+}
+
+std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
+  if (comm::stays_on_this_machine(listen_of(config))) return std::nullopt;
+  const std::string path = config.run.dir + "/worker_keys.json";
+  if (!fs::exists(path)) {
+    const comm::ServerKeys made = comm::make_keys();
+    const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    const std::string text = nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}}.dump() + "\n";
+    const bool wrote = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    if (file >= 0) ::close(file);
+    if (!wrote) throw UserError(path, "cannot be written", "a run folder with room");
+  }
+  const nlohmann::json keys = read_json_object(path);
+  write_file(config.run.dir + "/token", keys.at("public").get<std::string>() + "\n");
+  return comm::ServerKeys{keys.at("public"), keys.at("secret")};
+}
+
+WorkerDoor::WorkerDoor(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of)
+    : config_(config),
+      prompt_of_(std::move(prompt_of)),
+      keys_(keys_of_run(config)),
+      incarnation_(next_incarnation(config)),
+      controller_(config.schedule.queue, {config.workers.lease_s, incarnation_}, takes, config.reward.shaping()),
+      own_(queue::body_fields()),
+      reader_(config.workers.lease_s) {}
+
+WorkerDoor::~WorkerDoor() {
+  if (!is_over_) return;
+  for (const Deadline goodbye = Deadline::after_s(kGoodbyeS); !goodbye.passed();) {
+    {
+      std::lock_guard lock(mutex_);
+      if (desk_->num_clients() == 0) break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (reward::Process& worker : local_) (void)worker.wait_or_end(kGoodbyeS);
+}
+
+void WorkerDoor::restore(const SourceState& state) {
+  TANDEM_CHECK(!is_open(), "workers are at it");
+  if (state.queue.empty()) return;
+  controller_.restore(state.queue, data::GroupId{state.next_group}, [&](data::Group group) {
+    const std::span<const data::Group> one(&group, 1);
+    own_.put(data::ids_of(one), data::fields_of(one));
+    restored_.insert(group.id);
+    return queue::head_of(group);
+  });
+  if (value(controller_.queue().version()) != state.version)
+    throw UserError("queue.bin of the checkpoint",
+                    join_text("is of policy version ", value(controller_.queue().version()), ", and its state.json of ", state.version),
+                    "the files as the run wrote them");
+}
+
+void WorkerDoor::open(const worker::Welcome& welcome) {
+  desk_.emplace(controller_, incarnation_, kOwnStore, prompt_of_, worker::to_text(welcome));
+  const std::string before = address_before(config_);
+  try {
+    if (!before.empty()) server_.emplace(*desk_, mutex_, before, keys_);
+  } catch (const UserError&) {  // another has it now
+  }
+  if (!server_) server_.emplace(*desk_, mutex_, listen_of(config_), keys_);
+  nlohmann::json starts = read_starts(config_);
+  starts["address"] = server_->address();
+  write_file(config_.run.dir + "/" + kStartsFile, starts.dump() + "\n");
+  const std::string token = keys_ ? " --token " + config_.run.dir + "/token" : "";
+  log::info("workers join by `", device::program_path(), " rollout --join ", server_->address().substr(6), token, "`");
+  seen_worker_s_ = now_s();
+  for (int64_t i = 0; i < config_.workers.local; ++i) local_.push_back(start_worker(i));
+}
+
+reward::Process WorkerDoor::start_worker(int64_t number) const {
+  const fs::path self = fs::read_symlink("/proc/self/exe");
+  const int64_t cores = config_.parallel.threads > 0 ? config_.parallel.threads : device::num_cores();
+  reward::Launch launch;
+  launch.argv = {self.string()};
+  if (self.filename() != "tandem") launch.argv.insert(launch.argv.end(), {"-m", "tandem"});  // a host in Python
+  launch.argv.insert(launch.argv.end(), {"rollout", "--join", server_->address().substr(6), "--threads",
+                                         std::to_string(std::max<int64_t>(1, cores / config_.workers.local))});
+  if (keys_) launch.argv.insert(launch.argv.end(), {"--token", config_.run.dir + "/token", "--host", listening_host(config_)});
+  launch.inherit_env = true;
+  const std::string folder = config_.run.dir + "/workers";
+  fs::create_directories(folder);
+  const std::string log = join_text(folder, "/", number, ".log");
+  const reward::Fd out(::open(log.c_str(), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0644));
+  if (!out) throw UserError(log, "cannot be written", "a run folder with room");
+  launch.fds = {-1, out.get(), out.get()};
+  return reward::Process(launch);
+}
+
+void WorkerDoor::check_local() {
+  for (size_t i = 0; i < local_.size(); ++i) {
+    if (!has_ended(local_[i].id())) continue;
+    const std::string how = reward::status_text(local_[i].end());
+    if (++num_restarts_ > kMostRestarts)
+      throw PeerError(join_text("local workers ended ", num_restarts_, " times, the last with ", how, "; workers/*.log says why"));
+    log::warning("worker ", i, " of this run ended with ", how, ": it is started again (workers/", i, ".log)");
+    local_[i] = start_worker(static_cast<int64_t>(i));
+  }
+}
+
+void WorkerDoor::check() {
+  if (!is_open() || is_over_) return;
+  if (server_->fault()) std::rethrow_exception(server_->fault());
+  std::vector<std::string> failures;
+  {
+    std::lock_guard lock(mutex_);
+    if (desk_->num_clients() > 0) seen_worker_s_ = now_s();
+    failures = desk_->take_failures();
+  }
+  if (!failures.empty()) throw PeerError("a worker failed: " + failures.front());
+  check_local();
+  if (now_s() - seen_worker_s_ > config_.workers.wait_s)
+    throw PeerError(join_text("no worker for ", config_.workers.wait_s, " s (workers.wait_s)"));
+}
+
+// Bodies by the store that has them. What one lacks is generated anew.
+bool WorkerDoor::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into) {
+  std::map<std::string, std::vector<data::Group>> by_store;
+  for (size_t i = 0; i < heads.size(); ++i) by_store[stores[i]].push_back(heads[i]);
+  const int64_t before = reader_.bytes_received();
+  bool all = true;
+  for (const auto& [store, groups] : by_store) {
+    const std::vector<data::SampleId> samples = samples_of(groups);
+    if (store == kOwnStore ? own_.copy(samples, into) : reader_.read(store, samples, into)) continue;
+    all = false;
+    std::vector<data::GroupId> lost;
+    for (const data::Group& group : groups) lost.push_back(group.id);
+    log::warning(lost.size(), " finished groups went with the worker that had them: they are generated anew");
+    std::lock_guard lock(mutex_);
+    desk_->lose(lost, store);
+  }
+  bytes_read_ += reader_.bytes_received() - before;
+  if (!all) into.drop(samples_of(heads));
+  return all;
+}
+
+std::vector<data::Group> WorkerDoor::take(data::StepId step, queue::TensorCache& into) {
+  std::optional<queue::answer::Taken> taken;
+  {
+    std::lock_guard lock(mutex_);
+    taken = desk_->take(step, kOwnStore);
+  }
+  if (!taken || !read(taken->heads, taken->stores, into)) return {};
+  return std::move(taken->heads);
+}
+
+void WorkerDoor::give_back() {
+  std::lock_guard lock(mutex_);
+  if (desk_) desk_->give_back();
+}
+
+std::vector<data::GroupId> WorkerDoor::commit(data::StepId step, data::PolicyVersion after) {
+  std::lock_guard lock(mutex_);
+  const queue::Left left = desk_->commit(step, after);
+  std::vector<data::GroupId> over;
+  std::erase_if(restored_, [&](data::GroupId group) {
+    const bool is_over = !controller_.queue().is_outstanding(group);
+    if (is_over) over.push_back(group);
+    return is_over;
+  });
+  own_.drop(samples_of(bare_heads(over, config_.schedule.queue.group_size)));
+  return left.all();
+}
+
+void WorkerDoor::end() {
+  std::lock_guard lock(mutex_);
+  if (desk_) desk_->end();
+  is_over_ = desk_.has_value();
+}
+
+// Finished groups with their bodies, which come from their stores for it.
+SourceState WorkerDoor::state() {
+  queue::TensorCache bodies(queue::body_fields());
+  const auto with_body = [&](data::Group head) {
+    queue::add_body(head, bodies);
+    return head;
+  };
+  for (;;) {
+    std::vector<data::Group> heads;  // whose bodies are not here yet
+    std::vector<std::string> stores;
+    {
+      std::lock_guard lock(mutex_);
+      for (data::Group& head : bare_heads(controller_.queue().finished(), config_.schedule.queue.group_size)) {
+        if (bodies.knows(head.samples.front().id)) continue;
+        stores.push_back(desk_ ? desk_->store_of(head.id) : kOwnStore);
+        heads.push_back(std::move(head));
+      }
+      if (heads.empty()) return {value(controller_.next_group()), controller_.state(with_body)};
+    }
+    (void)read(heads, stores, bodies);
+  }
+}
+
+int64_t WorkerDoor::num_filtered() const {
+  std::lock_guard lock(mutex_);
+  return controller_.queue().num_filtered();
+}
+
+int64_t WorkerDoor::num_finished() const {
+  std::lock_guard lock(mutex_);
+  return std::min(controller_.queue().num_finished(), controller_.queue().groups_per_step());
+}
+
+void WorkerDoor::record(monitor::Recorder& recorder) {
+  std::lock_guard lock(mutex_);
+  const queue::SampleQueue& queue = controller_.queue();
+  const queue::LeaseCounters& leases = controller_.lease_counters();
+  for (const auto& [name, count] :
+       {std::pair("queue/outstanding", queue.num_outstanding()), std::pair("queue/depth", queue.num_finished()),
+        std::pair("staleness/dropped", queue.counters().dropped), std::pair("staleness/waited", queue.counters().waited),
+        std::pair("workers/connected", desk_->num_clients()), std::pair("workers/leases_ended", leases.ended),
+        std::pair("workers/groups_late", leases.late), std::pair("workers/groups_lost", leases.lost),
+        std::pair("workers/bytes_read", std::exchange(bytes_read_, 0))})
+    recorder.set(name, static_cast<double>(count));
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where workers reach a run: the queue's controller behind a socket, the bodies of checkpoints, and the workers that the run starts itself.
+// On the first rank alone.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tandem/config/config.h"
+#include "tandem/monitor/recorder.h"
+#include "tandem/queue/backend/wire/server.h"
+#include "tandem/queue/backend/wire/store_server.h"
+#include "tandem/queue/desk.h"
+#include "tandem/queue/store.h"
+#include "tandem/reward/backend/process.h"
+#include "tandem/runtime/sample/sample_source.h"
+#include "tandem/worker/welcome.h"
+
+namespace tandem::runtime {
+
+/// CURVE keys of a run whose address other machines reach, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker
+/// needs. None for an address that stays on this machine.
+std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config);
+/// The host in workers.listen.
+std::string listening_host(const config::RunConfig& config);
+
+/// Ownership  owns all of it.
+/// Threads    used by one; the desk answers on a thread of its own.
+/// Errors     UserError for an address that it cannot have, and if a local worker cannot be started. PeerError if no worker is there for
+///            workers.wait_s, or the desk failed. UserError for what a worker said that failed with it.
+class WorkerDoor {
+ public:
+  using PromptOf = queue::Desk::PromptOf;
+  WorkerDoor(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of);
+  ~WorkerDoor();
+
+  /// Before open().
+  void restore(const SourceState& state);
+  /// From now on workers may join: the run's log says where. The ranks have published weights.
+  void open(const worker::Welcome& welcome);
+  bool is_open() const { return server_.has_value(); }
+
+  /// The heads of the batch of `step`, whose bodies are then in `into`; none if it is not ready.
+  std::vector<data::Group> take(data::StepId step, queue::TensorCache& into);
+  void give_back();
+  std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
+  /// The run is over: workers that ask hear so.
+  void end();
+  SourceState state();
+  int64_t num_filtered() const;
+  int64_t num_finished() const;
+  void record(monitor::Recorder& recorder);
+  /// Errors: as above.
+  void check();
+
+ private:
+  bool read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into);
+  void start_workers();
+  void check_local();
+  reward::Process start_worker(int64_t number) const;
+
+  const config::RunConfig& config_;
+  const PromptOf prompt_of_;
+  const std::optional<comm::ServerKeys> keys_;
+  const queue::Incarnation incarnation_;
+  mutable std::mutex mutex_;       // guards controller and desk
+  queue::Controller controller_;
+  queue::Store own_;               // of finished groups of a checkpoint
+  std::set<data::GroupId> restored_;  // these
+  std::optional<queue::Desk> desk_;
+  std::optional<queue::wire::Server> server_;
+  queue::wire::StoreReader reader_;
+  std::vector<reward::Process> local_;
+  int64_t num_restarts_ = 0;
+  double seen_worker_s_ = 0;
+  int64_t bytes_read_ = 0;
+  bool is_over_ = false;
+};
+
+}  // namespace tandem::runtime

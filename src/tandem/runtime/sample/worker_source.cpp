@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/runtime/sample/worker_source.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/comm/agree.h"
+
+namespace tandem::runtime {
+namespace {
+
+constexpr std::chrono::milliseconds kMoment{5};  // between two looks for a batch
+
+// Whether no rank before this one holds something that it holds.
+bool holds_something_first(const model::ParameterTable& table) {
+  return std::ranges::any_of(table.entries, [&](const model::ParameterEntry& entry) { return table.holds_first(entry); });
+}
+
+}  // namespace
+
+WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
+  const model::ModelOnRank& model = parts.actor.rollout_model();
+  const policy::Ranks& ranks = parts.ranks;
+  const std::string host = listening_host(parts.config);
+  const bool stays = comm::stays_on_this_machine("tcp://" + host + ":0");
+  std::string place;
+  if (holds_something_first(model.table())) {
+    weights_.emplace(model.table(), model.values().scalar_type(), "tcp://" + host + ":0",
+                     stays ? std::nullopt : std::optional(comm::make_keys()));
+    place = weights_->place();
+  }
+  int rank = 0;
+  for (const std::string& each : comm::texts_of_all(ranks.world, place)) {
+    if (!each.empty()) holders_.push_back({each, ranks.rollout_layout, rank, model.values().scalar_type()});
+    ++rank;
+  }
+  if (!ranks.is_first()) return;
+  door_.emplace(parts.config, takes(parts.config), [&prompts = parts.prompts](data::GroupId id) { return prompts.at_position(value(id)); });
+}
+
+worker::Welcome WorkerSource::welcome() const {
+  return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), holders_, parts_.max_context_tokens};
+}
+
+std::exception_ptr WorkerSource::fault() {
+  if (!door_) return nullptr;
+  try {
+    door_->check();
+  } catch (const UserError&) {
+    return std::current_exception();
+  } catch (const PeerError&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::PolicyVersion version) {
+  comm::Group& world = parts_.ranks.world;
+  for (;;) {
+    if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
+    check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
+    std::vector<data::Group> heads;
+    if (door_) heads = door_->take(step, parts_.bodies.fetched_bodies());
+    heads = parts_.bodies.take_fetched(std::move(heads));
+    if (!heads.empty()) {
+      for (const data::Group& head : heads)
+        for (const data::Sample& sample : head.samples) tokens_ += parts_.bodies.num_tokens(sample.id);
+      return data::Batch{step, version, std::move(heads)};
+    }
+    if (door_ && parts_.tell) parts_.tell(door_->num_finished() * parts_.config.schedule.queue.group_size, 0);
+    if (door_) std::this_thread::sleep_for(kMoment);
+  }
+}
+
+bool WorkerSource::accept(const data::Batch&) {
+  TANDEM_CHECK(false, "workers score what they generate");
+  return true;
+}
+
+void WorkerSource::give_back(const data::Batch& batch) {
+  if (door_) door_->give_back();
+  parts_.bodies.drop(batch.groups);
+}
+
+void WorkerSource::run_ahead() { TANDEM_CHECK(false, "no rank generates"); }
+
+std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyVersion after) {
+  std::vector<data::GroupId> left;
+  if (door_) {
+    left = door_->commit(step, after);
+    if (value(step) == parts_.config.run.steps) door_->end();
+  }
+  left = comm::values_of_all(parts_.ranks.world, left);
+  parts_.bodies.drop(bare_heads(left, parts_.config.schedule.queue.group_size));
+  return left;
+}
+
+// Workers are let in once there is something to generate with.
+void WorkerSource::switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) {
+  (void)send();
+  if (weights_) weights_->publish(parts_.actor.rollout_model().values(), version);
+  parts_.ranks.world.barrier();
+  if (door_ && !door_->is_open() && value(version) < parts_.config.run.steps) door_->open(welcome());
+}
+
+void WorkerSource::record(monitor::Recorder& recorder) {
+  const double now = now_s(), since_s = std::max(1e-9, now - std::exchange(recorded_s_, now));
+  recorder.set("throughput/rollout_tokens_per_s", static_cast<double>(std::exchange(tokens_, 0)) / since_s);
+  recorder.set("time/reward_s", 0);
+  if (door_) door_->record(recorder);
+  const double copied = weights_ ? static_cast<double>(weights_->counts().bytes_copied) : 0;
+  const double sent = weights_ ? static_cast<double>(weights_->counts().bytes_sent) : 0;
+  recorder.set("workers/weight_bytes_copied", comm::sum_over(parts_.ranks.world, copied));
+  recorder.set("workers/weight_bytes_sent", comm::sum_over(parts_.ranks.world, sent));
+}
+
+SourceState WorkerSource::state() { return door_ ? door_->state() : SourceState{}; }
+
+void WorkerSource::restore(SourceState state) {
+  if (door_) door_->restore(state);
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/worker/generator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/comm/scalar.h"
+#include "tandem/config/layouts.h"
+#include "tandem/device/process.h"
+#include "tandem/reshard/held_weights.h"
+#include "tandem/serve/response_text.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr double kMomentS = 0.01;
+
+// The recipe as ranks that only generate have it. Collective.
+config::RunConfig recipe_of(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world) {
+  if (world.rank() == 0) {
+    write_files(welcome.files, dir);
+    write_files({{"config.yaml", welcome.recipe}}, dir);
+  }
+  world.barrier();
+  std::vector<config::Setting> own;
+  if (!options.dtype.empty()) own.push_back({"rollout.dtype", options.dtype, "--dtype"});
+  config::RunConfig config = config::load_config(dir + "/config.yaml", own);
+  config.model.path = dir;
+  config.parallel = {.train_layout = options.layout, .rollout_layout = options.layout};
+  config.memory = {};
+  config.schedule.kind = "sync";
+  config.schedule.queue.staleness = 0;
+  config.model.lora = {};
+  config.reward.notices = std::make_shared<monitor::Notices>();
+  return config;
+}
+
+// Ranks that draw the same tokens.
+rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
+  rollout::StreamPeers peers{.alike = {}, .deadline_s = deadline_s};
+  const model::RankPlace place = ranks.rollout_place();
+  for (comm::Group* group : {place.tp, place.pp})
+    if (group) peers.alike.push_back(group);
+  return peers;
+}
+
+at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return c10::elementSize(a) <= c10::elementSize(b) ? a : b; }
+
+int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
+  const int64_t all = options.threads > 0 ? options.threads : device::num_cores();
+  return static_cast<int>(std::max<int64_t>(1, all / world.size()));
+}
+
+std::unique_ptr<model::ModelOnRank> empty_model(const model::ModelConfig& config, policy::Rank& rank, const char* owner) {
+  const device::Home home{rank.memory.device, owner, nullptr, device::Keep::kNothing};
+  return std::make_unique<model::ModelOnRank>(config, rank.ranks.rollout_place(), rank.compute.rollout(), home);
+}
+
+}  // namespace
+
+Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world)
+    : config_(recipe_of(welcome, options, dir, world)),
+      options_(options),
+      tokenizer_(text::Tokenizer::load(dir)),
+      model_config_(model::read_config(dir)),
+      world_(world),
+      rank_((device::set_compute_threads(compute_threads(options, world)), config_), config::layouts_of(config_, world.size()), world),
+      held_dtype_(welcome.holders.at(0).dtype),
+      source_(model_config_, welcome.holders, options.deadline_s),
+      reward_models_(serve::kBesideGeneration) {
+  model::check_layout(rank_.ranks.rollout_layout, model_config_, model::Use::kRollout, "--layout");
+  weights_ = empty_model(model_config_, rank_, "rollout_weights");
+  next_weights_ = empty_model(model_config_, rank_, "rollout_weights");
+  const int64_t ids = std::min(tokenizer_.vocab_size(), model_config_.vocab_size);
+  engine_.emplace(config_.rollout.engine,
+                  rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
+                                       [this](int64_t tokens, double) { keep_pace(tokens); }});
+  stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
+  stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
+  stop_matchers_ = serve::stop_matchers(&tokenizer_, config_.rollout.stop);
+  if (world.rank() > 0) return;
+  const reward::Options reward = reward::for_responses_of(config_.rollout.sampling.max_new_tokens, config_.reward);
+  rule_ = reward::make_reward(reward, reward_models_.maker());
+  scorer_.emplace(*rule_, reward::grading_of(config_.reward));
+}
+
+Generator::~Generator() = default;
+
+// On the thread of the stream.
+void Generator::keep_pace(int64_t tokens) {
+  if (options_.tokens_per_s <= 0) return;
+  const double now = now_s(), allowed = static_cast<double>(paced_tokens_) / options_.tokens_per_s;
+  if (now > pace_begin_s_ + allowed + 1) pace_begin_s_ = now, paced_tokens_ = 0;  // it rested: that earns nothing
+  paced_tokens_ += tokens;
+  const double due = pace_begin_s_ + static_cast<double>(paced_tokens_) / options_.tokens_per_s;
+  if (due > now) std::this_thread::sleep_for(std::chrono::duration<double>(due - now));
+}
+
+data::PolicyVersion Generator::version() const { return stream_->state().version.value_or(data::PolicyVersion{-1}); }
+
+void Generator::give_to_stream() {
+  std::swap(weights_, next_weights_);
+  stream_->switch_weights(weights_->parameters(), fetching_);
+  told_version_ = fetching_;
+  ++num_versions_;
+}
+
+// What a fetch fills must not be in use: the stream has taken the version before.
+void Generator::take_weights(data::PolicyVersion newest) {
+  if (fetch_.valid()) {
+    const bool is_ready = fetch_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    if (comm::any_of(world_, !is_ready)) return;
+    if (!comm::any_of(world_, !fetch_.get().is_whole)) give_to_stream();
+    return;
+  }
+  if (told_version_ && (newest <= *told_version_ || comm::any_of(world_, version() != *told_version_))) return;
+  fetching_ = newest;
+  fetch_ = std::async(std::launch::async, [this, newest] { return fetch(newest); });
+}
+
+// On a thread of its own. What came by sockets, others may have from here.
+reshard::Fetched Generator::fetch(data::PolicyVersion version) {
+  const at::ScalarType dtype = narrower(next_weights_->values().scalar_type(), held_dtype_);
+  const std::vector<reshard::Held> into = reshard::held_weights(next_weights_->table(), next_weights_->values(), dtype);
+  const reshard::Fetched fetched = source_.fetch(version, into, dtype);
+  if (!fetched.is_whole || !source_.uses_sockets()) return fetched;
+  reshard::WeightHolder own;
+  if (world_.size() == 1 && next_weights_->values().scalar_type() == held_dtype_) {
+    const std::string host = "tcp://" + (options_.host.empty() ? std::string("127.0.0.1") : options_.host) + ":0";
+    if (!passes_on_)
+      passes_on_.emplace(next_weights_->table(), held_dtype_, host,
+                         comm::stays_on_this_machine(host) ? std::nullopt : std::optional(comm::make_keys()));
+    passes_on_->publish(next_weights_->values(), version);
+    own = {passes_on_->place(), rank_.ranks.rollout_layout, 0, held_dtype_};
+  }
+  source_.tell(version, own);
+  return fetched;
+}
+
+int64_t Generator::room() const {
+  const int64_t most = std::max<int64_t>(1, config_.rollout.engine.max_running / group_size()) + 1;
+  return most - std::ssize(groups_) + (scorer_ ? static_cast<int64_t>(scorer_->num_pending()) : 0);
+}
+
+void Generator::admit(queue::Task task) {
+  rollout::GroupRequest request;
+  request.group.id = task.lease.group;
+  request.group.prompt = std::move(task.prompt);
+  request.group.samples = std::move(task.begun);
+  request.num_samples = group_size();
+  request.first_sample = value(data::sample_id(task.lease.group, group_size(), 0));
+  request.sampling = config_.rollout.sampling;
+  request.seed = static_cast<uint64_t>(config_.run.seed);
+  request.stop_ids = stop_ids_;
+  request.make_stop_matcher = stop_matchers_;
+  request.record_routes = config_.schedule.routing_replay;
+  request.with_greedy = config_.algo.compares_with_greedy();
+  groups_.insert(task.lease.group);
+  stream_->admit(std::move(request));
+}
+
+void Generator::cancel(const std::vector<data::GroupId>& groups) {
+  for (const data::GroupId id : groups)
+    if (groups_.erase(id) > 0) stream_->cancel(id);
+}
+
+std::set<data::GroupId> Generator::without_token() const {
+  const rollout::StreamState state = stream_->state();
+  return {state.without_token.begin(), state.without_token.end()};
+}
+
+std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& groups) {
+  stream_->pause();
+  std::vector<data::Group> copies = stream_->so_far(groups);
+  stream_->resume();
+  for (data::Group& copy : copies) copy.prompt = {};
+  return copies;
+}
+
+// A group that was cancelled while it was graded is nobody's.
+std::vector<data::Group> Generator::finished() {
+  const Deadline moment = Deadline::after_s(kMomentS);
+  if (!stream_->wait_finished(moment) && !(scorer_ && scorer_->num_pending() > 0)) std::this_thread::sleep_until(moment.time());
+  const int64_t ended_on_all = comm::min_over(world_, stream_->state().num_ended);
+  for (data::Group& group : stream_->take_finished(ended_on_all)) {
+    if (!groups_.contains(group.id)) continue;
+    if (!scorer_) {
+      groups_.erase(group.id);
+      continue;
+    }
+    serve::fill_text(group, tokenizer_, config_.rollout.stop);
+    scorer_->submit(std::move(group));
+  }
+  std::vector<data::Group> scored;
+  if (!scorer_) return scored;
+  while (std::optional<data::Group> group = scorer_->collect(moment))
+    if (groups_.erase(group->id) > 0) scored.push_back(std::move(*group));
+  return scored;
+}
+
+}  // namespace tandem::worker

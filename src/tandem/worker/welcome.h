@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a run tells a worker that joins: all that it needs to generate for it but prompts, which come with leases, and weights.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tandem/reshard/pull/weight_source.h"
+
+namespace tandem::worker {
+
+struct Welcome {
+  std::string recipe;                         ///< config::to_yaml of the run
+  std::map<std::string, std::string> files;   ///< of the model's directory, but its weights: name and contents
+  std::vector<reshard::WeightHolder> holders; ///< of the weights
+  int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
+};
+
+std::string to_text(const Welcome& welcome);
+/// Inverse of to_text. Errors: PeerError for a text that is no welcome of this version of Tandem.
+Welcome welcome_of(const std::string& text);
+
+/// The files of a model's directory that no weights are in. Errors: UserError if one cannot be read.
+std::map<std::string, std::string> small_files(const std::string& model_dir);
+/// Writes them into `dir`, which is there. Errors: PeerError for a name that is a path; UserError if one cannot be written.
+void write_files(const std::map<std::string, std::string>& files, const std::string& dir);
+
+}  // namespace tandem::worker

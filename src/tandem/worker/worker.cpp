@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/worker/worker.h"
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/log.h"
+#include "tandem/comm/launch.h"
+#include "tandem/queue/backend/wire/transport.h"
+#include "tandem/queue/desk_client.h"
+#include "tandem/queue/sample_body.h"
+#include "tandem/reward/backend/private_folder.h"
+#include "tandem/worker/orders.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr double kAskS = 0.02;       // between two questions for work: so it hears of new weights, too
+constexpr double kPeersS = 60;       // for which ranks wait for the first beyond its patience
+
+// People write no `tcp://`.
+std::string endpoint_of(const std::string& address) { return address.find("://") == std::string::npos ? "tcp://" + address : address; }
+
+// One rank of the worker.
+class Replica {
+ public:
+  Replica(const JoinRequest& request, const std::string& dir, comm::Group& world) : options_(request.generator), dir_(dir), world_(world) {}
+
+  struct Report {
+    std::vector<data::Group> finished, so_far;
+    bool ended = false;
+  };
+  /// Does what the first rank says. Collective.
+  Report obey(Orders mine) {
+    Orders orders = orders_of_first(world_, std::move(mine));
+    if (orders.ends) return {.finished = {}, .so_far = {}, .ended = true};
+    if (!orders.welcome.empty()) {
+      generator_.reset();
+      generator_.emplace(welcome_of(orders.welcome), options_, dir_, world_);
+    }
+    if (!generator_) return {};
+    generator_->cancel(orders.cancelled);
+    for (queue::Task& task : orders.tasks) generator_->admit(std::move(task));
+    generator_->take_weights(orders.newest);
+    Report report;
+    if (!orders.reported.empty()) report.so_far = generator_->so_far(orders.reported);
+    report.finished = generator_->finished();
+    return report;
+  }
+  /// None before the first welcome.
+  const std::optional<Generator>& generator() const { return generator_; }
+
+ private:
+  const GeneratorOptions options_;
+  const std::string dir_;
+  comm::Group& world_;
+  std::optional<Generator> generator_;
+};
+
+// Its first rank, which alone knows the queue.
+class Worker {
+ public:
+  Worker(const JoinRequest& request, Replica& replica)
+      : request_(request),
+        replica_(replica),
+        store_(queue::body_fields()),
+        transport_({.address = endpoint_of(request.address),
+                    .token = request.token,
+                    .store_address = "tcp://" + (request.generator.host.empty() ? std::string("127.0.0.1") : request.generator.host) + ":0",
+                    .deadline_s = request.patience_s},
+                   store_),
+        client_(transport_, store_, {request.patience_s, request.stop}) {}
+
+  WorkerSummary work() {
+    try {
+      join();
+      while (!client_.has_ended() && !summary_.was_stopped) {
+        if (request_.stop && request_.stop()) leave();
+        else if (client_.has_joined()) turn();
+        else join();
+      }
+    } catch (const Interrupted&) {  // while the run gave no answer
+      summary_.was_stopped = true;
+    } catch (const std::exception& e) {
+      tell_failure(e.what());
+      throw;
+    }
+    count();
+    (void)replica_.obey({.ends = true});
+    return summary_;
+  }
+
+ private:
+  const Generator& generator() const { return *replica_.generator(); }
+
+  // Of a run that forgot this worker no group goes on here. Of one that began anew nothing does.
+  void join() {
+    const queue::Incarnation before = client_.incarnation();
+    client_.join();
+    if (!client_.has_joined()) return;
+    for (const auto& [group, lease] : leases_) cancelled_.push_back(group);
+    leases_.clear();
+    tasks_.clear();
+    beat_s_ = 0;  // which of the finished ones are of use, it hears at once
+    if (replica_.generator() && client_.incarnation() == before) {
+      log::warning("the run at ", request_.address, " had given this worker up: it joined anew");
+      return;
+    }
+    count();
+    cancelled_.clear();
+    take(replica_.obey({.welcome = client_.welcome()}));
+    log::info("joined the run at ", request_.address);
+  }
+
+  // One round: what came back goes to the queue, and there is work for what has room.
+  void turn() {
+    const double now = now_s();
+    const bool beats = now - beat_s_ > generator().lease_s() / 3;
+    Orders orders{.newest = client_.newest(), .reported = beats ? begun() : std::vector<data::GroupId>()};
+    orders.tasks = std::exchange(tasks_, {});
+    orders.cancelled = std::exchange(cancelled_, {});
+    Replica::Report report = replica_.obey(std::move(orders));
+    std::vector<data::Group> so_far = std::move(report.so_far);
+    take(std::move(report));
+    if (beats) beat(std::move(so_far));
+    if (now - asked_s_ > kAskS) ask();
+  }
+
+  void ask() {
+    asked_s_ = now_s();
+    const std::optional<data::PolicyVersion> version = generator().told_version();
+    const int64_t room = version ? std::max<int64_t>(0, generator().room()) : 0;
+    for (queue::Task& task : client_.lease(room, version.value_or(data::PolicyVersion{0}))) {
+      leases_[task.lease.group] = task.lease.number;
+      finished_.erase(task.lease.group);
+      tasks_.push_back(std::move(task));
+    }
+  }
+
+  // Finished groups go to the queue; their bodies stay here.
+  void take(Replica::Report report) {
+    std::vector<queue::LeaseNumber> leases;
+    std::vector<data::Group> heads, groups;
+    for (data::Group& group : report.finished) {
+      const auto lease = leases_.find(group.id);
+      if (lease == leases_.end()) continue;  // it is over, and the order to cancel it is on its way
+      leases.push_back(lease->second);
+      leases_.erase(lease);
+      heads.push_back(queue::head_of(group));
+      groups.push_back(std::move(group));
+    }
+    if (groups.empty()) return;
+    const std::vector<bool> kept = client_.put(leases, heads, data::fields_of(groups));
+    for (size_t i = 0; i < kept.size(); ++i) {
+      ++(kept[i] ? summary_.groups : summary_.late);
+      if (kept[i]) finished_.insert(heads[i].id);
+    }
+  }
+
+  std::vector<data::GroupId> begun() const {
+    std::set<data::GroupId> without = generator().without_token();
+    for (const queue::Task& task : tasks_) without.insert(task.lease.group);
+    std::vector<data::GroupId> groups;
+    for (const auto& [group, lease] : leases_)
+      if (!without.contains(group)) groups.push_back(group);
+    return groups;
+  }
+
+  // What runs is said with its tokens, so that another can go on with it.
+  void beat(std::vector<data::Group> so_far) {
+    beat_s_ = now_s();
+    std::map<data::GroupId, data::Group> copies;
+    for (data::Group& copy : so_far) copies.emplace(copy.id, std::move(copy));
+    const std::set<data::GroupId> without = generator().without_token();
+    std::vector<queue::Standing> standing;
+    std::vector<data::Group> reported;
+    for (const auto& [group, lease] : leases_) {
+      const auto copy = copies.find(group);
+      standing.push_back({group, lease, !without.contains(group), copy != copies.end()});
+      if (copy != copies.end()) reported.push_back(std::move(copy->second));
+    }
+    const std::vector<data::GroupId> finished(finished_.begin(), finished_.end());
+    for (const data::GroupId group : client_.evicted(generator().version(), standing, finished, std::move(reported))) {
+      if (leases_.erase(group) > 0) cancelled_.push_back(group);
+      finished_.erase(group);
+    }
+  }
+
+  void leave() {
+    summary_.was_stopped = true;
+    if (!client_.has_joined()) return;
+    Replica::Report report = replica_.obey({.reported = begun()});
+    std::vector<data::Group> so_far = std::move(report.so_far);
+    take(std::move(report));
+    beat(std::move(so_far));
+    client_.close();
+  }
+
+  void tell_failure(const std::string& what) {
+    try {
+      if (client_.has_joined()) client_.close(what);
+    } catch (const std::exception&) {  // then the lease ends
+    }
+  }
+
+  void count() {
+    if (!replica_.generator()) return;
+    summary_.tokens += generator().counts().drawn;
+    summary_.versions += generator().num_versions();
+  }
+
+  const JoinRequest& request_;
+  Replica& replica_;
+  queue::Store store_;
+  queue::wire::Transport transport_;
+  queue::DeskClient client_;
+  std::map<data::GroupId, queue::LeaseNumber> leases_;  // of groups that are not finished
+  std::set<data::GroupId> finished_;                    // whose bodies are here
+  std::vector<queue::Task> tasks_;                      // to be admitted in the next turn
+  std::vector<data::GroupId> cancelled_;                // to be cancelled there
+  WorkerSummary summary_;
+  double beat_s_ = 0, asked_s_ = 0;
+};
+
+int num_ranks(const GeneratorOptions& options) {
+  if (options.layout.empty()) return 1;
+  const model::Layout layout = model::parse_layout(options.layout, "--layout");
+  if (layout.dp != 1) throw UserError("--layout", options.layout + " has several replicas", "one, such as tp2, and another worker for each more");
+  return layout.world();
+}
+
+}  // namespace
+
+WorkerSummary generate_for_run(const JoinRequest& request) {
+  const reward::PrivateFolder folder;
+  WorkerSummary summary;
+  comm::run_local(num_ranks(request.generator), request.patience_s + kPeersS, [&](comm::Group& world) {
+    Replica replica(request, folder.path(), world);
+    if (world.rank() == 0) summary = Worker(request, replica).work();
+    else while (!replica.obey({}).ended) continue;
+  });
+  return summary;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers: processes that generate for a run and are no ranks of it. They come, leave, hang and die; the run goes on, and its history has
+each sample once. Under --parity the same bits come out, however many there are."""
+import json
+import pathlib
+import random
+import re
+import signal
+import time
+
+import run_folder as rf
+
+RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "schedule.group_size": 4, "rollout.max_new_tokens": 40,
+       "eval.max_new_tokens": 8, "eval.every_steps": 3, "data.synthetic_eval_rows": 8, "checkpoint.every_steps": 2, "parallel.threads": 1,
+       "reward.rule": "regex", "reward.pattern": "[0-4]", "train.lr": 1e-3, "train.lr_schedule": "constant", "model.init_hidden": 64,
+       "model.init_layers": 2, "model.init_intermediate": 96, "model.init_deviation": 0.15, "run.parity": "true", "workers.lease_s": 3}
+# What the clock of workers says.
+CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
+           "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read", "workers/weight_bytes_sent",
+           "workers/weight_bytes_copied")
+
+
+def run(program, folder, settings=None, flags=()):
+    program.quickstart(folder, {**RUN, **(settings or {})}, flags)
+    return folder
+
+
+def start_of(folder, settings=None, flags=()):
+    return ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, *rf.sets({**RUN, **(settings or {})}), *flags]
+
+
+def address(folder):
+    """Where the run in the folder answers; "" while it does not yet."""
+    path = pathlib.Path(folder) / "workers.json"
+    try:
+        return json.loads(path.read_text()).get("address", "").removeprefix("tcp://")
+    except (OSError, ValueError):
+        return ""
+
+
+def check_bound(folder, staleness):
+    for step, group, trained_version, versions in rf.samples(folder, "step, group_id, trained_version, versions"):
+        oldest = min((int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8)), default=trained_version)
+        assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
+
+
+def same_bits(program, root):
+    ranks = run(program, f"{root}/ranks")
+    for count in (1, 2, 3):
+        workers = run(program, f"{root}/workers{count}", flags=["--rollout-workers", str(count)])
+        rf.check_whole(workers, 6)
+        columns = "step, sample_id, response_ids, logprobs, versions, score"
+        assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{count} workers draw other samples"
+        assert rf.weights(ranks) == rf.weights(workers), f"{count} workers lead to other weights"
+    dp2 = run(program, f"{root}/dp2", flags=["--rollout-workers", "2", "--ranks", "2", "--train-layout", "dp2"])
+    assert rf.samples(ranks, columns) == rf.samples(dp2, columns), "two ranks with workers draw other samples"
+    rf.said("without staleness, under --parity, one, two and three workers give the bits of a run without")
+
+
+def stale(program, root):
+    folder = run(program, f"{root}/stale", {"run.steps": 10, "run.parity": "false"}, ["--rollout-workers", "2", "--staleness", "2"])
+    rf.check_whole(folder, 10)
+    check_bound(folder, 2)
+    rf.said("with staleness no sample is older than the bound")
+
+
+def resumes(program, root):
+    folder = run(program, f"{root}/resumed", {"run.steps": 4}, ["--rollout-workers", "1", "--staleness", "1"])
+    program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "8"])
+    rf.check_whole(folder, 8)
+    check_bound(folder, 1)
+    rf.said("a run with workers resumes")
+
+
+def come_and_go(program, root):
+    """Workers from outside: one joins, another, one is killed, one is stopped and goes on, one leaves."""
+    folder = f"{root}/elastic"
+    process = program.start(start_of(folder, {"run.steps": 40, "workers.listen": "127.0.0.1:0"}, ["--staleness", "1", "--no-eval"]))
+    rf.wait_until(lambda: address(folder), 60, "the address of the run")
+    join = ["rollout", "--join", address(folder), "--threads", "1"]
+    steps = lambda: max(rf.committed_steps(folder), default=0)
+    workers = [program.start(join)]
+    assert rf.wait_for(lambda: steps() >= 3, process)
+    workers += [program.start(join), program.start(join)]
+    assert rf.wait_for(lambda: steps() >= 8, process)
+    rf.end(workers[0])
+    assert rf.wait_for(lambda: steps() >= 14, process)
+    workers[1].send_signal(signal.SIGSTOP)
+    assert rf.wait_for(lambda: steps() >= 20, process)
+    workers[1].send_signal(signal.SIGCONT)
+    workers[2].send_signal(signal.SIGTERM)
+    assert workers[2].wait(30) == 0, "a worker that was asked to leave failed"
+    assert process.wait(120) == 0, "the run failed"
+    assert workers[1].wait(30) == 0, "the last worker did not end with the run"
+    rf.check_whole(folder, 40)
+    check_bound(folder, 1)
+    rf.said("workers join, die, hang and leave, and the run goes on")
+
+
+def trainer_dies(program, root):
+    """The run is killed at random moments; its workers wait for it, and the history has no gap and no double."""
+    folder, rng = f"{root}/killed", random.Random(5)
+    start = start_of(folder, {"run.steps": 16, "checkpoint.every_steps": 1, "workers.listen": "127.0.0.1:0"}, ["--staleness", "1", "--no-eval"])
+    worker = None
+    for number in range(5):
+        process = program.start([*start, *(["--resume"] if number else [])])
+        if worker is None:
+            rf.wait_until(lambda: address(folder), 60, "the address of the run")
+            worker = program.start(["rollout", "--join", address(folder), "--threads", "1"])
+        rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= 2 * number + 2, process)
+        time.sleep(rng.random() * 0.3)
+        rf.end(process)
+    program.done([*start, "--resume"])
+    assert worker.wait(30) == 0, "the worker did not outlive the run's deaths"
+    rf.check_whole(folder, 16)
+    check_bound(folder, 1)
+    rf.said("the run dies five times, and its worker goes on with it")
+
+
+def refusals(program, root):
+    recipe = rf.tiny_recipe(f"{root}/tiny.yaml")
+    start = ["run", recipe, "--run-dir", f"{root}/refused"]
+    program.refused([*start, "--rollout-workers", "1", "--ranks", "2", "--set", "parallel.placement=split"], 2, "workers generate",
+                    "colocated")
+    program.refused([*start, "--rollout-workers", "-1"], 2, "workers.local")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
+    program.refused(["rollout", "--join", "nowhere"], 2, "nowhere")
+    none = [*start, "--set", "workers.listen=127.0.0.1:0", "--set", "workers.wait_s=1", "--no-eval"]
+    out = program.run(none, timeout=100)
+    assert out.returncode == 3 and "no worker" in out.stderr and "workers.wait_s" in out.stderr, out.stderr[-1500:]
+    rf.said("what cannot be is refused, and a run without a worker ends, saved")
+
+
+CHECKS = {"bits": same_bits, "stale": stale, "resumes": resumes, "elastic": come_and_go, "trainer": trainer_dies, "refusals": refusals}
+rf.run_checks(__doc__, CHECKS)

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights by pull: what a reader fetches under its layout and dtype are the values that ranks of another layout published.
+#include <gtest/gtest.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "tandem/base/error.h"
+#include "tandem/model/parameters.h"
+#include "tandem/reshard/held_weights.h"
+#include "tandem/reshard/pull/boxes.h"
+#include "tandem/reshard/pull/weight_server.h"
+#include "tandem/reshard/pull/weight_source.h"
+#include "../../tiny_model.h"
+
+namespace tandem::reshard {
+namespace {
+
+using V = PolicyVersion;
+
+// Every rank of a layout, with values that depend on the version alone.
+struct Holders {
+  Holders(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype, const std::optional<comm::ServerKeys>& keys = {})
+      : config(config), layout(model::parse_layout(layout_text, "test")), dtype(dtype) {
+    for (int rank = 0; rank < layout.world(); ++rank) {
+      tables.push_back(model::parameter_table(config, layout, rank));
+      servers.push_back(std::make_unique<WeightServer>(tables.back(), dtype, "tcp://127.0.0.1:0", keys));
+    }
+  }
+  void publish(V version) {
+    for (size_t rank = 0; rank < tables.size(); ++rank) servers[rank]->publish(values(tables[rank], version), version);
+  }
+  at::Tensor values(const model::ParameterTable& table, V version) const {
+    at::Tensor all = at::zeros({table.num_elements}, dtype);
+    model::initialize_parameters(table, all, static_cast<uint64_t>(value(version)) + 1, 0.5);
+    return all;
+  }
+  std::vector<WeightHolder> places() const {
+    std::vector<WeightHolder> all;
+    for (size_t rank = 0; rank < servers.size(); ++rank) all.push_back({servers[rank]->place(), layout, static_cast<int>(rank), dtype});
+    return all;
+  }
+
+  model::ModelConfig config;
+  model::Layout layout;
+  at::ScalarType dtype;
+  std::vector<model::ParameterTable> tables;
+  std::vector<std::unique_ptr<WeightServer>> servers;
+};
+
+// Who wants them.
+struct Reader {
+  Reader(const model::ModelConfig& config, const std::string& layout, int rank, at::ScalarType dtype)
+      : table(model::parameter_table(config, model::parse_layout(layout, "test"), rank)), values(at::zeros({table.num_elements}, dtype)) {}
+  Fetched fetch(WeightSource& source, V version, at::ScalarType on_the_way) {
+    return source.fetch(version, held_weights(table, values, on_the_way), on_the_way);
+  }
+  // What the rank would have been given as its start.
+  at::Tensor expected(V version, at::ScalarType published) const {
+    at::Tensor all = at::zeros({table.num_elements}, published);
+    model::initialize_parameters(table, all, static_cast<uint64_t>(value(version)) + 1, 0.5);
+    return all;
+  }
+  model::ParameterTable table;
+  at::Tensor values;
+};
+
+constexpr double kDeadlineS = 20;
+
+// The same places, by another name of this machine, which does not say that memory can be shared.
+std::vector<WeightHolder> far(std::vector<WeightHolder> places) {
+  for (WeightHolder& each : places) each.place.replace(0, std::string("tcp://127.0.0.1").size(), "tcp://0x7f000001");
+  return places;
+}
+
+TEST(WeightsByPull, ComeUnderAnotherLayout) {
+  const model::ModelConfig config = test::tiny_config();
+  for (const char* from : {"dp1", "tp2", "pp2"})
+    for (const char* to : {"dp1", "tp2"}) {
+      Holders holders(config, from, at::kFloat);
+      holders.publish(V{0});
+      WeightSource source(config, holders.places(), kDeadlineS);
+      for (int rank = 0; rank < model::parse_layout(to, "test").world(); ++rank) {
+        Reader reader(config, to, rank, at::kFloat);
+        EXPECT_TRUE(reader.fetch(source, V{0}, at::kFloat).is_whole);
+        EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat))) << from << " to " << to << " rank " << rank;
+      }
+      EXPECT_GT(source.bytes_mapped(), 0) << "on one machine they are read in place";
+    }
+}
+
+TEST(WeightsByPull, ComeInMessagesWhereMemoryIsNotShared) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "tp2", at::kFloat, comm::make_keys());
+  holders.publish(V{3});
+  WeightSource source(config, far(holders.places()), kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  EXPECT_TRUE(reader.fetch(source, V{3}, at::kFloat).is_whole);
+  EXPECT_TRUE(at::equal(reader.values, reader.expected(V{3}, at::kFloat)));
+  EXPECT_EQ(source.bytes_mapped(), 0);
+  EXPECT_GT(source.bytes_received(), reader.values.nbytes());
+  EXPECT_EQ(holders.servers[0]->counts().mapped, 0);
+}
+
+TEST(WeightsByPull, AreRoundedAsASwitchRoundsThem) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat);
+  holders.publish(V{0});
+  WeightSource source(config, holders.places(), kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kBFloat16);
+  EXPECT_TRUE(reader.fetch(source, V{0}, at::kBFloat16).is_whole);
+  EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat).to(at::kBFloat16)));
+}
+
+TEST(WeightsByPull, AnOlderVersionIsGone) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat);
+  WeightSource source(config, holders.places(), kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  Fetched none = reader.fetch(source, V{0}, at::kFloat);
+  EXPECT_FALSE(none.is_whole);
+  EXPECT_EQ(none.newest, V{-1});
+  holders.publish(V{0});
+  holders.publish(V{1});
+  none = reader.fetch(source, V{0}, at::kFloat);
+  EXPECT_FALSE(none.is_whole);
+  EXPECT_EQ(none.newest, V{1});
+  EXPECT_TRUE(reader.fetch(source, V{1}, at::kFloat).is_whole);
+}
+
+// Readers at work while one version after the other is published: what is whole is of one version.
+TEST(WeightsByPull, AreNeverAMixture) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat);
+  holders.publish(V{0});
+  std::atomic<int64_t> published = 0;
+  std::vector<std::thread> readers;
+  std::atomic<int64_t> whole = 0, wrong = 0;
+  for (int i = 0; i < 3; ++i)
+    readers.emplace_back([&] {
+      WeightSource source(config, holders.places(), kDeadlineS);
+      Reader reader(config, "dp1", 0, at::kFloat);
+      while (published < 60) {
+        const V version{published};
+        if (!reader.fetch(source, version, at::kFloat).is_whole) continue;
+        ++whole;
+        wrong += !at::equal(reader.values, reader.expected(version, at::kFloat));
+      }
+    });
+  for (int64_t version = 1; version <= 60; ++version) {
+    holders.publish(V{version});
+    published = version;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  for (std::thread& each : readers) each.join();
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(WeightsByPull, OneCopyServesAllReadersOfAMachine) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat);
+  std::vector<std::unique_ptr<WeightSource>> sources;
+  for (int i = 0; i < 8; ++i) sources.push_back(std::make_unique<WeightSource>(config, holders.places(), kDeadlineS));
+  Reader reader(config, "dp1", 0, at::kFloat);
+  for (int64_t version = 0; version < 3; ++version) {
+    holders.publish(V{version});
+    for (const auto& source : sources) EXPECT_TRUE(reader.fetch(*source, V{version}, at::kFloat).is_whole);
+  }
+  const WeightServerCounts counts = holders.servers[0]->counts();
+  EXPECT_EQ(counts.bytes_copied, 3 * static_cast<int64_t>(reader.values.nbytes()));
+  EXPECT_EQ(counts.bytes_sent, 0);
+  EXPECT_EQ(counts.mapped, 24);
+}
+
+// Readers that cannot map: the run gives each version to one of them, and those that have it give it to the others.
+TEST(WeightsByPull, AreGivenOnceAndPassedOn) {
+  constexpr int kReaders = 8;
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "tp2", at::kFloat, comm::make_keys());
+  std::atomic<int64_t> wrong = 0;
+  std::vector<std::unique_ptr<WeightServer>> passing;
+  std::vector<std::unique_ptr<WeightSource>> sources;
+  for (int i = 0; i < kReaders; ++i) {
+    sources.push_back(std::make_unique<WeightSource>(config, far(holders.places()), kDeadlineS));
+    passing.push_back(std::make_unique<WeightServer>(model::parameter_table(config, {}, 0), at::kFloat, "tcp://127.0.0.1:0"));
+  }
+  for (int64_t version = 0; version < 3; ++version) {
+    holders.publish(V{version});
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < kReaders; ++i)
+      threads.emplace_back([&, i] {
+        Reader reader(config, "dp1", 0, at::kFloat);
+        wrong += !reader.fetch(*sources[i], V{version}, at::kFloat).is_whole;
+        wrong += !at::equal(reader.values, reader.expected(V{version}, at::kFloat));
+        if (i == 7) return sources[i]->tell(V{version});  // it passes on nothing
+        passing[i]->publish(reader.values, V{version});
+        sources[i]->tell(V{version}, far({{passing[i]->place(), {}, 0, at::kFloat}}).front());
+      });
+    for (std::thread& each : threads) each.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  int64_t sent = 0;
+  for (const auto& server : holders.servers) sent += server->counts().bytes_sent;
+  const int64_t copies = 3 * model::parameter_table(config, {}, 0).num_elements * 4;
+  EXPECT_GE(sent, copies);
+  EXPECT_LE(sent, copies + copies / 4) << "each version once; both ranks give what they share";
+  EXPECT_EQ(holders.servers[0]->counts().sent_elsewhere, 3 * (kReaders - 1));
+}
+
+TEST(WeightsByPull, OneThatPassesOnMayDie) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat, comm::make_keys());
+  holders.publish(V{0});
+  std::string place;
+  {
+    WeightServer gone(model::parameter_table(config, {}, 0), at::kFloat, "tcp://127.0.0.1:0");
+    place = gone.place();
+  }
+  WeightSource first(config, far(holders.places()), kDeadlineS), second(config, far(holders.places()), kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  EXPECT_TRUE(reader.fetch(first, V{0}, at::kFloat).is_whole);
+  first.tell(V{0}, {place, {}, 0, at::kFloat});
+  for (int i = 0; i < 3; ++i) {
+    reader.values.zero_();
+    EXPECT_TRUE(reader.fetch(second, V{0}, at::kFloat).is_whole);
+    EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat)));
+    second.tell(V{0}, {place, {}, 0, at::kFloat});
+  }
+}
+
+TEST(WeightsByPull, WhatIsNoRequestIsNotAnswered) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "tp2", at::kFloat);
+  holders.publish(V{0});
+  comm::Endpoint line = comm::Endpoint::to(holders.servers[1]->place(), "");
+  const auto is_answered = [&](std::vector<std::byte> bytes) {
+    line.send({{}, std::move(bytes)});
+    return line.receive(0.3).has_value();
+  };
+  const NumberedBox all{0, Box::whole({config.vocab_size, config.hidden_size})};
+  EXPECT_FALSE(is_answered(std::vector<std::byte>(100)));
+  EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {all}}))) << "it has half of it";
+  EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {{100'000, all.box}}})));
+  EXPECT_FALSE(is_answered(to_bytes(WeightsRequest{1, WeightsRequest::Ask::kBoxes, V{0}, at::kFloat, {{-1, Box{{-5, 0}, {5, 1}}}}})));
+  WeightSource source(config, holders.places(), kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  EXPECT_TRUE(reader.fetch(source, V{0}, at::kFloat).is_whole) << "it goes on";
+}
+
+TEST(WeightsByPull, AHolderThatIsGoneIsAnError) {
+  const model::ModelConfig config = test::tiny_config();
+  std::vector<WeightHolder> places;
+  {
+    Holders holders(config, "dp1", at::kFloat);
+    places = holders.places();
+  }
+  WeightSource source(config, places, kDeadlineS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
+}
+
+}  // namespace
+}  // namespace tandem::reshard
