@@ -279,7 +279,10 @@ def defaults(program, root):
     assert (pathlib.Path(free) / "decisions.jsonl").exists() and not (pathlib.Path(kept) / "decisions.jsonl").exists()
     again = run(program, f"{root}/kept-again", {"schedule.mode": "", "run.steps": 2, "schedule.staleness": 1})
     rf.check_equal(kept, again, "a deterministic run beside itself")
-    rf.said("a stale split run is free, and deterministic under --parity")
+    replayed = run(program, f"{root}/replayed", {"schedule.mode": "", "run.parity": "false", "run.steps": 2, "schedule.staleness": 1},
+                   ("--ranks", "2", "--replay", free))
+    assert not (pathlib.Path(replayed) / "decisions.jsonl").exists(), "a replay of samples decides nothing by a clock"
+    rf.said("a stale split run is free, and deterministic under --parity and with --replay")
 
 
 def refusals(program, root):
@@ -302,6 +305,9 @@ def refusals(program, root):
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], lines[1][:-9]]) + "\n")
     program.refused(repeat, 2, "decisions.jsonl", "line 2", "damaged")
+    line = json.loads(lines[1])
+    journal.write_text("\n".join([lines[0], json.dumps({**line, "early": [[[line["groups"][0]], []]]}), *lines[2:]]) + "\n")
+    program.refused(repeat, 2, "--replay-decisions", "a pass of 2 replicas in step 1")
     journal.write_text(lines[0] + "\n")
     program.refused(repeat, 2, "--replay-decisions", "no decision of a step", "free from step 1")
     assert not pathlib.Path(f"{root}/refused").exists(), "a refused run left a folder"
