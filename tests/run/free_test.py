@@ -59,6 +59,8 @@ def two_ranks(program, root):
     check_repeats(program, folder, "a free run that is repeated")
     size = (pathlib.Path(folder) / "decisions.jsonl").stat().st_size / 8
     assert size < 400, f"{size} bytes a step"
+    shown = program.done(["top", folder, "--once"]).stdout
+    assert "step 8/8" in shown and "rank 1 " in shown and "groups " in shown and "lag " in shown, shown
     rf.said(f"a free run keeps the bound, and its decisions, {size:.0f} bytes a step, give the same run bit for bit")
 
 
@@ -132,7 +134,16 @@ def offloaded(program, root):
     rf.check_whole(folder, 8)
     assert all(line["memory/offload_copied_bytes"] > 0 for line in rf.all_metrics(folder)[1:]), "nothing left the device"
     check_repeats(program, folder, "a mixed run with a critic that leaves", settings)
-    rf.said("so where a critic and a reference leave the device in a mixed run")
+    # A cache takes what is left, so it has to make room for what comes back.
+    tight = {**settings, "memory.device_mib": 12, "rollout.max_running": 4096}
+    folder = run(program, f"{root}/tight", tight)
+    check_bound(folder)
+    rf.check_whole(folder, 8)
+    cache = max(line["memory/kv_cache_bytes"] for line in rf.all_metrics(folder))
+    assert 11 << 20 < cache < 12 << 20, f"a cache of {cache} bytes: nothing was tight"
+    check_repeats(program, folder, "a mixed run under a tight budget", tight)
+    rf.check_whole(run(program, f"{root}/tight-deterministic", {**tight, "schedule.mode": "deterministic"}), 8)
+    rf.said("so where a critic and a reference leave the device in a mixed run, also under a tight budget")
 
 
 def filtered(program, root):
@@ -246,19 +257,20 @@ def resumes(program, root):
 
 def kills(program, root):
     """Killed at any moment, the run that survives has each sample once."""
-    folder = f"{root}/killed"
-    start = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--schedule", "stale", "--ranks", "2", "--no-eval",
-             *rf.sets({**RUN, "checkpoint.every_steps": 1, "run.steps": 12})]
-    for number in range(6):
-        process = program.start([*start, *(["--resume"] if number else [])])
-        wanted = 2 * number + 1
-        if rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= wanted, process):
-            time.sleep(0.03 * number)
-        rf.end(process)
-    program.done([*start, "--resume"])
-    rf.check_whole(folder, 12)
-    check_bound(folder)
-    rf.said("killed six times, it has each step and each sample once")
+    for name, num_kills, settings in (("split", 4, {}), ("mixed", 3, {"parallel.placement": "mixed"})):
+        folder = f"{root}/killed-{name}"
+        start = ["run", rf.ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--schedule", "stale", "--ranks", "2", "--no-eval",
+                 *rf.sets({**RUN, **settings, "checkpoint.every_steps": 1})]
+        for number in range(num_kills):
+            process = program.start([*start, *(["--resume"] if number else [])])
+            wanted = 2 * number + 1
+            if rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= wanted, process):
+                time.sleep(0.03 * number)
+            rf.end(process)
+        program.done([*start, "--resume"])
+        rf.check_whole(folder, 8)
+        check_bound(folder)
+    rf.said("killed seven times, on a split and on a mixed placement, it has each step and each sample once")
 
 
 def defaults(program, root):
@@ -267,7 +279,10 @@ def defaults(program, root):
     assert (pathlib.Path(free) / "decisions.jsonl").exists() and not (pathlib.Path(kept) / "decisions.jsonl").exists()
     again = run(program, f"{root}/kept-again", {"schedule.mode": "", "run.steps": 2, "schedule.staleness": 1})
     rf.check_equal(kept, again, "a deterministic run beside itself")
-    rf.said("a stale split run is free, and deterministic under --parity")
+    replayed = run(program, f"{root}/replayed", {"schedule.mode": "", "run.parity": "false", "run.steps": 2, "schedule.staleness": 1},
+                   ("--ranks", "2", "--replay", free))
+    assert not (pathlib.Path(replayed) / "decisions.jsonl").exists(), "a replay of samples decides nothing by a clock"
+    rf.said("a stale split run is free, and deterministic under --parity and with --replay")
 
 
 def refusals(program, root):
@@ -290,6 +305,11 @@ def refusals(program, root):
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], lines[1][:-9]]) + "\n")
     program.refused(repeat, 2, "decisions.jsonl", "line 2", "damaged")
+    line = json.loads(lines[1])
+    journal.write_text("\n".join([lines[0], json.dumps({**line, "early": [[[line["groups"][0]], []]]}), *lines[2:]]) + "\n")
+    program.refused(repeat, 2, "--replay-decisions", "a pass of 2 replicas in step 1")
+    journal.write_text(lines[0] + "\n")
+    program.refused(repeat, 2, "--replay-decisions", "no decision of a step", "free from step 1")
     assert not pathlib.Path(f"{root}/refused").exists(), "a refused run left a folder"
     rf.said("what cannot be free or repeated is refused, and leaves nothing")
 

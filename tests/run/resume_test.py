@@ -472,7 +472,8 @@ def main():
             check_stop_in_evaluation(h, "evals_experts", shared)
         if wanted("evals"):
             check_stop_in_evaluation(h, "evals", [])
-            check_stop_in_evaluation(h, "evals_tp2", ["--ranks", "2", "--train-layout", "tp2"])
+            if options.full:  # two ranks are in the check of experts, too
+                check_stop_in_evaluation(h, "evals_tp2", ["--ranks", "2", "--train-layout", "tp2"])
         for policy in ("drop", "wait"):
             if wanted("stale"):
                 check_stale(h, policy, [5, 5, 5, 5] if options.full else [4, 3])

@@ -86,6 +86,16 @@ std::string bar(const std::vector<Stage>& stages, double length, size_t width, L
   return text;
 }
 
+// Of the other ranks that go through a stage, the one that waited least there: it came last to where they meet. "" if there is none.
+std::string last_of(const json& ranks, const std::string& rank, const Stage& stage) {
+  std::string found;
+  double least = stage.waited;
+  for (const auto& [name, other] : ranks.items())
+    for (const Stage& each : stages_of(other))
+      if (name != rank && each.name == stage.name && each.waited < least) found = name, least = each.waited;
+  return found;
+}
+
 std::string ranks_text(const json& line, const json& ranks, int64_t width) {
   double length = 1;
   for (const json& rank : ranks)
@@ -93,7 +103,7 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
   std::string text;
   Letters letters;
   constexpr size_t kNames = 9, kIdle = 11;
-  const auto room = static_cast<size_t>(std::max<int64_t>(20, width - 50));
+  const auto room = static_cast<size_t>(std::max<int64_t>(20, width - 64));
   std::vector<std::string> names;
   for (const auto& [name, rank] : ranks.items()) names.push_back(name);
   std::ranges::sort(names, {}, [](const std::string& name) { return std::pair(name.size(), name); });  // rank 2 before rank 10
@@ -104,8 +114,10 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
     const std::optional<double> idle = metric(line, "idle/rank_" + name.substr(name.find(' ') + 1));
     text += padded(terminal_text(name), kNames) + padded(idle ? join_text("idle ", with_digits(100 * *idle, 0), " %") : "", kIdle) + "|" +
             bar(stages, length, room, letters) + "|";
-    if (most != stages.end() && most->waited >= 1)
-      text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", most->name);
+    if (most != stages.end() && most->waited >= 1) {
+      const std::string other = terminal_text(last_of(ranks, name, *most));
+      text += join_text(" waits ", with_digits(most->waited / 1e3, 2), " s in ", most->name, other.empty() ? "" : " for ", other);
+    }
     text += "\n";
   }
   if (text.empty()) return text;

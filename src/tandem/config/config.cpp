@@ -145,8 +145,8 @@ void describe(OptionVisitor& field, ParallelOptions& o) {
   field("deadline_s", o.deadline_s,
         "Seconds after which a silent peer is an error; with a split or mixed placement longer than the longest stage of the other side.",
         above(0));
-  field("exchange_steps", o.exchange_steps, "Token steps between two exchanges of finished groups among ranks, when staleness > 0.",
-        at_least(1));
+  field("exchange_steps", o.exchange_steps,
+        "Token steps between two exchanges of finished groups among ranks, when staleness > 0; a free run has none.", at_least(1));
   field("reshard_bucket_mib", o.reshard_bucket_mib, "Most staging memory of a switch between layouts.", at_least(1));
   field("reshard_checksum", o.reshard_checksum, "Each message of a switch carries a checksum; a wrong one ends the run with an error.");
 }

@@ -5,10 +5,14 @@
 
 namespace tandem::planner {
 
-bool is_better_moved(const Turns& turns, int64_t tokens) {
-  if (turns.drawn == 0 || turns.shut_s <= 0) return false;
-  const double anew_s = turns.open_s / static_cast<double>(turns.drawn) * static_cast<double>(tokens);  // at most
-  return anew_s < turns.shut_s;
+void Turns::open(double now_s) {
+  opened_s_ = now_s;
+  if (closed_s_ > 0) stood_s_ = now_s - closed_s_;
+}
+
+void Turns::close(double now_s, int64_t drawn) {
+  closed_s_ = now_s;
+  if (drawn > 0) token_s_ = (now_s - opened_s_) / static_cast<double>(drawn);
 }
 
 int64_t Homes::least_busy(bool beside_training) const {

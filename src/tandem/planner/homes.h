@@ -11,14 +11,21 @@
 
 namespace tandem::planner {
 
-/// A replica on ranks that train, too: what it did while it generated last, and how long it stands for training.
-struct Turns {
-  double open_s = 0, shut_s = 0;
-  int64_t drawn = 0;  ///< tokens
+/// The turns of a replica on ranks that train, too: how fast it draws, and how long it stands for training. Times are of any one clock.
+class Turns {
+ public:
+  void open(double now_s);
+  /// It drew so many tokens meanwhile. A turn without one tells nothing of how fast it is.
+  void close(double now_s, int64_t drawn);
+  double closed_s() const { return closed_s_; }
+  /// Whether a group of so many tokens, prompts included, that it leaves unfinished had better go on elsewhere: computing them anew takes
+  /// less than the replica stood last. A token computed anew takes no longer than one that is drawn. False until both were measured.
+  bool is_better_moved(int64_t tokens) const { return token_s_ > 0 && token_s_ * static_cast<double>(tokens) < stood_s_; }
+
+ private:
+  double opened_s_ = 0, closed_s_ = 0;  // the latter 0: it never did
+  double token_s_ = 0, stood_s_ = 0;
 };
-/// Whether a group that it leaves unfinished had better go on elsewhere: computing its tokens anew, prompts included, takes less than the
-/// replica stands. A token computed anew takes no longer than one that is drawn. False where nothing was measured yet.
-bool is_better_moved(const Turns& turns, int64_t tokens);
 
 /// Threads    one; the same calls on every rank give the same homes.
 class Homes {

@@ -25,9 +25,8 @@ struct Replica {
   int64_t version = 0;                 // of its weights
   std::vector<Sequence> running;
   std::deque<Sequence> waiting;
-  // Where it opens and closes: when it last did, and what it did then.
-  double opened_s = 0, closed_s = 0;
-  Turns turns;
+  Turns turns;                         // where it opens and closes
+  int64_t drawn = 0;                   // since it opened
 };
 
 struct Group {
@@ -108,8 +107,8 @@ class Generation {
     for (Replica& r : replicas_) {
       if (r.is_alone && r_.is_free) continue;
       r.is_open = is_open;
-      if (is_open) r.now_s = r.opened_s = now_s, r.turns = {0, now_s - r.closed_s, 0};
-      else r.closed_s = now_s, r.turns.open_s = now_s - r.opened_s;
+      if (is_open) r.turns.open(now_s), r.now_s = now_s, r.drawn = 0;
+      else r.turns.close(now_s, r.drawn);
     }
   }
 
@@ -121,7 +120,7 @@ class Generation {
       for (const Sequence& s : r.running) tokens[s.group] += s.tokens;
       for (const Sequence& s : r.waiting) tokens[s.group] += s.tokens;
       for (const auto& [id, count] : tokens)
-        if (is_better_moved(r.turns, count)) move(r, id);
+        if (r.turns.is_better_moved(count)) move(r, id);
     }
   }
 
@@ -136,7 +135,7 @@ class Generation {
     };
     take(from.running);
     take(from.waiting);
-    to.now_s = std::max(to.now_s, from.closed_s);
+    to.now_s = std::max(to.now_s, from.turns.closed_s());
   }
 
   std::vector<queue::Outstanding> outstanding(bool with_taken = false) const {
@@ -167,7 +166,7 @@ class Generation {
       r.waiting.pop_front();
     }
     const double cost_s = costs_.token_step_s(std::ssize(r.running));
-    r.now_s += cost_s, r.busy_s += cost_s, r.turns.drawn += std::ssize(r.running);
+    r.now_s += cost_s, r.busy_s += cost_s, r.drawn += std::ssize(r.running);
     for (Sequence& s : r.running) {
       ++s.tokens;
       const auto group = groups_.find(s.group);

@@ -31,6 +31,7 @@ void Engine::switch_weights(const model::ModelParameters& parameters, data::Poli
   if (runner_.num_blocks() == 0) {
     runner_.open_cache(setup_.max_context_tokens);
     scheduler_.open(runner_.num_blocks());
+    num_blocks_ = runner_.num_blocks();
   }
   restart(scheduler_.switch_version(version));
 }
@@ -46,13 +47,13 @@ void Engine::check(const Request& request) const {
   const int64_t block_tokens = scheduler_.blocks().block_tokens(), prompt = std::ssize(request.prompt);
   const int64_t total = prompt + request.sampling.max_new_tokens;
   const std::string where = join_text("prompt of row ", request.row);
-  TANDEM_CHECK(runner_.num_blocks() > 0, "the engine has no KV cache before its first weights");
+  TANDEM_CHECK(num_blocks_ > 0, "the engine has no KV cache before its first weights");
   if (prompt == 0) throw UserError(where, "is empty", "at least one token");
   if (total > config.max_positions)
     throw UserError(where, join_text(prompt, " tokens and ", request.sampling.max_new_tokens, " new ones"),
                     join_text("at most the model's context of ", config.max_positions));
-  if ((total + block_tokens - 1) / block_tokens > runner_.num_blocks())
-    throw UserError(where, join_text(total, " tokens do not fit into a KV cache of ", runner_.num_blocks() * block_tokens),
+  if ((total + block_tokens - 1) / block_tokens > num_blocks_)
+    throw UserError(where, join_text(total, " tokens do not fit into a KV cache of ", num_blocks_ * block_tokens),
                     "a larger rollout.kv_cache_mib");
   for (int32_t id : request.prompt)
     if (id < 0 || id >= config.vocab_size) throw UserError(where, join_text("token id ", id), join_text("0 to ", config.vocab_size - 1));

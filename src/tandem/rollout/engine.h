@@ -110,6 +110,7 @@ class Engine {
   std::unordered_map<SequenceId, Active> active_;
   std::vector<Completion> completed_;
   int64_t next_id_ = 0, num_drawn_ = 0;
+  int64_t num_blocks_ = 0;  // of the KV cache when it was last here
 };
 
 /// Moves weights to where rollout has them. Gives those that it generates with from then on; null on a rank that does not generate.

@@ -209,10 +209,11 @@ void RlRun::make_source() {
                                                        schedule_.has(planner::StageKind::kAhead), request_.stop,
                                                        request_.hooks.most_tokens, tell, request_.hooks.stepped,
                                                        followed_ ? &*followed_ : nullptr, early_ ? &*early_ : nullptr});
-  // A stream keeps its cache: what it leaves unfinished goes on after training.
-  if (rollout::Engine* engine = source_->generation()->engine(); engine && !residency_.empty() && !config_.is_free())
-    residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
-                    [engine] { return engine->release_memory(), int64_t{0}; }, nullptr});
+  rollout::Engine* engine = source_->generation()->engine();
+  if (!engine || residency_.empty() || (config_.is_free() && !parts_.ranks.trains())) return;  // the last: a stream that never closes
+  residency_.add({planner::Resident::kKvCache, [engine] { return engine->counts().blocks == 0; },
+                  [engine] { return engine->release_memory(), int64_t{0}; },
+                  [] { return int64_t{0}; }});  // it comes with the weights, which a closed stream takes when it opens
 }
 
 Roles RlRun::roles() {

@@ -22,10 +22,10 @@ json a_timeline() {
 
 TEST(TopText, ShowsWhatEachRankDidAndWhereItWaited) {
   const json line = {{"step", 2}, {"time/step_s", 1.0}, {"idle/rank_0", 0.4}, {"idle/rank_1", 0.02}};
-  const std::string text = top_text(a_run(), metrics_of(line), a_timeline(), 70);
+  const std::string text = top_text(a_run(), metrics_of(line), a_timeline(), 84);
   EXPECT_EQ(text,
             "a   running   step 2/40   1.00 s a step\n"
-            "rank 0   idle 40 %  |rr........tttttttttt| waits 0.40 s in rollout\n"
+            "rank 0   idle 40 %  |rr........tttttttttt| waits 0.40 s in rollout for rank 1\n"
             "rank 1   idle 2 %   |rrrrrrrrrraaaaaaaaaa|\n"
             "                    a ahead  r rollout  t train  . waits\n");
 }

@@ -94,6 +94,21 @@ TEST(Simulate, RefusesNothingToGenerate) {
   EXPECT_THROW(simulated(PlacementKind::kColocated, workload(0, {}), costs()), InternalError);
 }
 
+TEST(Turns, AGroupLeavesIfItsTokensTakeLessThanTheReplicaStands) {
+  Turns turns;
+  turns.open(100);
+  turns.close(101, 100);  // 10 ms a token
+  EXPECT_FALSE(turns.is_better_moved(1)) << "it never stood";
+  turns.open(103);
+  turns.close(104, 50);  // 20 ms
+  EXPECT_TRUE(turns.is_better_moved(99));
+  EXPECT_FALSE(turns.is_better_moved(101));
+  turns.open(105);  // it stood for 1 s
+  turns.close(105.001, 0);  // a batch was ready at once
+  EXPECT_TRUE(turns.is_better_moved(49)) << "it draws as fast as it did";
+  EXPECT_FALSE(turns.is_better_moved(51));
+}
+
 TEST(Homes, TheLeastBusyReplicaTakesTheNextGroup) {
   Placement p = placement(PlacementKind::kMixed);
   model::Layout two;

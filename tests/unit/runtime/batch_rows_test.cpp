@@ -210,10 +210,14 @@ TEST_P(BatchRowsTest, WhatWasLentIsReadThereAndDealtFromThere) {
     for (size_t row = 0; row < owner.size(); ++row)
       if (ranks.is_first() || (ranks.trains() && ranks.train_dp_rank() == owner[row]))
         expect_row(rows, heads[row / kGroup_size], row % kGroup_size);
-    if (ranks.is_first()) EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    if (ranks.is_first()) {
+      EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    }
     rows.take_back(heads);
     rows.deal(heads, owner, true);
-    if (ranks.is_first()) EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    if (ranks.is_first()) {
+      EXPECT_EQ(bytes_of(rows.complete(heads)), bytes_of(all_made(kGroups)));
+    }
   });
 }
 

@@ -19,6 +19,9 @@ export const PANELS = [
   { group: 'Learning', title: 'Loss', takes: named('actor/loss') },
   { group: 'Rollout', title: 'Answer length in tokens', takes: named('data/response_tokens_mean', 'data/response_tokens_max'), zero: true },
   { group: 'Rollout', title: 'Lag in updates', takes: named('staleness/lag_mean', 'staleness/lag_max'), zero: true },
+  { group: 'Rollout', title: 'Groups of a batch by their lag', takes: matching(/^staleness\/lag_\d+$/), zero: true, stacked: true },
+  { group: 'Rollout', title: 'Groups under way by state', takes: named('queue/waiting', 'queue/running', 'queue/scoring', 'queue/depth'),
+    zero: true, stacked: true },
   { group: 'Rollout', title: 'Truncated answers', takes: named('data/truncated_fraction'), format: percent, zero: true },
   { group: 'System', title: 'Tokens per second', takes: matching(/^throughput\//), zero: true },
   // Scoring, waiting and exchanging happen during the rollout stage, and a late start is part of its stage: in the stack they would
@@ -45,7 +48,7 @@ export function panel_of(name) {
 }
 
 export const series_label = (name) => {
-  const known = { 'eval/accuracy': 'accuracy', 'throughput/tokens_per_s': 'whole step', 'throughput/tokens_per_s_per_device': 'per device' };
+  const known = { 'eval/accuracy': 'accuracy', 'queue/depth': 'finished', 'throughput/tokens_per_s': 'whole step', 'throughput/tokens_per_s_per_device': 'per device' };
   const short = name.slice(name.indexOf('/') + 1).replace(/(_tokens_per)?_(s|bytes)$/, '');
   return known[name] || short.replace(/^(response_tokens|lag|start_skew)_/, '').replaceAll('_', ' ');
 };

@@ -13,6 +13,15 @@ function whole(steps) {
       [rank, stages.filter((it) => Array.isArray(it) && it.length === 4 && it.slice(1).every(isNumber))])) }));
 }
 
+// Of the other ranks that go through a stage, the one that waited least there: it came last to where they meet.
+function last_of(step, rank, stage, waited) {
+  let found = 'others', least = waited;
+  for (const other of Object.keys(step.ranks))
+    for (const [name, , , waits] of step.ranks[other])
+      if (other !== rank && name === stage && waits < least) [found, least] = [other, waits];
+  return found;
+}
+
 export function draw_timeline(given) {
   const steps = whole(given);
   byId('timeline').hidden = steps.length === 0;
@@ -27,7 +36,8 @@ export function draw_timeline(given) {
     const lane = element('div', { class: 'lane' });
     for (const step of steps)
       for (const [name, from, to, waited] of step.ranks[rank] || []) {
-        const at = step.begin_s - begin, note = waited >= 1 ? `, waited ${seconds(waited / 1e3)} for others` : '';
+        const at = step.begin_s - begin;
+        const note = waited >= 1 ? `, waited ${seconds(waited / 1e3)} for ${last_of(step, rank, name, waited)}` : '';
         const title = `${name} of step ${step.step}: ${seconds((to - from) / 1e3)}${note}`;
         lane.append(element('div', { class: 'stage', title, style: { ...place(at + from / 1e3, at + to / 1e3), background: colour(name) } }));
         if (waited >= 1) lane.append(element('div', { class: 'stage waits', title, style: place(at + (to - waited) / 1e3, at + to / 1e3) }));

@@ -264,6 +264,9 @@ void check_follows(const config::RunConfig& config, const std::string& run_dir, 
     throw UserError(where, "is for a run under schedule.mode free",
                     "the staleness and the placement of that run; under --parity also --set schedule.mode=free");
   const int64_t num_steps = decisions.num_steps();
+  if (num_steps == 0)
+    throw UserError(where, "has no decision of a step: the run was stopped before one, or it resumed as a free one",
+                    "a run that is free from step 1 to where it ends, or is resumed first");
   if (config.run.steps > num_steps)
     throw UserError(where, join_text("has the decisions of ", num_steps, " steps up to its end or its first resume, run.steps is ",
                                      config.run.steps),

@@ -121,8 +121,7 @@ void Generation::set(bool is_open, bool is_paused, bool is_repeated) {
 
 void Generation::open() {
   if (!stream_ || !ranks_.trains()) return;
-  opened_s_ = now_s();
-  if (closed_s_ > 0) turns_.shut_s = opened_s_ - closed_s_;
+  turns_.open(now_s());
   drawn_at_open_ = counts().drawn;
   set(true, is_paused_, true);
 }
@@ -130,16 +129,14 @@ void Generation::open() {
 void Generation::close() {
   if (!stream_ || !ranks_.trains()) return;
   set(false, is_paused_, true);
-  closed_s_ = now_s();
-  turns_.open_s = closed_s_ - opened_s_;
-  turns_.drawn = counts().drawn - drawn_at_open_;
+  turns_.close(now_s(), counts().drawn - drawn_at_open_);
 }
 
 std::vector<data::GroupId> Generation::better_moved() const {
   std::vector<data::GroupId> better;
   if (!stream_ || !ranks_.trains()) return better;
   for (const auto& [id, tokens] : stream_->state().unfinished_tokens)
-    if (planner::is_better_moved(turns_, tokens)) better.push_back(id);
+    if (turns_.is_better_moved(tokens)) better.push_back(id);
   return better;
 }
 

@@ -53,7 +53,7 @@ class Generation {
   /// A stream on ranks that train, too, generates between open() and close() alone. No-ops elsewhere.
   void open();
   void close();
-  /// Of a stream that was closed: groups that had better go on elsewhere, by its own last times (planner/homes.h:is_better_moved). The same
+  /// Of a stream that was closed: groups that had better go on elsewhere, by its own last times (planner/homes.h:Turns). The same
   /// on the ranks of a replica is for the caller to see to.
   std::vector<data::GroupId> better_moved() const;
   /// Of a stream that was closed: rollout::Stream::take_out. One that goes on is asked for none.
@@ -73,10 +73,8 @@ class Generation {
   std::optional<rollout::GroupAssembly> groups_;  // of its sequences; where there is no stream
   std::optional<rollout::Stream> stream_;
   bool advanced_ = false, is_open_ = true, is_paused_ = false;
-  // Of a stream that opens and closes: when it last did, the tokens by then, and what was last measured.
-  double opened_s_ = 0, closed_s_ = 0;
+  planner::Turns turns_;            // of a stream that opens and closes
   int64_t drawn_at_open_ = 0;
-  planner::Turns turns_;
 };
 
 }  // namespace tandem::runtime

@@ -31,6 +31,16 @@ void check_goes_on(bool may_go_on, bool follows) {
                   "the recipe, the data, the weights and model.products of that run");
 }
 
+// Errors: UserError.
+void check_passes(const data::DecisionReader& followed, const policy::Ranks& ranks) {
+  for (int64_t step = 1; step <= followed.num_steps(); ++step)
+    for (const data::EarlyGroups& pass : followed.of(data::StepId{step}).early)
+      if (std::ssize(pass) != ranks.train_layout.dp)
+        throw UserError("--replay-decisions",
+                        join_text("has a pass of ", pass.size(), " replicas in step ", step, ", and ", ranks.train_layout.dp, " train"),
+                        "decisions.jsonl as that run wrote it");
+}
+
 // What says whether a rank has something left to do.
 struct Work {
   const queue::SampleQueue& queue;
@@ -90,6 +100,7 @@ RolloutRole::RolloutRole(const RolloutParts& parts)
   if (parts.followed && parts.followed->layouts() != layouts)
     throw UserError("--replay-decisions", join_text("is of a run with ", parts.followed->layouts(), ", and this one has ", layouts),
                     "as many ranks and the layouts that that run had");
+  if (parts.followed) check_passes(*parts.followed, parts.ranks);
   if (parts.reward)
     grades_.emplace(*parts.reward, reward::grading_of(parts.config.reward), parts.config.schedule.queue.take_timeout_s);
 }
@@ -269,6 +280,9 @@ void RolloutRole::run_ahead() {
     run_round(peers);
   }
   if (parts_.config.is_free() && peers.rank() == 0) {
+    if (longest.passed() && !parts_.ranks.world.arrived(0, kTrainedTag))
+      throw PeerError(join_text("rank ", parts_.ranks.world.rank(), ": rank 0 did not come to the meeting after training within ",
+                                parts_.config.parallel.deadline_s, " s (parallel.deadline_s)"));
     at::Tensor nothing = at::empty({0}, at::kByte);
     parts_.ranks.world.receive(nothing, 0, kTrainedTag);
   }

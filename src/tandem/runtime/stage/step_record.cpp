@@ -37,9 +37,11 @@ void record_rewards(monitor::Recorder& recorder, const data::Batch& batch, const
   recorder.set("data/groups_without_signal", static_cast<double>(flat));
 }
 
-void record_lengths(monitor::Recorder& recorder, const data::Batch& batch, const BatchRows& bodies) {
+// The histogram of lags goes to `staleness` at least, whichever of them there are.
+void record_lengths(monitor::Recorder& recorder, const data::Batch& batch, const BatchRows& bodies, int64_t staleness) {
   double tokens = 0, n = 0, most = 0, truncated = 0, prompt_tokens = 0, lag_sum = 0, lag_max = 0;
   std::map<int64_t, int64_t> histogram;
+  for (int64_t lag = 0; lag <= staleness; ++lag) histogram[lag] = 0;
   for (const data::Group& group : batch.groups) {
     const auto lag = data::lag(group, batch.version);
     lag_sum += static_cast<double>(lag), lag_max = std::max(lag_max, static_cast<double>(lag));
@@ -124,7 +126,7 @@ void record_spans(comm::Group& world, const std::vector<StageSpan>& mine, monito
 void record_step(const StepData& step, const Roles& roles) {
   monitor::Recorder& recorder = roles.parts.recorder;
   record_rewards(recorder, step.batch, roles.parts.config.reward);
-  record_lengths(recorder, step.batch, roles.bodies);
+  record_lengths(recorder, step.batch, roles.bodies, roles.parts.config.staleness());
   if (roles.early) {
     recorder.set("data/groups_early", static_cast<double>(step.num_early));
     recorder.set("time/early_s", roles.early->take_seconds());
