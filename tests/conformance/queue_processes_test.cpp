@@ -128,7 +128,7 @@ bench::Child trainer() {
         for (const data::Group& head : batch->groups) {
           TANDEM_CHECK(trained.insert(head.id).second && !left.contains(head.id), "group ", value(head.id), " twice");
           max_lag = std::max(max_lag, data::lag(head, PolicyVersion{step}));
-          for (const data::Sample& sample : head.samples) kRows.check(row_of(rows, sample.id));
+          for (const data::Sample& sample : head.samples) kRows.check(bench::row_of(rows, sample.id));
         }
         rows.drop(data::ids_of(batch->groups));
         ++step;

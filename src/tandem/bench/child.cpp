@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 

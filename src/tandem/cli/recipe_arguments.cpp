@@ -20,7 +20,7 @@ struct ShortForm {
   const char* help;
 };
 
-constexpr std::array<ShortForm, 13> kShortForms = {{
+constexpr std::array<ShortForm, 14> kShortForms = {{
     {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Run folder; default runs/NAME_OF_THE_RECIPE"},
     {"--steps", "run.steps", "supervised.steps", "N", "The run", "Optimizer steps"},
     {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights"},

@@ -16,13 +16,21 @@ std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
 }  // namespace
 
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
-  int64_t room = rule.max_outstanding() - std::ssize(groups);
+  Starts starts;
+  for (const Outstanding& group : groups) ++starts[group.start];
+  return num_may_start(rule, version, start, starts);
+}
+
+int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts) {
   if (version - start > rule.staleness) return 0;
+  int64_t outstanding = 0, room = rule.max_outstanding();
+  for (const auto& [at, count] : starts) outstanding += count;
+  room -= outstanding;
   if (rule.policy == LagPolicy::kWait) {
     // A new group counts for every j with start <= version - S + j. From j = S on the gate above is sharper.
     for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
-      const auto due =
-          std::count_if(groups.begin(), groups.end(), [&](const Outstanding& g) { return g.start <= version - rule.staleness + j; });
+      int64_t due = 0;
+      for (auto at = starts.begin(); at != starts.end() && at->first <= version - rule.staleness + j; ++at) due += at->second;
       room = std::min(room, (j + 1) * rule.groups_per_step - due);
     }
   }

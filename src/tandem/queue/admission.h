@@ -9,6 +9,7 @@
 //   outstanding    started and neither evicted nor trained by a committed update
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct Outstanding {
 /// (S + 1) * B. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
 /// train in time.
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
+/// The same of as many outstanding groups as `starts` has for each version at which they start.
+using Starts = std::map<int64_t, int64_t>;
+int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts);
 
 struct Choice {
   std::vector<GroupId> batch;     ///< B finished groups by id, or none

@@ -122,7 +122,8 @@ std::vector<GroupId> SampleQueue::restore(std::span<const std::byte> bytes, cons
     data::Group group = group_of(data::unpack(std::as_bytes(std::span(chars))), options_.group_size);
     if (value(group.id) != finished[g] || !fits(group)) throw PeerError("queue state: a finished group lacks samples or scores");
     if (kept) group = kept(std::move(group));
-    groups_.emplace(GroupId{finished[g]}, Entry{PolicyVersion{starts[g]}, std::move(group)});
+    if (groups_.contains(GroupId{finished[g]})) throw PeerError("queue state: a finished group stands there twice");
+    add(GroupId{finished[g]}, Entry{PolicyVersion{starts[g]}, std::move(group)});
   }
   version_ = PolicyVersion{progress.version};
   newest_ = GroupId{progress.newest};

@@ -22,19 +22,37 @@ SampleQueue::SampleQueue(const Options& options, Takes takes, const data::Shapin
     : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes), shaping_(shaping) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
-  if (num_outstanding() >= rule_.max_outstanding()) return 0;  // many ask for more than there is
-  std::vector<Outstanding> groups;
-  for (const auto& [id, entry] : groups_) groups.push_back({id, value(entry.start), entry.group.has_value()});  // the taken ones count, too
-  const int64_t from = value(start.value_or(version_)), may = queue::num_may_start(rule_, value(version_), from, groups);
+  const int64_t from = value(start.value_or(version_)), may = queue::num_may_start(rule_, value(version_), from, starts_);  // taken ones, too
+  if (!formed_ || may == 0) return may;
   // A taken batch was chosen for what then remained: a start behind the version must fit into the updates after it, too.
-  return formed_ ? std::min(may, queue::num_may_start(rule_, value(version_) + 1, from, outstanding())) : may;
+  Starts left = starts_;
+  for (const auto& [at, count] : formed_->starts) left[at] -= count;
+  return std::min(may, queue::num_may_start(rule_, value(version_) + 1, from, left));
+}
+
+void SampleQueue::add(GroupId id, Entry entry) {
+  ++starts_[value(entry.start)];
+  num_waiting_ += entry.waits();
+  const bool is_new = groups_.emplace(id, std::move(entry)).second;
+  TANDEM_CHECK(is_new, "group ", value(id), " started twice");
+}
+
+void SampleQueue::remove(GroupId id) {
+  const auto entry = groups_.find(id);
+  count_start(entry->second.start, -1);
+  num_waiting_ -= entry->second.waits();
+  groups_.erase(entry);
+}
+
+void SampleQueue::count_start(PolicyVersion start, int64_t more) {
+  const auto at = starts_.emplace(value(start), 0).first;
+  if ((at->second += more) == 0) starts_.erase(at);
 }
 
 void SampleQueue::start(GroupId id, PolicyVersion version) {
   TANDEM_CHECK(num_may_start(version) > 0, "group ", value(id), " may not start at version ", value(version));
   TANDEM_CHECK(version <= version_, "group ", value(id), " starts at version ", value(version), " before there is one");
-  const bool is_new = groups_.emplace(id, Entry{version}).second;
-  TANDEM_CHECK(is_new, "group ", value(id), " started twice");
+  add(id, Entry{version});
   newest_ = std::max(newest_, id);
   waits_to_start_.erase(id);
   ++counters_.started;
@@ -62,11 +80,12 @@ bool SampleQueue::put(data::Group group) {
   TANDEM_CHECK(!found->second.group, "group ", value(id), " is put twice");
   if (takes_ == Takes::kScoredWithSpread && data::compares_alike(group, shaping_)) return leave_as_filtered(id), false;
   found->second.group = std::move(group);
+  ++num_waiting_;
   return true;
 }
 
 void SampleQueue::leave_as_filtered(GroupId id) {
-  groups_.erase(id);
+  remove(id);
   filtered_.push_back(id);
   ++num_filtered_;
   ++counters_.filtered;
@@ -107,19 +126,23 @@ data::Batch SampleQueue::take(StepId step, std::span<const GroupId> groups) {
   counters_.waited += held_back;
   if (takes_ != Takes::kUnscored) num_filtered_ = 0;
   data::Batch batch{step, version_, {}};
+  Formed formed{step, {groups.begin(), groups.end()}, {}, held_back};
   for (GroupId id : groups) {
     Entry& entry = groups_.at(id);
     TANDEM_CHECK(entry.waits(), "group ", value(id), " is taken, and is not finished");
     entry.taken = true;
+    --num_waiting_;
+    ++formed.starts[value(entry.start)];
     batch.groups.push_back(*entry.group);
   }
-  formed_ = Formed{step, {groups.begin(), groups.end()}, held_back};
+  formed_ = std::move(formed);
   return batch;
 }
 
 bool SampleQueue::give_back() {
   if (!formed_) return false;
   for (const GroupId id : formed_->groups) groups_.at(id).taken = false;
+  num_waiting_ += std::ssize(formed_->groups);
   held_back_ = formed_->held_back;
   counters_.waited -= held_back_;
   formed_.reset();
@@ -131,6 +154,7 @@ bool SampleQueue::unfinish(GroupId id) {
   if (found == groups_.end() || !found->second.group) return false;
   if (found->second.taken) give_back();
   found->second.group.reset();
+  --num_waiting_;
   return true;
 }
 
@@ -149,6 +173,7 @@ std::vector<GroupId> SampleQueue::filter(StepId step, std::vector<data::Group> s
     Entry& entry = groups_.at(group.id);
     entry.taken = false;
     entry.group = std::move(group);
+    ++num_waiting_;
   }
   for (const GroupId id : alike) leave_as_filtered(id);
   return alike;
@@ -160,16 +185,19 @@ Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const data:
   for (GroupId id : formed_->groups) {
     const int64_t lag = value(version_) - value(groups_.at(id).start);
     TANDEM_CHECK(lag <= rule_.staleness, "group ", value(id), " was trained with lag ", lag, ", staleness is ", rule_.staleness);
-    groups_.erase(id);
+    remove(id);
   }
   counters_.trained += std::ssize(formed_->groups);
   formed_.reset();
   version_ = after;
   for (const data::Waiting& each : waiting)
-    if (const auto found = groups_.find(each.id); found != groups_.end())
+    if (const auto found = groups_.find(each.id); found != groups_.end()) {
+      count_start(found->second.start, -1);
       found->second.start = std::clamp(each.version, found->second.start, after);
+      count_start(found->second.start, 1);
+    }
   Left left{too_stale(rule_, value(version_), outstanding()), std::exchange(filtered_, {})};
-  for (GroupId id : left.dropped) groups_.erase(id);
+  for (GroupId id : left.dropped) remove(id);
   counters_.dropped += std::ssize(left.dropped);
   return left;
 }
@@ -191,10 +219,6 @@ std::vector<GroupId> SampleQueue::finished() const {
   for (const auto& [id, entry] : groups_)
     if (entry.waits()) ids.push_back(id);
   return ids;
-}
-
-int64_t SampleQueue::num_finished() const {
-  return std::ranges::count_if(groups_, [](const auto& each) { return each.second.waits(); });
 }
 
 }  // namespace tandem::queue

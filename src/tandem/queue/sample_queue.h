@@ -117,7 +117,7 @@ class SampleQueue {
   std::vector<GroupId> finished() const;
   /// Those of them that the next batch would have as things stand: at most groups_per_step(). By id.
   std::vector<GroupId> next_in_line() const;
-  int64_t num_finished() const;
+  int64_t num_finished() const { return num_waiting_; }
   int64_t num_outstanding() const { return std::ssize(groups_); }
   PolicyVersion version() const { return version_; }
   int64_t groups_per_step() const { return rule_.groups_per_step; }
@@ -135,18 +135,24 @@ class SampleQueue {
   struct Formed {
     StepId step;
     std::vector<GroupId> groups;
+    Starts starts;           // of these groups
     bool held_back = false;  // what take() set back
   };
 
   std::vector<Outstanding> outstanding() const;  // not those of the formed batch
   Choice choose() const;
   void leave_as_filtered(GroupId id);
+  void add(GroupId id, Entry entry);
+  void remove(GroupId id);
+  void count_start(PolicyVersion start, int64_t more);
 
   const Options options_;
   const StalenessRule rule_;
   const Takes takes_;
   const data::Shaping shaping_;
   std::map<GroupId, Entry> groups_;
+  Starts starts_;             // of all of them
+  int64_t num_waiting_ = 0;   // those that are finished and not taken
   std::optional<Formed> formed_;
   PolicyVersion version_{0};
   GroupId newest_{-1};

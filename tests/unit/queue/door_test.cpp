@@ -86,7 +86,8 @@ void announce_too_much(const std::string& address, const std::string&, RandomStr
 }
 void say_nothing(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
   RawLine line(address);
-  if (random.below(2) == 0) line.send(std::span(greeting("CURVE")).first(20));
+  const std::vector<std::byte> hello = greeting("CURVE");
+  if (random.below(2) == 0) line.send(std::span(hello).first(20));
   while (!over) rest();
 }
 void call_without(const std::string& address, const std::string& token, RandomStream&, const std::atomic<bool>& over) {

@@ -145,7 +145,7 @@ TEST(WeightsByPull, AreNeverAMixture) {
       WeightSource source(config, holders.places(), kDeadlineS);
       Reader reader(config, "dp1", 0, at::kFloat);
       while (published < 60) {
-        const V version{published};
+        const V version{published.load()};
         if (!reader.fetch(source, version, at::kFloat).is_whole) continue;
         ++whole;
         wrong += !at::equal(reader.values, reader.expected(version, at::kFloat));

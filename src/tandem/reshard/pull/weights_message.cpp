@@ -17,8 +17,6 @@ std::vector<int64_t> read(ByteReader& in, int64_t count) {
   return numbers;
 }
 
-}  // namespace
-
 at::ScalarType read_dtype(ByteReader& in) {
   const int64_t dtype = in.number("a dtype");
   if (dtype != static_cast<int64_t>(at::kFloat) && dtype != static_cast<int64_t>(at::kBFloat16)) in.fail("a dtype that weights have not");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/sample/sample_source.h"
 
+#include "tandem/base/check.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/runtime/sample/grades.h"
 

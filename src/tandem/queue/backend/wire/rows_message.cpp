@@ -16,7 +16,7 @@ std::vector<std::byte> to_bytes(const RowsRequest& request) {
   std::vector<std::byte> bytes;
   ByteWriter out(bytes);
   for (const int64_t each : {kReadMagic, request.number, request.schema, request.secret, std::ssize(request.samples)}) out.number(each);
-  out.raw(request.samples.data(), request.samples.size() * sizeof(data::SampleId));
+  out.raw(request.samples.data(), request.samples.size() * sizeof(SampleId));
   return bytes;
 }
 
@@ -27,8 +27,8 @@ RowsRequest request_of(std::span<const std::byte> bytes) {
   request.number = in.number("its number");
   request.schema = in.number("its schema");
   request.secret = in.number("its secret");
-  request.samples.resize(static_cast<size_t>(in.count(sizeof(data::SampleId), "the number of samples")));
-  in.raw(request.samples.data(), request.samples.size() * sizeof(data::SampleId), "samples");
+  request.samples.resize(static_cast<size_t>(in.count(sizeof(SampleId), "the number of samples")));
+  in.raw(request.samples.data(), request.samples.size() * sizeof(SampleId), "samples");
   if (!in.at_end()) in.fail("bytes behind the end");
   return request;
 }

@@ -24,7 +24,7 @@ struct RowsRequest {
   int64_t number = 0;
   int64_t schema = 0;     ///< TensorCache::schema of the reader
   int64_t secret = 0;     ///< to stand at the beginning of shared memory; 0: the reader maps none
-  std::vector<data::SampleId> samples;
+  std::vector<SampleId> samples;
 };
 std::vector<std::byte> to_bytes(const RowsRequest& request);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no request; it never reads outside `bytes`.
