@@ -18,10 +18,10 @@ std::vector<Outstanding> earliest_first(std::span<const Outstanding> groups) {
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups) {
   Starts starts;
   for (const Outstanding& group : groups) ++starts[group.start];
-  return num_may_start(rule, version, start, starts);
+  return num_may_start_beside(rule, version, start, starts);
 }
 
-int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts) {
+int64_t num_may_start_beside(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts) {
   if (version - start > rule.staleness) return 0;
   int64_t outstanding = 0, room = rule.max_outstanding();
   for (const auto& [at, count] : starts) outstanding += count;

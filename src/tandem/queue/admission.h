@@ -39,7 +39,7 @@ struct Outstanding {
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
 /// The same of as many outstanding groups as `starts` has for each version at which they start.
 using Starts = std::map<int64_t, int64_t>;
-int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts);
+int64_t num_may_start_beside(const StalenessRule& rule, int64_t version, int64_t start, const Starts& starts);
 
 struct Choice {
   std::vector<GroupId> batch;     ///< B finished groups by id, or none
