@@ -11,6 +11,7 @@
 #include "tandem/bench/generate.h"
 #include "tandem/bench/grpo_step.h"
 #include "tandem/bench/queue.h"
+#include "tandem/bench/queue_load.h"
 #include "tandem/bench/scheduler.h"
 #include "tandem/bench/stale.h"
 #include "tandem/bench/switch.h"
@@ -100,6 +101,13 @@ class Bench : public Command {
         "trainer reads, and the end of its step; chunked_*: in batches of --chunk; ragged_*: of unequal lengths. metadata_us: leasing a\n"
         "group, with --clients connected of which one calls; metadata_calls_per_s: all do.\n"
         "Example:\n  tandem bench queue --samples 1024 --seq 2048");
+
+    CLI::App* load = add(app, "queue_load", "Bytes that a batch costs the store that has it", queue_load_, bench::queue_load);
+    add_lengths(*load, queue_load_.lengths, "Lengths of the samples, one after the other: a JSON array");
+    load->footer(
+        "flat_bytes: each rank of the replica fetches the batch; hierarchical_bytes: one does, and hands on; load_ratio: one over the other.\n"
+        "padded_bytes: the response columns, each sample as long as the longest; unpadded_bytes: end to end, as they travel here.\n"
+        "Example:\n  tandem bench queue_load --layout tp8,pp16 --lengths bench/lengths/ragged-128x256.json");
   }
 
   // What goes between ranks.
@@ -153,6 +161,7 @@ class Bench : public Command {
   bench::TrainStepOptions train_step_;
   bench::SchedulerOptions scheduler_;
   bench::QueueOptions queue_;
+  bench::QueueLoadOptions queue_load_;
   bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
   CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks
