@@ -16,7 +16,7 @@ RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "sc
        "model.init_layers": 2, "model.init_intermediate": 96, "model.init_deviation": 0.15, "run.parity": "true", "workers.lease_s": 3}
 # What the clock of workers says.
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
-           "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read", "workers/weight_bytes_sent",
+           "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read", "workers/weight_bytes_sent",
            "workers/weight_bytes_copied")
 
 

@@ -160,6 +160,7 @@ void describe(OptionVisitor& field, WorkerOptions& o) {
         "else there are no workers.");
   field("lease_s", o.lease_s, "Seconds without a sign of life after which the groups of a worker go to another.", above(0));
   field("wait_s", o.wait_s, "Seconds without any worker after which the run ends, saved.", above(0));
+  field("prefetch", o.prefetch, "Fetch the samples of the next batch from the workers that have them while this one trains.");
 }
 
 void describe(OptionVisitor& field, MemoryOptions& o) {

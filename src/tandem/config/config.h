@@ -104,6 +104,7 @@ struct WorkerOptions {
   std::string listen;
   double lease_s = 30;
   double wait_s = 600;
+  bool prefetch = true;
 };
 void describe(OptionVisitor& field, WorkerOptions& o);
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -30,6 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStartsFile = "workers.json";
 constexpr const char* kOwnStore = "run";
+constexpr std::chrono::milliseconds kPrefetchPause{10};
 constexpr double kGoodbyeS = 5;          // for workers to hear that the run is over
 constexpr int64_t kMostRestarts = 1000;  // of local workers
 
@@ -97,6 +99,8 @@ WorkerDoor::WorkerDoor(const config::RunConfig& config, queue::Takes takes, Prom
       reader_(config.workers.lease_s) {}
 
 WorkerDoor::~WorkerDoor() {
+  is_closing_ = true;
+  if (prefetcher_.joinable()) prefetcher_.join();
   if (!is_over_) return;
   for (const Deadline goodbye = Deadline::after_s(kGoodbyeS); !goodbye.passed();) {
     {
@@ -114,7 +118,7 @@ void WorkerDoor::restore(const SourceState& state) {
   controller_.restore(state.queue, data::GroupId{state.next_group}, [&](data::Group group) {
     const std::span<const data::Group> one(&group, 1);
     own_.put(data::ids_of(one), data::fields_of(one));
-    restored_.insert(group.id);
+    here_.insert(group.id);
     return queue::head_of(group);
   });
   if (value(controller_.queue().version()) != state.version)
@@ -138,6 +142,42 @@ void WorkerDoor::open(const worker::Welcome& welcome) {
   log::info("workers join by `", device::program_path(), " rollout --join ", server_->address().substr(6), token, "`");
   seen_worker_s_ = now_s();
   for (int64_t i = 0; i < config_.workers.local; ++i) local_.push_back(start_worker(i));
+  if (config_.workers.prefetch) prefetcher_ = std::thread([this] { prefetch(); });
+}
+
+// On a thread of its own: bodies of the groups that the next batch would have as things stand. What fails here, take() finds out.
+void WorkerDoor::prefetch() {
+  queue::wire::StoreReader reader(config_.workers.lease_s);
+  while (!is_closing_) {
+    std::map<std::string, std::vector<data::GroupId>> by_store;
+    {
+      std::lock_guard lock(mutex_);
+      for (const data::GroupId group : controller_.queue().next_in_line())
+        if (!here_.contains(group)) by_store[desk_->store_of(group)].push_back(group);
+    }
+    bool any = false;
+    for (const auto& [store, groups] : by_store) {
+      queue::TensorCache rows(queue::body_fields());
+      const std::vector<data::SampleId> samples = samples_of(bare_heads(groups, config_.schedule.queue.group_size));
+      if (is_closing_ || store == kOwnStore || !reader.read(store, samples, rows)) continue;
+      any = true;
+      std::lock_guard lock(mutex_);
+      own_.copy_in(samples, rows);
+      here_.insert(groups.begin(), groups.end());
+      drop_over();  // some may have left meanwhile
+    }
+    bytes_prefetched_ = reader.bytes_received();
+    if (!any) std::this_thread::sleep_for(kPrefetchPause);
+  }
+}
+
+// Requires the mutex.
+void WorkerDoor::drop_over() {
+  std::vector<data::GroupId> over;
+  for (const data::GroupId group : here_)
+    if (!controller_.queue().is_outstanding(group)) over.push_back(group);
+  for (const data::GroupId group : over) here_.erase(group);
+  own_.drop(samples_of(bare_heads(over, config_.schedule.queue.group_size)));
 }
 
 reward::Process WorkerDoor::start_worker(int64_t number) const {
@@ -188,7 +228,10 @@ void WorkerDoor::check() {
 // Bodies by the store that has them. What one lacks is generated anew.
 bool WorkerDoor::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into) {
   std::map<std::string, std::vector<data::Group>> by_store;
-  for (size_t i = 0; i < heads.size(); ++i) by_store[stores[i]].push_back(heads[i]);
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < heads.size(); ++i) by_store[here_.contains(heads[i].id) ? kOwnStore : stores[i]].push_back(heads[i]);
+  }
   const int64_t before = reader_.bytes_received();
   bool all = true;
   for (const auto& [store, groups] : by_store) {
@@ -224,13 +267,7 @@ void WorkerDoor::give_back() {
 std::vector<data::GroupId> WorkerDoor::commit(data::StepId step, data::PolicyVersion after) {
   std::lock_guard lock(mutex_);
   const queue::Left left = desk_->commit(step, after);
-  std::vector<data::GroupId> over;
-  std::erase_if(restored_, [&](data::GroupId group) {
-    const bool is_over = !controller_.queue().is_outstanding(group);
-    if (is_over) over.push_back(group);
-    return is_over;
-  });
-  own_.drop(samples_of(bare_heads(over, config_.schedule.queue.group_size)));
+  drop_over();
   return left.all();
 }
 
@@ -282,7 +319,7 @@ void WorkerDoor::record(monitor::Recorder& recorder) {
         std::pair("staleness/dropped", queue.counters().dropped), std::pair("staleness/waited", queue.counters().waited),
         std::pair("workers/connected", desk_->num_clients()), std::pair("workers/leases_ended", leases.ended),
         std::pair("workers/groups_late", leases.late), std::pair("workers/groups_lost", leases.lost),
-        std::pair("workers/bytes_read", std::exchange(bytes_read_, 0))})
+        std::pair("workers/bytes_read", std::exchange(bytes_read_, 0)), std::pair("workers/bytes_prefetched", bytes_prefetched_.load())})
     recorder.set(name, static_cast<double>(count));
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tandem/config/config.h"
@@ -62,6 +63,8 @@ class WorkerDoor {
 
  private:
   bool read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into);
+  void prefetch();
+  void drop_over();
   void start_workers();
   void check_local();
   reward::Process start_worker(int64_t number) const;
@@ -72,8 +75,8 @@ class WorkerDoor {
   const queue::Incarnation incarnation_;
   mutable std::mutex mutex_;       // guards controller and desk
   queue::Controller controller_;
-  queue::Store own_;               // of finished groups of a checkpoint
-  std::set<data::GroupId> restored_;  // these
+  queue::Store own_;               // bodies of a checkpoint, and those that were fetched ahead
+  std::set<data::GroupId> here_;   // these
   std::optional<queue::Desk> desk_;
   std::optional<queue::wire::Server> server_;
   queue::wire::StoreReader reader_;
@@ -82,6 +85,9 @@ class WorkerDoor {
   double seen_worker_s_ = 0;
   int64_t bytes_read_ = 0;
   bool is_over_ = false;
+  std::atomic<bool> is_closing_ = false;
+  std::atomic<int64_t> bytes_prefetched_ = 0;
+  std::thread prefetcher_;         // last: it uses all the others
 };
 
 }  // namespace tandem::runtime
