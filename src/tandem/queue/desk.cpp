@@ -55,6 +55,14 @@ std::string Desk::fault_of(const call::Commit& commit, const Client& client) con
 
 Answer Desk::to(const Call& call, What what) const { return {incarnation_, call.number, controller_.queue().version(), std::move(what)}; }
 
+void Desk::forget(WorkerId worker) {
+  controller_.leave(worker);
+  const auto client = clients_.find(worker);
+  if (client == clients_.end()) return;
+  by_join_.erase(client->second.join);
+  clients_.erase(client);
+}
+
 void Desk::expire(double now_s) {
   for (const WorkerId worker : controller_.expire(now_s)) {
     by_join_.erase(clients_.at(worker).join);
@@ -83,7 +91,7 @@ Answer Desk::join(const Call& call, double now_s) {
 std::optional<Answer> Desk::answer(const Call& call, double now_s) {
   ++counters_.answered;
   if (has_ended_) {
-    clients_.erase(call.worker);
+    forget(call.worker);
     return to(call, answer::Ended{});
   }
   if (std::holds_alternative<call::Join>(call.verb)) return join(call, now_s);
@@ -102,8 +110,7 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s) {
   Answer answer = to(call, carry_out(call, now_s));
   answer.version = controller_.queue().version();
   if (std::holds_alternative<call::Leave>(call.verb)) {
-    by_join_.erase(client->second.join);
-    clients_.erase(client);
+    forget(call.worker);
     return answer;
   }
   client->second.last_call = call.number;
@@ -217,7 +224,6 @@ What Desk::carry_out(const Call& call, double now_s) {
       },
       [&](const call::Leave& c) -> What {
         if (!c.why.empty() && failures_.size() < kMaxFailures) failures_.push_back(c.why.substr(0, kMaxFailureChars));
-        controller_.leave(call.worker);
         return answer::Done{};
       }}, call.verb);
 }

@@ -75,6 +75,7 @@ class Desk {
   std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
   Answer join(const Call& call, double now_s);
+  void forget(WorkerId worker);
   answer::Leased lease(WorkerId worker, const call::LeaseGroups& asked, double now_s);
   std::vector<GroupId> beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s);
   decltype(Answer::what) carry_out(const Call& call, double now_s);

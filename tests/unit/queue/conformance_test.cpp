@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kLeaseS = 1.5, kDeadlineS = 30;
 constexpr int64_t kGroupSize = 2;
+constexpr const char* kWelcome = "a recipe";
 
 data::Prompt prompt_of(GroupId group) { return {.text = join_text("prompt ", value(group))}; }
 
@@ -39,6 +40,8 @@ std::vector<CacheField> body_fields() { return {{"tokens", std::vector<int64_t>(
 class Cluster {
  public:
   virtual ~Cluster() = default;
+  /// The run is over. Returns what clients said that failed with them.
+  virtual std::vector<std::string> end() = 0;
   Member member() {
     Member m;
     m.store = std::make_unique<Store>(body_fields());
@@ -56,7 +59,8 @@ class Cluster {
 
 class Local final : public Cluster {
  public:
-  explicit Local(const Options& options) : queue_(options, kLeaseS, prompt_of) {}
+  explicit Local(const Options& options) : queue_(options, kLeaseS, prompt_of, kWelcome) {}
+  std::vector<std::string> end() override { return queue_.end(); }
 
  private:
   std::unique_ptr<Transport> transport(const Store& own) override { return std::make_unique<LocalTransport>(queue_, own); }
@@ -68,8 +72,13 @@ class Wire final : public Cluster {
   Wire(const Options& options, const std::optional<comm::ServerKeys>& keys)
       : keys_(keys),
         controller_(options, {kLeaseS, Incarnation{0}}),
-        desk_(controller_, Incarnation{0}, "", prompt_of),
+        desk_(controller_, Incarnation{0}, "", prompt_of, kWelcome),
         server_(desk_, mutex_, "tcp://127.0.0.1:0", keys) {}
+  std::vector<std::string> end() override {
+    std::lock_guard lock(mutex_);
+    desk_.end();
+    return desk_.take_failures();
+  }
 
  private:
   std::unique_ptr<Transport> transport(const Store& own) override {
@@ -252,6 +261,21 @@ TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
 }
 
 // It trains for longer than a lease: it is given up, and its batch is its own still.
+TEST_P(Conformance, EveryVerbHearsThatTheRunIsOver) {
+  const std::unique_ptr<Cluster> all = cluster(0);
+  Member worker = all->member(), idle = all->member();
+  EXPECT_EQ(worker->welcome(), kWelcome);
+  EXPECT_EQ(worker->lease(1, PolicyVersion{0}).size(), 1u);
+  idle->close("no disk");
+  EXPECT_EQ(all->end(), std::vector<std::string>{"no disk"});
+  EXPECT_FALSE(worker->has_ended()) << "it has not asked";
+  EXPECT_TRUE(worker->lease(1, PolicyVersion{0}).empty());
+  EXPECT_TRUE(worker->has_ended());
+  EXPECT_FALSE(worker->has_joined());
+  idle->join();
+  EXPECT_TRUE(idle->has_ended()) << "who joins now hears it, too";
+}
+
 TEST_P(Conformance, ATrainerMayTakeItsTime) {
   const auto queue = cluster(0);
   const Member generator = queue->member(), trainer = queue->member();

@@ -54,6 +54,17 @@ TEST(Controller, LeasesWhatTheRuleLetsStart) {
   EXPECT_EQ(c.next_group(), GroupId{4});
 }
 
+TEST(Controller, NobodyGetsMoreThanItsShareOfWhatThereIs) {
+  Controller c(options(1, 4), kTerms);
+  const WorkerId a = c.join(0), b = c.join(0), trainer = c.join(0);
+  (void)c.hear_of(trainer, 0);
+  EXPECT_EQ(groups_of(c.lease(b, 1, kFirst, 0)), ids({0}));
+  EXPECT_EQ(groups_of(c.lease(a, 9, kFirst, 0)), ids({1, 2, 3, 4})) << "half of eight; who never asks has no share";
+  EXPECT_EQ(groups_of(c.lease(b, 9, kFirst, 0)), ids({5, 6, 7}));
+  c.leave(b);
+  EXPECT_EQ(groups_of(c.lease(a, 9, kFirst, 0)), ids({0, 5, 6, 7})) << "alone it may have all";
+}
+
 TEST(Controller, AGroupOfAWorkerThatIsSilentGoesToAnotherAndIsTrainedOnce) {
   Controller c(options(0), kTerms);
   const WorkerId a = c.join(0);

@@ -267,12 +267,20 @@ TEST(Stream, AGroupThatMovesGoesOnAsIfItHadStayed) {
   second.switch_weights(to.model.parameters, data::PolicyVersion{1});
   admit_all(first);
   EXPECT_THROW(first.take_out({}), InternalError) << "its thread has the engine";
+  EXPECT_THROW((void)first.so_far({}), InternalError) << "its thread has the engine";
   while (first.state().steps < 30) std::this_thread::yield();
   first.pause(data::Effect::Kind::kStand);
   const std::map<data::GroupId, int64_t> tokens = first.state().unfinished_tokens;
   EXPECT_GT(tokens.at(data::GroupId{3}), 3 * 5);
+  const std::vector<data::Group> copies = first.so_far({data::GroupId{1}, data::GroupId{3}, data::GroupId{77}});
   std::vector<data::Group> taken = first.take_out({data::GroupId{1}, data::GroupId{3}, data::GroupId{77}});
   ASSERT_EQ(taken.size(), 2u);
+  ASSERT_EQ(copies.size(), 2u);
+  for (size_t g = 0; g < 2; ++g)
+    for (size_t s = 0; s < taken[g].samples.size(); ++s) {
+      EXPECT_EQ(copies[g].samples[s].ids, taken[g].samples[s].ids);
+      EXPECT_EQ(copies[g].samples[s].finish, taken[g].samples[s].finish);
+    }
   EXPECT_EQ(first.state().unfinished_tokens.size(), tokens.size()) << "until it goes on";
   first.resume();
   for (data::Group& group : taken) {

@@ -17,8 +17,16 @@ namespace tandem::queue {
 
 /// What its clients share.
 struct LocalQueue {
-  LocalQueue(const Options& options, double lease_s, Desk::PromptOf prompt_of)
-      : controller(options, LeaseTerms{lease_s, Incarnation{0}}), desk(controller, Incarnation{0}, "", std::move(prompt_of)) {}
+  LocalQueue(const Options& options, double lease_s, Desk::PromptOf prompt_of, std::string welcome = "")
+      : controller(options, LeaseTerms{lease_s, Incarnation{0}}),
+        desk(controller, Incarnation{0}, "", std::move(prompt_of), std::move(welcome)) {}
+
+  /// The run is over. Returns what clients said that failed with them.
+  std::vector<std::string> end() {
+    std::lock_guard lock(mutex);
+    desk.end();
+    return desk.take_failures();
+  }
 
   std::mutex mutex;  // guards all
   Controller controller;
