@@ -67,6 +67,46 @@ def stale(program, root):
     rf.said("with staleness no sample is older than the bound")
 
 
+def kinds(program, root):
+    """Adapters, another dtype, a replica of several ranks, filtered groups, greedy answers, a recipe's own reward."""
+    rule = pathlib.Path(root) / "rule.py"
+    rule.write_text("def score(prompts, completions):\n    return [float(any(c in '01234' for c in text)) for text in completions]\n")
+    for name, settings in (("lora", {"model.lora_rank": 4}), ("lora_loose", {"model.lora_rank": 4, "run.parity": "false"}),
+                           ("bfloat16", {"model.dtype": "bfloat16"}), ("python", {"reward.rule": "python", "reward.python": f"{rule}:score"}),
+                           ("filtered", {"algo.filter_groups": "true", "algo.max_filter_rounds": 20}),
+                           ("remax", {"algo.name": "remax"}), ("ppo", {"algo.name": "ppo", "critic.lr": 1e-3})):
+        settings = {**settings, "run.steps": 3, "eval.every_steps": 0}
+        ranks = run(program, f"{root}/{name}_ranks", settings)
+        workers = run(program, f"{root}/{name}_workers", settings, ["--rollout-workers", "1"])
+        rf.check_whole(workers, 3)
+        gaps = [line["actor/kl_rollout_train"] for line in rf.all_metrics(workers)]
+        if settings.get("run.parity") == "false":
+            assert max(map(abs, gaps)) < 1e-4, f"{name}: rollout and training differ by {gaps}"
+            continue
+        assert not any(gaps), f"{name}: rollout and training differ by {gaps}"
+        if name == "lora":  # ranks run the adapters beside the weights, workers get them merged, and training does as they do
+            continue
+        columns = "step, sample_id, response_ids, logprobs, versions, score"
+        assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{name}: other samples"
+        assert rf.weights(ranks) == rf.weights(workers), f"{name}: other weights"
+    rf.said("so with adapters, in bfloat16, with a reward in Python, filtered groups, greedy answers and a critic")
+
+
+def layouts(program, root):
+    """A worker in a layout and dtype of its own."""
+    for name, flags in (("tp2", ["--layout", "tp2"]), ("pp2", ["--layout", "pp2"]), ("bfloat16", ["--dtype", "bfloat16"])):
+        folder = pathlib.Path(root) / f"layout_{name}"
+        process = program.start(start_of(folder, {"run.parity": "false", "workers.listen": "127.0.0.1:0", "run.steps": 4}))
+        rf.wait_until(lambda folder=folder: address(folder), 60, "the address of the run")
+        worker = program.start(["rollout", "--join", address(folder), "--threads", "2", *flags])
+        assert process.wait(120) == 0, process.stderr.read()[-3000:]
+        assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
+        rf.check_whole(folder, 4)
+        gaps = [abs(line["actor/kl_rollout_train"]) for line in rf.all_metrics(folder)]
+        assert max(gaps) < (0.01 if name == "bfloat16" else 1e-4), f"{name}: rollout and training differ by {gaps}"
+    rf.said("a worker may have a layout and a dtype of its own")
+
+
 def resumes(program, root):
     folder = run(program, f"{root}/resumed", {"run.steps": 4}, ["--rollout-workers", "1", "--staleness", "1"])
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "8"])
@@ -134,5 +174,5 @@ def refusals(program, root):
     rf.said("what cannot be is refused, and a run without a worker ends, saved")
 
 
-CHECKS = {"bits": same_bits, "stale": stale, "resumes": resumes, "elastic": come_and_go, "trainer": trainer_dies, "refusals": refusals}
+CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "layouts": layouts, "resumes": resumes, "elastic": come_and_go, "trainer": trainer_dies, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

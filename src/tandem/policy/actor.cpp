@@ -41,7 +41,7 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
                        .config = fitting(parts.ranks, config),
                        .options = options,
                        .lora = parts.config.model.lora,
-                       .merges_adapters = parts.config.run.parity && needs_rollout_weights(parts),
+                       .merges_adapters = parts.config.run.parity && (needs_rollout_weights(parts) || parts.config.has_workers()),
                        .weights = planner::Resident::kTrainWeights,
                        .gradients = planner::Resident::kGradients,
                        .optimizer = planner::Resident::kOptimizer}) {

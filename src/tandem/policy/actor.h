@@ -37,7 +37,7 @@ class Actor {
   int64_t route_width() const { return (trained_.is_here() ? trained_.model() : *rollout_).decoder().route_width(); }
   /// Only where it generates.
   const model::Decoder& rollout_decoder() const { return (rollout_ ? *rollout_ : trained_.model()).decoder(); }
-  /// Only where it generates: the model that rollout runs, without adapters that training adds in parity mode.
+  /// Only where it generates: the model that others run; adapters are merged into its weights.
   const model::ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : trained_.model(); }
   /// Only where it generates: the weights as rollout runs them. In parity mode it runs what training runs, adapters and all, where both
   /// share memory; else training runs the matrices with the adapters merged, which are what rollout has.
