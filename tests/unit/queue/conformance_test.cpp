@@ -4,13 +4,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/comm/launch.h"
+#include "tandem/queue/backend/collective.h"
 #include "tandem/queue/backend/local.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
@@ -29,6 +34,7 @@ Options options(int64_t staleness) { return {.groups_per_step = 4, .group_size =
 /// One client with what it stands on.
 struct Member {
   std::unique_ptr<Store> store;
+  Store* held = nullptr;  // that, or the rank's
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Client> client;
   Client* operator->() const { return client.get(); }
@@ -42,11 +48,17 @@ class Cluster {
   virtual ~Cluster() = default;
   /// The run is over. Returns what clients said that failed with them.
   virtual std::vector<std::string> end() = 0;
-  Member member() {
+  virtual Member member() {
     Member m;
     m.store = std::make_unique<Store>(body_fields());
+    m.held = m.store.get();
     m.transport = transport(*m.store);
     m.client = std::make_unique<DeskClient>(*m.transport, *m.store, DeskClientOptions{kDeadlineS});
+    return joined(std::move(m));
+  }
+
+ protected:
+  static Member joined(Member m) {
     EXPECT_FALSE(m->has_joined());
     EXPECT_TRUE(m->lease(1, PolicyVersion{0}).empty()) << "it has not joined";
     m->join();
@@ -54,7 +66,7 @@ class Cluster {
   }
 
  private:
-  virtual std::unique_ptr<Transport> transport(const Store& own) = 0;
+  virtual std::unique_ptr<Transport> transport(const Store&) { return nullptr; }
 };
 
 class Local final : public Cluster {
@@ -91,6 +103,161 @@ class Wire final : public Cluster {
   Desk desk_;
   wire::Server server_;
 };
+
+/// Ranks as threads, each of which is a member or waits to be one. What the story asks of a member, its thread does.
+class Collective final : public Cluster {
+ public:
+  explicit Collective(const Options& options) : mailboxes_(kRanks), options_(options) {
+    ranks_ = std::thread([this] { comm::run_local(kRanks, kDeadlineS, [this](comm::Group& world) { live(world); }); });
+  }
+  ~Collective() override {
+    over_ = true;
+    ranks_.join();
+  }
+  std::vector<std::string> end() override {
+    std::vector<std::string> failures;
+    for (Mailbox& each : mailboxes_)
+      each.post([&failures, is_first = &each == &mailboxes_.front()](Rank& rank) {
+        rank.queue.desk.end();
+        std::vector<std::string> all = rank.queue.desk.take_failures();
+        if (is_first) failures = std::move(all);
+      });
+    for (Mailbox& each : mailboxes_) each.wait();
+    return failures;
+  }
+  Member member() override;
+
+ private:
+  static constexpr int kRanks = 6;
+  struct Rank {
+    CollectiveQueue queue;
+    Store store;
+    CollectiveTransport transport;
+    DeskClient client;
+    Rank(comm::Group& world, const Options& options)
+        : queue(options, kLeaseS, prompt_of, kWelcome), store(body_fields()), transport(world, queue, store), client(transport, store, {kDeadlineS}) {}
+  };
+  using Job = std::function<void(Rank&)>;
+  class Mailbox {
+   public:
+    void post(Job job) {
+      std::lock_guard lock(mutex_);
+      job_ = std::move(job);
+    }
+    void wait() {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, [&] { return !job_; });
+    }
+    void work(Rank& rank) {
+      Job job;
+      {
+        std::lock_guard lock(mutex_);
+        job = job_;
+      }
+      if (!job) return;
+      job(rank);
+      std::lock_guard lock(mutex_);
+      job_ = nullptr;
+      done_.notify_all();
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable done_;
+    Job job_;
+  };
+  class OnRank;
+
+  void live(comm::Group& world) {
+    Rank rank(world, options_);
+    Mailbox& mailbox = mailboxes_[static_cast<size_t>(world.rank())];
+    do {
+      mailbox.work(rank);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    } while (rank.transport.attend(over_));
+  }
+
+  std::vector<Mailbox> mailboxes_;
+  const Options options_;
+  size_t num_members_ = 0;
+  std::atomic<bool> over_ = false;
+  std::thread ranks_;
+};
+
+/// A member's client: does what it is asked on the thread of its rank.
+class Collective::OnRank final : public Client {
+ public:
+  explicit OnRank(Mailbox& mailbox) : mailbox_(mailbox) {}
+  ~OnRank() override {
+    on([](Rank& rank) { rank.transport.lose_store(); });
+  }
+  void join() override {
+    on([](Rank& rank) { rank.client.join(); });
+    on([&](Rank& rank) { welcome_ = rank.client.welcome(); });
+  }
+  bool has_joined() const override { return get<bool>([](Rank& rank) { return rank.client.has_joined(); }); }
+  bool has_ended() const override { return get<bool>([](Rank& rank) { return rank.client.has_ended(); }); }
+  const std::string& welcome() const override { return welcome_; }
+  Incarnation incarnation() const override { return get<Incarnation>([](Rank& rank) { return rank.client.incarnation(); }); }
+  PolicyVersion newest() const override { return get<PolicyVersion>([](Rank& rank) { return rank.client.newest(); }); }
+  std::vector<Task> lease(int64_t most, PolicyVersion version) override {
+    return get<std::vector<Task>>([&](Rank& rank) { return rank.client.lease(most, version); });
+  }
+  std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
+                               std::vector<data::Group> begun) override {
+    return get<std::vector<GroupId>>([&](Rank& rank) { return rank.client.evicted(version, leases, finished, begun); });
+  }
+  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override {
+    return get<std::vector<bool>>([&](Rank& rank) { return rank.client.put(leases, heads, bodies); });
+  }
+  std::optional<data::Batch> take(StepId step, PolicyVersion version) override {
+    return get<std::optional<data::Batch>>([&](Rank& rank) { return rank.client.take(step, version); });
+  }
+  bool read(TensorCache& into) override {
+    return get<bool>([&](Rank& rank) { return rank.client.read(into); });
+  }
+  std::vector<GroupId> commit(StepId step, PolicyVersion after) override {
+    return get<std::vector<GroupId>>([&](Rank& rank) { return rank.client.commit(step, after); });
+  }
+  void close(const std::string& failure) override {
+    on([&](Rank& rank) { rank.client.close(failure); });
+  }
+  Store& store() {
+    return *get<Store*>([](Rank& rank) { return &rank.store; });
+  }
+
+ private:
+  void on(const Job& job) const {
+    std::exception_ptr error;
+    mailbox_.post([&](Rank& rank) {
+      try {
+        job(rank);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+    mailbox_.wait();
+    if (error) std::rethrow_exception(error);
+  }
+  template <class Value>
+  Value get(const std::function<Value(Rank&)>& of) const {
+    std::optional<Value> value;
+    on([&](Rank& rank) { value.emplace(of(rank)); });
+    return std::move(*value);
+  }
+
+  Mailbox& mailbox_;
+  std::string welcome_;
+};
+
+Member Collective::member() {
+  TANDEM_CHECK(num_members_ < mailboxes_.size(), "no rank is left");
+  Member m;
+  auto client = std::make_unique<OnRank>(mailboxes_[num_members_++]);
+  m.held = &client->store();
+  m.client = std::move(client);
+  return joined(std::move(m));
+}
 
 using MakeCluster = std::function<std::unique_ptr<Cluster>(const Options&)>;
 struct Backend {
@@ -186,12 +353,12 @@ TEST_P(Conformance, AStepGoesFromLeaseToCommit) {
   TensorCache bodies(body_fields());
   ASSERT_TRUE(trainer->read(bodies));
   check_bodies(*batch, bodies);
-  EXPECT_EQ(generator.store->num_held(), 4 * kGroupSize);
+  EXPECT_EQ(generator.held->num_held(), 4 * kGroupSize);
   EXPECT_TRUE(trainer->commit(StepId{1}, PolicyVersion{1}).empty());
   const auto over = generator->evicted(kFirst, {}, groups_of(leases), {});
   EXPECT_EQ(over.size(), 4u) << "they are trained";
   EXPECT_TRUE(generator->has_joined());
-  EXPECT_EQ(generator.store->num_held(), 0);
+  EXPECT_EQ(generator.held->num_held(), 0);
   EXPECT_EQ(generator->newest(), PolicyVersion{1});
   EXPECT_THROW((void)trainer->commit(StepId{1}, PolicyVersion{2}), PeerError) << "it is not taken";
 }
@@ -206,7 +373,7 @@ TEST_P(Conformance, WhatOneLeavesAnotherGenerates) {
   EXPECT_EQ(groups_of(again), (std::vector{GroupId{1}, GroupId{2}, GroupId{3}}));
   EXPECT_EQ(put_all(*first.client, std::span(leases).subspan(1, 1), kFirst), std::vector<bool>{false}) << "it has left";
   EXPECT_FALSE(first->has_joined());
-  EXPECT_EQ(first.store->num_held(), kGroupSize) << "the group that it put before";
+  EXPECT_EQ(first.held->num_held(), kGroupSize) << "the group that it put before";
   // The second is silent for longer than a lease.
   const std::vector<Lease> once_more = lease_all(*third.client, 3, kFirst);
   EXPECT_EQ(groups_of(once_more), groups_of(again));
@@ -246,7 +413,7 @@ TEST_P(Conformance, ABodyThatIsGoneIsGeneratedAnew) {
   const std::vector<Lease> leases = lease_all(*generator.client, 4, kFirst);
   (void)put_all(*generator.client, leases, kFirst);
   const SampleId gone = data::sample_id(GroupId{2}, kGroupSize, 1);
-  generator.store->drop({&gone, 1});
+  generator.held->drop({&gone, 1});
   ASSERT_TRUE(trainer->take(StepId{1}, kFirst));
   TensorCache bodies(body_fields());
   EXPECT_FALSE(trainer->read(bodies));
@@ -386,6 +553,7 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
+                                         Backend{"collective", [](const Options& o) { return std::make_unique<Collective>(o); }},
                                          Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o, std::nullopt); }},
                                          Backend{"keys", [](const Options& o) { return std::make_unique<Wire>(o, comm::make_keys()); }}),
                          [](const auto& info) { return info.param.name; });
