@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tandem/comm/group.h"
+#include "tandem/queue/desk.h"
 #include "tandem/queue/desk_client.h"
 
 namespace tandem::queue {
