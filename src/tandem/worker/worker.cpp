@@ -36,6 +36,7 @@ class Replica {
   /// Does what the first rank says. Collective.
   Report obey(Orders mine) {
     Orders orders = orders_of_first(world_, std::move(mine));
+    if (generator_ && (orders.ends || !orders.welcome.empty())) generator_->rest();
     if (orders.ends) return {.finished = {}, .so_far = {}, .ended = true};
     if (!orders.welcome.empty()) {
       generator_.reset();
