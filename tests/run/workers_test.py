@@ -52,7 +52,7 @@ def same_bits(program, root):
         columns = "step, sample_id, response_ids, logprobs, versions, score"
         assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{count} workers draw other samples"
         assert rf.weights(ranks) == rf.weights(workers), f"{count} workers lead to other weights"
-    two = ["--ranks", "2", "--train-layout", "dp2", "--rollout-layout", "tp2"]
+    two = ["--ranks", "2", "--train-layout", "dp2"]
     ranks = run(program, f"{root}/ranks_dp2", flags=two)
     workers = run(program, f"{root}/workers_dp2", flags=[*two, "--rollout-workers", "2"])
     assert rf.samples(ranks, columns) == rf.samples(workers, columns), "two ranks with workers draw other samples"
