@@ -168,6 +168,11 @@ def refusals(program, root):
     program.refused([*start, "--rollout-workers", "-1"], 2, "workers.local")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
     program.refused(["rollout", "--join", "nowhere"], 2, "nowhere")
+    rule = pathlib.Path(root) / "bad.py"
+    rule.write_text("def score(prompts, completions):\n    raise ValueError('not today')\n")
+    bad = [*start, "--rollout-workers", "1", "--no-eval", *rf.sets({"reward.rule": "python", "reward.python": f"{rule}:score"})]
+    out = program.run([word.replace("/refused", "/bad") if isinstance(word, str) else word for word in bad], timeout=100)
+    assert out.returncode in (2, 3) and "not today" in out.stderr, (out.returncode, out.stderr[-1500:])
     none = [*start, "--set", "workers.listen=127.0.0.1:0", "--set", "workers.wait_s=1", "--no-eval"]
     out = program.run(none, timeout=100)
     assert out.returncode == 3 and "no worker" in out.stderr and "workers.wait_s" in out.stderr, out.stderr[-1500:]

@@ -198,8 +198,10 @@ std::vector<data::Group> Generator::finished() {
   }
   std::vector<data::Group> scored;
   if (!scorer_) return scored;
+  has_reward_failed_ = true;  // unless nothing is thrown
   while (std::optional<data::Group> group = scorer_->collect(moment))
     if (groups_.erase(group->id) > 0) scored.push_back(std::move(*group));
+  has_reward_failed_ = false;
   return scored;
 }
 

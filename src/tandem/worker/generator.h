@@ -68,6 +68,8 @@ class Generator {
   void rest() { stream_->pause(); }
   /// Groups with their scores, after a moment, on the first rank.
   std::vector<data::Group> finished();
+  /// Whether what finished() threw is a fault of the reward, which every worker would have.
+  bool has_reward_failed() const { return has_reward_failed_; }
   rollout::EngineCounts counts() const { return stream_->state().counts; }
   /// Of the weights that it took.
   int64_t num_versions() const { return num_versions_; }
@@ -94,6 +96,7 @@ class Generator {
   std::optional<reward::Scorer> scorer_;
   std::vector<int32_t> stop_ids_;
   rollout::StopMatcherFactory stop_matchers_;
+  bool has_reward_failed_ = false;
   std::set<data::GroupId> groups_;  // under way, those with the graders among them
   std::optional<data::PolicyVersion> told_version_;
   data::PolicyVersion fetching_{-1};

@@ -200,9 +200,11 @@ class Worker {
     client_.close();
   }
 
+  // A reward that fails would fail everywhere: the run hears of it, and ends. All else is this worker's own.
   void tell_failure(const std::string& what) {
     try {
-      if (client_.has_joined()) client_.close(what);
+      const bool is_of_all = replica_.generator() && generator().has_reward_failed();
+      if (client_.has_joined()) client_.close(is_of_all ? what : "");
     } catch (const std::exception&) {  // then the lease ends
     }
   }
