@@ -16,8 +16,8 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/rng.h"
-#include "tandem/bench/child.h"
-#include "tandem/bench/sample_rows.h"
+#include "tandem/bench/queue/child.h"
+#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 

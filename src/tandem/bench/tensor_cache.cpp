@@ -15,7 +15,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/bench/report.h"
-#include "tandem/bench/sample_rows.h"
+#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/comm/launch.h"
 #include "tandem/queue/tensor_cache.h"
 #include "tandem/runtime/launch.h"

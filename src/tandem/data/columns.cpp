@@ -231,4 +231,13 @@ void append(Fields& fields, const Fields& more) {
   }
 }
 
+std::vector<Group> bare_heads(std::span<const GroupId> groups, int64_t group_size) {
+  std::vector<Group> heads;
+  for (GroupId id : groups) {
+    Group& head = heads.emplace_back(Group{id, {}, {}, {}});
+    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = sample_id(id, group_size, i);
+  }
+  return heads;
+}
+
 }  // namespace tandem::data

@@ -37,6 +37,8 @@ int64_t num_rows(const Fields& fields);
 Fields fields_of(std::span<const Group> groups);
 /// The ids of the samples of `groups`, in the order of their rows.
 std::vector<SampleId> ids_of(std::span<const Group> groups);
+/// Groups as heads that have nothing but ids.
+std::vector<Group> bare_heads(std::span<const GroupId> groups, int64_t group_size);
 /// Inverse of fields_of; columns that it does not know are left alone. Errors: InternalError if one it needs is missing.
 std::vector<Group> groups_of(const Fields& fields);
 

@@ -34,13 +34,12 @@ class Client {
 
   /// Makes this client known. Where it has joined before, it was given up, or the controller was started again: its leases are gone. If
   /// incarnation() is another afterwards, weights of versions above newest() are of a history that is gone, and so are its finished groups.
-  virtual void join() = 0;
+  /// Gives what the run tells those who join; "" if it is over.
+  virtual std::string join() = 0;
   /// False before join(), and once the queue says that it does not know this client: until it joins again every verb does nothing.
   virtual bool has_joined() const = 0;
   /// Whether the queue said that the run is over.
   virtual bool has_ended() const = 0;
-  /// What the queue said when this client joined last.
-  virtual const std::string& welcome() const = 0;
   virtual Incarnation incarnation() const = 0;
   /// The newest version that it has heard of.
   virtual PolicyVersion newest() const = 0;

@@ -49,13 +49,13 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
   fail(join_text("no answer within ", options_.deadline_s, " s"));
 }
 
-void DeskClient::join() {
+std::string DeskClient::join() {
   What what = answer_to(caller_.begin_join());
   auto* joined = std::get_if<answer::Joined>(&what);
-  if (!joined) return;
+  if (!joined) return "";
   if (joined->group_size < 1) fail(join_text("groups of ", joined->group_size));
   group_size_ = joined->group_size;
-  welcome_ = std::move(joined->welcome);
+  return std::move(joined->welcome);
 }
 
 DeskClient::What DeskClient::ask(decltype(Call::verb) verb) {
@@ -67,7 +67,7 @@ DeskClient::What DeskClient::ask_as_before(decltype(Call::verb) verb) {
   const Incarnation before = caller_.incarnation();
   What what = ask(verb);
   if (!std::holds_alternative<answer::JoinAgain>(what)) return what;
-  join();
+  (void)join();
   if (caller_.has_ended()) return answer::Ended{};
   if (caller_.incarnation() != before) fail("it was started again, and knows nothing of what this client took");
   return ask(std::move(verb));

@@ -42,10 +42,9 @@ class DeskClient final : public Client {
  public:
   DeskClient(Transport& transport, Store& store, const DeskClientOptions& options);
 
-  void join() override;
+  std::string join() override;
   bool has_joined() const override { return caller_.has_joined(); }
   bool has_ended() const override { return caller_.has_ended(); }
-  const std::string& welcome() const override { return welcome_; }
   Incarnation incarnation() const override { return caller_.incarnation(); }
   PolicyVersion newest() const override { return newest_; }
   std::vector<Task> lease(int64_t most, PolicyVersion version) override;
@@ -71,7 +70,6 @@ class DeskClient final : public Client {
   const DeskClientOptions options_;
   Caller caller_;
   PolicyVersion newest_{0};
-  std::string welcome_;
   int64_t group_size_ = 1;
   std::set<GroupId> kept_;  // finished ones, whose bodies are in the store
   std::vector<std::pair<std::string, std::vector<GroupId>>> taken_;  // by store

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tandem/base/bytes.h"
+#include "tandem/data/bytes.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::queue {
@@ -26,7 +26,7 @@ void each_of(auto& prompt, auto&& field) {
 }
 
 struct Pack {
-  ByteWriter& out;
+  data::ByteWriter& out;
 
   void operator()(const Number auto& value) const { out.number(static_cast<int64_t>(value)); }
   void operator()(const std::string& text) const { out.text(text); }
@@ -48,7 +48,7 @@ struct Pack {
 };
 
 struct Unpack {
-  ByteReader& in;
+  data::ByteReader& in;
 
   template <Number T>
   void operator()(T& value) const {
@@ -84,7 +84,7 @@ struct Unpack {
 
 std::vector<std::byte> packed(int64_t magic, const auto& message) {
   std::vector<std::byte> bytes;
-  ByteWriter out(bytes);
+  data::ByteWriter out(bytes);
   out.number(magic);
   Pack{out}(message);
   return bytes;
@@ -92,7 +92,7 @@ std::vector<std::byte> packed(int64_t magic, const auto& message) {
 
 template <class T>
 T unpacked(std::span<const std::byte> bytes, int64_t magic) {
-  ByteReader in(bytes, "message of the queue");
+  data::ByteReader in(bytes, "message of the queue");
   if (in.number("magic") != magic) in.fail("another version of Tandem wrote it, or none");
   T message;
   Unpack{in}(message);

@@ -76,12 +76,6 @@ SequenceId Engine::submit(Request request) {
   return id;
 }
 
-data::Sample Engine::take_out(SequenceId sequence) {
-  data::Sample sample = std::move(active_.at(sequence).sample);
-  cancel(sequence);
-  return sample;
-}
-
 void Engine::cancel(SequenceId sequence) {
   if (active_.erase(sequence) > 0) scheduler_.cancel(sequence);
   else std::erase_if(completed_, [&](const Completion& c) { return c.sequence == sequence; });

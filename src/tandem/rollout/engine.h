@@ -67,9 +67,7 @@ class Engine {
   SequenceId submit(Request request);
   /// Forgets a sequence that is waiting or running, or a completion that was not taken; what it holds is freed.
   void cancel(SequenceId sequence);
-  /// What a sequence under way has of its answer, for Request::begun; the sequence is forgotten.
-  data::Sample take_out(SequenceId sequence);
-  /// The same of a sequence that goes on.
+  /// What a sequence under way has of its answer, for Request::begun.
   const data::Sample& so_far(SequenceId sequence) const { return active_.at(sequence).sample; }
   /// True while a sequence runs or waits.
   bool running() const { return !scheduler_.empty(); }

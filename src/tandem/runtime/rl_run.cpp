@@ -12,8 +12,6 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/device/process.h"
 #include "tandem/policy/critic.h"
-#include "tandem/runtime/sample/replay.h"
-#include "tandem/runtime/sample/worker_source.h"
 #include "tandem/runtime/stage/evaluator.h"
 #include "tandem/runtime/stage/step_record.h"
 
@@ -183,7 +181,7 @@ void RlRun::load_critic() {
 
 void RlRun::make_source() {
   if (schedule_.has(planner::StageKind::kReplay)) {
-    source_ = std::make_unique<Replay>(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
+    source_ = make_replay(request_.replay, config_.run.steps, parts_.ranks, bodies_, request_.stop);
     return;
   }
   int64_t longest = prompts_.longest_prompt() + config_.rollout.sampling.max_new_tokens;  // of a prompt and its response
@@ -191,7 +189,7 @@ void RlRun::make_source() {
   std::function<void(int64_t, int64_t)> tell;
   if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
   if (config_.has_workers()) {
-    source_ = std::make_unique<WorkerSource>(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, ledger_.files().start_dir(),
+    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, ledger_.files().start_dir(),
                                                          longest, request_.stop, std::move(tell)});
     return;
   }

@@ -124,12 +124,12 @@ void Generator::take_weights(data::PolicyVersion newest) {
 }
 
 // On a thread of its own. What came by sockets, others may have from here.
-reshard::Fetched Generator::fetch(data::PolicyVersion version) {
+pull::Fetched Generator::fetch(data::PolicyVersion version) {
   const at::ScalarType dtype = narrower(next_weights_->values().scalar_type(), held_dtype_);
   const std::vector<reshard::Held> into = reshard::held_weights(next_weights_->table(), next_weights_->values(), dtype);
-  const reshard::Fetched fetched = source_.fetch(version, into, dtype);
+  const pull::Fetched fetched = source_.fetch(version, into, dtype);
   if (!fetched.is_whole || !source_.uses_sockets()) return fetched;
-  reshard::WeightHolder own;
+  pull::WeightHolder own;
   if (world_.size() == 1 && next_weights_->values().scalar_type() == held_dtype_) {
     const std::string host = "tcp://" + (options_.host.empty() ? std::string("127.0.0.1") : options_.host) + ":0";
     if (!passes_on_)
@@ -176,7 +176,7 @@ std::set<data::GroupId> Generator::without_token() const {
 
 std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& groups) {
   stream_->pause();
-  std::vector<data::Group> copies = stream_->so_far(groups);
+  std::vector<data::Group> copies = stream_->take_out(groups, true);
   stream_->resume();
   for (data::Group& copy : copies) copy.prompt = {};
   return copies;

@@ -17,8 +17,8 @@
 #include "tandem/model/model_on_rank.h"
 #include "tandem/policy/rank.h"
 #include "tandem/queue/client.h"
-#include "tandem/reshard/pull/weight_server.h"
-#include "tandem/reshard/pull/weight_source.h"
+#include "tandem/pull/weight_server.h"
+#include "tandem/pull/weight_source.h"
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/group/stream.h"
 #include "tandem/serve/reward_model.h"
@@ -76,7 +76,7 @@ class Generator {
 
  private:
   void give_to_stream();
-  reshard::Fetched fetch(data::PolicyVersion version);
+  pull::Fetched fetch(data::PolicyVersion version);
   void keep_pace(int64_t tokens);
 
   const config::RunConfig config_;
@@ -87,8 +87,8 @@ class Generator {
   policy::Rank rank_;
   std::unique_ptr<model::ModelOnRank> weights_, next_weights_;  // in use, and what a fetch fills
   const at::ScalarType held_dtype_;  // of the weights that the run publishes
-  reshard::WeightSource source_;
-  std::optional<reshard::WeightServer> passes_on_;  // where weights come by sockets, to a worker of one rank
+  pull::WeightSource source_;
+  std::optional<pull::WeightServer> passes_on_;  // where weights come by sockets, to a worker of one rank
   std::optional<rollout::Engine> engine_;
   std::optional<rollout::Stream> stream_;
   serve::RewardModels reward_models_;
@@ -102,7 +102,7 @@ class Generator {
   data::PolicyVersion fetching_{-1};
   double pace_begin_s_ = 0;
   int64_t paced_tokens_ = 0, num_versions_ = 0;
-  std::future<reshard::Fetched> fetch_;  // last: it uses the others
+  std::future<pull::Fetched> fetch_;  // last: it uses the others
 };
 
 }  // namespace tandem::worker

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tandem/base/bytes.h"
+#include "tandem/data/bytes.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 
@@ -27,7 +27,7 @@ bool has_weights(const fs::path& file) {
 
 std::string to_text(const Welcome& welcome) {
   std::vector<std::byte> bytes;
-  ByteWriter out(bytes);
+  data::ByteWriter out(bytes);
   out.number(kMagic);
   out.text(welcome.recipe);
   out.number(std::ssize(welcome.files));
@@ -36,13 +36,13 @@ std::string to_text(const Welcome& welcome) {
     out.text(contents);
   }
   out.number(std::ssize(welcome.holders));
-  for (const reshard::WeightHolder& each : welcome.holders) reshard::write(out, each);
+  for (const pull::WeightHolder& each : welcome.holders) pull::write(out, each);
   out.number(welcome.max_context_tokens);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 Welcome welcome_of(const std::string& text) {
-  ByteReader in(std::as_bytes(std::span(text)), "welcome of the run");
+  data::ByteReader in(std::as_bytes(std::span(text)), "welcome of the run");
   if (in.number("magic") != kMagic) in.fail("another version of Tandem wrote it, or none");
   Welcome welcome;
   welcome.recipe = in.text("the recipe");
@@ -51,7 +51,7 @@ Welcome welcome_of(const std::string& text) {
     welcome.files[std::move(name)] = in.text("a file");
   }
   for (int64_t left = in.count(4 * sizeof(int64_t), "the number of holders"); left > 0; --left)
-    welcome.holders.push_back(reshard::read_holder(in));
+    welcome.holders.push_back(pull::read_holder(in));
   if (welcome.holders.empty()) in.fail("nobody has weights");
   welcome.max_context_tokens = in.number("the longest context");
   if (!in.at_end()) in.fail("bytes behind the end");

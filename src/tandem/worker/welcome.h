@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "tandem/reshard/pull/weight_source.h"
+#include "tandem/pull/weight_source.h"
 
 namespace tandem::worker {
 
 struct Welcome {
   std::string recipe;                         ///< config::to_yaml of the run
   std::map<std::string, std::string> files;   ///< of the model's directory, but its weights: name and contents
-  std::vector<reshard::WeightHolder> holders; ///< of the weights
+  std::vector<pull::WeightHolder> holders; ///< of the weights
   int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
 };
 

@@ -11,7 +11,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/queue/desk_client.h"
-#include "tandem/queue/sample_body.h"
+#include "tandem/queue/store.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/worker/orders.h"
 
@@ -100,7 +100,7 @@ class Worker {
   // Of a run that forgot this worker no group goes on here. Of one that began anew nothing does.
   void join() {
     const queue::Incarnation before = client_.incarnation();
-    client_.join();
+    const std::string welcome = client_.join();
     if (!client_.has_joined()) return;
     for (const auto& [group, lease] : leases_) cancelled_.push_back(group);
     leases_.clear();
@@ -112,7 +112,7 @@ class Worker {
     }
     count();
     cancelled_.clear();
-    take(replica_.obey({.welcome = client_.welcome()}));
+    take(replica_.obey({.welcome = welcome}));
     log::info("joined the run at ", request_.address);
   }
 

@@ -231,7 +231,7 @@ TEST_P(BatchRowsTest, DroppedWhileTheyAreGradedAreNotExchanged) {
     for (int64_t id = 0; id < kGroups; ++id)
       if (ranks.rolls_out() && id % ranks.rollout_layout.dp == ranks.rollout_layout.dp_rank(ranks.rollout_rank()))
         rows.keep(mine.emplace_back(made(id)));
-    rows.drop(bare_heads(evicted, kGroup_size));
+    rows.drop(data::bare_heads(evicted, kGroup_size));
     const std::vector<Group> heads = rows.exchange(world, std::move(mine), ranks.speaks_for_rollout());
     EXPECT_EQ(std::ssize(heads), kGroups - 2);
     for (const Group& head : heads) EXPECT_EQ(std::ranges::count(evicted, head.id), 0);

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "tandem/base/bytes.h"
+#include "tandem/data/bytes.h"
 #include "tandem/base/clock.h"
 
 namespace tandem::queue {
@@ -41,7 +41,7 @@ CollectiveTransport::CollectiveTransport(comm::Group& group, CollectiveQueue& qu
 // Every rank's, in their order. The calls are carried out.
 std::vector<CollectiveTransport::Ask> CollectiveTransport::exchange(const Ask& mine) {
   std::vector<std::byte> bytes;
-  ByteWriter out(bytes);
+  data::ByteWriter out(bytes);
   out.raw(&mine.now_s, sizeof mine.now_s);
   out.number(mine.over);
   out.bytes(mine.call ? to_bytes(*mine.call) : std::vector<std::byte>());
@@ -50,7 +50,7 @@ std::vector<CollectiveTransport::Ask> CollectiveTransport::exchange(const Ask& m
   out.bytes(std::as_bytes(std::span(mine.samples)));
   std::vector<Ask> all;
   for (const std::vector<std::byte>& each : comm::all_gather_bytes(group_, bytes)) {
-    ByteReader in(each, "what a rank asks the queue");
+    data::ByteReader in(each, "what a rank asks the queue");
     Ask& ask = all.emplace_back();
     in.raw(&ask.now_s, sizeof ask.now_s, "a time");
     ask.over = in.number("whether it is over") != 0;
@@ -90,7 +90,7 @@ std::vector<std::byte> CollectiveTransport::rows_for(const Ask& ask) const {
     return std::span(rows);
   });
   if (found < std::ssize(ask.samples)) return bytes;
-  ByteWriter out(bytes);
+  data::ByteWriter out(bytes);
   out.bytes(std::as_bytes(std::span(lengths)));
   out.raw(rows.data(), rows.size());
   return bytes;
@@ -120,7 +120,7 @@ bool CollectiveTransport::read(const std::string& store, std::span<const SampleI
     for (std::vector<std::byte>& part : comm::all_gather_bytes(group_, rows_for(all[rank]))) {
       if (part.empty() || static_cast<int>(rank) != group_.rank()) continue;
       const auto kept = std::make_shared<std::vector<std::byte>>(std::move(part));
-      ByteReader in(*kept, "rows of another rank");
+      data::ByteReader in(*kept, "rows of another rank");
       const auto packed = in.bytes("lengths");
       std::vector<int64_t> lengths(packed.size() / sizeof(int64_t));
       if (!packed.empty()) std::memcpy(lengths.data(), packed.data(), packed.size());

@@ -103,15 +103,8 @@ void GroupAssembly::cancel(data::GroupId group) {
 }
 
 std::optional<data::Group> GroupAssembly::take_out(data::GroupId id) {
-  const auto open = groups_.find(id);
-  if (open == groups_.end() || open->second.greedy || open->second.group.greedy) return std::nullopt;
-  data::Group group = std::move(open->second.group);
-  for (const auto& [sequence, place] : open->second.samples) {
-    group.samples[place] = engine_.take_out(sequence);
-    group.samples[place].finish = data::FinishReason::kAborted;
-    group_of_.erase(sequence);
-  }
-  groups_.erase(open);
+  std::optional<data::Group> group = so_far(id);
+  if (group) cancel(id);
   return group;
 }
 

@@ -99,27 +99,16 @@ void Stream::resume() {
   changed_.notify_all();
 }
 
-std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& groups) {
+std::vector<data::Group> Stream::take_out(const std::vector<data::GroupId>& groups, bool on_here) {
   {
     std::lock_guard lock(mutex_);
     TANDEM_CHECK(is_paused_, "groups are taken out of a stream that goes on");
   }
   std::vector<data::Group> taken;
   for (const data::GroupId id : groups)
-    if (std::optional<data::Group> group = groups_.take_out(id)) taken.push_back(std::move(*group));
+    if (std::optional<data::Group> group = on_here ? groups_.so_far(id) : groups_.take_out(id)) taken.push_back(std::move(*group));
   publish();
   return taken;
-}
-
-std::vector<data::Group> Stream::so_far(const std::vector<data::GroupId>& groups) const {
-  {
-    std::lock_guard lock(mutex_);
-    TANDEM_CHECK(is_paused_, "a stream that goes on is asked for what it has");
-  }
-  std::vector<data::Group> copies;
-  for (const data::GroupId id : groups)
-    if (std::optional<data::Group> group = groups_.so_far(id)) copies.push_back(std::move(*group));
-  return copies;
 }
 
 void Stream::wait_switched() const {

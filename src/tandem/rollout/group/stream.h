@@ -85,10 +85,8 @@ class Stream {
   /// Returns between two tokens; then the owner may use the engine until resume(). With kStand a replay stands before the same token.
   void pause(std::optional<data::Effect::Kind> kind = {});
   void resume();
-  /// What GroupAssembly::take_out gives of these. Requires that it is paused.
-  std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups);
-  /// The same of groups that go on here, too.
-  std::vector<data::Group> so_far(const std::vector<data::GroupId>& groups) const;
+  /// What GroupAssembly::take_out gives of these; if they go `on_here`, too, GroupAssembly::so_far. Requires that it is paused.
+  std::vector<data::Group> take_out(const std::vector<data::GroupId>& groups, bool on_here = false);
   /// Returns when the last switch that it was told is in effect.
   void wait_switched() const;
 

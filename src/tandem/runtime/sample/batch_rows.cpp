@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
-#include "tandem/queue/sample_body.h"
+#include "tandem/queue/store.h"
 
 namespace tandem::runtime {
 namespace {
@@ -40,6 +40,14 @@ data::Fields heads_of(std::span<const data::Group> groups, const queue::TensorCa
   return fields;
 }
 
+using Versions = std::unordered_map<data::SampleId, TokenVersions>;
+
+void put(const data::Group& group, queue::TensorCache& cache, Versions& versions) {
+  const std::span<const data::Group> one(&group, 1);
+  for (const data::Sample& s : group.samples) versions[s.id] = versions_of(s.versions);
+  cache.put(data::ids_of(one), data::fields_of(one));
+}
+
 std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
   std::vector<std::vector<int>> ranks(static_cast<size_t>(layout.dp));
   for (int r = 0; r < layout.world(); ++r) ranks[static_cast<size_t>(layout.dp_rank(r))].push_back(first + r);
@@ -47,15 +55,6 @@ std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first
 }
 
 }  // namespace
-
-std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size) {
-  std::vector<data::Group> heads;
-  for (data::GroupId id : groups) {
-    data::Group& head = heads.emplace_back(data::Group{id, {}, {}, {}});
-    for (int64_t i = 0; i < group_size; ++i) head.samples.emplace_back().id = data::sample_id(id, group_size, i);
-  }
-  return heads;
-}
 
 BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t group_size)
     : ranks_(ranks),
@@ -79,28 +78,22 @@ std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
   return ranks;
 }
 
-void BatchRows::put(const data::Group& group) {
-  const std::span<const data::Group> one(&group, 1);
-  for (const data::Sample& s : group.samples) versions_[s.id] = versions_of(s.versions);
-  cache_.put(data::ids_of(one), data::fields_of(one));
-}
-
 void BatchRows::keep(data::Group& group) {
-  put(group);
+  put(group, cache_, versions_);
   for (data::Sample& s : group.samples) s.logprobs.clear(), s.kept_mass.clear(), s.versions.clear(), s.routes.clear();
 }
 
 void BatchRows::keep_everywhere(std::vector<data::Group>& groups) {
   everywhere_ = true;
   for (data::Group& group : groups) {
-    put(group);
+    put(group, cache_, versions_);
     group = queue::head_of(group);
   }
 }
 
 void BatchRows::restore(data::Group& group) {
   if (has(holders(group.id, kRecord), ranks_.world.rank())) {
-    put(group);
+    put(group, cache_, versions_);
   } else {
     queue::TensorCache whole(queue::body_fields());
     const std::span<const data::Group> one(&group, 1);
@@ -212,7 +205,7 @@ void BatchRows::take_back(std::span<const data::Group> heads) {
 
 void BatchRows::gather(std::span<const data::GroupId> groups) {
   if (ranks_.world.size() == 1) return;
-  move(bare_heads(groups, group_size_), [](size_t, int32_t) { return std::vector<int>{0}; });
+  move(data::bare_heads(groups, group_size_), [](size_t, int32_t) { return std::vector<int>{0}; });
   on_first_.insert(groups.begin(), groups.end());
 }
 
@@ -221,7 +214,9 @@ std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) con
   return heads;
 }
 
-std::vector<data::Group> BatchRows::take_fetched(std::vector<data::Group> heads) {
+std::vector<data::Group> BatchRows::take_in(const std::function<std::vector<data::Group>(queue::TensorCache& into)>& fetch) {
+  std::vector<data::Group> heads;
+  if (ranks_.is_first()) heads = fetch(cache_);
   for (const data::Group& head : heads)
     for (const data::Sample& s : head.samples) versions_[s.id] = versions_of(cache_.read<int64_t>(s.id, queue::kVersions));
   if (ranks_.world.size() > 1) {

@@ -34,9 +34,6 @@ struct TokenVersions {
   int64_t oldest = 0, newest = 0;
 };
 
-/// Groups of this run as heads that have nothing but ids.
-std::vector<data::Group> bare_heads(std::span<const data::GroupId> groups, int64_t group_size);
-
 /// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
 /// Threads    one per rank; exchange, lend, deal, gather and collect are collective.
 /// Errors     as queue::TensorCache.
@@ -57,10 +54,9 @@ class BatchRows {
 
   /// Takes the body of a group that every rank of this one's replica has; what grading reads stays in the group, too.
   void keep(data::Group& group);
-  /// Bodies that the first rank fetched from where they were made are read into this, before take_fetched() names their heads.
-  queue::TensorCache& fetched_bodies() { return cache_; }
-  /// `heads`, of the first rank, whose bodies are there, on every rank. Collective.
-  std::vector<data::Group> take_fetched(std::vector<data::Group> heads);
+  /// Groups that were made elsewhere: on the first rank `fetch` gives their heads, and brings their bodies `into` what is here. Gives the
+  /// heads on every rank. Collective.
+  std::vector<data::Group> take_in(const std::function<std::vector<data::Group>(queue::TensorCache& into)>& fetch);
   /// Takes the bodies of groups that every rank has, as of a replay, and leaves heads. Then nothing is dealt.
   void keep_everywhere(std::vector<data::Group>& groups);
   /// A group of a checkpoint, which every rank has read: kept where its replica is. Leaves the head.
@@ -99,7 +95,6 @@ class BatchRows {
   void drop(std::span<const data::Group> heads);
 
  private:
-  void put(const data::Group& group);
   /// World ranks that hold a part of a group's body.
   std::vector<int> holders(data::GroupId group, int32_t part) const;
   std::vector<data::Group> read_heads(data::Fields heads);

@@ -15,7 +15,7 @@ EarlyPasses::EarlyPasses(const policy::Ranks& ranks, BatchRows& bodies, int64_t 
       num_tokens_(static_cast<size_t>(ranks.train_layout.dp)) {}
 
 int64_t EarlyPasses::num_tokens(data::GroupId group) const {
-  const data::Group head = bare_heads({&group, 1}, group_size_).front();
+  const data::Group head = data::bare_heads({&group, 1}, group_size_).front();
   int64_t tokens = bodies_.num_prompt_tokens(head);  // its samples share it
   for (const data::Sample& s : head.samples) tokens += bodies_.num_tokens(s.id);
   return tokens;
@@ -47,12 +47,12 @@ void EarlyPasses::lend(const data::EarlyGroups& groups) {
       num_tokens_[dp] += num_tokens(id);
       done_.insert(id);
     }
-  bodies_.lend(bare_heads(ids, group_size_), borrowers);
+  bodies_.lend(data::bare_heads(ids, group_size_), borrowers);
 }
 
 void EarlyPasses::make(const data::EarlyGroups& groups) {
   const double begin = now_s();
-  const std::vector<data::Group> mine = bare_heads(groups.at(static_cast<size_t>(ranks_.train_dp_rank())), group_size_);
+  const std::vector<data::Group> mine = data::bare_heads(groups.at(static_cast<size_t>(ranks_.train_dp_rank())), group_size_);
   const std::vector<data::SampleId> ids = data::ids_of(mine);
   std::vector<train::Row> rows;
   fail_alike(ranks_.side(), [&] { rows = early_.rows(mine); });

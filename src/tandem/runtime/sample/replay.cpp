@@ -1,10 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/sample/replay.h"
+#include "tandem/data/sample_store.h"
+#include "tandem/runtime/sample/sample_source.h"
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
 namespace tandem::runtime {
+namespace {
+
+class Replay final : public SampleSource {
+ public:
+  Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop);
+
+  std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool accept(const data::Batch& scored) override;
+  void give_back(const data::Batch& batch) override { bodies_.drop(batch.groups); }
+  Generation* generation() override { return nullptr; }
+  void run_ahead() override;
+  void meet() override {}
+  std::vector<data::GroupId> commit(data::StepId, data::PolicyVersion) override { return {}; }
+  void switch_weights(const rollout::SendWeights& send, data::PolicyVersion) override { send(); }
+  void record(monitor::Recorder&) override {}
+  /// What it was given: a run that rolls out again goes on there.
+  SourceState state() override { return kept_; }
+  void restore(SourceState state) override { kept_ = std::move(state); }
+
+ private:
+  data::SampleReader reader_;
+  const policy::Ranks& ranks_;
+  BatchRows& bodies_;
+  StopRequested stop_;
+  SourceState kept_;
+};
 
 Replay::Replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies, StopRequested stop)
     : reader_(run_dir + "/samples.sqlite"), ranks_(ranks), bodies_(bodies), stop_(std::move(stop)) {
@@ -28,5 +55,12 @@ bool Replay::accept(const data::Batch&) {
 }
 
 void Replay::run_ahead() { TANDEM_CHECK(false, "a replay generates nothing"); }
+
+}  // namespace
+
+std::unique_ptr<SampleSource> make_replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies,
+                                          StopRequested stop) {
+  return std::make_unique<Replay>(run_dir, steps, ranks, bodies, std::move(stop));
+}
 
 }  // namespace tandem::runtime

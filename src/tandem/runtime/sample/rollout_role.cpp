@@ -252,7 +252,7 @@ bool RolloutRole::accept(const data::Batch& scored) {
   const std::vector<data::GroupId> alike = queue_.filter(scored.step, scored.groups);
   if (alike.empty()) return true;
   parts_.bodies.take_back(scored.groups);
-  parts_.bodies.drop(bare_heads(alike, parts_.config.schedule.queue.group_size));
+  parts_.bodies.drop(data::bare_heads(alike, parts_.config.schedule.queue.group_size));
   check_filtered(queue_.num_filtered(), parts_.config);
   return false;
 }
@@ -325,7 +325,7 @@ std::vector<data::GroupId> RolloutRole::commit(data::StepId step, data::PolicyVe
     for (data::GroupId id : left.dropped) generation_.cancel(id);
   decisions_.committed(step, waiting, left.dropped);
   const std::vector<data::GroupId> all = left.all();
-  parts_.bodies.drop(bare_heads(all, parts_.config.schedule.queue.group_size));
+  parts_.bodies.drop(data::bare_heads(all, parts_.config.schedule.queue.group_size));
   return all;
 }
 

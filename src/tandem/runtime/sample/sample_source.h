@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the batches of a run come from: rollout and its queue (rollout_role.h), or an earlier run (replay.h). stage/stages.cpp calls it as
-// `roles.source`.
+// Where the batches of a run come from: rollout and its queue (rollout_role.h), workers (worker_source.cpp), or an earlier run
+// (replay.cpp). stage/stages.cpp calls it as `roles.source`.
 
 #include <cstddef>
-#include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tandem/base/error.h"
 #include "tandem/config/config.h"
 #include "tandem/data/sample.h"
-#include "tandem/monitor/notices.h"
 #include "tandem/monitor/recorder.h"
-#include "tandem/queue/sample_queue.h"
+#include "tandem/policy/actor.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/folder/step_failed.h"
+#include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/serve/prompt_stream.h"
 
 namespace tandem::runtime {
 
 class Generation;
-
-/// What the queue of a run takes.
-queue::Takes takes(const config::RunConfig& config);
-/// Whether so many groups were replaced for one batch that the run ends. Errors of the other: StepFailed if so.
-bool filters_too_many(int64_t num_filtered, const config::RunConfig& config);
-void check_filtered(int64_t num_filtered, const config::RunConfig& config);
-/// Whether any rank was asked to stop; notices of failures that wait on ranks are said. Errors: StepFailed where one has a `fault`.
-/// Collective.
-bool stop_agreed(comm::Group& world, monitor::Notices& notices, const StopRequested& stop, const std::exception_ptr& fault);
 
 /// What a checkpoint keeps of a source.
 struct SourceState {
@@ -72,5 +65,25 @@ class SampleSource {
   /// Errors: UserError if the queue is of another version, or knows later groups; PeerError if its bytes are damaged.
   virtual void restore(SourceState state) = 0;
 };
+
+/// The samples of an earlier run, step by step: `tandem run --replay`. Errors: UserError if that run has fewer steps than this one.
+std::unique_ptr<SampleSource> make_replay(const std::string& run_dir, int64_t steps, const policy::Ranks& ranks, BatchRows& bodies,
+                                          StopRequested stop);
+
+struct WorkerParts {
+  const config::RunConfig& config;
+  const policy::Ranks& ranks;
+  const policy::Actor& actor;
+  const serve::PromptStream& prompts;  ///< asked by another thread, on the first rank; by nobody else meanwhile
+  BatchRows& bodies;
+  std::string model_dir;               ///< of the start
+  int64_t max_context_tokens;
+  StopRequested stop;
+  std::function<void(int64_t samples, int64_t tokens)> tell;  ///< hears, again and again, what a batch has by now; may be empty
+};
+/// Workers, which are no ranks (worker/worker.h). They reach the run by a door on the first rank (worker/door.h); every rank publishes the
+/// weights that it has for them. Collective. Errors: StepFailed where no worker comes for workers.wait_s, and for a reward that failed
+/// with one; the queue keeps what it had.
+std::unique_ptr<SampleSource> make_worker_source(const WorkerParts& parts);
 
 }  // namespace tandem::runtime

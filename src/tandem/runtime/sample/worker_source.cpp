@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/sample/worker_source.h"
-
+// Batches that workers generate.
+//
+//   takes     heads of a batch, on the first rank, and their bodies from where they were made
+//   gives     both to the ranks that train (batch_rows.h)
+//   waits for workers
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -9,6 +12,11 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/scalar.h"
+#include "tandem/pull/weight_server.h"
+#include "tandem/runtime/sample/grades.h"
+#include "tandem/runtime/sample/sample_source.h"
+#include "tandem/worker/door.h"
 
 namespace tandem::runtime {
 namespace {
@@ -20,12 +28,41 @@ bool holds_something_first(const model::ParameterTable& table) {
   return std::ranges::any_of(table.entries, [&](const model::ParameterEntry& entry) { return table.holds_first(entry); });
 }
 
-}  // namespace
+/// Ownership  owns the door and what this rank publishes.
+/// Errors     StepFailed where no worker comes, and for what failed with one; the queue keeps what it had.
+class WorkerSource final : public SampleSource {
+ public:
+  /// Collective.
+  explicit WorkerSource(const WorkerParts& parts);
+
+  std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
+  bool accept(const data::Batch& scored) override;
+  void give_back(const data::Batch& batch) override;
+  void run_ahead() override;
+  void meet() override {}
+  std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after) override;
+  void switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) override;
+  Generation* generation() override { return nullptr; }
+  void record(monitor::Recorder& recorder) override;
+  SourceState state() override;
+  void restore(SourceState state) override;
+
+ private:
+  std::exception_ptr fault();
+  worker::Welcome welcome() const;
+
+  WorkerParts parts_;
+  std::optional<pull::WeightServer> weights_;
+  std::vector<pull::WeightHolder> holders_;  // on the first rank: of all ranks
+  std::optional<worker::Door> door_;              // on the first rank
+  int64_t tokens_ = 0;                          // of batches since the last record
+  double recorded_s_ = 0;
+};
 
 WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
   const model::ModelOnRank& model = parts.actor.rollout_model();
   const policy::Ranks& ranks = parts.ranks;
-  const std::string host = listening_host(parts.config);
+  const std::string host = worker::listening_host(parts.config);
   const bool stays = comm::stays_on_this_machine("tcp://" + host + ":0");
   std::string place;
   if (holds_something_first(model.table())) {
@@ -63,9 +100,8 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
   for (;;) {
     if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
-    std::vector<data::Group> heads;
-    if (door_) heads = door_->take(step, parts_.bodies.fetched_bodies());
-    heads = parts_.bodies.take_fetched(std::move(heads));
+    std::vector<data::Group> heads =
+        parts_.bodies.take_in([&](queue::TensorCache& into) { return door_->take(step, into); });
     if (!heads.empty()) {
       for (const data::Group& head : heads)
         for (const data::Sample& sample : head.samples) tokens_ += parts_.bodies.num_tokens(sample.id);
@@ -95,7 +131,7 @@ std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyV
     if (value(step) == parts_.config.run.steps) door_->end();
   }
   left = comm::values_of_all(parts_.ranks.world, left);
-  parts_.bodies.drop(bare_heads(left, parts_.config.schedule.queue.group_size));
+  parts_.bodies.drop(data::bare_heads(left, parts_.config.schedule.queue.group_size));
   return left;
 }
 
@@ -118,10 +154,18 @@ void WorkerSource::record(monitor::Recorder& recorder) {
   recorder.set("workers/weight_bytes_sent", comm::sum_over(parts_.ranks.world, sent));
 }
 
-SourceState WorkerSource::state() { return door_ ? door_->state() : SourceState{}; }
+SourceState WorkerSource::state() {
+  if (!door_) return {};
+  worker::Door::State state = door_->state();
+  return {value(state.next_group), std::move(state.queue)};
+}
 
 void WorkerSource::restore(SourceState state) {
-  if (door_) door_->restore(state);
+  if (door_) door_->restore({data::GroupId{state.next_group}, std::move(state.queue)}, data::PolicyVersion{state.version});
 }
+
+}  // namespace
+
+std::unique_ptr<SampleSource> make_worker_source(const WorkerParts& parts) { return std::make_unique<WorkerSource>(parts); }
 
 }  // namespace tandem::runtime

@@ -8,7 +8,7 @@
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
-#include "tandem/base/bytes.h"
+#include "tandem/data/bytes.h"
 #include "tandem/queue/backend/wire/rows_message.h"
 
 namespace tandem::queue::wire {
@@ -54,7 +54,7 @@ void StoreServer::serve() {
 std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
   const RowsRequest request = request_of(bytes);
   std::vector<std::byte> answer;
-  ByteWriter out(answer);
+  data::ByteWriter out(answer);
   out.number(request.number);
   comm::SharedMemory* lane = nullptr;
   const auto room = [&](const RowsHead& head) {

@@ -15,9 +15,9 @@
 #include "tandem/comm/endpoint.h"
 #include "tandem/model/layout.h"
 #include "tandem/reshard/execute.h"
-#include "tandem/reshard/pull/weights_message.h"
+#include "tandem/pull/weights_message.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 
 /// What became of a fetch.
 struct Fetched {
@@ -37,7 +37,7 @@ class WeightSource {
   /// Fills `into`, boxes in the order of their numbers, with the weights of `version`; on the way they are of `dtype`, that of `into` or
   /// narrower (held_weights.h). Not whole if it is not the newest: then it says which is. On one machine it reads them in place; else from
   /// another that has them, if there is one that has nobody to give them to.
-  Fetched fetch(PolicyVersion version, std::span<const Held> into, at::ScalarType dtype);
+  Fetched fetch(PolicyVersion version, std::span<const reshard::Held> into, at::ScalarType dtype);
   /// Whether the holders' memory cannot be read in place, so that it is worth while to pass on what was fetched.
   bool uses_sockets() const;
   /// To be said after a fetch by sockets: this version came. `holder` has it, too, all of the model, and passes it on; none if it has no
@@ -49,15 +49,18 @@ class WeightSource {
 
  private:
   struct Known;
+  struct Wanted {
+    PolicyVersion version;
+    std::span<const reshard::Held> into;
+    at::ScalarType dtype;  // on the way
+    Deadline deadline;
+  };
   WeightsAnswer ask(Known& holder, WeightsRequest request, std::vector<std::byte>& letter, const Deadline& deadline);
   std::unique_ptr<Known> known(WeightHolder holder) const;
-  void check_covers(std::span<const Held> into, at::ScalarType dtype);
-  bool map(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline, Fetched& so_far);
-  bool receive(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
-               Fetched& so_far);
-
-  void fetch_from(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
-                  Fetched& so_far);
+  void check_covers(std::span<const reshard::Held> into, at::ScalarType dtype);
+  bool map(Known& holder, const Wanted& wanted, Fetched& so_far);
+  void receive(Known& holder, const Wanted& wanted, Fetched& so_far);
+  void fetch_from(Known& holder, const Wanted& wanted, Fetched& so_far);
 
   const model::ModelConfig config_;
   const double deadline_s_;
@@ -67,4 +70,4 @@ class WeightSource {
   int64_t num_requests_ = 0, bytes_received_ = 0, bytes_mapped_ = 0;
 };
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

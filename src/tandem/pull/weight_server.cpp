@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reshard/pull/weight_server.h"
+#include "tandem/pull/weight_server.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -12,9 +12,9 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/reshard/held_weights.h"
-#include "tandem/reshard/pull/boxes.h"
+#include "tandem/pull/boxes.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 namespace {
 
 constexpr double kRequestPauseS = 0.05;
@@ -93,7 +93,7 @@ void WeightServer::serve() {
 
 std::vector<std::byte> WeightServer::boxes_of(const Version& version, const WeightsRequest& request) const {
   if (c10::elementSize(request.dtype) > c10::elementSize(dtype_)) throw PeerError("request of weights: wider than they are");
-  const std::vector<Held> held = held_weights(table_, values_of(version), request.dtype);
+  const std::vector<reshard::Held> held = reshard::held_weights(table_, values_of(version), request.dtype);
   std::vector<std::byte> bytes;
   int64_t wanted = 0;
   for (const NumberedBox& each : request.boxes) {
@@ -156,4 +156,4 @@ std::vector<std::byte> WeightServer::answer(std::span<const std::byte> bytes) {
   return to_bytes(answer);
 }
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

@@ -16,9 +16,9 @@
 #include "tandem/comm/endpoint.h"
 #include "tandem/comm/shared_memory.h"
 #include "tandem/model/parameters.h"
-#include "tandem/reshard/pull/weights_message.h"
+#include "tandem/pull/weights_message.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 
 struct WeightServerCounts {
   int64_t bytes_copied = 0;  ///< by publish()
@@ -78,4 +78,4 @@ class WeightServer {
   std::thread thread_;  // last: it uses all the others
 };
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

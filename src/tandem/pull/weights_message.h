@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "tandem/base/box.h"
-#include "tandem/base/bytes.h"
+#include "tandem/data/bytes.h"
 #include "tandem/base/ids.h"
 #include "tandem/comm/shared_memory.h"
 #include "tandem/model/layout.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 
 /// A box of the parameter of that number, in model::flat_order.
 struct NumberedBox {
@@ -38,9 +38,9 @@ struct WeightHolder {
 
   bool operator==(const WeightHolder& other) const { return place == other.place; }
 };
-void write(ByteWriter& out, const WeightHolder& holder);
+void write(data::ByteWriter& out, const WeightHolder& holder);
 /// Errors: PeerError for what is no holder.
-WeightHolder read_holder(ByteReader& in);
+WeightHolder read_holder(data::ByteReader& in);
 
 struct WeightsRequest {
   enum class Ask : int64_t {
@@ -75,4 +75,4 @@ std::vector<std::byte> to_bytes(const WeightsAnswer& answer);
 /// Errors: PeerError for bytes that are no answer; it never reads outside `bytes`.
 WeightsAnswer weights_answer_of(std::span<const std::byte> bytes);
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/bench/queue_load.h"
+#include "tandem/bench/queue/queue_load.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/bench/report.h"
-#include "tandem/bench/sample_rows.h"
+#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
 #include "tandem/model/layout.h"

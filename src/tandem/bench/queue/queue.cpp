@@ -3,7 +3,7 @@
 // which is this process, that gets. A put is what makes samples readable for others: the worker leases groups, puts their bodies into its
 // store and their heads into the queue. A get is what makes them readable here: the trainer takes the batch, fetches the bodies, reads
 // them, and commits the step. A call for metadata leases one group.
-#include "tandem/bench/queue.h"
+#include "tandem/bench/queue/queue.h"
 
 #include <malloc.h>
 
@@ -18,9 +18,9 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
-#include "tandem/bench/child.h"
+#include "tandem/bench/queue/child.h"
 #include "tandem/bench/report.h"
-#include "tandem/bench/sample_rows.h"
+#include "tandem/bench/queue/sample_rows.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 

@@ -14,7 +14,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 
-namespace tandem {
+namespace tandem::data {
 
 class ByteWriter {
  public:
@@ -83,4 +83,4 @@ class ByteReader {
   const char* source_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data

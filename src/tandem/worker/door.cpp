@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/runtime/sample/worker_door.h"
+#include "tandem/worker/door.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,10 +21,9 @@
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/device/process.h"
-#include "tandem/queue/sample_body.h"
-#include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/queue/store.h"
 
-namespace tandem::runtime {
+namespace tandem::worker {
 namespace {
 
 namespace fs = std::filesystem;
@@ -89,7 +88,7 @@ std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
   return comm::ServerKeys{keys.at("public"), keys.at("secret")};
 }
 
-WorkerDoor::WorkerDoor(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of)
+Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of)
     : config_(config),
       prompt_of_(std::move(prompt_of)),
       keys_(keys_of_run(config)),
@@ -98,7 +97,7 @@ WorkerDoor::WorkerDoor(const config::RunConfig& config, queue::Takes takes, Prom
       own_(queue::body_fields()),
       reader_(config.workers.lease_s) {}
 
-WorkerDoor::~WorkerDoor() {
+Door::~Door() {
   is_closing_ = true;
   if (prefetcher_.joinable()) prefetcher_.join();
   if (!is_over_) return;
@@ -112,23 +111,23 @@ WorkerDoor::~WorkerDoor() {
   for (reward::Process& worker : local_) (void)worker.wait_or_end(kGoodbyeS);
 }
 
-void WorkerDoor::restore(const SourceState& state) {
+void Door::restore(const State& state, data::PolicyVersion version) {
   TANDEM_CHECK(!is_open(), "workers are at it");
   if (state.queue.empty()) return;
-  controller_.restore(state.queue, data::GroupId{state.next_group}, [&](data::Group group) {
+  controller_.restore(state.queue, state.next_group, [&](data::Group group) {
     const std::span<const data::Group> one(&group, 1);
     own_.put(data::ids_of(one), data::fields_of(one));
     here_.insert(group.id);
     return queue::head_of(group);
   });
-  if (value(controller_.queue().version()) != state.version)
+  if (controller_.queue().version() != version)
     throw UserError("queue.bin of the checkpoint",
-                    join_text("is of policy version ", value(controller_.queue().version()), ", and its state.json of ", state.version),
+                    join_text("is of policy version ", value(controller_.queue().version()), ", and its state.json of ", value(version)),
                     "the files as the run wrote them");
 }
 
-void WorkerDoor::open(const worker::Welcome& welcome) {
-  desk_.emplace(controller_, incarnation_, kOwnStore, prompt_of_, worker::to_text(welcome));
+void Door::open(const Welcome& welcome) {
+  desk_.emplace(controller_, incarnation_, kOwnStore, prompt_of_, to_text(welcome));
   const std::string before = address_before(config_);
   try {
     if (!before.empty()) server_.emplace(*desk_, mutex_, before, keys_);
@@ -146,7 +145,7 @@ void WorkerDoor::open(const worker::Welcome& welcome) {
 }
 
 // On a thread of its own: bodies of the groups that the next batch would have as things stand. What fails here, take() finds out.
-void WorkerDoor::prefetch() {
+void Door::prefetch() {
   queue::wire::StoreReader reader(config_.workers.lease_s);
   while (!is_closing_) {
     std::map<std::string, std::vector<data::GroupId>> by_store;
@@ -158,7 +157,7 @@ void WorkerDoor::prefetch() {
     bool any = false;
     for (const auto& [store, groups] : by_store) {
       queue::TensorCache rows(queue::body_fields());
-      const std::vector<data::SampleId> samples = samples_of(bare_heads(groups, config_.schedule.queue.group_size));
+      const std::vector<data::SampleId> samples = samples_of(data::bare_heads(groups, config_.schedule.queue.group_size));
       if (is_closing_ || store == kOwnStore || !reader.read(store, samples, rows)) continue;
       any = true;
       std::lock_guard lock(mutex_);
@@ -172,15 +171,15 @@ void WorkerDoor::prefetch() {
 }
 
 // Requires the mutex.
-void WorkerDoor::drop_over() {
+void Door::drop_over() {
   std::vector<data::GroupId> over;
   for (const data::GroupId group : here_)
     if (!controller_.queue().is_outstanding(group)) over.push_back(group);
   for (const data::GroupId group : over) here_.erase(group);
-  own_.drop(samples_of(bare_heads(over, config_.schedule.queue.group_size)));
+  own_.drop(samples_of(data::bare_heads(over, config_.schedule.queue.group_size)));
 }
 
-reward::Process WorkerDoor::start_worker(int64_t number) const {
+reward::Process Door::start_worker(int64_t number) const {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   const int64_t cores = config_.parallel.threads > 0 ? config_.parallel.threads : device::num_cores();
   reward::Launch launch;
@@ -199,7 +198,7 @@ reward::Process WorkerDoor::start_worker(int64_t number) const {
   return reward::Process(launch);
 }
 
-void WorkerDoor::check_local() {
+void Door::check_local() {
   for (size_t i = 0; i < local_.size(); ++i) {
     if (!has_ended(local_[i].id())) continue;
     const std::string how = reward::status_text(local_[i].end());
@@ -210,7 +209,7 @@ void WorkerDoor::check_local() {
   }
 }
 
-void WorkerDoor::check() {
+void Door::check() {
   if (!is_open() || is_over_) return;
   if (server_->fault()) std::rethrow_exception(server_->fault());
   std::vector<std::string> failures;
@@ -226,7 +225,7 @@ void WorkerDoor::check() {
 }
 
 // Bodies by the store that has them. What one lacks is generated anew.
-bool WorkerDoor::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into) {
+bool Door::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into) {
   std::map<std::string, std::vector<data::Group>> by_store;
   {
     std::lock_guard lock(mutex_);
@@ -249,7 +248,7 @@ bool WorkerDoor::read(std::span<const data::Group> heads, std::span<const std::s
   return all;
 }
 
-std::vector<data::Group> WorkerDoor::take(data::StepId step, queue::TensorCache& into) {
+std::vector<data::Group> Door::take(data::StepId step, queue::TensorCache& into) {
   std::optional<queue::answer::Taken> taken;
   {
     std::lock_guard lock(mutex_);
@@ -259,26 +258,26 @@ std::vector<data::Group> WorkerDoor::take(data::StepId step, queue::TensorCache&
   return std::move(taken->heads);
 }
 
-void WorkerDoor::give_back() {
+void Door::give_back() {
   std::lock_guard lock(mutex_);
   if (desk_) desk_->give_back();
 }
 
-std::vector<data::GroupId> WorkerDoor::commit(data::StepId step, data::PolicyVersion after) {
+std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion after) {
   std::lock_guard lock(mutex_);
   const queue::Left left = desk_->commit(step, after);
   drop_over();
   return left.all();
 }
 
-void WorkerDoor::end() {
+void Door::end() {
   std::lock_guard lock(mutex_);
   if (desk_) desk_->end();
   is_over_ = desk_.has_value();
 }
 
 // Finished groups with their bodies, which come from their stores for it.
-SourceState WorkerDoor::state() {
+Door::State Door::state() {
   queue::TensorCache bodies(queue::body_fields());
   const auto with_body = [&](data::Group head) {
     queue::add_body(head, bodies);
@@ -289,28 +288,28 @@ SourceState WorkerDoor::state() {
     std::vector<std::string> stores;
     {
       std::lock_guard lock(mutex_);
-      for (data::Group& head : bare_heads(controller_.queue().finished(), config_.schedule.queue.group_size)) {
+      for (data::Group& head : data::bare_heads(controller_.queue().finished(), config_.schedule.queue.group_size)) {
         if (bodies.knows(head.samples.front().id)) continue;
         stores.push_back(desk_ ? desk_->store_of(head.id) : kOwnStore);
         heads.push_back(std::move(head));
       }
-      if (heads.empty()) return {value(controller_.next_group()), controller_.state(with_body)};
+      if (heads.empty()) return {controller_.next_group(), controller_.state(with_body)};
     }
     (void)read(heads, stores, bodies);
   }
 }
 
-int64_t WorkerDoor::num_filtered() const {
+int64_t Door::num_filtered() const {
   std::lock_guard lock(mutex_);
   return controller_.queue().num_filtered();
 }
 
-int64_t WorkerDoor::num_finished() const {
+int64_t Door::num_finished() const {
   std::lock_guard lock(mutex_);
   return std::min(controller_.queue().num_finished(), controller_.queue().groups_per_step());
 }
 
-void WorkerDoor::record(monitor::Recorder& recorder) {
+void Door::record(monitor::Recorder& recorder) {
   std::lock_guard lock(mutex_);
   const queue::SampleQueue& queue = controller_.queue();
   const queue::LeaseCounters& leases = controller_.lease_counters();
@@ -323,4 +322,4 @@ void WorkerDoor::record(monitor::Recorder& recorder) {
     recorder.set(name, static_cast<double>(count));
 }
 
-}  // namespace tandem::runtime
+}  // namespace tandem::worker

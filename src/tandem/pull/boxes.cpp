@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reshard/pull/boxes.h"
+#include "tandem/pull/boxes.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "tandem/base/error.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 
-at::Tensor view_of(std::span<const Held> held, const NumberedBox& wanted) {
-  const auto found = std::ranges::lower_bound(held, wanted.number, {}, &Held::number);
+at::Tensor view_of(std::span<const reshard::Held> held, const NumberedBox& wanted) {
+  const auto found = std::ranges::lower_bound(held, wanted.number, {}, &reshard::Held::number);
   const bool is_there = found != held.end() && found->number == wanted.number && wanted.box.begin.size() == found->box.begin.size();
   if (!is_there || intersect(wanted.box, found->box) != wanted.box)
     throw PeerError("request of weights: parameter " + std::to_string(wanted.number) + " is not held so");
@@ -19,10 +19,10 @@ at::Tensor view_of(std::span<const Held> held, const NumberedBox& wanted) {
   return part;
 }
 
-std::vector<NumberedBox> common_boxes(std::span<const Held> wanted, std::span<const Held> held) {
+std::vector<NumberedBox> common_boxes(std::span<const reshard::Held> wanted, std::span<const reshard::Held> held) {
   std::vector<NumberedBox> common;
   auto has = held.begin();
-  for (const Held& want : wanted) {
+  for (const reshard::Held& want : wanted) {
     while (has != held.end() && has->number < want.number) ++has;
     if (has == held.end() || has->number != want.number) continue;
     if (const std::optional<Box> both = intersect(want.box, has->box)) common.push_back({want.number, *both});
@@ -42,4 +42,4 @@ std::vector<NumberedBox> pieces_of(const NumberedBox& box, int64_t most_elements
   return pieces;
 }
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

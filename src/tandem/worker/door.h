@@ -21,10 +21,9 @@
 #include "tandem/queue/desk.h"
 #include "tandem/queue/store.h"
 #include "tandem/reward/backend/process.h"
-#include "tandem/runtime/sample/sample_source.h"
 #include "tandem/worker/welcome.h"
 
-namespace tandem::runtime {
+namespace tandem::worker {
 
 /// CURVE keys of a run whose address other machines reach, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker
 /// needs. None for an address that stays on this machine.
@@ -36,16 +35,21 @@ std::string listening_host(const config::RunConfig& config);
 /// Threads    used by one; the desk answers on a thread of its own.
 /// Errors     UserError for an address that it cannot have, and if a local worker cannot be started. PeerError if no worker is there for
 ///            workers.wait_s, or the desk failed. UserError for what a worker said that failed with it.
-class WorkerDoor {
+class Door {
  public:
   using PromptOf = queue::Desk::PromptOf;
-  WorkerDoor(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of);
-  ~WorkerDoor();
+  Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of);
+  ~Door();
 
-  /// Before open().
-  void restore(const SourceState& state);
+  /// What a checkpoint keeps.
+  struct State {
+    data::GroupId next_group{};
+    std::vector<std::byte> queue;  ///< queue::Controller::state, with bodies; empty: nothing
+  };
+  /// Before open(). Errors: UserError if it is of another policy version.
+  void restore(const State& state, data::PolicyVersion version);
   /// From now on workers may join: the run's log says where. The ranks have published weights.
-  void open(const worker::Welcome& welcome);
+  void open(const Welcome& welcome);
   bool is_open() const { return server_.has_value(); }
 
   /// The heads of the batch of `step`, whose bodies are then in `into`; none if it is not ready.
@@ -54,7 +58,7 @@ class WorkerDoor {
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
   /// The run is over: workers that ask hear so.
   void end();
-  SourceState state();
+  State state();
   int64_t num_filtered() const;
   int64_t num_finished() const;
   void record(monitor::Recorder& recorder);
@@ -90,4 +94,4 @@ class WorkerDoor {
   std::thread prefetcher_;         // last: it uses all the others
 };
 
-}  // namespace tandem::runtime
+}  // namespace tandem::worker

@@ -12,12 +12,12 @@
 #include "tandem/base/error.h"
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/held_weights.h"
-#include "tandem/reshard/pull/boxes.h"
-#include "tandem/reshard/pull/weight_server.h"
-#include "tandem/reshard/pull/weight_source.h"
+#include "tandem/pull/boxes.h"
+#include "tandem/pull/weight_server.h"
+#include "tandem/pull/weight_source.h"
 #include "../../tiny_model.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 namespace {
 
 using V = PolicyVersion;
@@ -57,7 +57,7 @@ struct Reader {
   Reader(const model::ModelConfig& config, const std::string& layout, int rank, at::ScalarType dtype)
       : table(model::parameter_table(config, model::parse_layout(layout, "test"), rank)), values(at::zeros({table.num_elements}, dtype)) {}
   Fetched fetch(WeightSource& source, V version, at::ScalarType on_the_way) {
-    return source.fetch(version, held_weights(table, values, on_the_way), on_the_way);
+    return source.fetch(version, reshard::held_weights(table, values, on_the_way), on_the_way);
   }
   // What the rank would have been given as its start.
   at::Tensor expected(V version, at::ScalarType published) const {
@@ -265,4 +265,4 @@ TEST(WeightsByPull, AHolderThatIsGoneIsAnError) {
 }
 
 }  // namespace
-}  // namespace tandem::reshard
+}  // namespace tandem::pull

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/reshard/pull/weight_source.h"
+#include "tandem/pull/weight_source.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -16,9 +16,9 @@
 #include "tandem/comm/shared_memory.h"
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/held_weights.h"
-#include "tandem/reshard/pull/boxes.h"
+#include "tandem/pull/boxes.h"
 
-namespace tandem::reshard {
+namespace tandem::pull {
 namespace {
 
 constexpr double kAnswerPauseS = 0.05, kAskAgainS = 5, kProbeS = 0.25;
@@ -79,8 +79,8 @@ WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vect
 }
 
 // False if the memory cannot be mapped here.
-bool WeightSource::map(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
-                       Fetched& so_far) {
+bool WeightSource::map(Known& holder, const Wanted& wanted, Fetched& so_far) {
+  const auto& [version, into, dtype, deadline] = wanted;
   std::vector<std::byte> letter;
   const WeightsAnswer answer = ask(holder, {.ask = WeightsRequest::Ask::kMap, .version = version, .dtype = dtype}, letter, deadline);
   so_far = {answer.has_it, answer.newest};
@@ -94,14 +94,14 @@ bool WeightSource::map(Known& holder, PolicyVersion version, std::span<const Hel
   const std::shared_ptr<const void> lent = comm::until_given_back(memory);
   auto* from = const_cast<std::byte*>(memory->bytes().data() + kSecretBytes);  // a tensor is never const; nothing writes it
   const at::Tensor values = at::from_blob(from, {holder.table.num_elements}, at::TensorOptions(holder.holder.dtype));
-  const std::vector<Held> held = held_weights(holder.table, values, dtype);
+  const std::vector<reshard::Held> held = reshard::held_weights(holder.table, values, dtype);
   for (const NumberedBox& each : common_boxes(into, held)) view_of(into, each).copy_(view_of(held, each).to(dtype));
   bytes_mapped_ += bytes;
   return true;
 }
 
-bool WeightSource::receive(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype, const Deadline& deadline,
-                           Fetched& so_far) {
+void WeightSource::receive(Known& holder, const Wanted& asked, Fetched& so_far) {
+  const auto& [version, into, dtype, deadline] = asked;
   const auto width = static_cast<int64_t>(c10::elementSize(dtype));
   std::vector<NumberedBox> wanted;
   int64_t elements = 0;
@@ -120,25 +120,25 @@ bool WeightSource::receive(Known& holder, PolicyVersion version, std::span<const
     wanted.clear(), elements = 0;
     return true;
   };
-  for (const NumberedBox& box : common_boxes(into, held_weights(holder.table, holder.without_values(), dtype)))
+  for (const NumberedBox& box : common_boxes(into, reshard::held_weights(holder.table, holder.without_values(), dtype)))
     for (const NumberedBox& piece : pieces_of(box, kMostBytesAtOnce / width)) {
       const int64_t more = piece.box.num_elements();
-      if (!wanted.empty() && (elements + more) * width > kMostBytesAtOnce && !fetch_wanted()) return false;
+      if (!wanted.empty() && (elements + more) * width > kMostBytesAtOnce && !fetch_wanted()) return;
       wanted.push_back(piece), elements += more;
     }
-  return wanted.empty() || fetch_wanted();
+  if (!wanted.empty()) (void)fetch_wanted();
 }
 
-void WeightSource::fetch_from(Known& holder, PolicyVersion version, std::span<const Held> into, at::ScalarType dtype,
-                              const Deadline& deadline, Fetched& so_far) {
-  if (holder.shares && !map(holder, version, into, dtype, deadline, so_far)) holder.shares = false;
-  if (!holder.shares && so_far.is_whole) receive(holder, version, into, dtype, deadline, so_far);
+void WeightSource::fetch_from(Known& holder, const Wanted& wanted, Fetched& so_far) {
+  if (holder.shares && !map(holder, wanted, so_far)) holder.shares = false;
+  if (!holder.shares && so_far.is_whole) receive(holder, wanted, so_far);
 }
 
 // The first holder knows who else has them. One that fails is named to it, and it names another.
-Fetched WeightSource::fetch(PolicyVersion version, std::span<const Held> into, at::ScalarType dtype) {
+Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held> into, at::ScalarType dtype) {
   check_covers(into, dtype);
   const Deadline deadline = Deadline::after_s(deadline_s_);
+  const Wanted wanted{version, into, dtype, deadline};
   Fetched fetched{true, version};
   std::vector<std::byte> letter;
   WeightHolder failed;
@@ -154,7 +154,7 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const Held> into, a
     auto other = std::ranges::find_if(others_, [&](const auto& each) { return each->holder == *where.elsewhere; });
     if (other == others_.end()) other = others_.insert(other, known(*where.elsewhere));
     try {
-      fetch_from(**other, version, into, dtype, deadline, fetched);
+      fetch_from(**other, wanted, fetched);
       if (fetched.is_whole || fetched.newest > version) return fetched;
     } catch (const PeerError&) {  // it is gone, or says nonsense
     }
@@ -163,7 +163,7 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const Held> into, a
     fetched = {true, version};
   }
   for (const std::unique_ptr<Known>& holder : holders_) {
-    fetch_from(*holder, version, into, dtype, deadline, fetched);
+    fetch_from(*holder, wanted, fetched);
     if (!fetched.is_whole) break;
   }
   return fetched;
@@ -176,14 +176,14 @@ void WeightSource::tell(PolicyVersion version, const WeightHolder& holder) {
 }
 
 // Errors: InternalError.
-void WeightSource::check_covers(std::span<const Held> into, at::ScalarType dtype) {
+void WeightSource::check_covers(std::span<const reshard::Held> into, at::ScalarType dtype) {
   if (std::exchange(is_checked_, true)) return;
   std::map<int32_t, std::vector<Box>> missing;
-  for (const Held& each : into) missing[each.number] = {each.box};
+  for (const reshard::Held& each : into) missing[each.number] = {each.box};
   for (const std::unique_ptr<Known>& holder : holders_)
-    for (const Held& held : held_weights(holder->table, holder->without_values(), dtype))
+    for (const reshard::Held& held : reshard::held_weights(holder->table, holder->without_values(), dtype))
       if (const auto found = missing.find(held.number); found != missing.end()) found->second = subtract(found->second, held.box);
   for (const auto& [number, boxes] : missing) TANDEM_CHECK(boxes.empty(), "nobody has all of parameter ", number);
 }
 
-}  // namespace tandem::reshard
+}  // namespace tandem::pull
