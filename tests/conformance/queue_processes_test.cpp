@@ -86,7 +86,8 @@ std::vector<SampleId> samples_of(std::span<const GroupId> groups) {
 bench::Child controller() {
   struct Process {
     std::mutex mutex;
-    Controller controller{{.groups_per_step = kGroupsPerStep, .group_size = kGroupSize, .staleness = kStaleness}, {kLeaseS, Incarnation{0}}};
+    Controller controller{{.groups_per_step = kGroupsPerStep, .group_size = kGroupSize, .staleness = kStaleness},
+                          {kLeaseS, Incarnation{0}}};
     Desk desk{controller, Incarnation{0}, ""};
     wire::Server server{desk, mutex, "tcp://127.0.0.1:0"};
   };

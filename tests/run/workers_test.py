@@ -16,7 +16,8 @@ RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "sc
        "model.init_layers": 2, "model.init_intermediate": 96, "model.init_deviation": 0.15, "run.parity": "true", "workers.lease_s": 3}
 # What the clock of workers says.
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
-           "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read", "workers/weight_bytes_sent",
+           "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read",
+           "workers/weight_bytes_sent",
            "workers/weight_bytes_copied")
 
 
@@ -72,7 +73,8 @@ def kinds(program, root):
     rule = pathlib.Path(root) / "rule.py"
     rule.write_text("def score(prompts, completions):\n    return [float(any(c in '01234' for c in text)) for text in completions]\n")
     for name, settings in (("lora", {"model.lora_rank": 4}), ("lora_loose", {"model.lora_rank": 4, "run.parity": "false"}),
-                           ("bfloat16", {"model.dtype": "bfloat16"}), ("python", {"reward.rule": "python", "reward.python": f"{rule}:score"}),
+                           ("bfloat16", {"model.dtype": "bfloat16"}),
+                           ("python", {"reward.rule": "python", "reward.python": f"{rule}:score"}),
                            ("filtered", {"algo.filter_groups": "true", "algo.max_filter_rounds": 20}),
                            ("remax", {"algo.name": "remax"}), ("ppo", {"algo.name": "ppo", "critic.lr": 1e-3})):
         settings = {**settings, "run.steps": 3, "eval.every_steps": 0}
@@ -143,7 +145,8 @@ def come_and_go(program, root):
 def trainer_dies(program, root):
     """The run is killed at random moments; its workers wait for it, and the history has no gap and no double."""
     folder, rng = f"{root}/killed", random.Random(5)
-    start = start_of(folder, {"run.steps": 16, "checkpoint.every_steps": 1, "workers.listen": "127.0.0.1:0"}, ["--staleness", "1", "--no-eval"])
+    start = start_of(folder, {"run.steps": 16, "checkpoint.every_steps": 1, "workers.listen": "127.0.0.1:0"},
+                     ["--staleness", "1", "--no-eval"])
     worker = None
     for number in range(5):
         process = program.start([*start, *(["--resume"] if number else [])])
@@ -179,5 +182,6 @@ def refusals(program, root):
     rf.said("what cannot be is refused, and a run without a worker ends, saved")
 
 
-CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "layouts": layouts, "resumes": resumes, "elastic": come_and_go, "trainer": trainer_dies, "refusals": refusals}
+CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "layouts": layouts, "resumes": resumes, "elastic": come_and_go,
+          "trainer": trainer_dies, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

@@ -57,7 +57,9 @@ struct Handover {
 class StageBench {
  public:
   StageBench(const TensorCacheOptions& options, comm::Group& world, bool ragged)
-      : world_(world), workload_{.seq = options.seq, .ragged = ragged, .seed = static_cast<uint64_t>(options.seed)}, samples_(options.samples) {
+      : world_(world),
+        workload_{.seq = options.seq, .ragged = ragged, .seed = static_cast<uint64_t>(options.seed)},
+        samples_(options.samples) {
     for (int r = 0; r < world.size(); ++r) ranks_.push_back(r);
     cache_.share_memory(world);
   }

@@ -110,7 +110,8 @@ void WeightSource::receive(Known& holder, const Wanted& asked, Fetched& so_far) 
     const WeightsAnswer answer = ask(holder, {.version = version, .dtype = dtype, .boxes = wanted}, letter, deadline);
     so_far = {answer.has_it, answer.newest};
     if (!answer.has_it) return false;
-    if (std::ssize(answer.boxes) != elements * width) throw PeerError("weights at " + holder.holder.place + ": other boxes than were asked for");
+    if (std::ssize(answer.boxes) != elements * width)
+      throw PeerError("weights at " + holder.holder.place + ": other boxes than were asked for");
     const std::byte* at = answer.boxes.data();
     for (const NumberedBox& each : wanted) {
       const at::Tensor came = at::from_blob(const_cast<std::byte*>(at), each.box.shape(), at::TensorOptions(dtype));

@@ -22,7 +22,8 @@ SampleQueue::SampleQueue(const Options& options, Takes takes, const data::Shapin
     : options_(checked(options)), rule_(options_.staleness_rule()), takes_(takes), shaping_(shaping) {}
 
 int64_t SampleQueue::num_may_start(std::optional<PolicyVersion> start) const {
-  const int64_t from = value(start.value_or(version_)), may = num_may_start_beside(rule_, value(version_), from, starts_);  // taken ones, too
+  const int64_t from = value(start.value_or(version_));
+  const int64_t may = num_may_start_beside(rule_, value(version_), from, starts_);  // taken ones, too
   if (!formed_ || may == 0) return may;
   // A taken batch was chosen for what then remained: a start behind the version must fit into the updates after it, too.
   Starts left = starts_;

@@ -321,7 +321,8 @@ void TensorCache::pack(std::span<const SampleId> ids, std::span<std::byte> to) c
 
 bool TensorCache::adopt(std::span<const SampleId> ids, std::span<const int64_t> lengths, std::span<const std::byte> rows,
                         std::shared_ptr<const void> memory) {
-  if (ids.empty() || lengths.size() != ids.size() * fields_.size() || reinterpret_cast<uintptr_t>(rows.data()) % kAlignment != 0) return false;
+  const bool is_aligned = reinterpret_cast<uintptr_t>(rows.data()) % kAlignment == 0;
+  if (ids.empty() || lengths.size() != ids.size() * fields_.size() || !is_aligned) return false;
   int64_t left = std::ssize(rows);
   for (size_t i = 0; i < lengths.size(); ++i) {
     const auto width = static_cast<int64_t>(widths_[i % fields_.size()]);

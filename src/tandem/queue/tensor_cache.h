@@ -140,7 +140,8 @@ class TensorCache {
   std::vector<bool> lends_, borrows_;      // by rank; empty: nothing is shared
   int64_t least_shared_bytes_ = 0;
   comm::SharedLanes lanes_;
-  std::vector<std::vector<std::pair<int64_t, std::shared_ptr<comm::BorrowedMemory>>>> known_;  // by rank: memory that was mapped, by its serial
+  // By rank: memory that was mapped, by its serial.
+  std::vector<std::vector<std::pair<int64_t, std::shared_ptr<comm::BorrowedMemory>>>> known_;
 };
 
 template <class T>

@@ -231,7 +231,8 @@ class Worker {
 int num_ranks(const GeneratorOptions& options) {
   if (options.layout.empty()) return 1;
   const model::Layout layout = model::parse_layout(options.layout, "--layout");
-  if (layout.dp != 1) throw UserError("--layout", options.layout + " has several replicas", "one, such as tp2, and another worker for each more");
+  if (layout.dp != 1)
+    throw UserError("--layout", options.layout + " has several replicas", "one, such as tp2, and another worker for each more");
   return layout.world();
 }
 

@@ -291,4 +291,5 @@ def folders(place):
         assert pathlib.Path(folder, "checkpoint/latest/hf/model.safetensors").is_file()
 
 
-TRIALS = {"kills": kills, "kills_free": kills_free, "kills_workers": kills_workers, "killed_ranks": killed_ranks, "rewards": rewards, "disk": disk, "folders": folders}
+TRIALS = {"kills": kills, "kills_free": kills_free, "kills_workers": kills_workers, "killed_ranks": killed_ranks, "rewards": rewards,
+          "disk": disk, "folders": folders}

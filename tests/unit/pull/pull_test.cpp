@@ -24,7 +24,8 @@ using V = PolicyVersion;
 
 // Every rank of a layout, with values that depend on the version alone.
 struct Holders {
-  Holders(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype, const std::optional<comm::ServerKeys>& keys = {})
+  Holders(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype,
+          const std::optional<comm::ServerKeys>& keys = {})
       : config(config), layout(model::parse_layout(layout_text, "test")), dtype(dtype) {
     for (int rank = 0; rank < layout.world(); ++rank) {
       tables.push_back(model::parameter_table(config, layout, rank));

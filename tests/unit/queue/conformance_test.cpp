@@ -136,7 +136,10 @@ class Collective final : public Cluster {
     CollectiveTransport transport;
     DeskClient client;
     Rank(comm::Group& world, const Options& options)
-        : queue(options, kLeaseS, prompt_of, kWelcome), store(body_fields()), transport(world, queue, store), client(transport, store, {kDeadlineS}) {}
+        : queue(options, kLeaseS, prompt_of, kWelcome),
+          store(body_fields()),
+          transport(world, queue, store),
+          client(transport, store, {kDeadlineS}) {}
   };
   using Job = std::function<void(Rank&)>;
   class Mailbox {
@@ -523,7 +526,8 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
   std::vector<std::unique_ptr<TensorCache>> caches;
   const auto check = [&](TensorCache& cache) {
     for (const SampleId id : samples)
-      EXPECT_TRUE(std::ranges::equal(cache.read<int64_t>(id, 0), std::vector<int64_t>(static_cast<size_t>(num_tokens(value(id))), value(id))));
+      const std::vector<int64_t> expected(static_cast<size_t>(num_tokens(value(id))), value(id));
+      EXPECT_TRUE(std::ranges::equal(cache.read<int64_t>(id, 0), expected));
   };
   for (int64_t i = 0; i < kReads; ++i) {
     caches.push_back(std::make_unique<TensorCache>(body_fields()));

@@ -264,8 +264,9 @@ void Job::wake(const std::shared_ptr<Worker>& worker) {
       held.is_reported = held.is_reported || (held.first_version && uniform() < 0.5);
       if (held.is_reported) {
         reported_[held.lease.number] = *held.first_version;
-        data::Group& begun = beat.begun.emplace_back(data::Group{group, {}, {}, std::vector<data::Sample>(static_cast<size_t>(plan_.queue.group_size))});
-        for (int64_t i = 0; i < plan_.queue.group_size; ++i) begun.samples[static_cast<size_t>(i)].id = data::sample_id(group, plan_.queue.group_size, i);
+        const int64_t size = plan_.queue.group_size;
+        data::Group& begun = beat.begun.emplace_back(data::Group{group, {}, {}, std::vector<data::Sample>(static_cast<size_t>(size))});
+        for (int64_t i = 0; i < size; ++i) begun.samples[static_cast<size_t>(i)].id = data::sample_id(group, size, i);
         begun.samples[0].versions = {*held.first_version};
       }
       beat.leases.push_back({group, held.lease.number, held.first_version.has_value(), held.is_reported});

@@ -28,7 +28,8 @@ constexpr int kOfEachKind = 5;
 constexpr int64_t kNobody = 1'000'000;  // who has the token may speak for any client that there is
 
 /// What an intruder does until the job is over.
-using Intruder = std::function<void(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over)>;
+using Intruder =
+    std::function<void(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over)>;
 
 std::vector<std::byte> noise(RandomStream& random, int64_t bytes) {
   std::vector<std::byte> made(static_cast<size_t>(bytes));
@@ -107,9 +108,12 @@ void have_a_wrong_token(const std::string& address, const std::string&, RandomSt
 void send_what_is_no_call(const std::string& address, const std::string& token, RandomStream& random, const std::atomic<bool>& over) {
   comm::Endpoint line = comm::Endpoint::to(address, token);
   while (!over) {
-    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, WorkerId{kNobody + random.below(9)}, random.below(99), call::Beat{{}, {{}}, {{}}, {}}});
+    const WorkerId nobody{kNobody + random.below(9)};
+    std::vector<std::byte> bytes = to_bytes(Call{Incarnation{0}, nobody, random.below(99), call::Beat{{}, {{}}, {{}}, {}}});
     if (random.below(3) == 0) bytes.resize(static_cast<size_t>(random.below(std::ssize(bytes))));
-    else for (int i = 0; i < 8; ++i) bytes[static_cast<size_t>(random.below(std::ssize(bytes)))] = static_cast<std::byte>(random.below(256));
+    else
+      for (int i = 0; i < 8; ++i)
+        bytes[static_cast<size_t>(random.below(std::ssize(bytes)))] = static_cast<std::byte>(random.below(256));
     line.send({{}, std::move(bytes)});
     rest();
   }

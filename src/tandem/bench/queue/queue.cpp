@@ -106,7 +106,8 @@ class WorkerProcess {
   }
 
  private:
-  /// Batches of `chunk` samples, until there are `samples`. The columns are made before the clock starts; which groups they will be is known.
+  /// Batches of `chunk` samples, until there are `samples`. The columns are made before the clock starts: which groups they will be is
+  /// known.
   json put(const json& request) {
     SampleRows rows{.seq = request.at("seq"), .ragged = request.at("ragged"), .lengths = request.at("lengths"), .seed = request.at("seed")};
     queue::Client& client = self_->client;
@@ -181,7 +182,10 @@ Child worker_process() {
 class Pair {
  public:
   Pair(const QueueOptions& options, int64_t chunk)
-      : o_(options), chunk_(chunk), controller_(controller_process(queue_options(chunk, options.samples / chunk))), worker_(worker_process()) {}
+      : o_(options),
+        chunk_(chunk),
+        controller_(controller_process(queue_options(chunk, options.samples / chunk))),
+        worker_(worker_process()) {}
   void join() {
     const std::string address = controller_.ask({}).at("address");
     worker_.ask({{"do", "join"}, {"address", address}});
@@ -287,7 +291,8 @@ nlohmann::json queue(const QueueOptions& o) {
   }
   crowd.join();
   for (int64_t i = 0; i <= o.repeats; ++i) crowd.call(i > 0 ? &figures : nullptr);
-  json conditions{{"samples", o.samples}, {"seq", o.seq}, {"chunk", o.chunk}, {"clients", o.clients}, {"seed", o.seed}, {"repeats", o.repeats}};
+  json conditions{{"samples", o.samples}, {"seq", o.seq},   {"chunk", o.chunk},
+                  {"clients", o.clients}, {"seed", o.seed}, {"repeats", o.repeats}};
   if (!o.lengths.empty()) conditions["lengths"] = lengths_summary(o.lengths);
   return report("queue", conditions, figures);
 }

@@ -105,7 +105,7 @@ class Bench : public Command {
     CLI::App* load = add(app, "queue_load", "Bytes that a batch costs the store that has it", queue_load_, bench::queue_load);
     add_lengths(*load, queue_load_.lengths, "Lengths of the samples, one after the other: a JSON array");
     load->footer(
-        "flat_bytes: each rank of the replica fetches the batch; hierarchical_bytes: one does, and hands on; load_ratio: one over the other.\n"
+        "flat_bytes: each rank of the replica fetches the batch; hierarchical_bytes: one does, and hands on; load_ratio: their ratio.\n"
         "padded_bytes: the response columns, each sample as long as the longest; unpadded_bytes: end to end, as they travel here.\n"
         "Example:\n  tandem bench queue_load --layout tp8,pp16 --lengths bench/lengths/ragged-128x256.json");
   }

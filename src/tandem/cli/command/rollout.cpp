@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kExamples =
     "The run says its address when workers may join: `tandem run RECIPE --rollout-workers N`, or workers.listen in its recipe. Recipe,\n"
-    "tokenizer, prompts and weights come from there. Ctrl-C leaves: what is unfinished goes on with others, from the last tokens reported.\n"
+    "tokenizer, prompts and weights come from there. Ctrl-C leaves: others go on with what is unfinished, from its last tokens.\n"
     "Examples:\n"
     "  tandem rollout --join 127.0.0.1:7070\n"
     "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8 --dtype bfloat16";
@@ -31,7 +31,7 @@ class Rollout : public Command {
         ->type_name("LAYOUT");
     app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has: float32 or bfloat16");
     app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber);
-    app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second, to leave the machine to others; 0: no bound")
+    app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second, and leave the rest to others; 0: no bound")
         ->check(CLI::NonNegativeNumber);
     app.add_option("--patience", request_.patience_s, "Seconds for which a run may give no answer, as while it is started again")
         ->check(CLI::PositiveNumber);

@@ -115,7 +115,8 @@ int64_t StoreReader::take_rows(Known& store, comm::Letter letter, int64_t secret
     rows = lane->bytes().subspan(kSecretBytes, static_cast<size_t>(answer.num_bytes));
     memory = comm::until_given_back(lane);
   }
-  if (!into.adopt(samples, answer.lengths, rows, std::move(memory))) throw PeerError("answer of a store: the rows do not fit their lengths");
+  if (!into.adopt(samples, answer.lengths, rows, std::move(memory)))
+    throw PeerError("answer of a store: the rows do not fit their lengths");
   return answer.num_rows;
 }
 
