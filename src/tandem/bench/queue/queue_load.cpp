@@ -89,9 +89,9 @@ nlohmann::json queue_load(const QueueLoadOptions& o) {
   figures["padded_bytes"].push_back(static_cast<double>(samples * longest * kTokenBytes));
   figures["unpadded_bytes"].push_back(static_cast<double>(tokens * kTokenBytes));
   figures["padding_saved"].push_back(1 - static_cast<double>(tokens) / static_cast<double>(samples * longest));
-  return report("queue_load",
-                {{"layout", o.layout}, {"ranks", layout.world()}, {"samples", samples}, {"longest", longest}, {"seed", o.seed}, {"repeats", o.repeats}},
-                figures);
+  const nlohmann::json conditions{{"layout", o.layout},   {"ranks", layout.world()}, {"samples", samples},
+                                  {"longest", longest}, {"seed", o.seed},          {"repeats", o.repeats}};
+  return report("queue_load", conditions, figures);
 }
 
 }  // namespace tandem::bench

@@ -31,7 +31,7 @@ class Rollout : public Command {
         ->type_name("LAYOUT");
     app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has: float32 or bfloat16");
     app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber);
-    app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second, and leave the rest to others; 0: no bound")
+    app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second; 0: no bound")
         ->check(CLI::NonNegativeNumber);
     app.add_option("--patience", request_.patience_s, "Seconds for which a run may give no answer, as while it is started again")
         ->check(CLI::PositiveNumber);
