@@ -21,7 +21,7 @@ constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that
 
 int64_t random_secret() {
   std::random_device device;
-  return static_cast<int64_t>((static_cast<uint64_t>(device()) << 31) ^ device() | 1);
+  return static_cast<int64_t>(((static_cast<uint64_t>(device()) << 31) ^ device()) | 1);
 }
 
 }  // namespace
