@@ -525,9 +525,10 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
   wire::StoreReader reader(kDeadlineS);
   std::vector<std::unique_ptr<TensorCache>> caches;
   const auto check = [&](TensorCache& cache) {
-    for (const SampleId id : samples)
+    for (const SampleId id : samples) {
       const std::vector<int64_t> expected(static_cast<size_t>(num_tokens(value(id))), value(id));
       EXPECT_TRUE(std::ranges::equal(cache.read<int64_t>(id, 0), expected));
+    }
   };
   for (int64_t i = 0; i < kReads; ++i) {
     caches.push_back(std::make_unique<TensorCache>(body_fields()));
