@@ -267,7 +267,8 @@ TEST(Stream, AGroupThatMovesGoesOnAsIfItHadStayed) {
   second.switch_weights(to.model.parameters, data::PolicyVersion{1});
   admit_all(first);
   EXPECT_THROW(first.take_out({}), InternalError) << "its thread has the engine";
-  while (first.state().steps < 30) std::this_thread::yield();
+  const int64_t told = first.state().steps;  // it steps while it is told
+  while (first.state().steps < told + 30) std::this_thread::yield();
   first.pause(data::Effect::Kind::kStand);
   const std::map<data::GroupId, int64_t> tokens = first.state().unfinished_tokens;
   EXPECT_GT(tokens.at(data::GroupId{3}), 3 * 5);
