@@ -265,7 +265,9 @@ TEST(Stream, AGroupThatMovesGoesOnAsIfItHadStayed) {
   Stream first(from.engine), second(to.engine);
   first.switch_weights(from.model.parameters, data::PolicyVersion{0});
   second.switch_weights(to.model.parameters, data::PolicyVersion{1});
+  first.pause();  // so that all begin before the same token
   admit_all(first);
+  first.resume();
   EXPECT_THROW(first.take_out({}), InternalError) << "its thread has the engine";
   const int64_t told = first.state().steps;  // it steps while it is told
   while (first.state().steps < told + 30) std::this_thread::yield();
