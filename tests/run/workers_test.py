@@ -17,8 +17,8 @@ RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "sc
 # What the clock of workers says.
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
            "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read",
-           "workers/weight_bytes_sent",
-           "workers/weight_bytes_copied")
+           "workers/weight_bytes_sent", "workers/weight_bytes_copied", "workers/calls_refused", "workers/leases_undone",
+           "workers/groups_undone", "data/groups_early", "time/early_s")
 
 
 def run(program, folder, settings=None, flags=()):
@@ -45,6 +45,27 @@ def check_bound(folder, staleness):
         assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
 
 
+def check_journal(folder):
+    """In the history that survived, controller.jsonl and samples.sqlite agree about which groups each step trained."""
+    steps, taken = {}, set()
+    for line in (pathlib.Path(folder) / "controller.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if "opened" in entry:
+            steps = {step: groups for step, groups in steps.items() if step <= entry["version"]}
+            taken = set()
+        if "taken" in entry:
+            taken.add(entry["taken"])
+        if "given_back" in entry:
+            taken = set()
+        if "committed" in entry:
+            steps[entry["committed"]], taken = taken, set()
+    trained = {}
+    for step, group in rf.samples(folder, "step, group_id"):
+        trained.setdefault(step, set()).add(group)
+    assert steps == trained, f"the journal says {steps}, and trained were {trained}"
+    assert sum(map(len, steps.values())) == len(set().union(*steps.values())), "a group was trained twice"
+
+
 def same_bits(program, root):
     ranks = run(program, f"{root}/ranks")
     for count in (1, 2, 3):
@@ -65,6 +86,7 @@ def stale(program, root):
     folder = run(program, f"{root}/stale", {"run.steps": 10, "run.parity": "false"}, ["--rollout-workers", "2", "--staleness", "2"])
     rf.check_whole(folder, 10)
     check_bound(folder, 2)
+    check_journal(folder)
     rf.said("with staleness no sample is older than the bound")
 
 
@@ -94,6 +116,24 @@ def kinds(program, root):
     rf.said("so with adapters, in bfloat16, with a reward in Python, filtered groups, greedy answers and a critic")
 
 
+def early(program, root):
+    """Ranks that wait for a batch make passes of what came ahead: with the same bits."""
+    settings = {"algo.kl_coef": 0.05, "run.steps": 4, "eval.every_steps": 0}
+    ranks = run(program, f"{root}/early_ranks", settings)
+    folder = f"{root}/early"
+    process = program.start(start_of(folder, {**settings, "workers.listen": "127.0.0.1:0"}))
+    rf.wait_until(lambda: address(folder), 60, "the address of the run")
+    workers = [program.start(["rollout", "--join", address(folder), "--threads", "1", "--tokens-per-s", rate]) for rate in ("400", "4000")]
+    assert process.wait(120) == 0, process.stderr.read()[-3000:]
+    for worker in workers:
+        assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
+    columns = "step, sample_id, response_ids, logprobs, versions, score"
+    assert rf.samples(ranks, columns) == rf.samples(folder, columns), "other samples"
+    assert rf.weights(ranks) == rf.weights(folder), "other weights"
+    assert sum(line["data/groups_early"] for line in rf.all_metrics(folder)) > 0, "no pass was made before its batch was complete"
+    rf.said("passes of groups that came ahead are made while the batch is not complete, with the same bits")
+
+
 def layouts(program, root):
     """A worker in a layout and dtype of its own."""
     for name, flags in (("tp2", ["--layout", "tp2"]), ("pp2", ["--layout", "pp2"]), ("bfloat16", ["--dtype", "bfloat16"])):
@@ -114,6 +154,7 @@ def resumes(program, root):
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "8"])
     rf.check_whole(folder, 8)
     check_bound(folder, 1)
+    check_journal(folder)
     rf.said("a run with workers resumes")
 
 
@@ -139,6 +180,7 @@ def come_and_go(program, root):
     assert workers[1].wait(30) == 0, "the last worker did not end with the run"
     rf.check_whole(folder, 40)
     check_bound(folder, 1)
+    check_journal(folder)
     rf.said("workers join, die, hang and leave, and the run goes on")
 
 
@@ -160,6 +202,7 @@ def trainer_dies(program, root):
     assert worker.wait(30) == 0, "the worker did not outlive the run's deaths"
     rf.check_whole(folder, 16)
     check_bound(folder, 1)
+    check_journal(folder)
     rf.said("the run dies five times, and its worker goes on with it")
 
 
@@ -182,6 +225,6 @@ def refusals(program, root):
     rf.said("what cannot be is refused, and a run without a worker ends, saved")
 
 
-CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "layouts": layouts, "resumes": resumes, "elastic": come_and_go,
+CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "early": early, "layouts": layouts, "resumes": resumes, "elastic": come_and_go,
           "trainer": trainer_dies, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-json row_of(std::vector<double> values) {
+json summary_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto median = [](const std::vector<double>& v) {
     const size_t n = v.size();
@@ -38,7 +38,7 @@ int64_t local_ranks(int64_t wanted) {
 
 json report(const char* name, const json& conditions, const Figures& figures) {
   json rows = json::object();
-  for (const auto& [figure, values] : figures) rows[figure] = row_of(values);
+  for (const auto& [figure, values] : figures) rows[figure] = summary_of(values);
   const json machine = bench::machine_report();
   const std::string device = join_text("cpu: ", machine.at("cpu").get<std::string>(), ", ", machine.at("cores").get<int>(), " cores, ",
                                        machine.at("isa").get<std::string>());

@@ -8,6 +8,8 @@
 
 namespace tandem::queue {
 
+using What = Decision::What;
+
 Controller::Controller(const Options& options, const LeaseTerms& terms, Takes takes, const data::Shaping& shaping)
     : terms_(terms), first_number_(value(terms.incarnation) << 40), queue_(options, takes, shaping) {}
 
@@ -28,6 +30,7 @@ Controller::Worker* Controller::alive(WorkerId worker, double now_s) {
 void Controller::end_lease(GroupId group) {
   Turn& turn = turns_.at(group);
   workers_.at(turn.worker).leases.erase(group);
+  decide({.what = What::kEnded, .group = group, .lease = turn.lease});
   turn.lease = kNoLease;
   turn.has_token = turn.reported != kNoLease;
   waiting_.insert(group);
@@ -68,6 +71,7 @@ std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersio
     turn.first = version;
     known->leases[group] = turn.lease;
     leases.push_back({group, turn.lease, turn.reported});
+    decide({.what = What::kLeased, .group = group, .lease = turn.lease, .worker = worker, .version = version});
   };
   for (auto group = waiting_.begin(); group != waiting_.end() && std::ssize(leases) < most;) {
     Turn& turn = turns_.at(*group);
@@ -117,16 +121,32 @@ bool Controller::put(WorkerId worker, LeaseNumber lease, data::Group head) {
   }
   workers_.at(worker).leases.erase(head.id);
   turns_.erase(found);
-  return queue_.put(std::move(head));
+  const GroupId group = head.id;
+  const bool kept = queue_.put(std::move(head));
+  if (kept) decide({.what = What::kFinished, .group = group, .lease = lease});
+  return kept;
 }
 
 void Controller::lose(std::span<const GroupId> groups) {
+  const bool had_taken = queue_.has_taken_any();
   for (const GroupId group : groups) {
     if (!queue_.unfinish(group)) continue;
     turns_[group] = {};
     waiting_.insert(group);
     ++counters_.lost;
+    decide({.what = What::kLost, .group = group});
   }
+  if (had_taken && !queue_.has_taken_any()) decide({.what = What::kGivenBack});
+}
+
+data::Batch Controller::take(StepId step) {
+  data::Batch batch = queue_.take(step);
+  for (const data::Group& head : batch.groups) decide({.what = What::kTaken, .group = head.id, .step = step});
+  return batch;
+}
+
+void Controller::give_back() {
+  if (queue_.give_back()) decide({.what = What::kGivenBack});
 }
 
 Left Controller::commit(StepId step, PolicyVersion after) {
@@ -141,6 +161,9 @@ Left Controller::commit(StepId step, PolicyVersion after) {
     waiting_.erase(group);
     turns_.erase(found);
   }
+  for (const GroupId group : left.dropped) decide({.what = What::kDropped, .group = group});
+  for (const GroupId group : left.filtered) decide({.what = What::kFiltered, .group = group});
+  decide({.what = What::kCommitted, .step = step, .version = after});
   return left;
 }
 

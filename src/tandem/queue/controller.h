@@ -10,11 +10,12 @@
 // changes nothing. So whatever comes twice, or from a worker that was given up, is trained once.
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tandem/queue/sample_queue.h"
@@ -61,6 +62,17 @@ struct LeaseCounters {
   int64_t lost = 0;        ///< finished groups whose bodies are gone
 };
 
+/// One of the things that a controller decided, and what it is about; what does not apply is not set.
+struct Decision {
+  enum class What { kLeased, kEnded, kFinished, kLost, kDropped, kFiltered, kTaken, kGivenBack, kCommitted };
+  What what{};
+  GroupId group{};
+  LeaseNumber lease = kNoLease;
+  WorkerId worker{};
+  StepId step{};
+  PolicyVersion version{};
+};
+
 /// Ownership  heads alone; bodies never pass through it.
 /// Threads    one. Given the same calls in the same order it does the same.
 /// Errors     as SampleQueue. What an unknown worker asks for, it does not get; it has to join.
@@ -68,6 +80,10 @@ struct LeaseCounters {
 class Controller {
  public:
   Controller(const Options& options, const LeaseTerms& terms, Takes takes = Takes::kScored, const data::Shaping& shaping = {});
+
+  /// Hears each decision, in their order, within the call that makes it.
+  using Hears = std::function<void(const Decision&)>;
+  void tell(Hears hears) { hears_ = std::move(hears); }
 
   WorkerId join(double now_s);
   /// A sign of life. False if nobody knows the worker.
@@ -90,9 +106,9 @@ class Controller {
   void lose(std::span<const GroupId> groups);
 
   bool batch_ready() { return queue_.batch_ready(); }
-  data::Batch take(StepId step) { return queue_.take(step); }
+  data::Batch take(StepId step);
   /// As SampleQueue::give_back.
-  void give_back() { (void)queue_.give_back(); }
+  void give_back();
   /// As SampleQueue::commit. Groups that surely have no token yet start at the version that their first will be of.
   Left commit(StepId step, PolicyVersion after);
 
@@ -119,11 +135,15 @@ class Controller {
     LeaseNumber reported = kNoLease;
     PolicyVersion first{};                   // leased and without a token: of what version that will be at least
   };
+  void decide(const Decision& decision) const {
+    if (hears_) hears_(decision);
+  }
   void end_lease(GroupId group);
   Worker* alive(WorkerId worker, double now_s);
 
   const LeaseTerms terms_;
   const int64_t first_number_;
+  Hears hears_;
   SampleQueue queue_;
   std::map<WorkerId, Worker> workers_;
   std::map<GroupId, Turn> turns_;

@@ -83,11 +83,13 @@ double waited_s_so_far(SampleSource& source, const policy::Ranks& ranks, planner
   return stream_s && (ranks.only_generates() || stage == planner::StageKind::kRollout) ? *stream_s : comm::waited_s_so_far();
 }
 
-// Stages whose memory stays on the device may begin early. Where ranks that train generate, too, they have no time to spare. Collective.
+// Stages whose memory stays on the device may begin early. Where ranks that train generate, too, they have no time to spare; workers
+// leave them some. Collective.
 EarlyStages early_stages(const policy::RunParts& parts, const planner::Schedule& schedule, const policy::Residency& residency) {
   const config::RunConfig& config = parts.config;
   EarlyStages early{.budget_tokens = std::numeric_limits<int64_t>::max()};
-  if (!config.is_free() || parts.ranks.placement.kind != planner::PlacementKind::kSplit) return early;
+  const bool waits = config.has_workers() || (config.is_free() && parts.ranks.placement.kind == planner::PlacementKind::kSplit);
+  if (!waits) return early;
   for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config.train.reference_micro_batch_tokens),
                                      std::pair(planner::StageKind::kOldLogprob, config.train.logprob_micro_batch_tokens),
                                      std::pair(planner::StageKind::kValues, config.critic.value_micro_batch_tokens)}) {
@@ -188,15 +190,15 @@ void RlRun::make_source() {
   if (eval_prompts_) longest = std::max(longest, eval_prompts_->longest_prompt() + config_.eval.sampling.max_new_tokens);
   std::function<void(int64_t, int64_t)> tell;
   if (LiveLine* live = ledger_.live()) tell = [live](int64_t samples, int64_t tokens) { live->count(samples, tokens); };
-  if (config_.has_workers()) {
-    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, ledger_.files().start_dir(),
-                                                         longest, request_.stop, std::move(tell)});
-    return;
-  }
   if (auto early = early_stages(parts_, schedule_, residency_); !early.stages.empty()) {
     early.rows = [this](std::span<const data::Group> heads) { return rows_of_groups(heads, roles()); };
     early.pass = [this](planner::StageKind stage, const std::vector<train::Row>& rows) { return values_of_rows(stage, rows, roles()); };
     early_.emplace(parts_.ranks, bodies_, config_.schedule.queue.group_size, std::move(early));
+  }
+  if (config_.has_workers()) {
+    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, early_ ? &*early_ : nullptr,
+                                             ledger_.files().start_dir(), longest, request_.stop, std::move(tell)});
+    return;
   }
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);
   const model::Decoder* decoder = parts_.ranks.rolls_out() ? &actor_.rollout_decoder() : nullptr;

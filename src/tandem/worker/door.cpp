@@ -29,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kStartsFile = "workers.json";
+constexpr const char* kJournalFile = "controller.jsonl";
 constexpr const char* kOwnStore = "run";
 constexpr std::chrono::milliseconds kPrefetchPause{10};
 constexpr double kGoodbyeS = 5;          // for workers to hear that the run is over
@@ -127,6 +128,11 @@ void Door::restore(const State& state, data::PolicyVersion version) {
 }
 
 void Door::open(const Welcome& welcome) {
+  journal_.emplace(config_.run.dir + "/" + kJournalFile, incarnation_, controller_.queue().version());
+  controller_.tell([this](const queue::Decision& decision) { journal_->add(decision); });
+  if (const Undone& undone = journal_->undone(); undone.any())
+    log::info("what workers did after this checkpoint is refused: ", undone.updates, " updates, ", undone.finished, " finished groups, ",
+              undone.leases, " leases; it is done anew");
   desk_.emplace(controller_, incarnation_, kOwnStore, prompt_of_, to_text(welcome));
   const std::string before = address_before(config_);
   try {
@@ -175,7 +181,7 @@ void Door::drop_over() {
   std::vector<data::GroupId> over;
   for (const data::GroupId group : here_)
     if (!controller_.queue().is_outstanding(group)) over.push_back(group);
-  for (const data::GroupId group : over) here_.erase(group);
+  for (const data::GroupId group : over) here_.erase(group), early_.erase(group);
   own_.drop(samples_of(data::bare_heads(over, config_.schedule.queue.group_size)));
 }
 
@@ -225,11 +231,12 @@ void Door::check() {
 }
 
 // Bodies by the store that has them. What one lacks is generated anew.
-bool Door::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into) {
+bool Door::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into, bool has_early) {
   std::map<std::string, std::vector<data::Group>> by_store;
   {
     std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < heads.size(); ++i) by_store[here_.contains(heads[i].id) ? kOwnStore : stores[i]].push_back(heads[i]);
+    for (size_t i = 0; i < heads.size(); ++i)
+      if (!has_early || !early_.contains(heads[i].id)) by_store[here_.contains(heads[i].id) ? kOwnStore : stores[i]].push_back(heads[i]);
   }
   const int64_t before = reader_.bytes_received();
   bool all = true;
@@ -244,8 +251,20 @@ bool Door::read(std::span<const data::Group> heads, std::span<const std::string>
     desk_->lose(lost, store);
   }
   bytes_read_ += reader_.bytes_received() - before;
-  if (!all) into.drop(samples_of(heads));
+  if (!all)
+    for (const auto& [store, groups] : by_store) into.drop(samples_of(groups));
   return all;
+}
+
+std::vector<data::Group> Door::take_early(queue::TensorCache& into) {
+  std::lock_guard lock(mutex_);
+  std::vector<data::GroupId> groups;
+  for (const data::GroupId group : controller_.queue().next_in_line())
+    if (here_.contains(group) && early_.insert(group).second) groups.push_back(group);
+  std::vector<data::Group> heads = data::bare_heads(groups, config_.schedule.queue.group_size);
+  const bool has_all = own_.copy(samples_of(heads), into);
+  TANDEM_CHECK(has_all, "bodies that came ahead are gone");
+  return heads;
 }
 
 std::vector<data::Group> Door::take(data::StepId step, queue::TensorCache& into) {
@@ -254,19 +273,24 @@ std::vector<data::Group> Door::take(data::StepId step, queue::TensorCache& into)
     std::lock_guard lock(mutex_);
     taken = desk_->take(step, kOwnStore);
   }
-  if (!taken || !read(taken->heads, taken->stores, into)) return {};
+  if (!taken || !read(taken->heads, taken->stores, into, true)) return {};
   return std::move(taken->heads);
 }
 
 void Door::give_back() {
   std::lock_guard lock(mutex_);
+  early_.clear();
   if (desk_) desk_->give_back();
 }
 
 std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion after) {
-  std::lock_guard lock(mutex_);
-  const queue::Left left = desk_->commit(step, after);
-  drop_over();
+  queue::Left left;
+  {
+    std::lock_guard lock(mutex_);
+    left = desk_->commit(step, after);
+    drop_over();
+  }
+  journal_->wait_written();
   return left.all();
 }
 
@@ -286,6 +310,7 @@ Door::State Door::state() {
   for (;;) {
     std::vector<data::Group> heads;  // whose bodies are not here yet
     std::vector<std::string> stores;
+    std::optional<State> state;
     {
       std::lock_guard lock(mutex_);
       for (data::Group& head : data::bare_heads(controller_.queue().finished(), config_.schedule.queue.group_size)) {
@@ -293,9 +318,14 @@ Door::State Door::state() {
         stores.push_back(desk_ ? desk_->store_of(head.id) : kOwnStore);
         heads.push_back(std::move(head));
       }
-      if (heads.empty()) return {controller_.next_group(), controller_.state(with_body)};
+      if (heads.empty()) state = {controller_.next_group(), controller_.state(with_body)};
+      if (state && journal_) journal_->add_saved(controller_.queue().version());
     }
-    (void)read(heads, stores, bodies);
+    if (state) {
+      if (journal_) journal_->wait_written();
+      return std::move(*state);
+    }
+    (void)read(heads, stores, bodies, false);
   }
 }
 
@@ -318,6 +348,8 @@ void Door::record(monitor::Recorder& recorder) {
         std::pair("staleness/dropped", queue.counters().dropped), std::pair("staleness/waited", queue.counters().waited),
         std::pair("workers/connected", desk_->num_clients()), std::pair("workers/leases_ended", leases.ended),
         std::pair("workers/groups_late", leases.late), std::pair("workers/groups_lost", leases.lost),
+        std::pair("workers/calls_refused", desk_->counters().of_another_incarnation + desk_->counters().of_unknown),
+        std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished),
         std::pair("workers/bytes_read", std::exchange(bytes_read_, 0)), std::pair("workers/bytes_prefetched", bytes_prefetched_.load())})
     recorder.set(name, static_cast<double>(count));
 }

@@ -21,6 +21,7 @@
 #include "tandem/queue/desk.h"
 #include "tandem/queue/store.h"
 #include "tandem/reward/backend/process.h"
+#include "tandem/worker/journal.h"
 #include "tandem/worker/welcome.h"
 
 namespace tandem::worker {
@@ -54,6 +55,9 @@ class Door {
 
   /// The heads of the batch of `step`, whose bodies are then in `into`; none if it is not ready.
   std::vector<data::Group> take(data::StepId step, queue::TensorCache& into);
+  /// Of groups that the next batch would have as things stand, those whose bodies came ahead: bare heads (data/columns.h), each once;
+  /// their bodies are then in `into`.
+  std::vector<data::Group> take_early(queue::TensorCache& into);
   void give_back();
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
   /// The run is over: workers that ask hear so.
@@ -66,7 +70,7 @@ class Door {
   void check();
 
  private:
-  bool read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into);
+  bool read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into, bool has_early);
   void prefetch();
   void drop_over();
   void start_workers();
@@ -81,6 +85,8 @@ class Door {
   queue::Controller controller_;
   queue::Store own_;               // bodies of a checkpoint, and those that were fetched ahead
   std::set<data::GroupId> here_;   // these
+  std::set<data::GroupId> early_;  // of them, those that the run has, too
+  std::optional<Journal> journal_;
   std::optional<queue::Desk> desk_;
   std::optional<queue::wire::Server> server_;
   queue::wire::StoreReader reader_;

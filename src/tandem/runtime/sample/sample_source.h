@@ -18,6 +18,7 @@
 #include "tandem/rollout/engine.h"
 #include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/sample/batch_rows.h"
+#include "tandem/runtime/sample/early_passes.h"
 #include "tandem/serve/prompt_stream.h"
 
 namespace tandem::runtime {
@@ -76,6 +77,7 @@ struct WorkerParts {
   const policy::Actor& actor;
   const serve::PromptStream& prompts;  ///< asked by another thread, on the first rank; by nobody else meanwhile
   BatchRows& bodies;
+  EarlyPasses* early;                  ///< where the stages after rollout begin before a batch is complete; else null
   std::string model_dir;               ///< of the start
   int64_t max_context_tokens;
   StopRequested stop;

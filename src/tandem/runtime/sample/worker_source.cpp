@@ -49,12 +49,14 @@ class WorkerSource final : public SampleSource {
 
  private:
   std::exception_ptr fault();
+  void work_early();
   worker::Welcome welcome() const;
 
   WorkerParts parts_;
   std::optional<pull::WeightServer> weights_;
   std::vector<pull::WeightHolder> holders_;  // on the first rank: of all ranks
   std::optional<worker::Door> door_;              // on the first rank
+  std::vector<data::GroupId> in_line_;            // finished groups, whose bodies came before their batch was complete
   int64_t tokens_ = 0;                          // of batches since the last record
   double recorded_s_ = 0;
 };
@@ -95,6 +97,17 @@ std::exception_ptr WorkerSource::fault() {
   return nullptr;
 }
 
+// Passes of groups that will be in the batch, as far as can be told, while workers generate the others.
+void WorkerSource::work_early() {
+  if (!parts_.early) return;
+  for (const data::Group& head : parts_.bodies.take_in([&](queue::TensorCache& into) { return door_->take_early(into); }))
+    in_line_.push_back(head.id);
+  const data::EarlyGroups groups = parts_.early->plan(in_line_);
+  if (groups.empty()) return;
+  parts_.early->lend(groups);
+  parts_.early->make(groups);
+}
+
 std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::PolicyVersion version) {
   comm::Group& world = parts_.ranks.world;
   for (;;) {
@@ -105,8 +118,10 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
     if (!heads.empty()) {
       for (const data::Group& head : heads)
         for (const data::Sample& sample : head.samples) tokens_ += parts_.bodies.num_tokens(sample.id);
+      std::erase_if(in_line_, [&](data::GroupId id) { return std::ranges::find(heads, id, &data::Group::id) != heads.end(); });
       return data::Batch{step, version, std::move(heads)};
     }
+    work_early();
     if (door_ && parts_.tell) parts_.tell(door_->num_finished() * parts_.config.schedule.queue.group_size, 0);
     if (door_) std::this_thread::sleep_for(kMoment);
   }
@@ -131,6 +146,7 @@ std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyV
     if (value(step) == parts_.config.run.steps) door_->end();
   }
   left = comm::values_of_all(parts_.ranks.world, left);
+  std::erase_if(in_line_, [&](data::GroupId id) { return std::ranges::find(left, id) != left.end(); });
   parts_.bodies.drop(data::bare_heads(left, parts_.config.schedule.queue.group_size));
   return left;
 }
