@@ -112,7 +112,9 @@ TEST_F(JournalTest, TheDecisionsTellWhatBecameOfEachGroup) {
   for (const json& line : lines_of(path_)) {
     for (const char* const what : {"leased", "finished", "taken", "ended", "lost"})
       if (line.contains(what)) of_group[line[what]].push_back(what);
-    if (line.contains("committed")) EXPECT_EQ(line["committed"], ++last_step);
+    if (line.contains("committed")) {
+      EXPECT_EQ(line["committed"], ++last_step);
+    }
   }
   EXPECT_EQ(last_step, 4);
   using Story = std::vector<std::string>;
@@ -168,7 +170,9 @@ TEST_F(JournalTest, ManyDecisionsGoToTheDiskAtOnce) {
   EXPECT_LT(journal.num_syncs(), 2 * kEach);
   std::set<int64_t> seen;
   for (const json& line : lines_of(path_))
-    if (line.contains("lost")) EXPECT_TRUE(seen.insert(line["lost"]).second);
+    if (line.contains("lost")) {
+      EXPECT_TRUE(seen.insert(line["lost"].get<int64_t>()).second);
+    }
   EXPECT_EQ(std::ssize(seen), 4 * kEach);
 }
 
