@@ -52,8 +52,9 @@ class Client {
   virtual std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                        std::vector<data::Group> begun) = 0;
   /// Groups that finished under these leases, and their bodies: rows of their samples in order. Returns which of them are of any use; the
-  /// store keeps the bodies of those.
-  virtual std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) = 0;
+  /// store keeps the bodies of those. `measures`: call::Put.
+  virtual std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
+                                std::vector<int64_t> measures = {}) = 0;
 
   /// The heads of the batch of `step`, ordered by group, for an update of the weights of `version`; none if it is not ready.
   virtual std::optional<data::Batch> take(StepId step, PolicyVersion version) = 0;

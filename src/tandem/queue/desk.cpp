@@ -16,6 +16,7 @@ struct Cases : Each... {
 };
 
 constexpr size_t kMaxClients = 1 << 16;
+constexpr int64_t kMostMeasure = int64_t{1} << 40;
 constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
 
 }  // namespace
@@ -24,6 +25,13 @@ constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
 std::string Desk::fault_of(const call::Put& put) const {
   const SampleQueue& queue = controller_.queue();
   if (put.leases.size() != put.heads.size()) return join_text(put.leases.size(), " leases of ", put.heads.size(), " groups");
+  if (put.heads.empty() ? !put.measures.empty() : put.measures.size() % put.heads.size() != 0)
+    return join_text(put.measures.size(), " measures of ", put.heads.size(), " groups");
+  const int64_t num_samples = std::ssize(put.heads) * queue.group_size();
+  if (measures_of_sample_ && std::ssize(put.measures) != num_samples * *measures_of_sample_)
+    return join_text(put.measures.size(), " measures of ", num_samples, " samples");
+  for (const int64_t measure : put.measures)
+    if (measure < 0 || measure > kMostMeasure) return join_text("a measure of ", measure);
   for (const data::Group& head : put.heads) {
     if (!queue.knows(head.id)) return join_text("group ", value(head.id), " was never leased");
     if (!queue.fits(head)) return join_text("group ", value(head.id), " lacks samples or scores");
@@ -118,9 +126,9 @@ std::optional<Answer> Desk::answer(const Call& call, double now_s) {
   return answer;
 }
 
-std::string Desk::store_of(GroupId group) const {
-  const auto found = stores_.find(group);
-  return found == stores_.end() ? own_store_ : found->second;
+Desk::Body Desk::body_of(GroupId group) const {
+  const auto found = bodies_.find(group);
+  return found == bodies_.end() ? Body{own_store_} : found->second;
 }
 
 std::optional<answer::Taken> Desk::take(StepId step, const std::string& taker) {
@@ -128,7 +136,11 @@ std::optional<answer::Taken> Desk::take(StepId step, const std::string& taker) {
     if (!controller_.batch_ready()) return std::nullopt;
     taken_.emplace();
     taken_->heads = controller_.take(step).groups;
-    for (const data::Group& head : taken_->heads) taken_->stores.push_back(store_of(head.id));
+    for (const data::Group& head : taken_->heads) {
+      Body body = body_of(head.id);
+      taken_->stores.push_back(std::move(body.store));
+      taken_->measures.push_back(std::move(body.measures));
+    }
   }
   taker_ = taker;
   return taken_;
@@ -138,7 +150,7 @@ Left Desk::commit(StepId step, PolicyVersion after) {
   Left left = controller_.commit(step, after);
   taken_.reset();
   const auto is_over = [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); };
-  std::erase_if(stores_, is_over);
+  std::erase_if(bodies_, is_over);
   std::erase_if(begun_, is_over);
   return left;
 }
@@ -151,9 +163,9 @@ void Desk::give_back() {
 void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
   std::vector<GroupId> lost;
   for (const GroupId group : groups)
-    if (store_of(group) == store) lost.push_back(group);
+    if (body_of(group).store == store) lost.push_back(group);
   controller_.lose(lost);
-  for (const GroupId group : lost) stores_.erase(group);
+  for (const GroupId group : lost) bodies_.erase(group);
   if (taken_ && !controller_.queue().has_taken_any()) taken_.reset();
 }
 
@@ -176,7 +188,7 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
     if (!ended.contains(group.id)) begun_[group.id] = {each.lease, group};
   }
   for (const GroupId group : beat.finished)
-    if (const auto found = stores_.find(group); found == stores_.end() || found->second != store) over.push_back(group);
+    if (const auto found = bodies_.find(group); found == bodies_.end() || found->second.store != store) over.push_back(group);
   return over;
 }
 
@@ -198,10 +210,12 @@ What Desk::carry_out(const Call& call, double now_s) {
           return answer::Refused{fault};
         }
         answer::Kept kept;
+        const size_t width = c.heads.empty() ? 0 : c.measures.size() / c.heads.size();
         for (size_t i = 0; i < c.heads.size(); ++i) {
           kept.kept.push_back(controller_.put(call.worker, c.leases[i], c.heads[i]));
           if (!kept.kept.back()) continue;
-          stores_[c.heads[i].id] = client.store;
+          const auto measures = std::span(c.measures).subspan(i * width, width);
+          bodies_[c.heads[i].id] = {client.store, {measures.begin(), measures.end()}};
           begun_.erase(c.heads[i].id);
         }
         return kept;

@@ -49,12 +49,18 @@ class Desk {
   Left commit(StepId step, PolicyVersion after);
   /// The taken batch, if there is one, will not be trained.
   void give_back();
+  /// Groups are only taken with so many measures of each sample, none below 0; without this, with any.
+  void require_measures(int64_t of_sample) { measures_of_sample_ = of_sample; }
   /// From now on every call hears that the run is over.
   void end() { has_ended_ = true; }
   /// Groups whose bodies should have been in `store`.
   void lose(std::span<const GroupId> groups, const std::string& store);
-  /// Of a finished group: where its body is.
-  std::string store_of(GroupId group) const;
+  /// Of a finished group: where its body is, and its measures.
+  struct Body {
+    std::string store;
+    std::vector<int64_t> measures = {};
+  };
+  Body body_of(GroupId group) const;
   /// As Controller::expire, at a time by which all calls that had come were answered: who is slow to be read is not dead.
   void expire(double now_s);
 
@@ -86,9 +92,10 @@ class Desk {
   const PromptOf prompt_of_;
   const std::string welcome_;
   bool has_ended_ = false;
+  std::optional<int64_t> measures_of_sample_;
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
-  std::map<GroupId, std::string> stores_;  // of finished groups
+  std::map<GroupId, Body> bodies_;         // of finished groups
   struct Begun {
     LeaseNumber lease{};
     data::Group group;

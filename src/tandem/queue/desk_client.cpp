@@ -116,14 +116,15 @@ std::vector<GroupId> DeskClient::evicted(PolicyVersion version, std::span<const 
 }
 
 // The bodies are here before anyone hears of them.
-std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) {
+std::vector<bool> DeskClient::put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
+                                  std::vector<int64_t> measures) {
   std::vector<GroupId> groups, useless;
   for (const data::Group& head : heads) {
     groups.push_back(head.id);
     TANDEM_CHECK(!kept_.contains(head.id), "group ", value(head.id), " is put twice");
   }
   store_.put(samples_of(groups), std::move(bodies));
-  const What what = ask(call::Put{{leases.begin(), leases.end()}, std::move(heads)});
+  const What what = ask(call::Put{{leases.begin(), leases.end()}, std::move(heads), std::move(measures)});
   const auto* answer = std::get_if<answer::Kept>(&what);
   std::vector<bool> kept = answer ? answer->kept : std::vector<bool>(groups.size(), false);
   if (kept.size() != groups.size()) fail(join_text("an answer about ", kept.size(), " of ", groups.size(), " groups"));

@@ -50,7 +50,8 @@ class DeskClient final : public Client {
   std::vector<Task> lease(int64_t most, PolicyVersion version) override;
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                std::vector<data::Group> begun) override;
-  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override;
+  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
+                        std::vector<int64_t> measures = {}) override;
   std::optional<data::Batch> take(StepId step, PolicyVersion version) override;
   bool read(TensorCache& into) override;
   std::vector<GroupId> commit(StepId step, PolicyVersion after) override;

@@ -42,7 +42,8 @@ struct Beat {
 struct Put {
   std::vector<LeaseNumber> leases;
   std::vector<data::Group> heads;
-  static void each(auto& m, auto&& field) { field(m.leases), field(m.heads); }
+  std::vector<int64_t> measures = {};  ///< for each head as many numbers, for who takes it: such as measures_of (store.h); or none
+  static void each(auto& m, auto&& field) { field(m.leases), field(m.heads), field(m.measures); }
 };
 /// By who has the weights of `version`.
 struct Take {
@@ -101,8 +102,9 @@ struct Kept {
 /// Empty: no batch is ready.
 struct Taken {
   std::vector<data::Group> heads;
-  std::vector<std::string> stores;  ///< of each head, where its body is
-  static void each(auto& m, auto&& field) { field(m.heads), field(m.stores); }
+  std::vector<std::string> stores;               ///< of each head, where its body is
+  std::vector<std::vector<int64_t>> measures = {};  ///< of each head, as it was put
+  static void each(auto& m, auto&& field) { field(m.heads), field(m.stores), field(m.measures); }
 };
 struct Done {
   static void each(auto&, auto&&) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/queue/store.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -46,6 +47,21 @@ data::Group head_of(const data::Group& group) {
     if (!kept.scored) kept.text = group.greedy->text;
   }
   return head;
+}
+
+std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data::Fields& columns) {
+  std::vector<int64_t> measures;
+  const std::vector<CacheField> fields = body_fields();
+  size_t row = 0;
+  for (const data::Group& group : groups)
+    for (const data::Sample& s : group.samples) {
+      for (const CacheField& field : fields) measures.push_back(columns.at(field.name).lengths.at(row));
+      const auto ends = std::ranges::minmax_element(s.versions);
+      const bool any = !s.versions.empty();
+      measures.insert(measures.end(), {any ? *ends.min : 0, any ? *ends.max : 0});
+      ++row;
+    }
+  return measures;
 }
 
 void add_body(data::Group& head, const TensorCache& bodies) {

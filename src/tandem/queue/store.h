@@ -25,6 +25,10 @@ enum BodyField : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions }
 std::vector<CacheField> body_fields();
 /// Ids, ends, scores, and the place of the prompt. A greedy answer that has no score yet keeps its text: a stage scores it.
 data::Group head_of(const data::Group& group);
+/// What everyone must know of bodies before anyone reads them: of each sample the length of each of body_fields(), then the oldest and the
+/// newest version of its tokens. `columns` are data::fields_of(groups).
+std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data::Fields& columns);
+constexpr size_t kNumVersions = 2;  ///< of a sample's measures
 /// Fills a head with its body. Errors: InternalError for a row that is not there.
 void add_body(data::Group& head, const TensorCache& bodies);
 

@@ -30,8 +30,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStartsFile = "workers.json";
 constexpr const char* kJournalFile = "controller.jsonl";
-constexpr const char* kOwnStore = "run";
-constexpr std::chrono::milliseconds kPrefetchPause{10};
 constexpr double kGoodbyeS = 5;          // for workers to hear that the run is over
 constexpr int64_t kMostRestarts = 1000;  // of local workers
 
@@ -96,11 +94,9 @@ Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_
       incarnation_(next_incarnation(config)),
       controller_(config.schedule.queue, {config.workers.lease_s, incarnation_}, takes, config.reward.shaping()),
       own_(queue::body_fields()),
-      reader_(config.workers.lease_s) {}
+      own_server_(own_, "tcp://" + listening_host(config) + ":0", keys_ ? std::optional(comm::make_keys()) : std::nullopt) {}
 
 Door::~Door() {
-  is_closing_ = true;
-  if (prefetcher_.joinable()) prefetcher_.join();
   if (!is_over_) return;
   for (const Deadline goodbye = Deadline::after_s(kGoodbyeS); !goodbye.passed();) {
     {
@@ -117,8 +113,9 @@ void Door::restore(const State& state, data::PolicyVersion version) {
   if (state.queue.empty()) return;
   controller_.restore(state.queue, state.next_group, [&](data::Group group) {
     const std::span<const data::Group> one(&group, 1);
-    own_.put(data::ids_of(one), data::fields_of(one));
-    here_.insert(group.id);
+    data::Fields columns = data::fields_of(one);
+    own_measures_[group.id] = queue::measures_of(one, columns);
+    own_.put(data::ids_of(one), std::move(columns));
     return queue::head_of(group);
   });
   if (controller_.queue().version() != version)
@@ -133,7 +130,8 @@ void Door::open(const Welcome& welcome) {
   if (const Undone& undone = journal_->undone(); undone.any())
     log::info("what workers did after this checkpoint is refused: ", undone.updates, " updates, ", undone.finished, " finished groups, ",
               undone.leases, " leases; it is done anew");
-  desk_.emplace(controller_, incarnation_, kOwnStore, prompt_of_, to_text(welcome));
+  desk_.emplace(controller_, incarnation_, own_server_.place(), prompt_of_, to_text(welcome));
+  desk_->require_measures(std::ssize(queue::body_fields()) + static_cast<int64_t>(queue::kNumVersions));
   const std::string before = address_before(config_);
   try {
     if (!before.empty()) server_.emplace(*desk_, mutex_, before, keys_);
@@ -147,41 +145,16 @@ void Door::open(const Welcome& welcome) {
   log::info("workers join by `", device::program_path(), " rollout --join ", server_->address().substr(6), token, "`");
   seen_worker_s_ = now_s();
   for (int64_t i = 0; i < config_.workers.local; ++i) local_.push_back(start_worker(i));
-  if (config_.workers.prefetch) prefetcher_ = std::thread([this] { prefetch(); });
-}
-
-// On a thread of its own: bodies of the groups that the next batch would have as things stand. What fails here, take() finds out.
-void Door::prefetch() {
-  queue::wire::StoreReader reader(config_.workers.lease_s);
-  while (!is_closing_) {
-    std::map<std::string, std::vector<data::GroupId>> by_store;
-    {
-      std::lock_guard lock(mutex_);
-      for (const data::GroupId group : controller_.queue().next_in_line())
-        if (!here_.contains(group)) by_store[desk_->store_of(group)].push_back(group);
-    }
-    bool any = false;
-    for (const auto& [store, groups] : by_store) {
-      queue::TensorCache rows(queue::body_fields());
-      const std::vector<data::SampleId> samples = samples_of(data::bare_heads(groups, config_.schedule.queue.group_size));
-      if (is_closing_ || store == kOwnStore || !reader.read(store, samples, rows)) continue;
-      any = true;
-      std::lock_guard lock(mutex_);
-      own_.copy_in(samples, rows);
-      here_.insert(groups.begin(), groups.end());
-      drop_over();  // some may have left meanwhile
-    }
-    bytes_prefetched_ = reader.bytes_received();
-    if (!any) std::this_thread::sleep_for(kPrefetchPause);
-  }
 }
 
 // Requires the mutex.
 void Door::drop_over() {
+  const auto is_over = [&](data::GroupId group) { return !controller_.queue().is_outstanding(group); };
+  std::erase_if(told_, is_over);
   std::vector<data::GroupId> over;
-  for (const data::GroupId group : here_)
-    if (!controller_.queue().is_outstanding(group)) over.push_back(group);
-  for (const data::GroupId group : over) here_.erase(group), early_.erase(group);
+  for (const auto& [group, measures] : own_measures_)
+    if (is_over(group)) over.push_back(group);
+  for (const data::GroupId group : over) own_measures_.erase(group);
   own_.drop(samples_of(data::bare_heads(over, config_.schedule.queue.group_size)));
 }
 
@@ -230,56 +203,47 @@ void Door::check() {
     throw PeerError(join_text("no worker for ", config_.workers.wait_s, " s (workers.wait_s)"));
 }
 
-// Bodies by the store that has them. What one lacks is generated anew.
-bool Door::read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into, bool has_early) {
-  std::map<std::string, std::vector<data::Group>> by_store;
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < heads.size(); ++i)
-      if (!has_early || !early_.contains(heads[i].id)) by_store[here_.contains(heads[i].id) ? kOwnStore : stores[i]].push_back(heads[i]);
-  }
-  const int64_t before = reader_.bytes_received();
-  bool all = true;
-  for (const auto& [store, groups] : by_store) {
-    const std::vector<data::SampleId> samples = samples_of(groups);
-    if (store == kOwnStore ? own_.copy(samples, into) : reader_.read(store, samples, into)) continue;
-    all = false;
-    std::vector<data::GroupId> lost;
-    for (const data::Group& group : groups) lost.push_back(group.id);
-    log::warning(lost.size(), " finished groups went with the worker that had them: they are generated anew");
-    std::lock_guard lock(mutex_);
-    desk_->lose(lost, store);
-  }
-  bytes_read_ += reader_.bytes_received() - before;
-  if (!all)
-    for (const auto& [store, groups] : by_store) into.drop(samples_of(groups));
-  return all;
+queue::answer::Taken Door::take(data::StepId step) {
+  std::lock_guard lock(mutex_);
+  queue::answer::Taken taken = desk_->take(step, own_server_.place()).value_or(queue::answer::Taken());
+  for (size_t i = 0; i < taken.heads.size(); ++i)
+    if (const auto own = own_measures_.find(taken.heads[i].id); own != own_measures_.end())
+      taken.stores[i] = "", taken.measures[i] = own->second;
+  return taken;
 }
 
-std::vector<data::Group> Door::take_early(queue::TensorCache& into) {
+// Requires the mutex.
+queue::answer::Taken Door::places_of(std::span<const data::GroupId> groups) const {
+  queue::answer::Taken places{data::bare_heads(groups, config_.schedule.queue.group_size), {}, {}};
+  for (const data::GroupId group : groups) {
+    const auto own = own_measures_.find(group);
+    queue::Desk::Body body = own == own_measures_.end() ? desk_->body_of(group) : queue::Desk::Body{"", own->second};
+    places.stores.push_back(std::move(body.store));
+    places.measures.push_back(std::move(body.measures));
+  }
+  return places;
+}
+
+queue::answer::Taken Door::ahead() {
   std::lock_guard lock(mutex_);
   std::vector<data::GroupId> groups;
   for (const data::GroupId group : controller_.queue().next_in_line())
-    if (here_.contains(group) && early_.insert(group).second) groups.push_back(group);
-  std::vector<data::Group> heads = data::bare_heads(groups, config_.schedule.queue.group_size);
-  const bool has_all = groups.empty() || own_.copy(samples_of(heads), into);
-  TANDEM_CHECK(has_all, "bodies that came ahead are gone");
-  return heads;
+    if (told_.insert(group).second) groups.push_back(group);
+  return places_of(groups);
 }
 
-std::vector<data::Group> Door::take(data::StepId step, queue::TensorCache& into) {
-  std::optional<queue::answer::Taken> taken;
-  {
-    std::lock_guard lock(mutex_);
-    taken = desk_->take(step, kOwnStore);
+void Door::lose(std::span<const data::GroupId> groups) {
+  log::warning(groups.size(), " finished groups went with the worker that had them: they are generated anew");
+  std::lock_guard lock(mutex_);
+  for (const data::GroupId group : groups) {
+    if (own_measures_.contains(group)) throw PeerError(join_text("group ", value(group), " of the checkpoint cannot be read"));
+    told_.erase(group);
+    desk_->lose({&group, 1}, desk_->body_of(group).store);
   }
-  if (!taken || !read(taken->heads, taken->stores, into, true)) return {};
-  return std::move(taken->heads);
 }
 
 void Door::give_back() {
   std::lock_guard lock(mutex_);
-  early_.clear();
   if (desk_) desk_->give_back();
 }
 
@@ -300,33 +264,24 @@ void Door::end() {
   is_over_ = desk_.has_value();
 }
 
-// Finished groups with their bodies, which come from their stores for it.
-Door::State Door::state() {
-  queue::TensorCache bodies(queue::body_fields());
-  const auto with_body = [&](data::Group head) {
-    queue::add_body(head, bodies);
-    return head;
-  };
-  for (;;) {
-    std::vector<data::Group> heads;  // whose bodies are not here yet
-    std::vector<std::string> stores;
-    std::optional<State> state;
-    {
-      std::lock_guard lock(mutex_);
-      for (data::Group& head : data::bare_heads(controller_.queue().finished(), config_.schedule.queue.group_size)) {
-        if (bodies.knows(head.samples.front().id)) continue;
-        stores.push_back(desk_ ? desk_->store_of(head.id) : kOwnStore);
-        heads.push_back(std::move(head));
-      }
-      if (heads.empty()) state = {controller_.next_group(), controller_.state(with_body)};
-      if (state && journal_) journal_->add_saved(controller_.queue().version());
+std::optional<Door::State> Door::state(const std::set<data::GroupId>& here, const queue::SampleQueue::Rewrite& saved,
+                                       queue::answer::Taken& missing) {
+  std::optional<State> state;
+  {
+    std::lock_guard lock(mutex_);
+    std::vector<data::GroupId> others;
+    for (const data::GroupId group : controller_.queue().finished())
+      if (!here.contains(group)) others.push_back(group);
+    if (!others.empty()) {
+      told_.insert(others.begin(), others.end());
+      missing = places_of(others);
+      return std::nullopt;
     }
-    if (state) {
-      if (journal_) journal_->wait_written();
-      return std::move(*state);
-    }
-    (void)read(heads, stores, bodies, false);
+    state = {controller_.next_group(), controller_.state(saved)};
+    if (journal_) journal_->add_saved(controller_.queue().version());
   }
+  if (journal_) journal_->wait_written();
+  return state;
 }
 
 int64_t Door::num_filtered() const {
@@ -349,8 +304,7 @@ void Door::record(monitor::Recorder& recorder) {
         std::pair("workers/connected", desk_->num_clients()), std::pair("workers/leases_ended", leases.ended),
         std::pair("workers/groups_late", leases.late), std::pair("workers/groups_lost", leases.lost),
         std::pair("workers/calls_refused", desk_->counters().of_another_incarnation + desk_->counters().of_unknown),
-        std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished),
-        std::pair("workers/bytes_read", std::exchange(bytes_read_, 0)), std::pair("workers/bytes_prefetched", bytes_prefetched_.load())})
+        std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished)})
     recorder.set(name, static_cast<double>(count));
 }
 

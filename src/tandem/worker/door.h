@@ -3,15 +3,14 @@
 // Where workers reach a run: the queue's controller behind a socket, the bodies of checkpoints, and the workers that the run starts itself.
 // On the first rank alone.
 
-#include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tandem/config/config.h"
@@ -53,16 +52,22 @@ class Door {
   void open(const Welcome& welcome);
   bool is_open() const { return server_.has_value(); }
 
-  /// The heads of the batch of `step`, whose bodies are then in `into`; none if it is not ready.
-  std::vector<data::Group> take(data::StepId step, queue::TensorCache& into);
-  /// Of groups that the next batch would have as things stand, those whose bodies came ahead: bare heads (data/columns.h), each once;
-  /// their bodies are then in `into`.
-  std::vector<data::Group> take_early(queue::TensorCache& into);
+  /// Heads, and where their bodies are, "" where own_store() has them: of the batch of `step`, none if it is not ready.
+  queue::answer::Taken take(data::StepId step);
+  /// The same of groups that the next batch would have as things stand, each once: bare heads (data/columns.h).
+  queue::answer::Taken ahead();
+  /// At which this process finds bodies of a checkpoint.
+  const std::string& own_store() const { return own_server_.place(); }
+  /// Bodies that were not where they should be: their groups are generated anew. Errors: PeerError for one of a checkpoint.
+  void lose(std::span<const data::GroupId> groups);
   void give_back();
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
   /// The run is over: workers that ask hear so.
   void end();
-  State state();
+  /// With the finished groups as `saved` rewrites them, if it can do so with all: `here` has them. Else none, and `missing` has the others,
+  /// as ahead().
+  std::optional<State> state(const std::set<data::GroupId>& here, const queue::SampleQueue::Rewrite& saved,
+                             queue::answer::Taken& missing);
   int64_t num_filtered() const;
   int64_t num_finished() const;
   void record(monitor::Recorder& recorder);
@@ -70,10 +75,8 @@ class Door {
   void check();
 
  private:
-  bool read(std::span<const data::Group> heads, std::span<const std::string> stores, queue::TensorCache& into, bool has_early);
-  void prefetch();
+  queue::answer::Taken places_of(std::span<const data::GroupId> groups) const;
   void drop_over();
-  void start_workers();
   void check_local();
   reward::Process start_worker(int64_t number) const;
 
@@ -83,21 +86,17 @@ class Door {
   const queue::Incarnation incarnation_;
   mutable std::mutex mutex_;       // guards controller and desk
   queue::Controller controller_;
-  queue::Store own_;               // bodies of a checkpoint, and those that were fetched ahead
-  std::set<data::GroupId> here_;   // these
-  std::set<data::GroupId> early_;  // of them, those that the run has, too
+  queue::Store own_;               // bodies of a checkpoint
+  queue::wire::StoreServer own_server_;
+  std::map<data::GroupId, std::vector<int64_t>> own_measures_;  // of these
+  std::set<data::GroupId> told_;   // that ahead() gave
   std::optional<Journal> journal_;
   std::optional<queue::Desk> desk_;
   std::optional<queue::wire::Server> server_;
-  queue::wire::StoreReader reader_;
   std::vector<reward::Process> local_;
   int64_t num_restarts_ = 0;
   double seen_worker_s_ = 0;
-  int64_t bytes_read_ = 0;
   bool is_over_ = false;
-  std::atomic<bool> is_closing_ = false;
-  std::atomic<int64_t> bytes_prefetched_ = 0;
-  std::thread prefetcher_;         // last: it uses all the others
 };
 
 }  // namespace tandem::worker

@@ -154,7 +154,9 @@ class Worker {
       groups.push_back(std::move(group));
     }
     if (groups.empty()) return;
-    const std::vector<bool> kept = client_.put(leases, heads, data::fields_of(groups));
+    data::Fields columns = data::fields_of(groups);
+    std::vector<int64_t> measures = queue::measures_of(groups, columns);
+    const std::vector<bool> kept = client_.put(leases, heads, std::move(columns), std::move(measures));
     for (size_t i = 0; i < kept.size(); ++i) {
       ++(kept[i] ? summary_.groups : summary_.late);
       if (kept[i]) finished_.insert(heads[i].id);

@@ -207,8 +207,9 @@ class Collective::OnRank final : public Client {
                                std::vector<data::Group> begun) override {
     return get<std::vector<GroupId>>([&](Rank& rank) { return rank.client.evicted(version, leases, finished, begun); });
   }
-  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies) override {
-    return get<std::vector<bool>>([&](Rank& rank) { return rank.client.put(leases, heads, bodies); });
+  std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,
+                        std::vector<int64_t> measures) override {
+    return get<std::vector<bool>>([&](Rank& rank) { return rank.client.put(leases, heads, bodies, measures); });
   }
   std::optional<data::Batch> take(StepId step, PolicyVersion version) override {
     return get<std::optional<data::Batch>>([&](Rank& rank) { return rank.client.take(step, version); });

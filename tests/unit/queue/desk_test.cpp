@@ -357,7 +357,7 @@ void Job::finish_step(const data::Batch& batch, const std::vector<GroupId>& left
 void Job::save() {
   saved_ = {controller_->state(), controller_->next_group(), step_, num_trained(), {}};
   for (const GroupId group : controller_->queue().finished()) {
-    const std::string store = desk_->store_of(group);
+    const std::string store = desk_->body_of(group).store;
     if (store == "own") saved_.bodies[group] = own_bodies_.at(group);
     else if (const auto worker = workers_.find(store); worker != workers_.end() && worker->second->bodies.contains(group))
       saved_.bodies[group] = worker->second->bodies.at(group);

@@ -10,13 +10,12 @@
 namespace tandem::runtime {
 namespace {
 
-using queue::kNumParts, queue::kPrompt, queue::kRecord;
+using queue::kNumParts, queue::kNumVersions, queue::kPrompt, queue::kRecord;
 using queue::kLogprobs, queue::kPromptIds, queue::kResponse, queue::kRoutes, queue::kVersions;
 
 bool has(const std::vector<int>& ranks, int rank) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
 constexpr const char* kBody = "body";  // of a head: the lengths of the body's fields, then its versions
-constexpr size_t kNumVersions = 2;
 
 TokenVersions versions_of(std::span<const int64_t> versions) {
   if (versions.empty()) return {};
@@ -68,11 +67,12 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
 
 std::vector<int> BatchRows::holders(data::GroupId group, int32_t part) const {
   std::vector<int> ranks;
-  if (!fetched_.contains(group)) ranks = rollout_[static_cast<size_t>(homes_.of(group))];
+  if (const auto expected = expected_.find(group); expected != expected_.end()) ranks = {expected->second};
+  else ranks = rollout_[static_cast<size_t>(homes_.of(group))];
   const auto add = [&](int rank) {
     if (!has(ranks, rank)) ranks.push_back(rank);
   };
-  if (on_first_.contains(group) || fetched_.contains(group)) add(0);
+  if (on_first_.contains(group)) add(0);
   if (const auto lent = lent_.find(group); lent != lent_.end() && part != kRecord)
     for (const int dp : lent->second) std::ranges::for_each(train_[static_cast<size_t>(dp)], add);
   return ranks;
@@ -214,19 +214,15 @@ std::vector<data::Group> BatchRows::complete(std::vector<data::Group> heads) con
   return heads;
 }
 
-std::vector<data::Group> BatchRows::take_in(const std::function<std::vector<data::Group>(queue::TensorCache& into)>& fetch) {
-  std::vector<data::Group> heads;
-  if (ranks_.is_first()) heads = fetch(cache_);
-  for (const data::Group& head : heads)
-    for (const data::Sample& s : head.samples) versions_[s.id] = versions_of(cache_.read<int64_t>(s.id, queue::kVersions));
-  if (ranks_.world.size() > 1) {
-    std::vector<std::byte> packed;
-    if (!heads.empty()) packed = data::pack(heads_of(heads, cache_, versions_));
-    packed = comm::all_gather_bytes(ranks_.world, packed).front();
-    if (!ranks_.is_first() && !packed.empty()) heads = read_heads(data::unpack(packed));
+void BatchRows::expect(const data::Group& head, std::span<const int64_t> measures, int rank) {
+  const size_t num_fields = cache_.num_fields(), width = num_fields + queue::kNumVersions;
+  TANDEM_CHECK(measures.size() == head.samples.size() * width, measures.size(), " measures of ", head.samples.size(), " samples");
+  for (const data::Sample& s : head.samples) {
+    cache_.announce(s.id, measures.first(num_fields));
+    versions_[s.id] = {measures[num_fields], measures[num_fields + 1]};
+    measures = measures.subspan(width);
   }
-  for (const data::Group& head : heads) fetched_.insert(head.id);
-  return heads;
+  expected_[head.id] = rank;
 }
 
 std::vector<std::vector<float>> BatchRows::collect(std::span<const data::Group> heads, std::span<const int> owners,
@@ -280,7 +276,7 @@ BatchRows::Body BatchRows::body(data::SampleId sample) const {
 }
 
 void BatchRows::drop(std::span<const data::Group> heads) {
-  for (const data::Group& head : heads) on_first_.erase(head.id), fetched_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
+  for (const data::Group& head : heads) on_first_.erase(head.id), expected_.erase(head.id), lent_.erase(head.id), homes_.forget(head.id);
   const std::vector<data::SampleId> ids = data::ids_of(heads);
   for (data::SampleId id : ids) versions_.erase(id);
   cache_.drop(ids);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches that workers generate.
 //
-//   takes     heads of a batch, on the first rank, and their bodies from where they were made
+//   takes     heads of a batch, on the first rank, which tells the others
+//   fetches   their bodies from where they were made: each replica that trains a share, by one of its ranks, ahead of the batch
 //   gives     both to the ranks that train (batch_rows.h)
 //   waits for workers
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -16,6 +21,7 @@
 #include "tandem/pull/weight_server.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
+#include "tandem/worker/body_reader.h"
 #include "tandem/worker/door.h"
 
 namespace tandem::runtime {
@@ -26,6 +32,15 @@ constexpr std::chrono::milliseconds kMoment{5};  // between two looks for a batc
 // Whether no rank before this one holds something that it holds.
 bool holds_something_first(const model::ParameterTable& table) {
   return std::ranges::any_of(table.entries, [&](const model::ParameterEntry& entry) { return table.holds_first(entry); });
+}
+
+// Two processes with the same text share their loopback addresses.
+std::string network() {
+  std::error_code none;
+  const std::filesystem::path space = std::filesystem::read_symlink("/proc/self/ns/net", none);
+  std::string kernel;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), kernel);
+  return kernel + " " + space.string();
 }
 
 /// Ownership  owns the door and what this rank publishes.
@@ -48,7 +63,16 @@ class WorkerSource final : public SampleSource {
   void restore(SourceState state) override;
 
  private:
+  struct Told {
+    bool is_batch = false;
+    queue::answer::Taken groups;
+  };
   std::exception_ptr fault();
+  Told tell(Told told) const;
+  int fetcher_of(data::GroupId group, const std::string& store) const;
+  bool bring(const queue::answer::Taken& groups, bool now);
+  void take_arrived();
+  void forget(std::span<const data::GroupId> groups);
   void work_early();
   worker::Welcome welcome() const;
 
@@ -56,7 +80,12 @@ class WorkerSource final : public SampleSource {
   std::optional<pull::WeightServer> weights_;
   std::vector<pull::WeightHolder> holders_;  // on the first rank: of all ranks
   std::optional<worker::Door> door_;              // on the first rank
-  std::vector<data::GroupId> in_line_;            // finished groups, whose bodies came before their batch was complete
+  std::vector<int> fetchers_;                     // world ranks: of each replica that trains, the one that fetches
+  std::vector<bool> beside_first_;                // which ranks reach what the first rank reaches at a loopback address
+  std::optional<worker::BodyReader> reader_;      // where this rank is one of the former
+  std::map<data::GroupId, bool> told_;            // groups of which all ranks have heard, and whether their bodies have come
+  std::vector<data::GroupId> in_line_;            // those that have, and are in no batch yet
+  std::vector<data::GroupId> batch_;
   int64_t tokens_ = 0;                          // of batches since the last record
   double recorded_s_ = 0;
 };
@@ -77,6 +106,13 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
     if (!each.empty()) holders_.push_back({each, ranks.rollout_layout, rank, model.values().scalar_type()});
     ++rank;
   }
+  for (int d = 0; d < ranks.train_layout.dp; ++d)
+    for (int r = ranks.train_layout.world() - 1; r >= 0; --r)
+      if (ranks.train_layout.dp_rank(r) == d) fetchers_.resize(static_cast<size_t>(d) + 1), fetchers_.back() = ranks.placement.train.first + r;
+  const std::vector<std::string> networks = comm::texts_of_all(ranks.world, network());
+  for (const std::string& each : networks) beside_first_.push_back(each == networks.front());
+  if (ranks.is_first() || std::ranges::find(fetchers_, ranks.world.rank()) != fetchers_.end())
+    reader_.emplace(parts.config.schedule.queue.group_size, parts.config.workers.lease_s);
   if (!ranks.is_first()) return;
   door_.emplace(parts.config, takes(parts.config), [&prompts = parts.prompts](data::GroupId id) { return prompts.at_position(value(id)); });
 }
@@ -97,11 +133,65 @@ std::exception_ptr WorkerSource::fault() {
   return nullptr;
 }
 
+// What the first rank has to say.
+WorkerSource::Told WorkerSource::tell(Told told) const {
+  comm::Group& world = parts_.ranks.world;
+  std::vector<std::byte> bytes;
+  if (door_) bytes = queue::to_bytes(queue::Answer{{}, told.is_batch, {}, told.groups});
+  if (world.size() == 1) return told;
+  queue::Answer heard = queue::answer_of(comm::all_gather_bytes(world, bytes).front());
+  return {heard.number != 0, std::get<queue::answer::Taken>(std::move(heard.what))};
+}
+
+// Replicas take turns. What only the first rank reaches it fetches itself.
+int WorkerSource::fetcher_of(data::GroupId group, const std::string& store) const {
+  const int fetcher = fetchers_[static_cast<size_t>(value(group)) % fetchers_.size()];
+  const bool is_near = store.empty() || comm::stays_on_this_machine(store);
+  return store.empty() || (is_near && !beside_first_[static_cast<size_t>(fetcher)]) ? 0 : fetcher;
+}
+
+// All ranks have heard of these groups. False if bodies that were to come now did not: then the queue has their groups again.
+bool WorkerSource::bring(const queue::answer::Taken& groups, bool now) {
+  const comm::Group& world = parts_.ranks.world;
+  std::vector<worker::Wanted> mine;
+  for (size_t i = 0; i < groups.heads.size(); ++i) {
+    const data::Group& head = groups.heads[i];
+    const int fetcher = fetcher_of(head.id, groups.stores[i]);
+    if (told_.insert({head.id, false}).second) parts_.bodies.expect(head, groups.measures[i], fetcher);
+    if (told_.at(head.id) || fetcher != world.rank()) continue;
+    mine.push_back({head.id, groups.stores[i].empty() ? door_->own_store() : groups.stores[i], groups.measures[i]});
+  }
+  if (!now) {
+    if (reader_) reader_->fetch_ahead(std::move(mine));
+    return true;
+  }
+  std::vector<data::GroupId> lost;
+  if (reader_) lost = reader_->fetch_now(std::move(mine));
+  lost = comm::values_of_all(parts_.ranks.world, lost);
+  if (door_ && !lost.empty()) door_->lose(lost);
+  forget(lost);
+  return lost.empty();
+}
+
+// All ranks hear which bodies have come.
+void WorkerSource::take_arrived() {
+  std::vector<data::GroupId> arrived;
+  if (reader_) arrived = reader_->take(parts_.bodies.arrivals());
+  for (const data::GroupId group : comm::values_of_all(parts_.ranks.world, arrived)) {
+    told_.at(group) = true;
+    in_line_.push_back(group);
+  }
+}
+
+void WorkerSource::forget(std::span<const data::GroupId> groups) {
+  if (reader_) reader_->drop(groups);
+  for (const data::GroupId group : groups) told_.erase(group), std::erase(in_line_, group);
+  parts_.bodies.drop(data::bare_heads(groups, parts_.config.schedule.queue.group_size));
+}
+
 // Passes of groups that will be in the batch, as far as can be told, while workers generate the others.
 void WorkerSource::work_early() {
   if (!parts_.early) return;
-  for (const data::Group& head : parts_.bodies.take_in([&](queue::TensorCache& into) { return door_->take_early(into); }))
-    in_line_.push_back(head.id);
   const data::EarlyGroups groups = parts_.early->plan(in_line_);
   if (groups.empty()) return;
   parts_.early->lend(groups);
@@ -110,16 +200,26 @@ void WorkerSource::work_early() {
 
 std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::PolicyVersion version) {
   comm::Group& world = parts_.ranks.world;
+  const bool looks_ahead = parts_.config.workers.prefetch;
   for (;;) {
     if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
-    std::vector<data::Group> heads =
-        parts_.bodies.take_in([&](queue::TensorCache& into) { return door_->take(step, into); });
-    if (!heads.empty()) {
-      for (const data::Group& head : heads)
+    Told told;
+    if (door_) {
+      told.groups = door_->take(step);
+      told.is_batch = !told.groups.heads.empty();
+      if (!told.is_batch && looks_ahead) told.groups = door_->ahead();
+    }
+    told = tell(std::move(told));
+    const bool all = bring(told.groups, told.is_batch);
+    take_arrived();
+    if (told.is_batch && all) {
+      for (const data::Group& head : told.groups.heads) {
+        batch_.push_back(head.id);
+        std::erase(in_line_, head.id);
         for (const data::Sample& sample : head.samples) tokens_ += parts_.bodies.num_tokens(sample.id);
-      std::erase_if(in_line_, [&](data::GroupId id) { return std::ranges::find(heads, id, &data::Group::id) != heads.end(); });
-      return data::Batch{step, version, std::move(heads)};
+      }
+      return data::Batch{step, version, std::move(told.groups.heads)};
     }
     work_early();
     if (door_ && parts_.tell) parts_.tell(door_->num_finished() * parts_.config.schedule.queue.group_size, 0);
@@ -134,7 +234,9 @@ bool WorkerSource::accept(const data::Batch&) {
 
 void WorkerSource::give_back(const data::Batch& batch) {
   if (door_) door_->give_back();
-  parts_.bodies.drop(batch.groups);
+  parts_.bodies.take_back(batch.groups);
+  in_line_.insert(in_line_.end(), batch_.begin(), batch_.end());
+  batch_.clear();
 }
 
 void WorkerSource::run_ahead() { TANDEM_CHECK(false, "no rank generates"); }
@@ -146,8 +248,9 @@ std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyV
     if (value(step) == parts_.config.run.steps) door_->end();
   }
   left = comm::values_of_all(parts_.ranks.world, left);
-  std::erase_if(in_line_, [&](data::GroupId id) { return std::ranges::find(left, id) != left.end(); });
-  parts_.bodies.drop(data::bare_heads(left, parts_.config.schedule.queue.group_size));
+  forget(left);
+  for (const data::GroupId group : batch_) told_.erase(group);
+  batch_.clear();
   return left;
 }
 
@@ -164,16 +267,34 @@ void WorkerSource::record(monitor::Recorder& recorder) {
   recorder.set("throughput/rollout_tokens_per_s", static_cast<double>(std::exchange(tokens_, 0)) / since_s);
   recorder.set("time/reward_s", 0);
   if (door_) door_->record(recorder);
+  recorder.set("workers/bytes_read", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_received()) : 0.0));
+  recorder.set("workers/bytes_prefetched", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_ahead()) : 0.0));
   const double copied = weights_ ? static_cast<double>(weights_->counts().bytes_copied) : 0;
   const double sent = weights_ ? static_cast<double>(weights_->counts().bytes_sent) : 0;
   recorder.set("workers/weight_bytes_copied", comm::sum_over(parts_.ranks.world, copied));
   recorder.set("workers/weight_bytes_sent", comm::sum_over(parts_.ranks.world, sent));
 }
 
+// Finished groups come to the first rank, bodies and all.
 SourceState WorkerSource::state() {
+  std::set<data::GroupId> here;
+  std::optional<worker::Door::State> state;
+  const auto with_body = [&](data::Group head) { return std::move(parts_.bodies.complete({std::move(head)}).front()); };
+  for (;;) {
+    Told told;
+    if (door_) state = door_->state(here, with_body, told.groups);
+    told = tell(std::move(told));
+    if (told.groups.heads.empty()) break;
+    const bool all = bring(told.groups, true);
+    take_arrived();
+    if (!all) continue;
+    std::vector<data::GroupId> groups;
+    for (const data::Group& head : told.groups.heads) groups.push_back(head.id);
+    parts_.bodies.gather(groups);
+    here.insert(groups.begin(), groups.end());
+  }
   if (!door_) return {};
-  worker::Door::State state = door_->state();
-  return {value(state.next_group), std::move(state.queue)};
+  return {value(state->next_group), std::move(state->queue)};
 }
 
 void WorkerSource::restore(SourceState state) {
