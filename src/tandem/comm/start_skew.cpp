@@ -25,15 +25,14 @@ double received(Group& group, int from) {
 
 void sent(Group& group, int to, double value) { group.send(at::empty({1}, at::kDouble).fill_(value), to, kTag); }
 
-// Of the kernel that runs this process; empty where it does not say.
-std::string boot_id() {
+}  // namespace
+
+std::string kernel_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   std::getline(file, id);
   return id;
 }
-
-}  // namespace
 
 double measured_clock_offset_s(Group& world, const std::function<double()>& clock) {
   if (world.rank() > 0) {
@@ -59,7 +58,7 @@ double measured_clock_offset_s(Group& world, const std::function<double()>& cloc
 }
 
 double clock_offset_s(Group& world) {
-  const std::vector<std::string> ids = texts_of_all(world, boot_id());
+  const std::vector<std::string> ids = texts_of_all(world, kernel_id());
   const bool is_one_kernel = !ids.front().empty() && std::ranges::count(ids, ids.front()) == world.size();
   return is_one_kernel ? 0 : measured_clock_offset_s(world, now_s);
 }

@@ -40,4 +40,7 @@ class StartSkew {
   std::vector<double> starts_s_;  // by the clock of rank 0
 };
 
+/// Of the kernel that runs this process, another for each start of a machine; empty where it does not say. Threads: any.
+std::string kernel_id();
+
 }  // namespace tandem::comm

@@ -47,6 +47,21 @@ void put(const data::Group& group, queue::TensorCache& cache, Versions& versions
   cache.put(data::ids_of(one), data::fields_of(one));
 }
 
+// Of others: the lengths of their bodies become known here.
+std::vector<data::Group> read_heads(data::Fields fields, queue::TensorCache& cache, Versions& known) {
+  std::vector<data::Group> heads = data::groups_of(fields);
+  const auto& bodies = std::get<std::vector<int64_t>>(fields.at(kBody).values);
+  const size_t num_fields = cache.num_fields(), width = num_fields + kNumVersions;
+  const std::vector<data::SampleId> ids = data::ids_of(heads);
+  TANDEM_CHECK(bodies.size() == ids.size() * width, "heads of ", ids.size(), " samples with ", bodies.size(), " lengths");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto row = std::span(bodies).subspan(i * width, width);
+    cache.announce(ids[i], row.first(num_fields));
+    known[ids[i]] = {row[num_fields], row[num_fields + 1]};
+  }
+  return heads;
+}
+
 std::vector<std::vector<int>> ranks_by_dp(const model::Layout& layout, int first) {
   std::vector<std::vector<int>> ranks(static_cast<size_t>(layout.dp));
   for (int r = 0; r < layout.world(); ++r) ranks[static_cast<size_t>(layout.dp_rank(r))].push_back(first + r);
@@ -106,20 +121,6 @@ void BatchRows::restore(data::Group& group) {
   group = queue::head_of(group);
 }
 
-std::vector<data::Group> BatchRows::read_heads(data::Fields fields) {
-  std::vector<data::Group> heads = data::groups_of(fields);
-  const auto& bodies = std::get<std::vector<int64_t>>(fields.at(kBody).values);
-  const size_t num_fields = cache_.num_fields(), width = num_fields + kNumVersions;
-  const std::vector<data::SampleId> ids = data::ids_of(heads);
-  TANDEM_CHECK(bodies.size() == ids.size() * width, "heads of ", ids.size(), " samples with ", bodies.size(), " lengths");
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const auto row = std::span(bodies).subspan(i * width, width);
-    cache_.announce(ids[i], row.first(num_fields));
-    versions_[ids[i]] = {row[num_fields], row[num_fields + 1]};
-  }
-  return heads;
-}
-
 std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<data::Group> graded, bool speaks) {
   std::erase_if(graded, [&](const data::Group& group) { return !cache_.knows(group.samples.front().id); });  // evicted while it was graded
   std::vector<data::Group> all;
@@ -130,7 +131,7 @@ std::vector<data::Group> BatchRows::exchange(comm::Group& peers, std::vector<dat
     if (speaks && !graded.empty()) packed = data::pack(heads_of(graded, cache_, versions_));
     for (const std::vector<std::byte>& part : comm::all_gather_bytes(peers, packed)) {
       if (part.empty()) continue;
-      for (data::Group& head : read_heads(data::unpack(part))) all.push_back(std::move(head));
+      for (data::Group& head : read_heads(data::unpack(part), cache_, versions_)) all.push_back(std::move(head));
     }
   }
   std::ranges::sort(all, {}, &data::Group::id);

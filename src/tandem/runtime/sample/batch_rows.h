@@ -98,7 +98,6 @@ class BatchRows {
  private:
   /// World ranks that hold a part of a group's body.
   std::vector<int> holders(data::GroupId group, int32_t part) const;
-  std::vector<data::Group> read_heads(data::Fields heads);
   // `wanters` of a row, by its place in `heads`, and a part. Returns the bytes that moved between all ranks.
   int64_t move(std::span<const data::Group> heads, const std::function<std::vector<int>(size_t row, int32_t part)>& wanters);
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/comm/start_skew.h"
 #include "tandem/pull/weight_server.h"
 #include "tandem/runtime/sample/grades.h"
 #include "tandem/runtime/sample/sample_source.h"
@@ -38,9 +38,7 @@ bool holds_something_first(const model::ParameterTable& table) {
 std::string network() {
   std::error_code none;
   const std::filesystem::path space = std::filesystem::read_symlink("/proc/self/ns/net", none);
-  std::string kernel;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), kernel);
-  return kernel + " " + space.string();
+  return comm::kernel_id() + " " + space.string();
 }
 
 /// Ownership  owns the door and what this rank publishes.
@@ -108,7 +106,10 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
   }
   for (int d = 0; d < ranks.train_layout.dp; ++d)
     for (int r = ranks.train_layout.world() - 1; r >= 0; --r)
-      if (ranks.train_layout.dp_rank(r) == d) fetchers_.resize(static_cast<size_t>(d) + 1), fetchers_.back() = ranks.placement.train.first + r;
+      if (ranks.train_layout.dp_rank(r) == d) {
+        fetchers_.resize(static_cast<size_t>(d) + 1);
+        fetchers_.back() = ranks.placement.train.first + r;
+      }
   const std::vector<std::string> networks = comm::texts_of_all(ranks.world, network());
   for (const std::string& each : networks) beside_first_.push_back(each == networks.front());
   if (ranks.is_first() || std::ranges::find(fetchers_, ranks.world.rank()) != fetchers_.end())
