@@ -90,11 +90,19 @@ def stale(program, root):
     rf.said("with staleness no sample is older than the bound")
 
 
+def check_adapters_alone(folder):
+    """The model is published once, and then the adapters of each version."""
+    model = len(rf.weights(folder)["actor"])
+    copied = [line["workers/weight_bytes_copied"] for line in rf.all_metrics(folder)]
+    of_version = max(after - before for before, after in zip(copied, copied[1:]))
+    assert copied[0] > model > 10 * of_version > 0, f"of a model of {model} bytes {copied} bytes are copied by the end of each step"
+
+
 def kinds(program, root):
     """Adapters, another dtype, a replica of several ranks, filtered groups, greedy answers, a recipe's own reward."""
     rule = pathlib.Path(root) / "rule.py"
     rule.write_text("def score(prompts, completions):\n    return [float(any(c in '01234' for c in text)) for text in completions]\n")
-    for name, settings in (("lora", {"model.lora_rank": 4}), ("lora_loose", {"model.lora_rank": 4, "run.parity": "false"}),
+    for name, settings in (("lora", {"model.lora_rank": 2}), ("lora_loose", {"model.lora_rank": 2, "run.parity": "false"}),
                            ("bfloat16", {"model.dtype": "bfloat16"}),
                            ("python", {"reward.rule": "python", "reward.python": f"{rule}:score"}),
                            ("filtered", {"algo.filter_groups": "true", "algo.max_filter_rounds": 20}),
@@ -104,6 +112,8 @@ def kinds(program, root):
         workers = run(program, f"{root}/{name}_workers", settings, ["--rollout-workers", "1"])
         rf.check_whole(workers, 3)
         gaps = [line.get("actor/kl_rollout_train", 0) for line in rf.all_metrics(workers)]
+        if "lora" in name:
+            check_adapters_alone(workers)
         if settings.get("run.parity") == "false":
             assert max(map(abs, gaps)) < 1e-4, f"{name}: rollout and training differ by {gaps}"
             continue
@@ -136,16 +146,19 @@ def early(program, root):
 
 def layouts(program, root):
     """A worker in a layout and dtype of its own."""
-    for name, flags in (("tp2", ["--layout", "tp2"]), ("pp2", ["--layout", "pp2"]), ("bfloat16", ["--dtype", "bfloat16"])):
+    lora = {"model.lora_rank": 2}
+    for name, flags, settings in (("tp2", ["--layout", "tp2"], {}), ("pp2", ["--layout", "pp2"], {}),
+                                  ("bfloat16", ["--dtype", "bfloat16"], {}), ("lora_tp2", ["--layout", "tp2"], lora),
+                                  ("lora_bfloat16", ["--dtype", "bfloat16"], lora)):
         folder = pathlib.Path(root) / f"layout_{name}"
-        process = program.start(start_of(folder, {"run.parity": "false", "workers.listen": "127.0.0.1:0", "run.steps": 4}))
+        process = program.start(start_of(folder, {"run.parity": "false", "workers.listen": "127.0.0.1:0", "run.steps": 4, **settings}))
         rf.wait_until(lambda folder=folder: address(folder), 60, "the address of the run")
         worker = program.start(["rollout", "--join", address(folder), "--threads", "2", *flags])
         assert process.wait(120) == 0, process.stderr.read()[-3000:]
         assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
         rf.check_whole(folder, 4)
         gaps = [abs(line.get("actor/kl_rollout_train", 0)) for line in rf.all_metrics(folder)]
-        assert max(gaps) < (0.01 if name == "bfloat16" else 1e-4), f"{name}: rollout and training differ by {gaps}"
+        assert max(gaps) < (0.01 if "bfloat16" in name else 1e-4), f"{name}: rollout and training differ by {gaps}"
     rf.said("a worker may have a layout and a dtype of its own")
 
 
@@ -155,7 +168,13 @@ def resumes(program, root):
     rf.check_whole(folder, 8)
     check_bound(folder, 1)
     check_journal(folder)
-    rf.said("a run with workers resumes")
+    folder = run(program, f"{root}/resumed_lora", {"run.steps": 3, "model.lora_rank": 2}, ["--rollout-workers", "1"])
+    program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "6"])
+    rf.check_whole(folder, 6)
+    check_journal(folder)
+    gaps = [line["actor/kl_rollout_train"] for line in rf.all_metrics(folder) if "actor/kl_rollout_train" in line]
+    assert gaps and not any(gaps), f"with adapters that go on from a checkpoint rollout and training differ by {gaps}"
+    rf.said("a run with workers resumes, with adapters, too")
 
 
 def come_and_go(program, root):

@@ -41,6 +41,16 @@ std::pair<Split, Split> splits_of(Split matrix) {
   }
 }
 
+// W of one matrix, or of one rank's rows or columns of it.
+void merge_matrix(const at::Tensor& to, const at::Tensor& base, const at::Tensor& a, const at::Tensor& b, double scale) {
+  constexpr int64_t kRows = 1024;  // of fp32 at a time
+  for (int64_t begin = 0; begin < b.size(0); begin += kRows) {
+    const int64_t rows = std::min(kRows, b.size(0) - begin);
+    const at::Tensor w0 = base.narrow(0, begin, rows).to(at::kFloat);
+    to.narrow(0, begin, rows).copy_(at::addmm(w0, b.narrow(0, begin, rows), a, 1, scale).to(base.scalar_type()));
+  }
+}
+
 }  // namespace
 
 bool is_adapted(const Parameter& p, const LoraOptions& o) {
@@ -118,15 +128,10 @@ void Lora::start(uint64_t seed) {
 }
 
 void Lora::merge() {
-  constexpr int64_t kRows = 1024;  // of fp32 at a time
   for (Kept& kept : kept_)
     for (const Chosen& c : kept.chosen) {
       const at::Tensor a = adapter(c.a_entry, values_), b = adapter(c.a_entry + 1, values_);
-      for (int64_t begin = 0; begin < b.size(0); begin += kRows) {
-        const int64_t rows = std::min(kRows, b.size(0) - begin), first = c.first_row + begin;
-        const at::Tensor base = kept.base.narrow(0, first, rows).to(at::kFloat);
-        kept.value.narrow(0, first, rows).copy_(at::addmm(base, b.narrow(0, begin, rows), a, 1, scale_));
-      }
+      merge_matrix(kept.value.narrow(0, c.first_row, b.size(0)), kept.base.narrow(0, c.first_row, b.size(0)), a, b, scale_);
     }
 }
 
@@ -148,6 +153,32 @@ ModelParameters Lora::base() const {
   ModelParameters model = frozen_;
   for (const Kept& kept : kept_) model.slot_of(kept.chosen.front().parameter).value = kept.base;
   return model;
+}
+
+void Lora::write_base(const ParameterTable& base, const at::Tensor& values) const {
+  ModelParameters model = make_parameters(base, values, at::Tensor());
+  for (const Kept& kept : kept_) model.slot_of(kept.chosen.front().parameter).value.copy_(kept.base);
+}
+
+MergedAdapters::MergedAdapters(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
+    : model_(base),
+      table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
+      values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
+      scale_(o.scale()) {
+  auto adapter = table_.entries.begin();
+  for (size_t i = 0; i < base.entries.size(); ++i) {
+    if (!is_adapted(base.entries[i].parameter, o)) continue;
+    const at::Tensor w0 = base.view(base_values, base.entries[i]);
+    const at::Tensor kept = arena.allocate("lora_base", w0.sizes().vec(), w0.scalar_type());
+    kept.copy_(w0);
+    const at::Tensor a = table_.view(values_, *adapter++), b = table_.view(values_, *adapter++);
+    chosen_.push_back({i, kept, a, b});
+  }
+  TANDEM_CHECK(adapter == table_.entries.end(), "every adapter has its matrix");
+}
+
+void MergedAdapters::merge_into(const at::Tensor& model) const {
+  for (const Chosen& c : chosen_) merge_matrix(model_.view(model, model_.entries[c.entry]), c.base, c.a, c.b, scale_);
 }
 
 }  // namespace tandem::model

@@ -49,6 +49,8 @@ class Lora {
   ModelParameters adapted(const at::Tensor& grads, bool merged) const;
   /// The model without adapters. It shares all but the chosen matrices.
   ModelParameters base() const;
+  /// Writes W0 of the chosen matrices into `values`: flat, in the order of `base`, the table of the model, and of its dtype.
+  void write_base(const ParameterTable& base, const at::Tensor& values) const;
 
  private:
   // One chosen matrix: where it lies in its slot, and where its A and B lie in the table.
@@ -68,6 +70,33 @@ class Lora {
   at::Tensor values_;
   double scale_;
   std::vector<Kept> kept_;
+};
+
+/// Adapters that are trained elsewhere: A and B come from there, and W is the same bits as there where both lie alike.
+///
+/// Ownership  owns A and B (fp32), and W0 of the chosen matrices.
+/// Threads    one at a time.
+class MergedAdapters {
+ public:
+  /// `base_values`: W0, flat as `base` has it, in the dtype of training. It keeps a copy of the chosen matrices alone.
+  MergedAdapters(const ParameterTable& base, const LoraOptions& options, const at::Tensor& base_values, device::Arena& arena);
+
+  /// Of lora_parameters().
+  const ParameterTable& table() const { return table_; }
+  const at::Tensor& values() const { return values_; }  ///< A and B, flat, to be filled; zeros before
+  /// Writes W of the chosen matrices into `model`, flat as `base` has it, of any dtype: W is first rounded to the dtype of W0.
+  void merge_into(const at::Tensor& model) const;
+
+ private:
+  struct Chosen {
+    size_t entry;  // of the model
+    at::Tensor base, a, b;
+  };
+
+  const ParameterTable model_, table_;
+  const at::Tensor values_;
+  const double scale_;
+  std::vector<Chosen> chosen_;
 };
 
 }  // namespace tandem::model

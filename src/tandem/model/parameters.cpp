@@ -108,8 +108,12 @@ void add_entries(ParameterTable& table, std::span<const family::Parameter> held,
 ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, int rank, const std::vector<family::Parameter>& which) {
   ParameterTable table{config, layout, rank, {}, {}, 0};
   std::vector<family::Parameter> held;
-  for (const family::Parameter& p : flat_order(which))
-    if (holds(layout, rank, p, config)) held.push_back(p);
+  std::vector<int32_t> numbers;
+  int32_t number = 0;
+  for (const family::Parameter& p : flat_order(which)) {
+    if (holds(layout, rank, p, config)) held.push_back(p), numbers.push_back(number);
+    ++number;
+  }
   std::set<int64_t> layers;
   for (const family::Parameter& p : held)
     if (p.layer >= 0 || p.slot == family::Slot::kEmbedding) layers.insert(p.layer);
@@ -117,6 +121,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   const auto experts = std::ranges::find_if(held, [](const auto& p) { return p.expert >= 0; });
   add_entries(table, {held.begin(), experts}, &LayerRanges::dense, layout.data_ranks());
   add_entries(table, {experts, held.end()}, &LayerRanges::experts, layout.expert_data_ranks());
+  for (size_t i = 0; i < numbers.size(); ++i) table.entries[i].number = numbers[i];
   return table;
 }
 

@@ -23,6 +23,7 @@ struct ParameterEntry {
   int64_t offset;        ///< elements from the start of the flat buffer
   int64_t num_elements;  ///< that it takes there, of any dtype
   int replicas;          ///< ranks with the same box after the sums over data-parallel ranks: of tp, and of stages with one embedding
+  int32_t number = 0;    ///< of the parameter, in the flat_order of all that the table is about; the same on every rank
 };
 
 /// Elements [begin, end) of a flat buffer.

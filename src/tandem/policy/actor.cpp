@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/policy/actor.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "tandem/base/check.h"
@@ -51,6 +53,14 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
 const model::ModelParameters& Actor::rollout_parameters() const {
   if (rollout_) return rollout_->parameters();
   return parts_.config.run.parity ? trained_.trainer().parameters() : trained_.model().parameters();
+}
+
+at::Tensor Actor::base_values() const {
+  const at::Tensor& merged = trained_.model().contents();
+  const at::Tensor values = at::empty(merged.sizes(), at::TensorOptions(merged.scalar_type()));
+  values.copy_(merged);
+  trained_.trainer().lora()->write_base(trained_.model().table(), values);
+  return values;
 }
 
 void Actor::make_rollout_weights() {

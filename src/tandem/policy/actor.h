@@ -44,6 +44,8 @@ class Actor {
   const model::ModelParameters& rollout_parameters() const;
   /// The weights before any adapter; only where this rank trains adapters.
   model::ModelParameters base_parameters() const { return trained_.trainer().lora()->base(); }
+  /// The same on the host, flat as trained().model() has them: a copy of all of them.
+  at::Tensor base_values() const;
 
  private:
   void make_rollout_weights();

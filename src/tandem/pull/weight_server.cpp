@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kRequestPauseS = 0.05;
 constexpr double kGivingS = 60;       // for which one is taken to give a version to somebody who says nothing
+constexpr double kKnownS = 120;       // for which one that has a version is sent to: later it may be gone, as may its machine
 constexpr size_t kMostGivers = 4096;
 constexpr size_t kVersions = 4;  // kept for readers that are at it
 
@@ -114,10 +115,12 @@ void WeightServer::say_where(const WeightsRequest& request, WeightsAnswer& answe
   if (request.ask == Ask::kHave) {
     const auto busy = std::ranges::find_if(givers_, [&](const Giver& each) { return each.busy_until_s > now; });
     if (busy != givers_.end()) busy->busy_until_s = 0;  // which of them gave it does not matter
-    if (!request.holder.place.empty() && givers_.size() < kMostGivers) givers_.push_back({request.holder, 0});
+    if (!request.holder.place.empty() && givers_.size() < kMostGivers) givers_.push_back({request.holder, 0, now + kKnownS});
   }
   if (request.ask != Ask::kWhere) return;
-  if (!request.holder.place.empty()) std::erase_if(givers_, [&](const Giver& each) { return each.holder == request.holder; });
+  std::erase_if(givers_, [&](const Giver& each) {
+    return !each.holder.place.empty() && (each.holder == request.holder || each.known_until_s < now);
+  });
   const bool has_others = givers_.size() > 1;  // then this one has given it
   const auto free = std::ranges::find_if(givers_, [&](const Giver& each) {
     return each.busy_until_s <= now && !(has_others && each.holder.place.empty());

@@ -67,10 +67,11 @@ class WeightServer {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::shared_ptr<Version>> versions_;
   std::shared_ptr<Version> newest_;
-  // Who has the newest version, this one with an empty place among them, and until when each gives it to somebody.
+  // Who has the newest version, this one with an empty place among them, until when each gives it to somebody, and until when it
+  // is taken to be there; this one always is.
   struct Giver {
     WeightHolder holder;
-    double busy_until_s = 0;
+    double busy_until_s = 0, known_until_s = 0;
   };
   std::vector<Giver> givers_;
   WeightServerCounts counts_;

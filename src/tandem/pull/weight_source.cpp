@@ -37,7 +37,11 @@ struct WeightSource::Known {
 };
 
 WeightSource::WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s)
-    : config_(config), deadline_s_(deadline_s) {
+    : WeightSource(config, model::family::parameters(config), std::move(holders), deadline_s) {}
+
+WeightSource::WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which,
+                           std::vector<WeightHolder> holders, double deadline_s)
+    : config_(config), which_(std::move(which)), deadline_s_(deadline_s) {
   for (WeightHolder& each : holders) holders_.push_back(known(std::move(each)));
 }
 WeightSource::~WeightSource() = default;
@@ -45,7 +49,7 @@ WeightSource::~WeightSource() = default;
 std::unique_ptr<WeightSource::Known> WeightSource::known(WeightHolder holder) const {
   const size_t space = holder.place.find(' ');
   const std::string address = holder.place.substr(0, space), key = space == std::string::npos ? "" : holder.place.substr(space + 1);
-  model::ParameterTable table = model::parameter_table(config_, holder.layout, holder.rank);
+  model::ParameterTable table = model::parameter_table(config_, holder.layout, holder.rank, which_);
   return std::make_unique<Known>(
       Known{std::move(holder), std::move(table), comm::Endpoint::to(address, key), comm::stays_on_this_machine(address)});
 }

@@ -28,10 +28,13 @@ struct Fetched {
 /// Threads    one at a time.
 /// Blocking   fetch, at most the deadline.
 /// Errors     PeerError for a holder that does not answer by then, and for an answer that makes no sense; InternalError if the holders
-///            together lack a part of the model.
+///            together lack a part of what is wanted.
 class WeightSource {
  public:
   WeightSource(const model::ModelConfig& config, std::vector<WeightHolder> holders, double deadline_s);
+  /// Of these parameters alone, such as a model's adapters.
+  WeightSource(const model::ModelConfig& config, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
+               double deadline_s);
   ~WeightSource();
 
   /// Fills `into`, boxes in the order of their numbers, with the weights of `version`; on the way they are of `dtype`, that of `into` or
@@ -63,6 +66,7 @@ class WeightSource {
   void fetch_from(Known& holder, const Wanted& wanted, Fetched& so_far);
 
   const model::ModelConfig config_;
+  const std::vector<model::family::Parameter> which_;
   const double deadline_s_;
   std::vector<std::unique_ptr<Known>> holders_;   // of the run
   std::vector<std::unique_ptr<Known>> others_;    // that passed on weights before

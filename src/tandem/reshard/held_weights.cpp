@@ -16,17 +16,10 @@ at::Tensor as_sent(const model::ParameterTable& table, const at::Tensor& values,
 std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values, at::ScalarType dtype) {
   TANDEM_CHECK(c10::elementSize(dtype) <= values.element_size(), "elements that would be widened on the way");
   std::vector<Held> all;
-  auto entry = table.entries.begin();
-  int32_t number = 0;
-  for (const model::family::Parameter& p : model::flat_order(model::family::parameters(table.config))) {
-    if (entry != table.entries.end() && entry->parameter.name == p.name) {
-      const at::Tensor tensor = as_sent(table, values, *entry, dtype);
-      all.push_back({number, p.in_float() ? Box::whole(tensor.sizes().vec()) : entry->box, tensor});
-      ++entry;
-    }
-    ++number;
+  for (const model::ParameterEntry& entry : table.entries) {
+    const at::Tensor tensor = as_sent(table, values, entry, dtype);
+    all.push_back({entry.number, entry.parameter.in_float() ? Box::whole(tensor.sizes().vec()) : entry.box, tensor});
   }
-  TANDEM_CHECK(entry == table.entries.end(), "parameters in another order than the table's");
   return all;
 }
 

@@ -7,8 +7,9 @@
 
 namespace tandem::reshard {
 
-/// Views of `values`, which lie as the table says. `dtype` is that of elements on the way: that of `values`, or bfloat16 where those are
-/// float32. A tensor that the model keeps in fp32 is viewed as elements of `dtype`, bit for bit: no switch rounds it.
+/// Views of `values`, which lie as the table says; numbers are those of its entries. `dtype` is that of elements on the way: that of
+/// `values`, or bfloat16 where those are float32. A tensor that the model keeps in fp32 is viewed as elements of `dtype`, bit for bit: no
+/// switch rounds it.
 std::vector<Held> held_weights(const model::ParameterTable& table, const at::Tensor& values, at::ScalarType dtype);
 
 }  // namespace tandem::reshard

@@ -6,13 +6,11 @@
 #include <thread>
 #include <utility>
 
-#include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/layouts.h"
 #include "tandem/device/process.h"
-#include "tandem/reshard/held_weights.h"
 #include "tandem/serve/response_text.h"
 
 namespace tandem::worker {
@@ -35,7 +33,6 @@ config::RunConfig recipe_of(const Welcome& welcome, const GeneratorOptions& opti
   config.memory = {};
   config.schedule.kind = "sync";
   config.schedule.queue.staleness = 0;
-  config.model.lora = {};
   config.reward.notices = std::make_shared<monitor::Notices>();
   return config;
 }
@@ -49,16 +46,9 @@ rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
   return peers;
 }
 
-at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return c10::elementSize(a) <= c10::elementSize(b) ? a : b; }
-
 int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
   const int64_t all = options.threads > 0 ? options.threads : device::num_cores();
   return static_cast<int>(std::max<int64_t>(1, all / world.size()));
-}
-
-std::unique_ptr<model::ModelOnRank> empty_model(const model::ModelConfig& config, policy::Rank& rank, const char* owner) {
-  const device::Home home{rank.memory.device, owner, nullptr, device::Keep::kNothing};
-  return std::make_unique<model::ModelOnRank>(config, rank.ranks.rollout_place(), rank.compute.rollout(), home);
 }
 
 }  // namespace
@@ -70,15 +60,13 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
       model_config_(model::read_config(dir)),
       world_(world),
       rank_((device::set_compute_threads(compute_threads(options, world)), config_), config::layouts_of(config_, world.size()), world),
-      held_dtype_(welcome.holders.at(0).dtype),
-      source_(model_config_, welcome.holders, options.deadline_s),
       reward_models_(serve::kBesideGeneration) {
   model::check_layout(rank_.ranks.rollout_layout, model_config_, model::Use::kRollout, "--layout");
-  weights_ = empty_model(model_config_, rank_, "rollout_weights");
-  next_weights_ = empty_model(model_config_, rank_, "rollout_weights");
+  weights_.emplace(model_config_, config_.model.lora, welcome, rank_,
+                   pull::RelayOptions{options.deadline_s, options.host, world.size() == 1});
   const int64_t ids = std::min(tokenizer_.vocab_size(), model_config_.vocab_size);
   engine_.emplace(config_.rollout.engine,
-                  rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
+                  rollout::EngineSetup{weights_->in_use().decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
                                        [this](int64_t tokens, double) { keep_pace(tokens); }});
   stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
   stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
@@ -104,8 +92,8 @@ void Generator::keep_pace(int64_t tokens) {
 data::PolicyVersion Generator::version() const { return stream_->state().version.value_or(data::PolicyVersion{-1}); }
 
 void Generator::give_to_stream() {
-  std::swap(weights_, next_weights_);
-  stream_->switch_weights(weights_->parameters(), fetching_);
+  weights_->swap();
+  stream_->switch_weights(weights_->in_use().parameters(), fetching_);
   told_version_ = fetching_;
   ++num_versions_;
 }
@@ -120,26 +108,7 @@ void Generator::take_weights(data::PolicyVersion newest) {
   }
   if (told_version_ && (newest <= *told_version_ || comm::any_of(world_, version() != *told_version_))) return;
   fetching_ = newest;
-  fetch_ = std::async(std::launch::async, [this, newest] { return fetch(newest); });
-}
-
-// On a thread of its own. What came by sockets, others may have from here.
-pull::Fetched Generator::fetch(data::PolicyVersion version) {
-  const at::ScalarType dtype = narrower(next_weights_->values().scalar_type(), held_dtype_);
-  const std::vector<reshard::Held> into = reshard::held_weights(next_weights_->table(), next_weights_->values(), dtype);
-  const pull::Fetched fetched = source_.fetch(version, into, dtype);
-  if (!fetched.is_whole || !source_.uses_sockets()) return fetched;
-  pull::WeightHolder own;
-  if (world_.size() == 1 && next_weights_->values().scalar_type() == held_dtype_) {
-    const std::string host = "tcp://" + (options_.host.empty() ? std::string("127.0.0.1") : options_.host) + ":0";
-    if (!passes_on_)
-      passes_on_.emplace(next_weights_->table(), held_dtype_, host,
-                         comm::stays_on_this_machine(host) ? std::nullopt : std::optional(comm::make_keys()));
-    passes_on_->publish(next_weights_->values(), version);
-    own = {passes_on_->place(), rank_.ranks.rollout_layout, 0, held_dtype_};
-  }
-  source_.tell(version, own);
-  return fetched;
+  fetch_ = std::async(std::launch::async, [this, newest] { return weights_->fetch(newest); });
 }
 
 int64_t Generator::room() const {

@@ -14,15 +14,13 @@
 #include <vector>
 
 #include "tandem/config/config.h"
-#include "tandem/model/model_on_rank.h"
 #include "tandem/policy/rank.h"
 #include "tandem/queue/client.h"
-#include "tandem/pull/weight_server.h"
-#include "tandem/pull/weight_source.h"
 #include "tandem/reward/scorer.h"
 #include "tandem/rollout/group/stream.h"
 #include "tandem/serve/reward_model.h"
 #include "tandem/text/tokenizer.h"
+#include "tandem/worker/weights.h"
 #include "tandem/worker/welcome.h"
 
 namespace tandem::worker {
@@ -76,7 +74,6 @@ class Generator {
 
  private:
   void give_to_stream();
-  pull::Fetched fetch(data::PolicyVersion version);
   void keep_pace(int64_t tokens);
 
   const config::RunConfig config_;
@@ -85,10 +82,7 @@ class Generator {
   const model::ModelConfig model_config_;
   comm::Group& world_;
   policy::Rank rank_;
-  std::unique_ptr<model::ModelOnRank> weights_, next_weights_;  // in use, and what a fetch fills
-  const at::ScalarType held_dtype_;  // of the weights that the run publishes
-  pull::WeightSource source_;
-  std::optional<pull::WeightServer> passes_on_;  // where weights come by sockets, to a worker of one rank
+  std::optional<Weights> weights_;
   std::optional<rollout::Engine> engine_;
   std::optional<rollout::Stream> stream_;
   serve::RewardModels reward_models_;

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMagic = 0x31656d6f636c6557;  // "Welcome1"
+constexpr int64_t kMagic = 0x32656d6f636c6557;  // "Welcome2"
 constexpr int64_t kMostFileBytes = int64_t{64} << 20;
 
 bool has_weights(const fs::path& file) {
@@ -21,6 +21,17 @@ bool has_weights(const fs::path& file) {
   for (const char* each : {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"})
     if (kind == each) return true;
   return file.filename().string().ends_with(".safetensors.index.json");
+}
+
+void write(data::ByteWriter& out, const std::vector<pull::WeightHolder>& holders) {
+  out.number(std::ssize(holders));
+  for (const pull::WeightHolder& each : holders) pull::write(out, each);
+}
+
+std::vector<pull::WeightHolder> read_holders(data::ByteReader& in) {
+  std::vector<pull::WeightHolder> holders;
+  for (int64_t left = in.count(4 * sizeof(int64_t), "the number of holders"); left > 0; --left) holders.push_back(pull::read_holder(in));
+  return holders;
 }
 
 }  // namespace
@@ -35,8 +46,8 @@ std::string to_text(const Welcome& welcome) {
     out.text(name);
     out.text(contents);
   }
-  out.number(std::ssize(welcome.holders));
-  for (const pull::WeightHolder& each : welcome.holders) pull::write(out, each);
+  write(out, welcome.holders);
+  write(out, welcome.adapters);
   out.number(welcome.max_context_tokens);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -50,9 +61,9 @@ Welcome welcome_of(const std::string& text) {
     std::string name = in.text("the name of a file");
     welcome.files[std::move(name)] = in.text("a file");
   }
-  for (int64_t left = in.count(4 * sizeof(int64_t), "the number of holders"); left > 0; --left)
-    welcome.holders.push_back(pull::read_holder(in));
+  welcome.holders = read_holders(in);
   if (welcome.holders.empty()) in.fail("nobody has weights");
+  welcome.adapters = read_holders(in);
   welcome.max_context_tokens = in.number("the longest context");
   if (!in.at_end()) in.fail("bytes behind the end");
   return welcome;

@@ -10,10 +10,14 @@
 
 namespace tandem::worker {
 
+/// Under this the weights below adapters are published: they are those of the start, whatever the run has trained by now.
+constexpr PolicyVersion kBaseVersion{0};
+
 struct Welcome {
   std::string recipe;                         ///< config::to_yaml of the run
   std::map<std::string, std::string> files;   ///< of the model's directory, but its weights: name and contents
-  std::vector<pull::WeightHolder> holders; ///< of the weights
+  std::vector<pull::WeightHolder> holders;    ///< of the weights; where adapters are trained, of those below them (kBaseVersion)
+  std::vector<pull::WeightHolder> adapters;   ///< of the adapters (model/lora.h), fp32; none where the whole model is trained
   int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
 };
 

@@ -10,9 +10,11 @@
 #include <thread>
 
 #include "tandem/base/error.h"
+#include "tandem/model/lora.h"
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/pull/boxes.h"
+#include "tandem/pull/relay.h"
 #include "tandem/pull/weight_server.h"
 #include "tandem/pull/weight_source.h"
 #include "../../tiny_model.h"
@@ -263,6 +265,157 @@ TEST(WeightsByPull, AHolderThatIsGoneIsAnError) {
   WeightSource source(config, places, kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
+}
+
+const model::LoraOptions kLora{3, 6};
+
+// A rank that trains adapters: they depend on the version alone, the weights below them on nothing.
+struct Trained {
+  Trained(const model::ModelConfig& config, const std::string& layout, int rank, at::ScalarType dtype)
+      : table(model::parameter_table(config, model::parse_layout(layout, "test"), rank)),
+        values(arena.allocate("weights", {table.num_elements}, dtype)),
+        lora(table, kLora, values, arena) {
+    model::initialize_parameters(table, values, 1, 0.5);
+    start = values.clone();
+    lora.start(1);
+  }
+  void update(V version) {
+    for (const model::ParameterEntry& entry : lora.table().entries) {
+      RandomStream random = model::stream_of(entry.parameter.name, static_cast<uint64_t>(value(version)) + 7);
+      model::fill_box(entry, lora.table().view(lora.values(), entry), [&] { return 0.3 * random.normal(); });
+    }
+    lora.merge();
+  }
+  at::Tensor base() const {
+    at::Tensor all = values.clone();
+    lora.write_base(table, all);
+    return all;
+  }
+  device::Arena arena{"device"};
+  model::ParameterTable table;
+  at::Tensor values, start;
+  model::Lora lora;
+};
+
+// Those of a layout, and what they publish: weights once, adapters of each version.
+struct Trainers {
+  Trainers(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype) {
+    const model::Layout layout = model::parse_layout(layout_text, "test");
+    for (int rank = 0; rank < layout.world(); ++rank) {
+      ranks.push_back(std::make_unique<Trained>(config, layout_text, rank, dtype));
+      base.push_back(std::make_unique<WeightServer>(ranks.back()->table, dtype, "tcp://127.0.0.1:0"));
+      adapters.push_back(std::make_unique<WeightServer>(ranks.back()->lora.table(), at::kFloat, "tcp://127.0.0.1:0"));
+      base_places.push_back({base.back()->place(), layout, rank, dtype});
+      adapter_places.push_back({adapters.back()->place(), layout, rank, at::kFloat});
+    }
+  }
+  // Weights are published after an update: what lies under the adapters has to be found.
+  void publish(V version, bool with_base) {
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank]->update(version);
+      if (with_base) base[rank]->publish(ranks[rank]->base(), V{0});
+      adapters[rank]->publish(ranks[rank]->lora.values(), version);
+    }
+  }
+  std::vector<std::unique_ptr<Trained>> ranks;
+  std::vector<std::unique_ptr<WeightServer>> base, adapters;
+  std::vector<WeightHolder> base_places, adapter_places;
+};
+
+TEST(AdaptersByPull, WhatLiesUnderThemIsTheStart) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Trained trained(test::tiny_config(), "dp1", 0, dtype);
+    trained.update(V{1});
+    EXPECT_FALSE(at::equal(trained.values, trained.start));
+    EXPECT_TRUE(at::equal(trained.base(), trained.start));
+  }
+}
+
+TEST(AdaptersByPull, ComeUnderAnotherLayout) {
+  const model::ModelConfig config = test::tiny_config();
+  const std::vector<model::family::Parameter> which = model::lora_parameters(config, kLora);
+  for (const char* from : {"dp1", "tp2", "pp2"})
+    for (const char* to : {"dp1", "tp2", "pp2"}) {
+      Trainers trainers(config, from, at::kFloat);
+      trainers.publish(V{4}, false);
+      WeightSource source(config, which, trainers.adapter_places, kDeadlineS);
+      for (int rank = 0; rank < model::parse_layout(to, "test").world(); ++rank) {
+        const model::ParameterTable table = model::parameter_table(config, model::parse_layout(to, "test"), rank, which);
+        const at::Tensor values = at::zeros({table.num_elements}, at::kFloat);
+        EXPECT_TRUE(source.fetch(V{4}, reshard::held_weights(table, values, at::kFloat), at::kFloat).is_whole);
+        Trained expected(config, to, rank, at::kFloat);
+        expected.update(V{4});
+        EXPECT_TRUE(at::equal(values, expected.lora.values())) << from << " to " << to << " rank " << rank;
+      }
+    }
+}
+
+TEST(AdaptersByPull, MergeToTheBitsOfTheirTrainer) {
+  for (const model::ModelConfig& config : {test::tiny_config(), test::experts_config("deepseek_v3")})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      Trainers trainers(config, "dp1", dtype);
+      Trained& trained = *trainers.ranks[0];
+      trainers.publish(V{2}, true);
+      device::Arena arena{"device"};
+      const at::Tensor base = arena.allocate("base", {trained.table.num_elements}, dtype);
+      Relay model(trained.table, model::family::parameters(config), trainers.base_places, {.deadline_s = kDeadlineS});
+      EXPECT_TRUE(model.fetch(V{0}, base).is_whole);
+      const model::MergedAdapters merged(trained.table, kLora, base, arena);
+      Relay adapters(merged.table(), model::lora_parameters(config, kLora), trainers.adapter_places, {.deadline_s = kDeadlineS});
+      const at::Tensor mine = base.clone(), narrow = base.clone().to(at::kBFloat16);
+      for (const V version : {V{2}, V{3}}) {
+        if (version != V{2}) trainers.publish(version, false);
+        EXPECT_TRUE(adapters.fetch(version, merged.values()).is_whole);
+        merged.merge_into(mine);
+        EXPECT_TRUE(at::equal(mine, trained.values)) << config.family << " " << dtype << " version " << value(version);
+        EXPECT_FALSE(at::equal(mine, base));
+        merged.merge_into(narrow);  // as a switch from the training weights rounds them
+        if (config.family == "qwen2") {
+          EXPECT_TRUE(at::equal(narrow, trained.values.to(at::kBFloat16)));
+        }
+      }
+    }
+}
+
+// By sockets: the weights once, then the adapters alone; and what one reader has, the next one gets from it.
+TEST(AdaptersByPull, AVersionCostsTheAdaptersAlone) {
+  const model::ModelConfig config = test::tiny_config();
+  const std::vector<model::family::Parameter> which = model::lora_parameters(config, kLora);
+  Trainers trainers(config, "dp1", at::kFloat);
+  const model::ParameterTable &table = trainers.ranks[0]->table, &adapter_table = trainers.ranks[0]->lora.table();
+  const auto bytes_of = [](const model::ParameterTable& of) {
+    int64_t elements = 0;
+    for (const model::ParameterEntry& entry : of.entries) elements += entry.box.num_elements();
+    return elements * 4;
+  };
+  const RelayOptions options{.deadline_s = kDeadlineS, .host = "", .has_all = true};
+  struct Replica {
+    Relay model, adapters;
+    at::Tensor base, values;
+  };
+  std::vector<std::unique_ptr<Replica>> readers;
+  for (int i = 0; i < 2; ++i)
+    readers.emplace_back(new Replica{Relay(table, model::family::parameters(config), far(trainers.base_places), options),
+                                     Relay(adapter_table, which, far(trainers.adapter_places), options),
+                                     at::zeros({table.num_elements}, at::kFloat), at::zeros({adapter_table.num_elements}, at::kFloat)});
+  for (int64_t version = 0; version < 3; ++version) {
+    trainers.publish(V{version}, version == 0);
+    for (const auto& reader : readers) {
+      if (version == 0) {
+        EXPECT_TRUE(reader->model.fetch(V{0}, reader->base).is_whole);
+        EXPECT_TRUE(at::equal(reader->base, trainers.ranks[0]->start));
+      }
+      EXPECT_TRUE(reader->adapters.fetch(V{version}, reader->values).is_whole);
+      EXPECT_TRUE(at::equal(reader->values, trainers.ranks[0]->lora.values()));
+    }
+    const WeightServerCounts base = trainers.base[0]->counts(), adapters = trainers.adapters[0]->counts();
+    EXPECT_EQ(base.bytes_copied, table.num_elements * 4);
+    EXPECT_EQ(base.bytes_sent, bytes_of(table));
+    EXPECT_EQ(base.sent_elsewhere, 1);
+    EXPECT_EQ(adapters.bytes_copied, (version + 1) * adapter_table.num_elements * 4);
+    EXPECT_EQ(adapters.bytes_sent, (version + 1) * bytes_of(adapter_table));
+    EXPECT_EQ(adapters.sent_elsewhere, version + 1);
+  }
 }
 
 }  // namespace

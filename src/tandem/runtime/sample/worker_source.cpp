@@ -41,6 +41,23 @@ std::string network() {
   return comm::kernel_id() + " " + space.string();
 }
 
+// Weights that lie on each rank as its table says, for who asks.
+struct Published {
+  // Collective.
+  Published(const policy::Ranks& ranks, const std::string& host, const model::ParameterTable& table, at::ScalarType dtype) {
+    const std::string address = "tcp://" + host + ":0";
+    if (holds_something_first(table))
+      server.emplace(table, dtype, address, comm::stays_on_this_machine(address) ? std::nullopt : std::optional(comm::make_keys()));
+    int rank = 0;
+    for (const std::string& each : comm::texts_of_all(ranks.world, server ? server->place() : "")) {
+      if (!each.empty()) holders.push_back({each, table.layout, rank, dtype});
+      ++rank;
+    }
+  }
+  std::optional<pull::WeightServer> server;  // none where others before this rank have all of it
+  std::vector<pull::WeightHolder> holders;   // of all ranks
+};
+
 /// Ownership  owns the door and what this rank publishes.
 /// Errors     StepFailed where no worker comes, and for what failed with one; the queue keeps what it had.
 class WorkerSource final : public SampleSource {
@@ -73,10 +90,11 @@ class WorkerSource final : public SampleSource {
   void forget(std::span<const data::GroupId> groups);
   void work_early();
   worker::Welcome welcome() const;
+  void publish(data::PolicyVersion version);
 
   WorkerParts parts_;
-  std::optional<pull::WeightServer> weights_;
-  std::vector<pull::WeightHolder> holders_;  // on the first rank: of all ranks
+  std::optional<Published> weights_, adapters_;   // where adapters are trained, weights_ are those below them
+  bool has_base_ = false;                         // those are published
   std::optional<worker::Door> door_;              // on the first rank
   std::vector<int> fetchers_;                     // world ranks: of each replica that trains, the one that fetches
   std::vector<bool> beside_first_;                // which ranks reach what the first rank reaches at a loopback address
@@ -89,21 +107,12 @@ class WorkerSource final : public SampleSource {
 };
 
 WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
-  const model::ModelOnRank& model = parts.actor.rollout_model();
-  const policy::Ranks& ranks = parts.ranks;
+  const policy::TrainedRole& trained = parts.actor.trained();
+  const model::ModelOnRank& model = trained.lora() ? trained.model() : parts.actor.rollout_model();
   const std::string host = worker::listening_host(parts.config);
-  const bool stays = comm::stays_on_this_machine("tcp://" + host + ":0");
-  std::string place;
-  if (holds_something_first(model.table())) {
-    weights_.emplace(model.table(), model.values().scalar_type(), "tcp://" + host + ":0",
-                     stays ? std::nullopt : std::optional(comm::make_keys()));
-    place = weights_->place();
-  }
-  int rank = 0;
-  for (const std::string& each : comm::texts_of_all(ranks.world, place)) {
-    if (!each.empty()) holders_.push_back({each, ranks.rollout_layout, rank, model.values().scalar_type()});
-    ++rank;
-  }
+  weights_.emplace(parts.ranks, host, model.table(), model.values().scalar_type());
+  if (trained.lora()) adapters_.emplace(parts.ranks, host, trained.trainer().lora()->table(), at::kFloat);
+  const policy::Ranks& ranks = parts.ranks;
   for (int d = 0; d < ranks.train_layout.dp; ++d)
     for (int r = ranks.train_layout.world() - 1; r >= 0; --r)
       if (ranks.train_layout.dp_rank(r) == d) {
@@ -119,7 +128,8 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
 }
 
 worker::Welcome WorkerSource::welcome() const {
-  return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), holders_, parts_.max_context_tokens};
+  return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
+          adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens};
 }
 
 std::exception_ptr WorkerSource::fault() {
@@ -255,10 +265,20 @@ std::vector<data::GroupId> WorkerSource::commit(data::StepId step, data::PolicyV
   return left;
 }
 
+// Adapters go on weights that no update changes: those are published once.
+void WorkerSource::publish(data::PolicyVersion version) {
+  if (!adapters_) {
+    if (weights_->server) weights_->server->publish(parts_.actor.rollout_model().values(), version);
+    return;
+  }
+  if (weights_->server && !std::exchange(has_base_, true)) weights_->server->publish(parts_.actor.base_values(), worker::kBaseVersion);
+  if (adapters_->server) adapters_->server->publish(parts_.actor.trained().trainer().lora()->values(), version);
+}
+
 // Workers are let in once there is something to generate with.
 void WorkerSource::switch_weights(const rollout::SendWeights& send, data::PolicyVersion version) {
   (void)send();
-  if (weights_) weights_->publish(parts_.actor.rollout_model().values(), version);
+  publish(version);
   parts_.ranks.world.barrier();
   if (door_ && !door_->is_open() && value(version) < parts_.config.run.steps) door_->open(welcome());
 }
@@ -270,10 +290,14 @@ void WorkerSource::record(monitor::Recorder& recorder) {
   if (door_) door_->record(recorder);
   recorder.set("workers/bytes_read", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_received()) : 0.0));
   recorder.set("workers/bytes_prefetched", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_ahead()) : 0.0));
-  const double copied = weights_ ? static_cast<double>(weights_->counts().bytes_copied) : 0;
-  const double sent = weights_ ? static_cast<double>(weights_->counts().bytes_sent) : 0;
-  recorder.set("workers/weight_bytes_copied", comm::sum_over(parts_.ranks.world, copied));
-  recorder.set("workers/weight_bytes_sent", comm::sum_over(parts_.ranks.world, sent));
+  int64_t copied = 0, sent = 0;
+  for (const std::optional<Published>* each : {&weights_, &adapters_}) {
+    if (!*each || !(*each)->server) continue;
+    const pull::WeightServerCounts counts = (*each)->server->counts();
+    copied += counts.bytes_copied, sent += counts.bytes_sent;
+  }
+  recorder.set("workers/weight_bytes_copied", comm::sum_over(parts_.ranks.world, static_cast<double>(copied)));
+  recorder.set("workers/weight_bytes_sent", comm::sum_over(parts_.ranks.world, static_cast<double>(sent)));
 }
 
 // Finished groups come to the first rank, bodies and all.
