@@ -184,7 +184,7 @@ HeadOutput head_logprobs(const Gemm& gemm, const HeadInput& in, const Parameter&
     out.entropy_R.data_ptr<float>()[r] = softmax_R.back().entropy;
   }
   if (at::GradMode::is_enabled() && in.hidden_RH.requires_grad()) {
-    auto step = c10::make_intrusive<HeadStep>();
+    auto step = make_node<HeadStep>();
     step->set_next_edges({torch::autograd::impl::gradient_edge(in.hidden_RH)});
     step->gemm = &gemm;
     step->in = in;

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "tandem/model/kernel/rows.h"
@@ -41,14 +43,22 @@ struct Step : Node {
   static at::Tensor grad_of(variable_list& grads, size_t i) { return grads[i].defined() ? grads[i].contiguous() : at::Tensor(); }
 };
 
+/// How libtorch keeps a node: 2.11 in a shared_ptr, 2.13 in an intrusive_ptr.
+using NodePtr = decltype(torch::autograd::Edge::function);
+template <class S>
+auto make_node() {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) return std::make_shared<S>();
+  else return c10::make_intrusive<S>();
+}
+
 inline bool recording(std::initializer_list<at::Tensor> inputs) {
   return at::GradMode::is_enabled() &&
          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
 template <class S>
-c10::intrusive_ptr<S> make_step(std::initializer_list<at::Tensor> inputs) {
-  auto step = c10::make_intrusive<S>();
+auto make_step(std::initializer_list<at::Tensor> inputs) {
+  auto step = make_node<S>();
   torch::autograd::edge_list edges;
   for (const at::Tensor& t : inputs)
     if (t.defined()) edges.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
@@ -56,6 +66,6 @@ c10::intrusive_ptr<S> make_step(std::initializer_list<at::Tensor> inputs) {
   return step;
 }
 
-inline void attach(at::Tensor& out, const c10::intrusive_ptr<Node>& step) { torch::autograd::set_history(out, step); }
+inline void attach(at::Tensor& out, const NodePtr& step) { torch::autograd::set_history(out, step); }
 
 }  // namespace tandem::model::kernel
