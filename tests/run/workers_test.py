@@ -45,6 +45,13 @@ def check_bound(folder, staleness):
         assert trained_version - oldest <= staleness, f"group {group} of step {step} lags {trained_version - oldest}"
 
 
+def gaps_of(folder):
+    """Between rollout and training, of each step."""
+    gaps = [line["actor/kl_rollout_train"] for line in rf.all_metrics(folder) if "actor/loss" in line]
+    assert gaps, "no step was made"
+    return gaps
+
+
 def check_journal(folder):
     """In the history that survived, controller.jsonl and samples.sqlite agree about which groups each step trained."""
     steps, taken = {}, set()
@@ -111,7 +118,7 @@ def kinds(program, root):
         ranks = run(program, f"{root}/{name}_ranks", settings)
         workers = run(program, f"{root}/{name}_workers", settings, ["--rollout-workers", "1"])
         rf.check_whole(workers, 3)
-        gaps = [line.get("actor/kl_rollout_train", 0) for line in rf.all_metrics(workers)]
+        gaps = gaps_of(workers)
         if "lora" in name:
             check_adapters_alone(workers)
         if settings.get("run.parity") == "false":
@@ -157,7 +164,7 @@ def layouts(program, root):
         assert process.wait(120) == 0, process.stderr.read()[-3000:]
         assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
         rf.check_whole(folder, 4)
-        gaps = [abs(line.get("actor/kl_rollout_train", 0)) for line in rf.all_metrics(folder)]
+        gaps = [abs(gap) for gap in gaps_of(folder)]
         assert max(gaps) < (0.01 if "bfloat16" in name else 1e-4), f"{name}: rollout and training differ by {gaps}"
     rf.said("a worker may have a layout and a dtype of its own")
 
@@ -172,8 +179,8 @@ def resumes(program, root):
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "6"])
     rf.check_whole(folder, 6)
     check_journal(folder)
-    gaps = [line["actor/kl_rollout_train"] for line in rf.all_metrics(folder) if "actor/kl_rollout_train" in line]
-    assert gaps and not any(gaps), f"with adapters that go on from a checkpoint rollout and training differ by {gaps}"
+    gaps = gaps_of(folder)
+    assert not any(gaps), f"with adapters that go on from a checkpoint rollout and training differ by {gaps}"
     rf.said("a run with workers resumes, with adapters, too")
 
 

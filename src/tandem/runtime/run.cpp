@@ -282,7 +282,10 @@ void check_functions(const RunRequest& request) {
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
   check_request(asked);
-  if (!asked.replay.empty()) asked.config.schedule.mode = "deterministic";  // nothing is generated that a clock could decide about
+  if (!asked.replay.empty()) {  // nothing is generated that a clock could decide about, or a worker do
+    asked.config.schedule.mode = "deterministic";
+    asked.config.workers = {};
+  }
   asked.config.reward.notices = std::make_shared<monitor::Notices>();  // of the ranks of this process, in this run
   RunSummary result;
   std::unique_ptr<RunFolder> own;  // outlives all ranks: they may still read there when it goes

@@ -103,12 +103,13 @@ train::Row row_of(const data::Sample& sample, const data::Group& group, const Ro
 void make_rows(StepData& step, const Roles& roles) {
   const config::RunConfig& config = roles.parts.config;
   const config::OldLogprobs old = config::old_logprobs_of(config, roles.algorithm);
+  const bool versions_are_ours = roles.source.generation() || config.has_workers();
   for (const data::Group& group : step.batch.groups)
     for (const data::Sample& sample : group.samples) {
       train::Row& row = step.rows.emplace_back();
       if (step.owners[step.rows.size() - 1] != roles.parts.ranks.train_dp_rank()) continue;
       row = row_of(sample, group, roles);
-      row.fresh = roles.source.generation() && roles.bodies.is_sampled_by(sample.id, step.batch.version);
+      row.fresh = versions_are_ours && roles.bodies.is_sampled_by(sample.id, step.batch.version);
       if (old.of_rollout || (old.of_stale_rollout && !row.fresh)) row.old.assign(row.behavior.begin(), row.behavior.end());
       if (old.loglinear)
         for (const int64_t version : roles.bodies.body(sample.id).versions)
