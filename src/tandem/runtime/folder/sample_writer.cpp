@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/sample_writer.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,7 +11,9 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
+#include "tandem/data/columns.h"
 #include "tandem/device/process.h"
 
 namespace tandem::runtime {
@@ -19,6 +22,7 @@ namespace {
 constexpr int64_t kMostSteps = 4;       // that wait to be written while the next is made
 constexpr double kMostQuiet_s = 60;     // for which a caller waits while nothing gets written
 constexpr double kBetweenTries_s = 0.1;
+constexpr const char* kTrained = "train_logprobs";  // of a packed part, beside the columns of data::fields_of
 
 /// A file of a part cannot be read, or is not what it was.
 class PartMissing : public PeerError {
@@ -111,9 +115,65 @@ void remove_files(const std::vector<std::string>& files) {
 
 }  // namespace
 
+std::string parts_dir(const std::string& run_dir) { return run_dir + "/samples.d"; }
+
+std::string part_file(const std::string& run_dir, data::StepId step, int rank) {
+  return join_text(parts_dir(run_dir), '/', value(step), '.', rank);
+}
+
+std::vector<std::byte> pack(const SamplePart& part) {
+  data::Fields fields = data::fields_of(part.groups);
+  std::vector<float> values;
+  std::vector<int64_t> lengths;
+  for (const std::vector<float>& row : part.train_logprobs) {
+    values.insert(values.end(), row.begin(), row.end());
+    lengths.push_back(std::ssize(row));
+  }
+  fields[kTrained] = {std::move(values), std::move(lengths)};
+  return data::pack(fields);
+}
+
+SamplePart unpack_part(std::span<const std::byte> bytes) {
+  const data::Fields fields = data::unpack(bytes);
+  SamplePart part{data::groups_of(fields), {}};
+  const auto found = fields.find(kTrained);
+  const auto* values = found == fields.end() ? nullptr : std::get_if<std::vector<float>>(&found->second.values);
+  if (!values) throw PeerError(join_text("packed samples: the field ", kTrained, " is missing, or has another type"));
+  auto from = values->begin();
+  for (const int64_t length : found->second.lengths) {
+    part.train_logprobs.emplace_back(from, from + length);
+    from += length;
+  }
+  return part;
+}
+
+void write_part(const std::string& path, std::span<const std::byte> bytes) {
+  try {
+    write_file(path, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  } catch (const PeerError&) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+    throw;
+  }
+}
+
+SamplePart read_part(const std::string& path) {
+  std::string bytes;
+  try {
+    bytes = read_file(path, INT64_MAX);
+  } catch (const UserError& e) {
+    throw PeerError(e.what());
+  }
+  try {
+    return unpack_part(std::as_bytes(std::span(bytes)));
+  } catch (const PeerError& e) {
+    throw PeerError(path + ": " + e.what());
+  }
+}
+
 SampleWriter::SampleWriter(const std::string& path, const config::RunOptions& options)
     : path_(path),
-      parts_dir_(parts_dir(std::filesystem::path(path).parent_path().string())),
+      parts_dir_(runtime::parts_dir(std::filesystem::path(path).parent_path().string())),
       adopted_(path + ".adopted"),
       wait_s_(options.samples_wait_s),
       store_(path, options.samples_steps) {

@@ -3,16 +3,18 @@
 // Writes a run's samples.sqlite beside the run, on a thread of its own. A busy database or a full disk does not end the run at once: what
 // cannot be written now waits, in order, and is tried again. Only rank 0 has one.
 //
-//   append        the heads of a step, and where the ranks that trained its samples left them (sample_part.h)
+//   append        the heads of a step, and where the ranks that trained its samples left them
 //   the thread    joins the parts to a batch, writes it, and removes their files
 //   flush         before a checkpoint: all of it is written, or could not be
 //   save_unwritten  then the checkpoint has it
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,9 +22,30 @@
 #include "tandem/base/error.h"
 #include "tandem/config/config.h"
 #include "tandem/data/sample_store.h"
-#include "tandem/runtime/folder/sample_part.h"
 
 namespace tandem::runtime {
+
+/// The samples of a step as one of the ranks that trained them has them. Another than the first leaves them in a file of the run folder,
+/// RUN_DIR/samples.d/STEP.RANK, until its rows are in samples.sqlite.
+struct SamplePart {
+  std::vector<data::Group> groups;                 ///< with bodies; a group may lack samples, and its prompt without the first of them
+  std::vector<std::vector<float>> train_logprobs;  ///< one vector per sample, in their order
+};
+
+/// Where parts lie. The first rank makes it.
+std::string parts_dir(const std::string& run_dir);
+/// `rank` is that of the world.
+std::string part_file(const std::string& run_dir, data::StepId step, int rank);
+
+std::vector<std::byte> pack(const SamplePart& part);
+/// Inverse of pack. Errors: PeerError saying what is wrong.
+SamplePart unpack_part(std::span<const std::byte> bytes);
+
+/// A file of what pack gave. It need not outlive the machine: a checkpoint counts on samples.sqlite. Errors: PeerError naming the path, and
+/// then there is no such file.
+void write_part(const std::string& path, std::span<const std::byte> bytes);
+/// Errors: PeerError naming the path.
+SamplePart read_part(const std::string& path);
 
 /// The samples of a step, each in one part.
 struct StepParts {
@@ -32,8 +55,8 @@ struct StepParts {
 
 /// Ownership  owns the store, what is not written yet, and the folder of parts; owns and joins its thread.
 /// Threads    one, beside its own.
-/// Blocking   append while some steps wait to be written and none has failed; truncate_after, adopt, flush and finish. Each at most a minute
-///            if nothing gets written, and finish for run.samples_wait_s.
+/// Blocking   append while some steps wait to be written and none has failed; truncate_after, adopt, flush and finish. Each for at most a
+///            minute in which nothing gets written; finish for run.samples_wait_s, too.
 /// Errors     UserError at creation, as SampleStore. Afterwards none: fault() says when the run should end.
 class SampleWriter {
  public:
@@ -56,15 +79,15 @@ class SampleWriter {
   void truncate_after(data::StepId step);
   /// The rows of another store join these; an absent file has none. It may go afterwards: they are copied.
   void adopt(const std::string& path);
-  /// What was appended is written and durable when it returns, unless something cannot be written: then it waits in memory.
+  /// What was appended is written and durable when it returns, unless something cannot be written now: then it goes on waiting.
   void flush();
   /// Tries for as long as run.samples_wait_s says, or until `stop`. Errors: PeerError if rows are left.
   void finish(const StopRequested& stop);
 
   /// Null; a PeerError once something could not be written for run.samples_wait_s seconds.
   std::exception_ptr fault() const;
-  /// What is not written yet, as a store of its own at `path`; no file if all is written. A part whose file cannot be read is left out, with
-  /// a warning. Errors: PeerError.
+  /// What is not written yet, as a store of its own at `path`; no file if all is written. A step with a part that cannot be read is left
+  /// out, with a warning. Errors: PeerError.
   void save_unwritten(const std::string& path) const;
   /// Rows of samples in the store.
   int64_t num_samples() const;

@@ -2,7 +2,7 @@
 #pragma once
 // The bodies of a run's samples (tokens, log-probabilities, routes, texts). They stay with the ranks that generated them; only heads
 // (ids, lengths, versions, scores) go to all. A greedy answer is part of the head: it has a score, or else its text. When a batch is
-// formed, its rows go to the ranks that train them. One of these writes each sample down (runtime/folder/sample_part.h).
+// formed, its rows go to the ranks that train them. One of these writes each sample down (runtime/folder/sample_writer.h).
 //
 //   keep       a group as the engine ends it: its body stays here
 //   exchange   graded groups, as heads, to the queues of all ranks
