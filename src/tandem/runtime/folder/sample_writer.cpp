@@ -173,7 +173,7 @@ SamplePart read_part(const std::string& path) {
 
 SampleWriter::SampleWriter(const std::string& path, const config::RunOptions& options)
     : path_(path),
-      parts_dir_(runtime::parts_dir(std::filesystem::path(path).parent_path().string())),
+      parts_dir_(parts_dir(std::filesystem::path(path).parent_path().string())),
       adopted_(path + ".adopted"),
       wait_s_(options.samples_wait_s),
       store_(path, options.samples_steps) {
