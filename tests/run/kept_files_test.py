@@ -63,7 +63,9 @@ def check_aside(program, scratch):
     trial.whole()
     for run in ("plain", "link"):
         folder = trial.folder / run
-        rf.end(trial.start_to(run, 2))
+        process = trial.start_to(run, 2)
+        rf.wait_until(lambda folder=folder: rf.rows(folder, "SELECT 1 FROM samples WHERE step = 2"), 30, "step 2 is not written")
+        rf.end(process)
         before = (folder / "metrics.jsonl").read_bytes()
         if run == "link":
             (folder / "checkpoint").symlink_to(trial.folder / "disk/checkpoints")
@@ -199,6 +201,44 @@ def check_full(program, scratch):
     said(f"a full disk under samples.sqlite alone: `{line}`; resumed, equal bit for bit")
 
 
+def check_parts(program, scratch):
+    """Ranks that find no place for their samples send them. Nothing of what a kill leaves counts."""
+    trial = Trial(program, scratch, "parts")
+    ranks = ["--ranks", "2", "--train-layout", "dp2"]
+    program.done(trial.arguments("whole", *ranks))
+    process = trial.start_to("sent", 2, *ranks)
+    place = trial.folder / "sent/samples.d"
+
+    def is_gone():
+        try:
+            place.rmdir()  # while it is empty
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    rf.wait_until(is_gone, 30, "samples.d is never empty")
+    metrics = trial.folder / "sent/metrics.jsonl"
+    steps = metrics.read_bytes().count(b"\n")
+    is_there = rf.wait_for(lambda: metrics.read_bytes().count(b"\n") >= steps + 3, process)
+    assert is_there, process.communicate()[1][-2000:]
+    code, err = rf.end(process, signal.SIGTERM)
+    assert code == 130 and "the samples go to rank 0 by message" in err, err[-2000:]
+    wanted = rf.samples(trial.folder / "whole")
+    last = min(STEPS, rf.committed_steps(trial.folder / "sent")[-1])
+    assert [row for row in rf.samples(trial.folder / "sent") if row[0] <= last] == [row for row in wanted if row[0] <= last]
+
+    rf.end(trial.start_to("killed", 2, *ranks))
+    place = trial.folder / "killed/samples.d"
+    place.mkdir(exist_ok=True)
+    (place / "9999.1").write_text("of a step that never counted")
+    trial.program.done(trial.arguments("killed", "--resume", *ranks))
+    rf.check_whole(trial.folder / "killed", STEPS)
+    assert rf.samples(trial.folder / "killed") == wanted and not place.exists()
+    said("samples that find no place in samples.d go by message; parts that a kill left are removed at the next start")
+
+
 def check_shared_disk(program, scratch):
     trial = Trial(program, scratch, "shared")
     trial.whole()
@@ -332,7 +372,7 @@ def check_exchange(program, scratch):
 
 
 CHECKS = {"aside": check_aside, "shortened": check_shortened, "samples": check_samples, "state": check_state, "busy": check_busy,
-          "mended": check_mended_reward, "full": check_full, "shared": check_shared_disk, "removed": check_removed,
+          "mended": check_mended_reward, "full": check_full, "parts": check_parts, "shared": check_shared_disk, "removed": check_removed,
           "exchange": check_exchange, "inputs": check_inputs}
 
 

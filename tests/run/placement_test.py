@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where stages run changes no number: training and rollout on ranks of their own, and reference and reward model that are on the device
 only for their own stages."""
+import pathlib
 import tempfile
 
 import run_folder as rf
@@ -42,6 +43,26 @@ def split_layouts(root):
     rf.said("so is one of four ranks, pp2 beside dp2")
 
 
+def rows_go_to_those_that_train_them(root):
+    """Each once: rank 0 gets none that another trains. A prompt's tokens go to all that train a sample of its group."""
+    layouts = {"parallel.train_layout": "dp2", "parallel.rollout_layout": "dp2", "run.steps": 2}
+    one = run(f"{root}/dealt-one", {"run.steps": 2})
+    folder = run(f"{root}/dealt", {**SPLIT, **layouts}, ["--ranks", "4"])
+    first, wanted = ([row for row in rf.samples(path) if row[0] == 1] for path in (folder, one))
+    checks.check(first == wanted and len(first) == 16, "samples of two ranks are those of one")
+    checks.check(not pathlib.Path(folder, "samples.d").exists(), "files of parts are left")
+    for line in rf.all_metrics(folder):
+        step = line["step"]
+        [(bodies,)] = rf.rows(folder, "SELECT sum(length(response_ids) + length(logprobs) + length(kept_mass) + length(versions) + "
+                              f"length(routes) + length(CAST(response AS BLOB))) FROM samples WHERE step = {step}")
+        [(texts, ids)] = rf.rows(folder, "SELECT sum(length(CAST(prompt || answer || data_source AS BLOB))), sum(length(prompt_ids)) "
+                                 f"FROM samples WHERE step = {step} AND sample_index = 0")
+        moved = line["throughput/moved_bytes"]
+        checks.check(bodies + texts + ids <= moved <= bodies + texts + 2 * ids,
+                     f"step {step}: {moved} bytes moved, of {bodies} of bodies, {texts} of texts and {ids} of prompts")
+    rf.said("rows go to the ranks that train them, and nowhere else")
+
+
 def overlaps(root, placement, staleness):
     settings, flags = {**placement, "schedule.staleness": staleness}, ["--ranks", "2", "--schedule", "stale"]
     name = f"{root}/{placement['parallel.placement']}-stale-{staleness}"
@@ -78,6 +99,7 @@ def refusals(root):
 with tempfile.TemporaryDirectory(prefix="tandem_placement_") as root:
     split_is_what_one_rank_does(root)
     split_layouts(root)
+    rows_go_to_those_that_train_them(root)
     for staleness in (1, 2):
         overlaps(root, SPLIT, staleness)
     overlaps(root, MIXED, 1)

@@ -34,6 +34,7 @@ bool Ledger::resume(TrainedRoles roles, const Resume& how) {
 void Ledger::open() {
   seconds_before_ = state_.seconds;
   if (folder_) folder_->open_sinks(parts_.recorder, state_);
+  if (folder_ && parts_.ranks.world.size() > 1) folder_->samples().open_parts();
   if (parts_.ranks.is_first()) log::info(parts_.compute.text());
 }
 

@@ -76,7 +76,10 @@ BatchRows::BatchRows(const policy::Ranks& ranks, planner::Homes& homes, int64_t 
       group_size_(group_size),
       cache_(queue::body_fields()),
       rollout_(ranks_by_dp(ranks.rollout_layout, ranks.placement.rollout.first)),
-      train_(ranks_by_dp(ranks.train_layout, ranks.placement.train.first)) {
+      train_(ranks_by_dp(ranks.train_layout, ranks.placement.train.first)),
+      writers_(train_.size()) {
+  for (int r = 0; r < ranks.train_layout.world(); ++r)
+    if (ranks.train_layout.speaks(r)) writers_[static_cast<size_t>(ranks.train_layout.dp_rank(r))] = ranks.placement.train.first + r;
   if (ranks.world.size() > 1) cache_.share_memory(ranks.world);
 }
 
@@ -178,14 +181,15 @@ int64_t BatchRows::deal(std::span<const data::Group> heads, std::span<const int>
   first_row.push_back(group_of_row.size());
   TANDEM_CHECK(owners.size() == group_of_row.size(), owners.size(), " owners of ", group_of_row.size(), " rows");
   return lent_bytes + move(heads, [&](size_t row, int32_t part) {
-    std::set<int> ranks = {0};
+    std::set<int> ranks;
     const size_t group = group_of_row[row];
     // A prompt stands in the row of its group's first sample and is wanted by the owners of all.
     const bool shared = part == kPrompt && row == first_row[group];
     const size_t end = shared ? first_row[group + 1] : row + 1;
-    for (size_t i = row; i < end && (part != kRecord || with_records); ++i) {
-      const std::vector<int>& training = train_[static_cast<size_t>(owners[i])];
-      ranks.insert(training.begin(), training.end());
+    for (size_t i = row; i < end; ++i) {
+      const auto owner = static_cast<size_t>(owners[i]);
+      if (part != kRecord || with_records) ranks.insert(train_[owner].begin(), train_[owner].end());
+      else ranks.insert(writers_[owner]);
     }
     return std::vector<int>(ranks.begin(), ranks.end());
   });
@@ -226,31 +230,16 @@ void BatchRows::expect(const data::Group& head, std::span<const int64_t> measure
   expected_[head.id] = rank;
 }
 
-std::vector<std::vector<float>> BatchRows::collect(std::span<const data::Group> heads, std::span<const int> owners,
-                                                   std::vector<std::vector<float>> mine) {
-  if (ranks_.world.size() == 1) return mine;
-  queue::TensorCache values({{"values", std::vector<float>()}});
-  std::vector<std::vector<int>> tells(train_.size());  // by data-parallel rank
-  for (size_t d = 0; d < train_.size(); ++d)
-    for (int r : train_[d])
-      if (ranks_.train_layout.speaks(r - ranks_.placement.train.first)) tells[d].push_back(r);
-  const std::vector<int> first = {0};
-  const std::vector<data::SampleId> ids = data::ids_of(heads);
-  const int me = ranks_.train_dp_rank();
-  std::vector<data::RowPlace> places;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const int64_t length = num_tokens(ids[i]);
-    if (owners[i] == me && ranks_.speaks_for_train()) values.put({&ids[i], 1}, {{"values", {std::move(mine[i]), {length}}}});
-    else values.announce(ids[i], {&length, 1});
-    places.push_back({{ids[i], 0}, values.num_bytes({ids[i], 0}), tells[static_cast<size_t>(owners[i])], first});
+std::vector<data::Group> BatchRows::complete_rows(std::span<const data::Group> heads, std::span<const size_t> rows) const {
+  std::vector<data::Group> some;
+  size_t row = 0;
+  for (const data::Group& head : heads) {
+    data::Group group{head.id, head.prompt, head.version, {}};
+    for (const data::Sample& sample : head.samples)
+      if (std::ranges::binary_search(rows, row++)) group.samples.push_back(sample);
+    if (!group.samples.empty()) some.push_back(std::move(group));
   }
-  values.move(ranks_.world, data::plan_rows(places));
-  std::vector<std::vector<float>> all(ranks_.is_first() ? ids.size() : 0);
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto row = values.read<float>(ids[i], 0);
-    all[i].assign(row.begin(), row.end());
-  }
-  return all;
+  return complete(std::move(some));
 }
 
 int64_t BatchRows::num_prompt_tokens(const data::Group& head) const { return cache_.lengths(head.samples.front().id)[kPromptIds]; }

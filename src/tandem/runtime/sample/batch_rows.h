@@ -2,17 +2,16 @@
 #pragma once
 // The bodies of a run's samples (tokens, log-probabilities, routes, texts). They stay with the ranks that generated them; only heads
 // (ids, lengths, versions, scores) go to all. A greedy answer is part of the head: it has a score, or else its text. When a batch is
-// formed, its rows go to the ranks that train them, and to rank 0, which writes samples.sqlite and checkpoints.
+// formed, its rows go to the ranks that train them. One of these writes each sample down (runtime/folder/sample_writer.h).
 //
 //   keep       a group as the engine ends it: its body stays here
 //   exchange   graded groups, as heads, to the queues of all ranks
 //   lend       rows of finished groups to ranks that train, before their batch is complete
 //   deal       rows of a batch to the ranks that train them: one all_to_all_v, nothing where they are there already; take_back undoes it
-//   collect    log-probabilities of a batch to rank 0
 //   gather     bodies to rank 0, for a checkpoint
 //   drop       trained or evicted
 //
-// lend, deal, gather and collect ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
+// lend, deal and gather ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
 
 #include <functional>
 #include <map>
@@ -35,7 +34,7 @@ struct TokenVersions {
 };
 
 /// Ownership  owns the bodies; spans that it gives live until their sample is dropped.
-/// Threads    one per rank; exchange, lend, deal, gather and collect are collective.
+/// Threads    one per rank; exchange, lend, deal and gather are collective.
 /// Errors     as queue::TensorCache.
 /// Read next  docs/design/tensor_cache.md
 class BatchRows {
@@ -70,9 +69,9 @@ class BatchRows {
   /// What training reads of each of these groups goes to a replica that trains, too: `borrowers`, data-parallel ranks. There it stays until
   /// it is taken back or dropped. Collective.
   void lend(std::span<const data::Group> heads, std::span<const int> borrowers);
-  /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so; all of
-  /// them are on rank 0. Records (texts, versions) go along where asked for. Returns the bytes that moved between all ranks, with those
-  /// that were lent since the last deal. Collective.
+  /// Afterwards the rows of `heads` (groups, then samples) are here where `owners`, training's data-parallel ranks, say so. Records (texts,
+  /// versions) go to those that speak for training, and where asked for to all. Returns the bytes that moved between all ranks, with
+  /// those that were lent since the last deal. Collective.
   int64_t deal(std::span<const data::Group> heads, std::span<const int> owners, bool with_records);
   /// Undoes lend and deal, for a batch that is formed anew: rows are again only where they were born.
   void take_back(std::span<const data::Group> heads);
@@ -80,9 +79,9 @@ class BatchRows {
   void gather(std::span<const data::GroupId> groups);
   /// Heads with their bodies, which are here.
   std::vector<data::Group> complete(std::vector<data::Group> heads) const;
-  /// On rank 0 `values` of all samples, one per response token; `owners` as in deal. Elsewhere empty. Collective.
-  std::vector<std::vector<float>> collect(std::span<const data::Group> heads, std::span<const int> owners,
-                                          std::vector<std::vector<float>> mine);
+  /// So those of the samples in `rows`, which count and rise through all heads; others are left out, and groups that have none. A prompt is
+  /// where the first sample of its group is.
+  std::vector<data::Group> complete_rows(std::span<const data::Group> heads, std::span<const size_t> rows) const;
 
   int64_t num_prompt_tokens(const data::Group& head) const;
   int64_t num_tokens(data::SampleId sample) const;
@@ -112,6 +111,7 @@ class BatchRows {
   int64_t lent_bytes_ = 0;                             // since the last deal
   std::map<data::GroupId, std::set<int>> lent_;        // to data-parallel ranks of those that train
   std::vector<std::vector<int>> rollout_, train_;      // world ranks by data-parallel rank
+  std::vector<int> writers_;                           // of those that train, the one that speaks, by data-parallel rank
 };
 
 }  // namespace tandem::runtime

@@ -438,9 +438,6 @@ void meet(StepData& step, const Roles& roles) {
   const double begin = now_s();
   roles.source.meet();
   hear_of_end(step, roles.parts.ranks);
-  step.logprobs.resize(step.rows.size());
-  for (size_t i = 0; i < step.mine.size(); ++i) step.logprobs[step.mine[i]] = std::move(step.report.logprobs[i]);
-  step.logprobs = roles.bodies.collect(step.batch.groups, step.owners, std::move(step.logprobs));
   roles.parts.recorder.add("time/wait_s", now_s() - begin);
 }
 

@@ -14,7 +14,7 @@
 //   train_critic  the critic learns the returns          under gae; as often as train
 //   train      loss, gradient, optimizer update; as often as the algorithm asks for
 //   ahead      rollout for the next batch                on other ranks than train, beside it
-//   meet       log-probabilities to rank 0; what ran ahead to all
+//   meet       what ran ahead, and how the update ended, to all
 //   switch     the update is committed to the source; then the new weights go to the rollout
 
 #include <exception>
@@ -57,11 +57,10 @@ struct StepData {
   int64_t num_early = 0;                         ///< groups whose passes were made before the batch was complete
   int64_t num_updates = 0;
   bool is_updated = false;                       ///< some weights, the critic's or the actor's, are not those of the step before
-  train::StepReport report;                      ///< of the actor
+  train::StepReport report;                      ///< of the actor; its log-probabilities before the first update on each of `mine`
   std::optional<train::StepReport> critic_report;
   std::exception_ptr fault;                      ///< a StepFailed of a stage that some ranks have not; meet tells the others
   std::string ends;                              ///< why the run ends after this step: it is updated in part; "" if it goes on
-  std::vector<std::vector<float>> logprobs;      ///< of all rows, before the first update on each; on rank 0
 
   data::PolicyVersion after() const { return data::PolicyVersion{value(before) + 1}; }
 };

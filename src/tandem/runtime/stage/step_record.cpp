@@ -8,6 +8,8 @@
 
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/clock.h"
+#include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
 #include "tandem/data/shaping.h"
@@ -97,6 +99,55 @@ void record_critic(monitor::Recorder& recorder, const train::StepReport& r, bool
   if (skips_nonfinite) recorder.set("critic/nonfinite_updates", static_cast<double>(r.nonfinite));
 }
 
+constexpr int64_t kInFile = -1;  // of what a rank tells of its part: else the bytes that it sends, 0 if it has none
+
+// What the ranks send, end to end on the first one, by what each of them told. Collective.
+std::vector<std::byte> sent_to_first(comm::Group& world, std::span<const std::byte> mine, std::span<const int64_t> told) {
+  std::vector<int64_t> send(told.size()), receive(told.size());
+  send[0] = std::ssize(mine);
+  int64_t total = 0;
+  for (size_t rank = 0; rank < told.size() && world.rank() == 0; ++rank) total += receive[rank] = std::max<int64_t>(told[rank], 0);
+  std::vector<std::byte> all(static_cast<size_t>(total));
+  world.all_to_all_v(mine, send, all, receive);
+  return all;
+}
+
+// Each sample from the rank that speaks for those that trained it: by a file in the run folder, or a message where there is no room for
+// one. So the first rank waits for no rows, and its writer reads the files beside the run. Collective.
+void record_samples(const StepData& step, const Roles& roles) {
+  const policy::Ranks& ranks = roles.parts.ranks;
+  const std::string& run_dir = roles.parts.config.run.dir;
+  SamplePart mine;
+  if (ranks.speaks_for_train()) mine = {roles.bodies.complete_rows(step.batch.groups, step.mine), step.report.logprobs};
+  std::vector<std::byte> message;
+  int64_t tells = 0;
+  if (!ranks.is_first() && !mine.groups.empty()) {
+    message = pack(mine);
+    try {
+      write_part(part_file(run_dir, step.id, ranks.world.rank()), message);
+      message.clear();
+      tells = kInFile;
+    } catch (const PeerError& e) {
+      log::warning(e.what(), "; the samples go to rank 0 by message");
+      tells = std::ssize(message);
+    }
+  }
+  const std::vector<int64_t> told = comm::values_of_all(ranks.world, std::vector<int64_t>{tells});
+  std::vector<std::byte> sent;
+  if (std::ranges::any_of(told, [](int64_t each) { return each > 0; })) sent = sent_to_first(ranks.world, message, told);
+  if (!roles.samples) return;
+  StepParts parts;
+  if (!mine.groups.empty()) parts.here.push_back(std::move(mine));
+  size_t from = 0;
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    if (told[rank] == kInFile) parts.files.push_back(part_file(run_dir, step.id, static_cast<int>(rank)));
+    if (told[rank] <= 0) continue;
+    parts.here.push_back(unpack_part(std::span(sent).subspan(from, static_cast<size_t>(told[rank]))));
+    from += static_cast<size_t>(told[rank]);
+  }
+  roles.samples->append({step.id, step.batch.version, step.batch.groups}, step.advantages, std::move(parts));
+}
+
 }  // namespace
 
 void record_throughput(monitor::Recorder& recorder, double tokens_per_s, int num_devices) {
@@ -139,8 +190,7 @@ void record_step(const StepData& step, const Roles& roles) {
     recorder.set("actor/updates", static_cast<double>(step.num_updates));
     recorder.set("actor/kl_old", step.report.kl_old);
   }
-  if (roles.samples)
-    roles.samples->append({step.id, step.batch.version, roles.bodies.complete(step.batch.groups)}, step.advantages, step.logprobs);
+  record_samples(step, roles);
   const double seconds = now_s() - step.begin_s;
   recorder.set("policy_version", static_cast<double>(value(step.after())));
   recorder.set("time/step_s", seconds);
