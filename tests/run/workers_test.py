@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import time
 
 import run_folder as rf
@@ -37,6 +38,12 @@ def address(folder):
         return json.loads(path.read_text()).get("address", "").removeprefix("tcp://")
     except (OSError, ValueError):
         return ""
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def check_bound(folder, staleness):
@@ -232,6 +239,53 @@ def trainer_dies(program, root):
     rf.said("the run dies five times, and its worker goes on with it")
 
 
+def relay(program, root):
+    """Two workers behind a relay, one of which is killed: the run knows one worker, and has the bits of ranks."""
+    ranks = run(program, f"{root}/relay_ranks")
+    folder, below = f"{root}/relay", free_address()
+    process = program.start(start_of(folder, {"workers.listen": "127.0.0.1:0"}))
+    rf.wait_until(lambda: address(folder), 60, "the address of the run")
+    between = program.start(["rollout", "--join", address(folder), "--relay", below])
+    workers = [program.start(["rollout", "--join", below, "--threads", "1", "--tokens-per-s", "1500"]) for _ in range(2)]
+    assert rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= 2, process), process.stderr.read()[-3000:]
+    rf.end(workers[0])
+    assert process.wait(120) == 0, process.stderr.read()[-3000:]
+    for other in (between, workers[1]):
+        assert other.wait(30) == 0, other.stderr.read()[-3000:]
+    rf.check_whole(folder, 6)
+    check_journal(folder)
+    columns = "step, sample_id, response_ids, logprobs, versions, score"
+    assert rf.samples(ranks, columns) == rf.samples(folder, columns), "a relay leads to other samples"
+    assert rf.weights(ranks) == rf.weights(folder), "a relay leads to other weights"
+    metrics = rf.all_metrics(folder)
+    assert {line["workers/connected"] for line in metrics if "workers/connected" in line} == {1}, "the run knows others than the relay"
+    assert not any(line.get("workers/leases_ended", 0) for line in metrics), "the run heard of a death behind the relay"
+    rf.said("two workers behind a relay are one to the run, whoever dies, with the same bits")
+
+
+def relay_dies(program, root):
+    """The relay leaves, and is killed; each time another stands at its address, and its workers go on."""
+    folder, below = f"{root}/relay_dies", free_address()
+    settings = {"run.steps": 30, "workers.listen": "127.0.0.1:0", "run.parity": "false"}
+    process = program.start(start_of(folder, settings, ["--staleness", "1", "--no-eval"]))
+    rf.wait_until(lambda: address(folder), 60, "the address of the run")
+    start = ["rollout", "--join", address(folder), "--relay", below]
+    between = program.start(start)
+    workers = [program.start(["rollout", "--join", below, "--threads", "1", "--tokens-per-s", "1500"]) for _ in range(2)]
+    for step, number, code in ((5, signal.SIGTERM, 0), (12, signal.SIGKILL, -signal.SIGKILL)):
+        assert rf.wait_for(lambda step=step: max(rf.committed_steps(folder), default=0) >= step, process), process.stderr.read()[-3000:]
+        ended, err = rf.end(between, number)
+        assert ended == code, err[-3000:]
+        between = program.start(start)
+    assert process.wait(120) == 0, process.stderr.read()[-3000:]
+    for other in (between, *workers):
+        assert other.wait(30) == 0, other.stderr.read()[-3000:]
+    rf.check_whole(folder, 30)
+    check_bound(folder, 1)
+    check_journal(folder)
+    rf.said("a relay leaves and dies, and its workers go on with the next")
+
+
 def refusals(program, root):
     recipe = rf.tiny_recipe(f"{root}/tiny.yaml")
     start = ["run", recipe, "--run-dir", f"{root}/refused"]
@@ -240,6 +294,10 @@ def refusals(program, root):
     program.refused([*start, "--rollout-workers", "-1"], 2, "workers.local")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
     program.refused(["rollout", "--join", "nowhere"], 2, "nowhere")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "0.0.0.0:0"], 2, "--relay", "--relay-token FILE")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--threads", "2"], 2, "--threads", "generates nothing")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay-token", "token"], 2, "--relay-token", "--relay HOST:PORT")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
     rule = pathlib.Path(root) / "bad.py"
     rule.write_text("def score(prompts, completions):\n    raise ValueError('not today')\n")
     bad = [*start, "--rollout-workers", "1", "--no-eval", *rf.sets({"reward.rule": "python", "reward.python": f"{rule}:score"})]
@@ -252,5 +310,5 @@ def refusals(program, root):
 
 
 CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "early": early, "layouts": layouts, "resumes": resumes, "elastic": come_and_go,
-          "trainer": trainer_dies, "refusals": refusals}
+          "trainer": trainer_dies, "relay": relay, "relay_dies": relay_dies, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

@@ -10,8 +10,15 @@ namespace tandem::queue {
 
 using What = Decision::What;
 
+namespace {
+
+constexpr int kNumberBits = 32;  // of the leases and workers of one incarnation
+constexpr int64_t kMostWanted = 1 << 20;
+
+}  // namespace
+
 Controller::Controller(const Options& options, const LeaseTerms& terms, Takes takes, const data::Shaping& shaping)
-    : terms_(terms), first_number_(value(terms.incarnation) << 40), queue_(options, takes, shaping) {}
+    : terms_(terms), first_number_(value(terms.incarnation) << kNumberBits), queue_(options, takes, shaping) {}
 
 WorkerId Controller::join(double now_s) {
   const WorkerId worker{first_number_ + num_workers_ever_++};
@@ -63,7 +70,7 @@ std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersio
   Worker* const known = alive(worker, now_s);
   if (!known || version < PolicyVersion{0} || version > queue_.version()) return leases;
   num_generating_ += !std::exchange(known->generates, true);
-  const int64_t may_start = queue_.num_may_start(version);
+  const int64_t may_start = starts_ ? queue_.num_may_start(version) : 0, asked = most;
   most = std::min(most, rest_of_share(*known, std::ssize(turns_) + may_start));
   const auto give = [&](GroupId group, Turn& turn) {
     turn.lease = LeaseNumber{first_number_ + counters_.leased++};
@@ -88,6 +95,8 @@ std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersio
     queue_.start(group, version);
     give(group, turns_[group]);
   }
+  known->wanted = std::clamp<int64_t>(asked, std::ssize(leases), kMostWanted + std::ssize(leases)) - std::ssize(leases);
+  known->version = version;
   return leases;
 }
 
@@ -149,18 +158,26 @@ void Controller::give_back() {
   if (queue_.give_back()) decide({.what = What::kGivenBack});
 }
 
-Left Controller::commit(StepId step, PolicyVersion after) {
+// What runs or waits to: nobody has a turn with it any more.
+void Controller::forget(GroupId group) {
+  const auto found = turns_.find(group);
+  if (found == turns_.end()) return;  // it was finished
+  if (found->second.lease != kNoLease) workers_.at(found->second.worker).leases.erase(group);
+  waiting_.erase(group);
+  turns_.erase(found);
+}
+
+// Each with the version that its first will be of at least; those that wait for a worker get `next`.
+std::vector<data::Waiting> Controller::without_token(PolicyVersion next) const {
   std::vector<data::Waiting> waiting;
   for (const auto& [group, turn] : turns_)
-    if (!turn.has_token) waiting.push_back({group, turn.lease != kNoLease ? turn.first : after});
-  Left left = queue_.commit(step, after, waiting);
-  for (const GroupId group : left.dropped) {
-    const auto found = turns_.find(group);
-    if (found == turns_.end()) continue;  // it was finished
-    if (found->second.lease != kNoLease) workers_.at(found->second.worker).leases.erase(group);
-    waiting_.erase(group);
-    turns_.erase(found);
-  }
+    if (!turn.has_token) waiting.push_back({group, turn.lease != kNoLease ? turn.first : next});
+  return waiting;
+}
+
+Left Controller::commit(StepId step, PolicyVersion after) {
+  Left left = queue_.commit(step, after, without_token(after));
+  for (const GroupId group : left.dropped) forget(group);
   for (const GroupId group : left.dropped) decide({.what = What::kDropped, .group = group});
   for (const GroupId group : left.filtered) decide({.what = What::kFiltered, .group = group});
   decide({.what = What::kCommitted, .step = step, .version = after});
@@ -176,6 +193,42 @@ void Controller::restore(std::span<const std::byte> bytes, GroupId next, const S
     waiting_.insert(group);
   }
   TANDEM_CHECK(!queue_.knows(next_), "new groups begin with ", value(next_), ", which has started before");
+}
+
+void Follower::adopt(const Lease& lease, PolicyVersion start) {
+  queue_.adopt(lease.group, start);
+  Turn& turn = turns_[lease.group];
+  turn.reported = lease.begun;
+  turn.has_token = lease.begun != kNoLease;
+  waiting_.insert(lease.group);
+}
+
+void Follower::evict(std::span<const GroupId> groups) {
+  for (const GroupId group : groups)
+    if (queue_.evict(group)) {
+      forget(group);
+      decide({.what = What::kDropped, .group = group});
+    }
+}
+
+// Their starts become what is returned, so no worker with older weights gets one of them later.
+std::vector<data::Waiting> Follower::follow(PolicyVersion version) {
+  std::vector<data::Waiting> waiting = without_token(version);
+  queue_.follow(version, waiting);
+  for (data::Waiting& each : waiting) each.version = queue_.start_of(each.id);
+  return waiting;
+}
+
+// Who asked once is counted once, so nothing is asked above for a worker that is gone.
+Follower::Wanted Follower::take_wanted() {
+  Wanted wanted;
+  for (const auto& [id, worker] : workers_)
+    if (worker.wanted > 0) wanted.version = std::max(wanted.version, worker.version);
+  for (auto& [id, worker] : workers_)
+    if (worker.version == wanted.version) wanted.groups += std::exchange(worker.wanted, 0);
+  for (const GroupId group : waiting_) wanted.groups -= queue_.start_of(group) <= wanted.version;
+  wanted.groups = std::max<int64_t>(0, wanted.groups);
+  return wanted;
 }
 
 }  // namespace tandem::queue

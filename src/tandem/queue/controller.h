@@ -22,7 +22,7 @@
 
 namespace tandem::queue {
 
-/// A controller from its start to its end. One that goes on from a checkpoint has a higher number than all before.
+/// A controller from its start to its end. One that goes on from a checkpoint has a higher number than all before. Below 2^31.
 enum class Incarnation : int64_t {};
 /// One that generates. Never used again in a run.
 enum class WorkerId : int64_t {};
@@ -105,7 +105,7 @@ class Controller {
   /// Bodies of finished groups are gone with who had them: they are generated anew. A taken batch that has one is given back.
   void lose(std::span<const GroupId> groups);
 
-  bool batch_ready() { return queue_.batch_ready(); }
+  bool batch_ready() { return starts_ && queue_.batch_ready(); }
   data::Batch take(StepId step);
   /// As SampleQueue::give_back.
   void give_back();
@@ -120,10 +120,12 @@ class Controller {
   void restore(std::span<const std::byte> bytes, GroupId next, const SampleQueue::Rewrite& kept = {});
   GroupId next_group() const { return next_; }
 
- private:
+ protected:
   struct Worker {
     double seen_s = 0;
     bool generates = false;   // it has asked for leases
+    int64_t wanted = 0;       // when it last asked: so many more, with the weights of this version
+    PolicyVersion version{};
     std::map<GroupId, LeaseNumber> leases;
   };
   int64_t rest_of_share(const Worker& worker, int64_t all) const;
@@ -139,10 +141,13 @@ class Controller {
     if (hears_) hears_(decision);
   }
   void end_lease(GroupId group);
+  void forget(GroupId group);
+  std::vector<data::Waiting> without_token(PolicyVersion next) const;
   Worker* alive(WorkerId worker, double now_s);
 
   const LeaseTerms terms_;
   const int64_t first_number_;
+  bool starts_ = true;  // new groups, by the staleness rule
   Hears hears_;
   SampleQueue queue_;
   std::map<WorkerId, Worker> workers_;
@@ -151,6 +156,31 @@ class Controller {
   GroupId next_{0};
   int64_t num_workers_ever_ = 0, num_generating_ = 0;
   LeaseCounters counters_;
+};
+
+/// A controller below another: its groups and its versions come from there, and what is finished goes there. It starts no group, and has no
+/// batches: the staleness rule is asked above.
+/// Read next  worker/relay.h
+class Follower final : public Controller {
+ public:
+  Follower(const Options& options, const LeaseTerms& terms, Takes takes = Takes::kScored) : Controller(options, terms, takes) {
+    starts_ = false;
+  }
+
+  /// A group waits for a worker with weights of `start` or later. `lease` is the one from above, and says whether tokens are there.
+  /// Requires that it is not outstanding.
+  void adopt(const Lease& lease, PolicyVersion start);
+  /// They are over, finished or not: workers hear it at their next beat.
+  void evict(std::span<const GroupId> groups);
+  /// Above it is `version`. Returns the groups that surely have no token yet, each with the version that its first will be of at least.
+  std::vector<data::Waiting> follow(PolicyVersion version);
+
+  struct Wanted {
+    int64_t groups = 0;       ///< beside those that wait
+    PolicyVersion version{};  ///< that all who want them have
+  };
+  /// What workers asked for and did not get since the last call: those with the newest weights that anyone asked with.
+  Wanted take_wanted();
 };
 
 }  // namespace tandem::queue

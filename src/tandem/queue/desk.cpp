@@ -19,6 +19,15 @@ constexpr size_t kMaxClients = 1 << 16;
 constexpr int64_t kMostMeasure = int64_t{1} << 40;
 constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
 
+// Of a message that has its tokens, but for a few.
+int64_t bytes_of(const data::Group& group) {
+  const auto bytes = [](const auto& list) { return static_cast<int64_t>(list.size() * sizeof(list[0])); };
+  int64_t all = 0;
+  for (const data::Sample& s : group.samples)
+    all += bytes(s.ids) + bytes(s.logprobs) + bytes(s.kept_mass) + bytes(s.versions) + bytes(s.routes) + bytes(s.text);
+  return all;
+}
+
 }  // namespace
 
 // What the controller takes for granted of a caller of this process.
@@ -149,10 +158,32 @@ std::optional<answer::Taken> Desk::take(StepId step, const std::string& taker) {
 Left Desk::commit(StepId step, PolicyVersion after) {
   Left left = controller_.commit(step, after);
   taken_.reset();
+  forget_over();
+  return left;
+}
+
+void Desk::forget_over() {
   const auto is_over = [&](const auto& each) { return !controller_.queue().is_outstanding(each.first); };
   std::erase_if(bodies_, is_over);
   std::erase_if(begun_, is_over);
-  return left;
+}
+
+void Desk::forget_clients() {
+  while (!clients_.empty()) forget(clients_.begin()->first);
+}
+
+Desk::Reports Desk::take_reports(int64_t most_bytes) {
+  Reports reports;
+  for (auto& [id, begun] : begun_) {
+    if (!begun.is_news) continue;
+    const int64_t bytes = bytes_of(begun.group);
+    reports.more = !reports.groups.empty() && bytes > most_bytes;
+    if (reports.more) break;
+    most_bytes -= bytes;
+    begun.is_news = false;
+    reports.groups.push_back(begun.group);
+  }
+  return reports;
 }
 
 void Desk::give_back() {
@@ -185,7 +216,7 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
   for (const Standing& each : beat.leases) {
     if (!each.is_reported) continue;
     const data::Group& group = beat.begun[next++];
-    if (!ended.contains(group.id)) begun_[group.id] = {each.lease, group};
+    if (!ended.contains(group.id)) begun_[group.id] = {each.lease, group, true};
   }
   for (const GroupId group : beat.finished)
     if (const auto found = bodies_.find(group); found == bodies_.end() || found->second.store != store) over.push_back(group);

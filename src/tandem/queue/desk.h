@@ -61,6 +61,19 @@ class Desk {
     std::vector<int64_t> measures = {};
   };
   Body body_of(GroupId group) const;
+  // For who has a Follower, and a place in the queue above it.
+  /// The tokens of a group that it adopted with some.
+  void begin_with(LeaseNumber lease, data::Group group) { begun_[group.id] = {lease, std::move(group)}; }
+  /// The tokens that workers reported of unfinished groups since the last call: of so many as have `most_bytes`, at least one.
+  struct Reports {
+    std::vector<data::Group> groups;  ///< by id
+    bool more = false;                ///< some are left for the next call
+  };
+  Reports take_reports(int64_t most_bytes);
+  /// Groups left the controller: what is known of them is forgotten.
+  void forget_over();
+  /// All clients are unknown from now on: they have to join again.
+  void forget_clients();
   /// As Controller::expire, at a time by which all calls that had come were answered: who is slow to be read is not dead.
   void expire(double now_s);
 
@@ -99,6 +112,7 @@ class Desk {
   struct Begun {
     LeaseNumber lease{};
     data::Group group;
+    bool is_news = false;   // to Reports
   };
   std::map<GroupId, Begun> begun_;         // of unfinished ones: the tokens that were reported, and under which lease
   std::optional<answer::Taken> taken_;     // while it is neither committed nor given back

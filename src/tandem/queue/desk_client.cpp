@@ -32,7 +32,6 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
   const Deadline deadline = Deadline::after_s(options_.deadline_s);
   while (!deadline.passed()) {
     transport_.send(call);
-    if (options_.stop && options_.stop()) break;
     for (const Deadline resend = Deadline::after_s(kResendS); !resend.passed();) {
       const std::optional<Answer> answer = transport_.receive(kLookS);
       if (!answer && options_.stop && options_.stop()) break;
@@ -43,6 +42,7 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
       if (const auto* refused = std::get_if<answer::Refused>(&*what)) fail(refused->why);
       return std::move(*what);
     }
+    if (options_.stop && options_.stop()) break;  // who goes says so once, and waits for a moment
   }
   caller_.abandon();
   if (options_.stop && options_.stop()) throw Interrupted("stopped while " + transport_.name() + " gave no answer");

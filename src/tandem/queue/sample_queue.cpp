@@ -59,6 +59,36 @@ void SampleQueue::start(GroupId id, PolicyVersion version) {
   ++counters_.started;
 }
 
+void SampleQueue::adopt(GroupId id, PolicyVersion version) {
+  TANDEM_CHECK(version <= version_, "group ", value(id), " starts at version ", value(version), " before there is one");
+  add(id, Entry{version});
+  newest_ = std::max(newest_, id);
+  ++counters_.started;
+}
+
+void SampleQueue::follow(PolicyVersion version, std::span<const data::Waiting> waiting) {
+  TANDEM_CHECK(version >= version_, "version ", value(version), " comes after ", value(version_));
+  version_ = version;
+  delay_starts(waiting);
+}
+
+bool SampleQueue::evict(GroupId id) {
+  TANDEM_CHECK(!formed_, "group ", value(id), " is evicted while a batch is taken");
+  if (!groups_.contains(id)) return false;
+  remove(id);
+  return true;
+}
+
+// To the versions that they wait for, as far as there are these.
+void SampleQueue::delay_starts(std::span<const data::Waiting> waiting) {
+  for (const data::Waiting& each : waiting)
+    if (const auto found = groups_.find(each.id); found != groups_.end()) {
+      count_start(found->second.start, -1);
+      found->second.start = std::clamp(each.version, found->second.start, version_);
+      count_start(found->second.start, 1);
+    }
+}
+
 bool SampleQueue::fits(const data::Group& group, bool finished) const {
   const bool wants_scores = finished && takes_ != Takes::kUnscored;
   if (std::ssize(group.samples) != options_.group_size) return false;
@@ -191,12 +221,7 @@ Left SampleQueue::commit(StepId step, PolicyVersion after, std::span<const data:
   counters_.trained += std::ssize(formed_->groups);
   formed_.reset();
   version_ = after;
-  for (const data::Waiting& each : waiting)
-    if (const auto found = groups_.find(each.id); found != groups_.end()) {
-      count_start(found->second.start, -1);
-      found->second.start = std::clamp(each.version, found->second.start, after);
-      count_start(found->second.start, 1);
-    }
+  delay_starts(waiting);
   Left left{too_stale(rule_, value(version_), outstanding()), std::exchange(filtered_, {})};
   for (GroupId id : left.dropped) remove(id);
   counters_.dropped += std::ssize(left.dropped);

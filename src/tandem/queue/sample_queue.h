@@ -66,6 +66,13 @@ class SampleQueue {
   /// num_may_start(version) > 0.
   void start(GroupId id, PolicyVersion version);
 
+  /// Registers a group that a queue elsewhere let start at `version`: the rule is asked there. Requires that it is not outstanding.
+  void adopt(GroupId id, PolicyVersion version);
+  /// The queue elsewhere is at `version`. Those that wait start at their version, as with commit().
+  void follow(PolicyVersion version, std::span<const data::Waiting> waiting);
+  /// The group is over elsewhere, finished or not. False if it is not outstanding. Requires that no batch is taken.
+  bool evict(GroupId id);
+
   /// Whether it has all its samples, in order, and if it is `finished` their scores where they are wanted.
   bool fits(const data::Group& group, bool finished = true) const;
   /// The group is finished, and fits. One that was evicted is counted and ignored. Returns false if it is filtered:
@@ -115,6 +122,8 @@ class SampleQueue {
 
   /// Groups that wait to be trained, by id.
   std::vector<GroupId> finished() const;
+  /// What was put of a finished group.
+  const data::Group& group(GroupId id) const { return *groups_.at(id).group; }
   /// Those of them that the next batch would have as things stand: at most groups_per_step(). By id.
   std::vector<GroupId> next_in_line() const;
   int64_t num_finished() const { return num_waiting_; }
@@ -145,6 +154,7 @@ class SampleQueue {
   void add(GroupId id, Entry entry);
   void remove(GroupId id);
   void count_start(PolicyVersion start, int64_t more);
+  void delay_starts(std::span<const data::Waiting> waiting);
 
   const Options options_;
   const StalenessRule rule_;

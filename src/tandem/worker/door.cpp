@@ -71,20 +71,23 @@ std::string listening_host(const config::RunConfig& config) {
   return listen.substr(0, listen.rfind(':'));
 }
 
-std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
-  if (comm::stays_on_this_machine(listen_of(config))) return std::nullopt;
-  const std::string path = config.run.dir + "/worker_keys.json";
+comm::ServerKeys kept_keys(const std::string& path, const std::string& token) {
   if (!fs::exists(path)) {
     const comm::ServerKeys made = comm::make_keys();
     const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
     const std::string text = nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}}.dump() + "\n";
     const bool wrote = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     if (file >= 0) ::close(file);
-    if (!wrote) throw UserError(path, "cannot be written", "a run folder with room");
+    if (!wrote) throw UserError(path, "cannot be written", "a folder with room");
   }
   const nlohmann::json keys = read_json_object(path);
-  write_file(config.run.dir + "/token", keys.at("public").get<std::string>() + "\n");
-  return comm::ServerKeys{keys.at("public"), keys.at("secret")};
+  write_file(token, keys.at("public").get<std::string>() + "\n");
+  return {keys.at("public"), keys.at("secret")};
+}
+
+std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
+  if (comm::stays_on_this_machine(listen_of(config))) return std::nullopt;
+  return kept_keys(config.run.dir + "/worker_keys.json", config.run.dir + "/token");
 }
 
 Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of)

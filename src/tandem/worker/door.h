@@ -25,6 +25,9 @@
 
 namespace tandem::worker {
 
+/// CURVE keys that are made once: `path` has them, for the user's eyes alone, and `token` the public one, which workers need. Errors:
+/// UserError or PeerError if one cannot be written.
+comm::ServerKeys kept_keys(const std::string& path, const std::string& token);
 /// CURVE keys of a run whose address other machines reach, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker
 /// needs. None for an address that stays on this machine.
 std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config);

@@ -21,9 +21,6 @@ namespace {
 constexpr double kAskS = 0.02;       // between two questions for work: so it hears of new weights, too
 constexpr double kPeersS = 60;       // for which ranks wait for the first beyond its patience
 
-// People write no `tcp://`.
-std::string endpoint_of(const std::string& address) { return address.find("://") == std::string::npos ? "tcp://" + address : address; }
-
 // One rank of the worker.
 class Replica {
  public:
@@ -239,6 +236,8 @@ int num_ranks(const GeneratorOptions& options) {
 }
 
 }  // namespace
+
+std::string endpoint_of(const std::string& address) { return address.find("://") == std::string::npos ? "tcp://" + address : address; }
 
 WorkerSummary generate_for_run(const JoinRequest& request) {
   const reward::PrivateFolder folder;

@@ -28,6 +28,9 @@ struct WorkerSummary {
   bool was_stopped = false;
 };
 
+/// What people write without `tcp://`, with it.
+std::string endpoint_of(const std::string& address);
+
 /// Generates until the run is over, or it is asked to stop: then it reports what it has, and leaves. Where the run goes on from a
 /// checkpoint, it joins anew.
 /// Blocking   until then. A run that is silent for patience_s is an error.

@@ -513,6 +513,20 @@ TEST_P(Conformance, ManyGenerateAndOneTrains) {
   EXPECT_EQ(step, kSteps);
 }
 
+TEST(DeskClient, WhoIsAskedToStopStillHearsTheAnswerToItsLastWords) {
+  LocalQueue queue(options(0), kLeaseS, prompt_of, kWelcome);
+  Store store(body_fields());
+  LocalTransport transport(queue, store);
+  bool stop = false;
+  DeskClient client(transport, store, {kDeadlineS, [&stop] { return stop; }});
+  (void)client.join();
+  const Task task = client.lease(1, kFirst).at(0);
+  stop = true;
+  EXPECT_TRUE(client.evicted(kFirst, std::vector<Standing>{{task.lease.group, task.lease.number}}, {}, {}).empty());
+  EXPECT_NO_THROW(client.close("it is late"));
+  EXPECT_EQ(queue.end(), std::vector<std::string>{"it is late"});
+}
+
 TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
   constexpr int64_t kReads = 40;  // more than it has lanes
   const std::vector<GroupId> groups{GroupId{1}, GroupId{2}};

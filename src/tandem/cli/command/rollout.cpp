@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tandem rollout`: this process generates for a run, and comes and goes as it likes.
+// `tandem rollout`: this process generates for a run, or relays between it and others that do, and comes and goes as it likes.
 #include <CLI/App.hpp>
+#include <vector>
 
+#include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/signals.h"
+#include "tandem/worker/relay.h"
 #include "tandem/worker/worker.h"
 
 namespace tandem::cli {
@@ -14,9 +17,13 @@ namespace {
 constexpr const char* kExamples =
     "The run says its address when workers may join: `tandem run RECIPE --rollout-workers N`, or workers.listen in its recipe. Recipe,\n"
     "tokenizer, prompts and weights come from there. Ctrl-C leaves: others go on with what is unfinished, from its last tokens.\n"
+    "With --relay this process generates nothing: the workers of its machine join it by the same command, and the run hears one voice for\n"
+    "all of them. A relay may join a relay. Where other machines reach it, --relay-token says where the token goes that workers need.\n"
     "Examples:\n"
     "  tandem rollout --join 127.0.0.1:7070\n"
-    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8 --dtype bfloat16";
+    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8 --dtype bfloat16\n"
+    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --relay 127.0.0.1:7071\n"
+    "  tandem rollout --join 127.0.0.1:7071";
 
 class Rollout : public Command {
  public:
@@ -24,16 +31,22 @@ class Rollout : public Command {
     app.add_option("--join", request_.address, "Address of the run, as its log says it")->type_name("HOST:PORT")->required();
     app.add_option("--token", token_, "File with the token of the run: RUN_DIR/token; for addresses that other machines reach")
         ->type_name("FILE");
+    app.add_option("--relay", relay_.listen, "Generate nothing: let workers join here, and be one worker to the run for all of them")
+        ->type_name("HOST:PORT");
+    app.add_option("--relay-token", relay_.token_file, "File for the token by which workers join the relay; FILE.secret has the other key")
+        ->type_name("FILE");
     worker::GeneratorOptions& generator = request_.generator;
     app.add_option("--host", generator.host, "Address of this machine at which the run fetches samples; loopback without it")
         ->type_name("HOST");
-    app.add_option("--layout", generator.layout, "Layout of the replica, such as tp2, with a thread for each rank; without it one rank")
-        ->type_name("LAYOUT");
-    app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has: float32 or bfloat16");
-    app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber);
-    app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second; 0: no bound")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--patience", request_.patience_s, "Seconds for which a run may give no answer, as while it is started again")
+    generates_ = {
+        app.add_option("--layout", generator.layout, "Layout of the replica, such as tp2, with a thread for each rank; without it one rank")
+            ->type_name("LAYOUT"),
+        app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has: float32 or bfloat16"),
+        app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber),
+        app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second; 0: no bound")
+            ->check(CLI::NonNegativeNumber)};
+    app.add_option("--patience", request_.patience_s,
+                   "Seconds for which a run may give no answer, as while it is started again, and a relay be without a worker")
         ->check(CLI::PositiveNumber);
     app.footer(kExamples);
   }
@@ -44,13 +57,31 @@ class Rollout : public Command {
       while (!request_.token.empty() && request_.token.back() == '\n') request_.token.pop_back();
     }
     request_.stop = [&flag = stop_on_signals()] { return flag.load(); };
+    if (!relay_.listen.empty()) return relay();
+    if (!relay_.token_file.empty()) throw UserError("--relay-token", "there is no relay", "--relay HOST:PORT");
     const worker::WorkerSummary s = worker::generate_for_run(request_);
     log::info(s.was_stopped ? "left the run: " : "the run is over: ", s.groups, " groups, ", s.tokens, " tokens, ", s.versions, " versions",
               s.late > 0 ? join_text("; ", s.late, " groups came too late") : std::string());
   }
 
  private:
+  void relay() {
+    for (const CLI::Option* each : generates_)
+      if (each->count() > 0) throw UserError(each->get_name(), "a relay generates nothing", "it for the workers that join the relay");
+    relay_.address = request_.address;
+    relay_.token = request_.token;
+    relay_.host = request_.generator.host;
+    relay_.patience_s = request_.patience_s;
+    relay_.stop = request_.stop;
+    const worker::RelaySummary s = worker::relay_for_run(relay_);
+    log::info(s.was_stopped ? "left the run: " : "the run is over: ", s.groups, " groups passed on",
+              s.late > 0 ? join_text("; ", s.late, " came too late") : std::string(),
+              s.lost > 0 ? join_text("; ", s.lost, " went with a worker, and were generated anew") : std::string());
+  }
+
   worker::JoinRequest request_;
+  worker::RelayRequest relay_;
+  std::vector<CLI::Option*> generates_;  // of no use to a relay
   std::string token_;
 };
 
