@@ -476,8 +476,11 @@ TEST_F(RelayTest, ARelayThatWasGivenUpJoinsAnewWithItsWorkers) {
   turn();
   turn();
   EXPECT_EQ(run_->desk.num_clients(), 1);
-  lease(*a, 2);
+  EXPECT_EQ(finish(*a), 0) << "its leases ended with the relay's";
+  EXPECT_FALSE(a->client.has_joined());
+  a->join();
   EXPECT_EQ(a->client.incarnation(), before) << "its weights are still of use";
+  lease(*a, 2);
   EXPECT_EQ(finish(*a), 2);
   turn();
   EXPECT_TRUE(run_->train());
