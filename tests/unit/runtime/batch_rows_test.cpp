@@ -115,7 +115,7 @@ class BatchRowsTest : public testing::TestWithParam<Case> {
   /// Rows turn by turn, so that the samples of a group have several owners.
   static std::vector<int> owners(const policy::Ranks& ranks) {
     std::vector<int> all;
-    for (int row = 0; row < kGroups * kGroup_size; ++row) all.push_back(row * 7 / 3 % ranks.train_layout.dp);
+    for (int row = 0; row < kGroups * kGroup_size; ++row) all.push_back(row * 10 / 3 % ranks.train_layout.dp);
     return all;
   }
 
