@@ -22,7 +22,7 @@ void convert(const model::ParameterTable& table, const at::Tensor& from, const a
 }  // namespace
 
 Weights::Weights(const model::ModelConfig& config, const model::LoraOptions& lora, const Welcome& welcome, policy::Rank& rank,
-                 const pull::RelayOptions& options)
+                 const pull::PassingOptions& options)
     : lora_(lora),
       rank_(rank),
       in_use_(empty_model(config, rank)),

@@ -9,7 +9,7 @@
 #include "tandem/model/lora.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/policy/rank.h"
-#include "tandem/pull/relay.h"
+#include "tandem/pull/passing_source.h"
 #include "tandem/worker/welcome.h"
 
 namespace tandem::worker {
@@ -22,7 +22,7 @@ class Weights {
  public:
   /// Nothing is fetched yet. `lora`: of the run; rank 0, if it trains the whole model.
   Weights(const model::ModelConfig& config, const model::LoraOptions& lora, const Welcome& welcome, policy::Rank& rank,
-          const pull::RelayOptions& options);
+          const pull::PassingOptions& options);
 
   const model::ModelOnRank& in_use() const { return *in_use_; }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
@@ -36,8 +36,8 @@ class Weights {
   const model::LoraOptions lora_;
   policy::Rank& rank_;
   std::unique_ptr<model::ModelOnRank> in_use_, next_;
-  pull::Relay model_;                             // the weights, or those under the adapters
-  std::optional<pull::Relay> adapters_;
+  pull::PassingSource model_;                             // the weights, or those under the adapters
+  std::optional<pull::PassingSource> adapters_;
   std::optional<model::MergedAdapters> merged_;   // once the weights under them are here
 };
 

@@ -14,7 +14,7 @@
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/held_weights.h"
 #include "tandem/pull/boxes.h"
-#include "tandem/pull/relay.h"
+#include "tandem/pull/passing_source.h"
 #include "tandem/pull/weight_server.h"
 #include "tandem/pull/weight_source.h"
 #include "../../tiny_model.h"
@@ -358,10 +358,10 @@ TEST(AdaptersByPull, MergeToTheBitsOfTheirTrainer) {
       trainers.publish(V{2}, true);
       device::Arena arena{"device"};
       const at::Tensor base = arena.allocate("base", {trained.table.num_elements}, dtype);
-      Relay model(trained.table, model::family::parameters(config), trainers.base_places, {.deadline_s = kDeadlineS});
+      PassingSource model(trained.table, model::family::parameters(config), trainers.base_places, {.deadline_s = kDeadlineS});
       EXPECT_TRUE(model.fetch(V{0}, base).is_whole);
       const model::MergedAdapters merged(trained.table, kLora, base, arena);
-      Relay adapters(merged.table(), model::lora_parameters(config, kLora), trainers.adapter_places, {.deadline_s = kDeadlineS});
+      PassingSource adapters(merged.table(), model::lora_parameters(config, kLora), trainers.adapter_places, {.deadline_s = kDeadlineS});
       const at::Tensor mine = base.clone(), narrow = base.clone().to(at::kBFloat16);
       for (const V version : {V{2}, V{3}}) {
         if (version != V{2}) trainers.publish(version, false);
@@ -388,15 +388,15 @@ TEST(AdaptersByPull, AVersionCostsTheAdaptersAlone) {
     for (const model::ParameterEntry& entry : of.entries) elements += entry.box.num_elements();
     return elements * 4;
   };
-  const RelayOptions options{.deadline_s = kDeadlineS, .host = "", .has_all = true};
+  const PassingOptions options{.deadline_s = kDeadlineS, .host = "", .has_all = true};
   struct Replica {
-    Relay model, adapters;
+    PassingSource model, adapters;
     at::Tensor base, values;
   };
   std::vector<std::unique_ptr<Replica>> readers;
   for (int i = 0; i < 2; ++i)
-    readers.emplace_back(new Replica{Relay(table, model::family::parameters(config), far(trainers.base_places), options),
-                                     Relay(adapter_table, which, far(trainers.adapter_places), options),
+    readers.emplace_back(new Replica{PassingSource(table, model::family::parameters(config), far(trainers.base_places), options),
+                                     PassingSource(adapter_table, which, far(trainers.adapter_places), options),
                                      at::zeros({table.num_elements}, at::kFloat), at::zeros({adapter_table.num_elements}, at::kFloat)});
   for (int64_t version = 0; version < 3; ++version) {
     trainers.publish(V{version}, version == 0);

@@ -23,6 +23,8 @@
 #include "tandem/bench/queue/sample_rows.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
+#include "tandem/reward/backend/private_folder.h"
+#include "tandem/worker/journal.h"
 
 namespace tandem::bench {
 namespace {
@@ -43,12 +45,17 @@ queue::Options queue_options(int64_t chunk, int64_t ahead) {
   return {.groups_per_step = chunk / kGroupSize, .group_size = kGroupSize, .staleness = ahead};
 }
 
-/// The process that decides.
+/// The process that decides. It writes its decisions down, as in a run.
 class ControllerProcess {
  public:
   explicit ControllerProcess(const queue::Options& options)
-      : controller_(options, {kLeaseS, queue::Incarnation{0}}), desk_(controller_, queue::Incarnation{0}, ""),
-        server_(desk_, mutex_, "tcp://127.0.0.1:0") {}
+      : journal_(folder_.path() + "/controller.jsonl", queue::Incarnation{0}, PolicyVersion{0}),
+        controller_(options, {kLeaseS, queue::Incarnation{0}}),
+        desk_(controller_, queue::Incarnation{0}, ""),
+        server_(desk_, mutex_, "tcp://127.0.0.1:0") {
+    const std::lock_guard lock(mutex_);
+    controller_.tell([this](const queue::Decision& decision) { journal_.add(decision); });
+  }
 
   json serve(const json&) {
     const std::lock_guard lock(mutex_);
@@ -58,6 +65,8 @@ class ControllerProcess {
   }
 
  private:
+  const reward::PrivateFolder folder_;
+  worker::Journal journal_;
   std::mutex mutex_;
   queue::Controller controller_;
   queue::Desk desk_;

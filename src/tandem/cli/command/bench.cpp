@@ -12,6 +12,7 @@
 #include "tandem/bench/grpo_step.h"
 #include "tandem/bench/queue/queue.h"
 #include "tandem/bench/queue/queue_load.h"
+#include "tandem/bench/queue/weights_pull.h"
 #include "tandem/bench/scheduler.h"
 #include "tandem/bench/stale.h"
 #include "tandem/bench/switch.h"
@@ -45,6 +46,7 @@ class Bench : public Command {
     app.require_subcommand(1);
     declare_stages(app);
     declare_host(app);
+    declare_pull(app);
     declare_moves(app);
     app.footer(
         "The first repeat is a warm-up; each benchmark checks its answer before it reports.\n"
@@ -110,6 +112,15 @@ class Bench : public Command {
         "Example:\n  tandem bench queue_load --layout tp8,pp16 --lengths bench/lengths/ragged-128x256.json");
   }
 
+  // What goes to workers, which are no ranks.
+  void declare_pull(CLI::App& app) {
+    add(app, "weights_pull", "A version of the weights, from a run to its workers", weights_pull_, bench::weights_pull)
+        ->footer(
+            "mapped_1, mapped_all: one worker of this machine, and all at once; sockets_*: by sockets, from the run or from each other.\n"
+            "*_mb_s: of a version, until the last has it; *_copies_made, *_copies_sent: what a version costs the run.\n"
+            "Example:\n  tandem bench weights_pull --model DIR --workers 8");
+  }
+
   // What goes between ranks.
   void declare_moves(CLI::App& app) {
     cache_ = add(app, "tensor_cache", "A batch from one stage to the next, among ranks", tensor_cache_, bench::tensor_cache);
@@ -162,6 +173,7 @@ class Bench : public Command {
   bench::SchedulerOptions scheduler_;
   bench::QueueOptions queue_;
   bench::QueueLoadOptions queue_load_;
+  bench::WeightsPullOptions weights_pull_;
   bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
   CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks

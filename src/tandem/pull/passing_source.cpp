@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/pull/relay.h"
+#include "tandem/pull/passing_source.h"
 
 #include <utility>
 
@@ -12,15 +12,15 @@ at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return c10::elemen
 
 }  // namespace
 
-Relay::Relay(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
-             const RelayOptions& options)
+PassingSource::PassingSource(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
+             const PassingOptions& options)
     : table_(table),
       options_(options),
       held_dtype_(holders.at(0).dtype),
       source_(table_.config, std::move(which), std::move(holders), options.deadline_s) {}
 
 // What came by sockets, others may have from here.
-Fetched Relay::fetch(PolicyVersion version, const at::Tensor& values) {
+Fetched PassingSource::fetch(PolicyVersion version, const at::Tensor& values) {
   const at::ScalarType dtype = narrower(values.scalar_type(), held_dtype_);
   const Fetched fetched = source_.fetch(version, reshard::held_weights(table_, values, dtype), dtype);
   if (!fetched.is_whole || !source_.uses_sockets()) return fetched;

@@ -12,7 +12,7 @@
 
 namespace tandem::pull {
 
-struct RelayOptions {
+struct PassingOptions {
   double deadline_s = 600;  ///< for a version to come
   std::string host;         ///< at which other readers reach what this one passes on; "": loopback
   bool has_all = false;     ///< its table has all of every parameter, so that others may take them from here
@@ -23,11 +23,11 @@ struct RelayOptions {
 /// Blocking   fetch, at most the deadline.
 /// Errors     as WeightSource; UserError for a host that it cannot have.
 /// Read next  docs/design/weights_by_pull.md
-class Relay {
+class PassingSource {
  public:
   /// `table`: how what it fetches is to lie; of the parameters `which`. `holders`: all with one dtype, at least one.
-  Relay(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
-        const RelayOptions& options);
+  PassingSource(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
+        const PassingOptions& options);
 
   /// Fills `values`, flat as the table has them, of any dtype. As WeightSource::fetch: not whole if `version` is not the newest.
   Fetched fetch(PolicyVersion version, const at::Tensor& values);
@@ -36,7 +36,7 @@ class Relay {
 
  private:
   const model::ParameterTable table_;
-  const RelayOptions options_;
+  const PassingOptions options_;
   const at::ScalarType held_dtype_;
   WeightSource source_;
   std::optional<WeightServer> passes_on_;  // once weights came by sockets

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How long a run waits for a worker that is 20 ms and 200 Mbit/s away, and how long a model says that it does.
+
+A run and its worker first share this machine; then the worker is in a network namespace of its own, behind tests/run/slow_link.py. The model
+(docs/design/dist_queue.md, "Far workers") knows the first run, the link, and the bytes that cross it; it is not fitted to the second. Needs
+root, for the namespaces."""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests/run"))
+from slow_link import SlowLink  # noqa: E402
+
+RECIPE = {"supervised.steps": 0, "run.steps": 12, "schedule.groups_per_step": 8, "schedule.group_size": 8, "rollout.max_new_tokens": 96,
+          "rollout.ignore_eos": "true", "rollout.max_running": 64, "data.eval": "", "checkpoint.every_steps": 0, "parallel.threads": 1,
+          "model.init_hidden": 128, "model.init_layers": 4, "model.init_intermediate": 256, "reward.rule": "regex",
+          "reward.pattern": "[0-4]"}
+SKIPPED = 3  # first steps
+# Round trips between the end of an update and the batch of the next: the worker hears of the version with its next call (one), asks from whom
+# to take it and fetches it (two), leases (one), puts (half of one: the run hears), and the run fetches the bodies (one).
+TRIPS_SYNC = 5.5
+# With groups ahead the worker generates meanwhile, and weights and bodies cross beside that. Between two batches it puts one and leases the next.
+TRIPS_AHEAD = 2
+
+
+def run(tandem, folder, settings, workers, place=lambda words: words):
+    """Mean seconds of a step, of those waiting for a batch, and bytes of a version, of the last steps."""
+    words = [word for name, value in {**RECIPE, **settings}.items() for word in ("--set", f"{name}={value}")]
+    process = subprocess.Popen([str(word) for word in place(0, [tandem, "run", ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval",
+                                                               *words])], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (folder / "workers.json").exists() or "address" not in json.loads((folder / "workers.json").read_text() or "{}"):
+        if process.poll() is not None:
+            sys.exit(process.stderr.read()[-2000:])
+        time.sleep(0.05)
+    address = json.loads((folder / "workers.json").read_text())["address"].removeprefix("tcp://")
+    token = ["--token", folder / "token"] if (folder / "token").exists() else []
+    worker = subprocess.Popen([str(word) for word in place(1, [tandem, "rollout", "--join", address, "--threads", "1", *token, *workers])],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if process.wait(600) != 0:
+        sys.exit(process.stderr.read()[-2000:])
+    worker.wait(60)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "time/step_s" in line][SKIPPED:]
+    mean = lambda name: statistics.mean(line[name] for line in steps)
+    gained = lambda name: (steps[-1][name] - steps[0][name]) / (len(steps) - 1)
+    return {"step_s": mean("time/step_s"), "wait_s": mean("time/rollout_s"), "version_bytes": gained("workers/weight_bytes_copied"),
+            "body_bytes": gained("workers/bytes_read")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=str(ROOT / "build/release"))
+    parser.add_argument("--delay-ms", type=float, default=20, help="each way")
+    parser.add_argument("--mbit", type=float, default=200)
+    options = parser.parse_args()
+    tandem = str(pathlib.Path(options.build) / "tandem")
+    trip_s, bytes_per_s = 2e-3 * options.delay_ms, options.mbit * 1e6 / 8
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    with tempfile.TemporaryDirectory(prefix="tandem_far_") as scratch:
+        root = pathlib.Path(scratch)
+        for staleness in (0, 1):
+            settings = {"schedule.kind": "stale" if staleness else "sync", "schedule.staleness": staleness}
+            near = run(tandem, root / f"near{staleness}", {**settings, "workers.listen": "127.0.0.1:0"}, [],
+                       lambda _, words: words)
+            with SlowLink(root, options.delay_ms / 1e3, options.mbit) as link:
+                far = run(tandem, root / f"far{staleness}", {**settings, "workers.listen": f"{link.addresses[0]}:7070"},
+                          ["--host", link.addresses[1]], link.on)
+            busy_s = near["step_s"] - near["wait_s"]
+            crossing_s = 0 if staleness else (far["body_bytes"] + far["version_bytes"]) / bytes_per_s
+            wait_s = near["wait_s"] + crossing_s + trip_s * (TRIPS_AHEAD if staleness else TRIPS_SYNC)
+            if staleness and near["wait_s"] < 0.02 * near["step_s"]:  # the run is the slower one: it hides what the link takes
+                wait_s = near["wait_s"]
+            share = lambda one: one["wait_s"] / one["step_s"]
+            print(f"staleness {staleness}: near {near['step_s']:.3f} s a step, idle {share(near):.3f}; far {far['step_s']:.3f} s, idle "
+                  f"{share(far):.3f}; the model says {busy_s + wait_s:.3f} s, idle {wait_s / (busy_s + wait_s):.3f} "
+                  f"({far['version_bytes'] / 1e6:.2f} MB of weights, {far['body_bytes'] / 1e3:.0f} kB of bodies a step)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
