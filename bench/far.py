@@ -3,8 +3,8 @@
 """How long a run waits for a worker that is 20 ms and 200 Mbit/s away, and how long a model says that it does.
 
 A run and its worker first share this machine; then the worker is in a network namespace of its own, behind tests/run/slow_link.py. The model
-(docs/design/dist_queue.md, "Far workers") knows the first run, the link, and the bytes that cross it; it is not fitted to the second. Needs
-root, for the namespaces."""
+(docs/design/dist_queue.md, "Far workers") knows the first run, the link, and the bytes that cross it; it is not fitted to the second.
+Needs root, for the namespaces."""
 import argparse
 import json
 import os
@@ -27,23 +27,24 @@ SKIPPED = 3  # first steps
 # Round trips between the end of an update and the batch of the next: the worker hears of the version with its next call (one), asks from whom
 # to take it and fetches it (two), leases (one), puts (half of one: the run hears), and the run fetches the bodies (one).
 TRIPS_SYNC = 5.5
-# With groups ahead the worker generates meanwhile, and weights and bodies cross beside that. Between two batches it puts one and leases the next.
+# With groups ahead the worker generates meanwhile, and weights and bodies cross beside that. Between two batches it puts one and leases
+# the next.
 TRIPS_AHEAD = 2
 
 
 def run(tandem, folder, settings, workers, place=lambda words: words):
     """Mean seconds of a step, of those waiting for a batch, and bytes of a version, of the last steps."""
     words = [word for name, value in {**RECIPE, **settings}.items() for word in ("--set", f"{name}={value}")]
-    process = subprocess.Popen([str(word) for word in place(0, [tandem, "run", ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval",
-                                                               *words])], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [tandem, "run", ROOT / "configs/quickstart.yaml", "--run-dir", folder, "--no-eval", *words]
+    process = subprocess.Popen([str(word) for word in place(0, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not (folder / "workers.json").exists() or "address" not in json.loads((folder / "workers.json").read_text() or "{}"):
         if process.poll() is not None:
             sys.exit(process.stderr.read()[-2000:])
         time.sleep(0.05)
     address = json.loads((folder / "workers.json").read_text())["address"].removeprefix("tcp://")
     token = ["--token", folder / "token"] if (folder / "token").exists() else []
-    worker = subprocess.Popen([str(word) for word in place(1, [tandem, "rollout", "--join", address, "--threads", "1", *token, *workers])],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [tandem, "rollout", "--join", address, "--threads", "1", *token, *workers]
+    worker = subprocess.Popen([str(word) for word in place(1, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if process.wait(600) != 0:
         sys.exit(process.stderr.read()[-2000:])
     worker.wait(60)

@@ -29,8 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     const pull::WeightsAnswer answer = pull::weights_answer_of(bytes);
-    if (!answer.boxes.empty() && (answer.boxes.data() < bytes.data() || answer.boxes.data() + answer.boxes.size() > bytes.data() + bytes.size()))
-      std::abort();
+    const std::byte *const begin = answer.boxes.data(), *const end = begin + answer.boxes.size();
+    if (!answer.boxes.empty() && (begin < bytes.data() || end > bytes.data() + bytes.size())) std::abort();
     check_again(answer, pull::weights_answer_of);
   } catch (const PeerError&) {
   }

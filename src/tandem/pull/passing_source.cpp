@@ -12,8 +12,8 @@ at::ScalarType narrower(at::ScalarType a, at::ScalarType b) { return c10::elemen
 
 }  // namespace
 
-PassingSource::PassingSource(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
-             const PassingOptions& options)
+PassingSource::PassingSource(const model::ParameterTable& table, std::vector<model::family::Parameter> which,
+                             std::vector<WeightHolder> holders, const PassingOptions& options)
     : table_(table),
       options_(options),
       held_dtype_(holders.at(0).dtype),
