@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a run waits for a worker that is 20 ms and 200 Mbit/s away, and how long a model says that it does.
 
-A run and its worker first share this machine; then the worker is in a network namespace of its own, behind tests/run/slow_link.py. The model
-(docs/design/dist_queue.md, "Far workers") knows the first run, the link, and the bytes that cross it; it is not fitted to the second.
+A run and its worker first share this machine; then the worker is in a network namespace of its own, behind tests/run/slow_link.py. The
+model (docs/design/dist_queue.md, "Far workers") knows the first run, the link, and the bytes that cross it; it is not fitted to the second.
 Needs root, for the namespaces."""
 import argparse
 import json
@@ -24,8 +24,8 @@ RECIPE = {"supervised.steps": 0, "run.steps": 12, "schedule.groups_per_step": 8,
           "model.init_hidden": 128, "model.init_layers": 4, "model.init_intermediate": 256, "reward.rule": "regex",
           "reward.pattern": "[0-4]"}
 SKIPPED = 3  # first steps
-# Round trips between the end of an update and the batch of the next: the worker hears of the version with its next call (one), asks from whom
-# to take it and fetches it (two), leases (one), puts (half of one: the run hears), and the run fetches the bodies (one).
+# Round trips between the end of an update and the batch of the next: the worker hears of the version with its next call (one), asks from
+# whom to take it and fetches it (two), leases (one), puts (half of one: the run hears), and the run fetches the bodies (one).
 TRIPS_SYNC = 5.5
 # With groups ahead the worker generates meanwhile, and weights and bodies cross beside that. Between two batches it puts one and leases
 # the next.

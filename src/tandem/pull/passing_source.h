@@ -27,7 +27,7 @@ class PassingSource {
  public:
   /// `table`: how what it fetches is to lie; of the parameters `which`. `holders`: all with one dtype, at least one.
   PassingSource(const model::ParameterTable& table, std::vector<model::family::Parameter> which, std::vector<WeightHolder> holders,
-        const PassingOptions& options);
+                const PassingOptions& options);
 
   /// Fills `values`, flat as the table has them, of any dtype. As WeightSource::fetch: not whole if `version` is not the newest.
   Fetched fetch(PolicyVersion version, const at::Tensor& values);
