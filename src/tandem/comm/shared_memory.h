@@ -14,15 +14,9 @@
 #include <vector>
 
 #include "tandem/comm/group.h"
+#include "tandem/comm/shared_handle.h"
 
 namespace tandem::comm {
-
-/// How another process of the machine finds it; to be sent as bytes.
-struct SharedHandle {
-  int64_t process = 0, file = 0;
-  int64_t serial = 0;     ///< of the memories of its process
-  int64_t num_bytes = 0;
-};
 
 /// Ownership  owns the memory; a borrower's mapping keeps the pages alive.
 /// Threads    one writes and lends; borrowers give back from anywhere.

@@ -193,7 +193,8 @@ Box box_of(const family::Parameter& parameter, const ModelConfig& config, const 
 }
 
 std::vector<family::Parameter> flat_order(std::vector<family::Parameter> parameters) {
-  std::ranges::stable_partition(parameters, [](const family::Parameter& p) { return p.expert < 0; });
+  const auto is_shared = [](const family::Parameter& p) { return p.expert < 0; };
+  std::stable_partition(parameters.begin(), parameters.end(), is_shared);  // clang 14 has no form for ranges
   return parameters;
 }
 

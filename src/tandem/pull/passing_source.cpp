@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "tandem/base/check.h"
 #include "tandem/reshard/held_weights.h"
 
 namespace tandem::pull {
@@ -17,7 +18,9 @@ PassingSource::PassingSource(const model::ParameterTable& table, std::vector<mod
     : table_(table),
       options_(options),
       held_dtype_(holders.at(0).dtype),
-      source_(table_.config, std::move(which), std::move(holders), options.deadline_s) {}
+      source_(table_.config, std::move(which), std::move(holders), options.deadline_s) {
+  source_.set_part(join_text(model::to_string(table_.layout), " rank ", table_.rank));
+}
 
 // What came by sockets, others may have from here.
 Fetched PassingSource::fetch(PolicyVersion version, const at::Tensor& values) {
@@ -25,7 +28,7 @@ Fetched PassingSource::fetch(PolicyVersion version, const at::Tensor& values) {
   const Fetched fetched = source_.fetch(version, reshard::held_weights(table_, values, dtype), dtype);
   if (!fetched.is_whole || !source_.uses_sockets()) return fetched;
   WeightHolder own;
-  if (options_.has_all && values.scalar_type() == held_dtype_) {
+  if (values.scalar_type() == held_dtype_) {
     const std::string host = "tcp://" + (options_.host.empty() ? std::string("127.0.0.1") : options_.host) + ":0";
     if (!passes_on_)
       passes_on_.emplace(table_, held_dtype_, host, comm::stays_on_this_machine(host) ? std::nullopt : std::optional(comm::make_keys()));

@@ -15,7 +15,6 @@ namespace tandem::pull {
 struct PassingOptions {
   double deadline_s = 600;  ///< for a version to come
   std::string host;         ///< at which other readers reach what this one passes on; "": loopback
-  bool has_all = false;     ///< its table has all of every parameter, so that others may take them from here
 };
 
 /// Ownership  owns the source and, where weights come by sockets, the server that passes them on.

@@ -20,7 +20,7 @@ namespace {
 constexpr double kRequestPauseS = 0.05;
 constexpr double kGivingS = 60;       // for which one is taken to give a version to somebody who says nothing
 constexpr double kKnownS = 120;       // for which one that has a version is sent to: later it may be gone, as may its machine
-constexpr size_t kMostGivers = 4096;
+constexpr size_t kMostGivers = 4096, kMostParts = 4096;
 constexpr size_t kVersions = 4;  // kept for readers that are at it
 
 using Ask = WeightsRequest::Ask;
@@ -76,7 +76,7 @@ void WeightServer::publish(const at::Tensor& values, PolicyVersion version) {
   next->number = version;
   std::lock_guard lock(mutex_);
   newest_ = next;
-  givers_.assign(1, {});
+  givers_.clear();
   counts_.bytes_copied += static_cast<int64_t>(values.nbytes());
 }
 
@@ -109,23 +109,27 @@ std::vector<std::byte> WeightServer::boxes_of(const Version& version, const Weig
 }
 
 // Each gives to one at a time, and this one to the first alone as long as others have it: so a version costs it one copy, and the number
-// of givers doubles with each round. Who was given it says so, or its giver is free again after a while. Requires the mutex.
+// of givers doubles with each round. Who was given it says so, or its giver is free again after a while. All that for each part by itself.
+// Requires the mutex.
 void WeightServer::say_where(const WeightsRequest& request, WeightsAnswer& answer) {
+  if (request.ask != Ask::kHave && request.ask != Ask::kWhere) return;
+  if (!givers_.contains(request.part) && givers_.size() >= kMostParts) return;  // from this one, then
   const double now = now_s();
+  std::vector<Giver>& givers = givers_.try_emplace(request.part, 1).first->second;
   if (request.ask == Ask::kHave) {
-    const auto busy = std::ranges::find_if(givers_, [&](const Giver& each) { return each.busy_until_s > now; });
-    if (busy != givers_.end()) busy->busy_until_s = 0;  // which of them gave it does not matter
-    if (!request.holder.place.empty() && givers_.size() < kMostGivers) givers_.push_back({request.holder, 0, now + kKnownS});
+    const auto busy = std::ranges::find_if(givers, [&](const Giver& each) { return each.busy_until_s > now; });
+    if (busy != givers.end()) busy->busy_until_s = 0;  // which of them gave it does not matter
+    if (!request.holder.place.empty() && givers.size() < kMostGivers) givers.push_back({request.holder, 0, now + kKnownS});
   }
   if (request.ask != Ask::kWhere) return;
-  std::erase_if(givers_, [&](const Giver& each) {
+  std::erase_if(givers, [&](const Giver& each) {
     return !each.holder.place.empty() && (each.holder == request.holder || each.known_until_s < now);
   });
-  const bool has_others = givers_.size() > 1;  // then this one has given it
-  const auto free = std::ranges::find_if(givers_, [&](const Giver& each) {
+  const bool has_others = givers.size() > 1;  // then this one has given it
+  const auto free = std::ranges::find_if(givers, [&](const Giver& each) {
     return each.busy_until_s <= now && !(has_others && each.holder.place.empty());
   });
-  answer.waits = free == givers_.end();
+  answer.waits = free == givers.end();
   if (answer.waits) return;
   free->busy_until_s = now + kGivingS;
   if (free->holder.place.empty()) return;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -67,13 +68,13 @@ class WeightServer {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::shared_ptr<Version>> versions_;
   std::shared_ptr<Version> newest_;
-  // Who has the newest version, this one with an empty place among them, until when each gives it to somebody, and until when it
-  // is taken to be there; this one always is.
+  // By part of the model: who has that of the newest version, this one with an empty place among them, until when each gives it to
+  // somebody, and until when it is taken to be there; this one always is.
   struct Giver {
     WeightHolder holder;
     double busy_until_s = 0, known_until_s = 0;
   };
-  std::vector<Giver> givers_;
+  std::map<std::string, std::vector<Giver>> givers_;
   WeightServerCounts counts_;
   std::atomic<bool> is_closing_ = false;
   std::thread thread_;  // last: it uses all the others

@@ -149,7 +149,7 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held
   WeightHolder failed;
   while (uses_sockets()) {
     const WeightsAnswer where =
-        ask(*holders_.front(), {.ask = WeightsRequest::Ask::kWhere, .version = version, .holder = failed}, letter, deadline);
+        ask(*holders_.front(), {.ask = WeightsRequest::Ask::kWhere, .version = version, .holder = failed, .part = part_}, letter, deadline);
     if (!where.has_it) return {false, where.newest};
     if (where.waits) {
       std::this_thread::sleep_for(kWait);
@@ -176,7 +176,7 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held
 
 void WeightSource::tell(PolicyVersion version, const WeightHolder& holder) {
   std::vector<std::byte> letter;
-  (void)ask(*holders_.front(), {.ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder}, letter,
+  (void)ask(*holders_.front(), {.ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder, .part = part_}, letter,
             Deadline::after_s(deadline_s_));
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tandem/base/clock.h"
@@ -43,9 +44,11 @@ class WeightSource {
   Fetched fetch(PolicyVersion version, std::span<const reshard::Held> into, at::ScalarType dtype);
   /// Whether the holders' memory cannot be read in place, so that it is worth while to pass on what was fetched.
   bool uses_sockets() const;
-  /// To be said after a fetch by sockets: this version came. `holder` has it, too, all of the model, and passes it on; none if it has no
+  /// To be said after a fetch by sockets: this version came. `holder` has it, too, all of its part, and passes it on; none if it has no
   /// place.
   void tell(PolicyVersion version, const WeightHolder& holder = {});
+  /// What those of one part fetch is alike, so that they may pass it on to each other; "" by default: all of the model. At most kMaxPart.
+  void set_part(std::string part) { part_ = std::move(part); }
   /// What came through sockets, and what was read in place.
   int64_t bytes_received() const { return bytes_received_; }
   int64_t bytes_mapped() const { return bytes_mapped_; }
@@ -68,6 +71,7 @@ class WeightSource {
   const model::ModelConfig config_;
   const std::vector<model::family::Parameter> which_;
   const double deadline_s_;
+  std::string part_;
   std::vector<std::unique_ptr<Known>> holders_;   // of the run
   std::vector<std::unique_ptr<Known>> others_;    // that passed on weights before
   bool is_checked_ = false;

@@ -6,7 +6,7 @@
 namespace tandem::pull {
 namespace {
 
-constexpr int64_t kMagic = 0x3165724f57516454;  // "TdQWOre1"
+constexpr int64_t kMagic = 0x3265724f57516454;  // "TdQWOre2"
 constexpr int64_t kMaxDims = 8;
 
 void write(data::ByteWriter& out, const std::vector<int64_t>& numbers) { out.raw(numbers.data(), numbers.size() * sizeof(int64_t)); }
@@ -53,6 +53,7 @@ std::vector<std::byte> to_bytes(const WeightsRequest& request) {
   data::ByteWriter out(bytes);
   for (const int64_t each : {kMagic, request.number, static_cast<int64_t>(request.ask), value(request.version)}) out.number(each);
   write(out, request.holder);
+  out.text(request.part);
   out.number(static_cast<int64_t>(request.dtype));
   out.number(std::ssize(request.boxes));
   for (const NumberedBox& each : request.boxes) {
@@ -74,6 +75,8 @@ WeightsRequest weights_request_of(std::span<const std::byte> bytes) {
   request.ask = static_cast<WeightsRequest::Ask>(ask);
   request.version = PolicyVersion{in.number("the version")};
   request.holder = read_holder(in);
+  request.part = in.text("its part");
+  if (request.part.size() > kMaxPart) in.fail(join_text("a part of ", request.part.size(), " characters"));
   request.dtype = read_dtype(in);
   for (int64_t left = in.count(2 * sizeof(int64_t), "the number of boxes"); left > 0; --left) {
     NumberedBox& each = request.boxes.emplace_back();

@@ -18,7 +18,7 @@
 #include "tandem/base/box.h"
 #include "tandem/data/bytes.h"
 #include "tandem/base/ids.h"
-#include "tandem/comm/shared_memory.h"
+#include "tandem/comm/shared_handle.h"
 #include "tandem/model/layout.h"
 
 namespace tandem::pull {
@@ -55,7 +55,9 @@ struct WeightsRequest {
   at::ScalarType dtype = at::kFloat;
   std::vector<NumberedBox> boxes = {};
   WeightHolder holder = {};
+  std::string part = {};    ///< kWhere and kHave: what the reader takes of the model; those of one part pass it on to each other
 };
+constexpr size_t kMaxPart = 64;
 std::vector<std::byte> to_bytes(const WeightsRequest& request);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no request; it never reads outside `bytes`.
 WeightsRequest weights_request_of(std::span<const std::byte> bytes);

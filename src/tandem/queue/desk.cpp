@@ -14,6 +14,8 @@ template <class... Each>
 struct Cases : Each... {
   using Each::operator()...;
 };
+template <class... Each>
+Cases(Each...) -> Cases<Each...>;  // clang 14 deduces nothing for aggregates
 
 constexpr size_t kMaxClients = 1 << 16;
 constexpr int64_t kMostMeasure = int64_t{1} << 40;

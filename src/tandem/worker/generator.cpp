@@ -63,7 +63,7 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
       reward_models_(serve::kBesideGeneration) {
   model::check_layout(rank_.ranks.rollout_layout, model_config_, model::Use::kRollout, "--layout");
   weights_.emplace(model_config_, config_.model.lora, welcome, rank_,
-                   pull::PassingOptions{options.deadline_s, options.host, world.size() == 1});
+                   pull::PassingOptions{options.deadline_s, options.host});
   const int64_t ids = std::min(tokenizer_.vocab_size(), model_config_.vocab_size);
   engine_.emplace(config_.rollout.engine,
                   rollout::EngineSetup{weights_->in_use().decoder(), rank_.memory.device, ids, welcome.max_context_tokens,

@@ -215,6 +215,38 @@ TEST(WeightsByPull, AreGivenOnceAndPassedOn) {
   EXPECT_EQ(holders.servers[0]->counts().sent_elsewhere, 3 * (kReaders - 1));
 }
 
+// The ranks of a layout want different parts: each part is given once, and passed on among those that want it.
+TEST(WeightsByPull, PartsArePassedOnAmongRanksThatWantThem) {
+  constexpr int kWorkers = 4;
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat);
+  struct RankOfWorker {
+    RankOfWorker(const model::ModelConfig& config, int rank, const std::vector<WeightHolder>& run)
+        : reader(config, "tp2", rank, at::kFloat),
+          source(reader.table, model::family::parameters(config), run, {.deadline_s = kDeadlineS, .host = ""}) {}
+    Reader reader;
+    PassingSource source;
+  };
+  std::vector<std::unique_ptr<RankOfWorker>> ranks;
+  for (int i = 0; i < 2 * kWorkers; ++i) ranks.push_back(std::make_unique<RankOfWorker>(config, i % 2, far(holders.places())));
+  int64_t parts = 0;
+  for (int i = 0; i < 2; ++i) parts += ranks[static_cast<size_t>(i)]->reader.values.nbytes();
+  std::atomic<int64_t> wrong = 0;
+  for (int64_t version = 0; version < 3; ++version) {
+    holders.publish(V{version});
+    std::vector<std::thread> threads;
+    for (const auto& each : ranks)
+      threads.emplace_back([&wrong, &rank = *each, version] {
+        wrong += !rank.source.fetch(V{version}, rank.reader.values).is_whole;
+        wrong += !at::equal(rank.reader.values, rank.reader.expected(V{version}, at::kFloat));
+      });
+    for (std::thread& each : threads) each.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(holders.servers[0]->counts().bytes_sent, 3 * parts) << "one copy of each part a version";
+  EXPECT_EQ(holders.servers[0]->counts().sent_elsewhere, 3 * 2 * (kWorkers - 1));
+}
+
 TEST(WeightsByPull, OneThatPassesOnMayDie) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "dp1", at::kFloat, comm::make_keys());
@@ -388,7 +420,7 @@ TEST(AdaptersByPull, AVersionCostsTheAdaptersAlone) {
     for (const model::ParameterEntry& entry : of.entries) elements += entry.box.num_elements();
     return elements * 4;
   };
-  const PassingOptions options{.deadline_s = kDeadlineS, .host = "", .has_all = true};
+  const PassingOptions options{.deadline_s = kDeadlineS, .host = ""};
   struct Replica {
     PassingSource model, adapters;
     at::Tensor base, values;

@@ -52,7 +52,7 @@ struct Publisher {
 struct PullingWorker {
   PullingWorker(const Publisher& run, bool far)
       : values(at::zeros({run.table.num_elements}, run.dtype)),
-        source(run.table, model::family::parameters(run.config), {run.holder(far)}, {kPullDeadlineS, far ? "0x7f000001" : "", true}) {}
+        source(run.table, model::family::parameters(run.config), {run.holder(far)}, {kPullDeadlineS, far ? "0x7f000001" : ""}) {}
   at::Tensor values;
   pull::PassingSource source;
 };

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tandem/base/ids.h"
-#include "tandem/comm/shared_memory.h"
+#include "tandem/comm/shared_handle.h"
 
 namespace tandem::queue::wire {
 
