@@ -71,7 +71,7 @@ if [ "$mode" = --full ]; then
   # What parses bytes of others, and all else that is quickly built; libtorch itself is built without sanitizers.
   gate asan sanitized asan base monitor sample_store data text reward board checkpoint
   # Without the queue's random interleavings, 160,000 of them: each is one thread's, and they would take minutes.
-  GTEST_FILTER="-*Interleaving*" gate tsan sanitized tsan monitor queue comm rollout
+  GTEST_FILTER="-*Interleaving*" gate tsan sanitized tsan monitor queue pull worker comm rollout
   gate tsan_runs runs_under_tsan two layouts mixed offloaded filtered
   gate fuzz fuzzed "${TANDEM_FUZZ_SECONDS:-60}"
 fi
