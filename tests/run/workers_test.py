@@ -88,6 +88,9 @@ def same_bits(program, root):
         columns = "step, sample_id, response_ids, logprobs, versions, score"
         assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{count} workers draw other samples"
         assert rf.weights(ranks) == rf.weights(workers), f"{count} workers lead to other weights"
+    late = run(program, f"{root}/late", {"workers.prefetch": "false"}, ["--rollout-workers", "1"])
+    assert rf.samples(ranks, columns) == rf.samples(late, columns), "bodies that come with their batch are others"
+    assert rf.weights(ranks) == rf.weights(late), "bodies that come with their batch lead to other weights"
     two = ["--ranks", "2", "--train-layout", "dp2"]
     ranks = run(program, f"{root}/ranks_dp2", flags=two)
     workers = run(program, f"{root}/workers_dp2", flags=[*two, "--rollout-workers", "2"])
