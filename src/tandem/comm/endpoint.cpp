@@ -20,6 +20,7 @@
 namespace tandem::comm {
 namespace {
 
+constexpr int kBacklog = 4096;  // connections that wait to be taken: so a storm of strangers does not keep others out
 constexpr int kWaitingRequests = 8;  // of one client, that were not read: it makes one call at a time
 constexpr int kKeyChars = 41;  // with the zero behind
 constexpr int kGreetingMs = 10'000;                  // for which one may take to say who it is
@@ -109,6 +110,7 @@ Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys
       socket.set(zmq::sockopt::curve_server, true);
       socket.set(zmq::sockopt::curve_secretkey, keys->secret_key);
     }
+    socket.set(zmq::sockopt::backlog, kBacklog);
     socket.bind(address);
     std::string bound = socket.get(zmq::sockopt::last_endpoint);
     return {std::move(made), std::move(bound), true};

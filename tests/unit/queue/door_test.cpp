@@ -190,6 +190,18 @@ void generate(Member& m, const std::atomic<bool>& over) {
   }
 }
 
+// All that goes on beside the test, until it ends, however it does.
+struct Crowd {
+  ~Crowd() { end(); }
+  void end() {
+    over = true;
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+  }
+  std::atomic<bool> over = false;
+  std::vector<std::thread> threads;
+};
+
 TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
   const Intruder kinds[] = {send_noise, announce_too_much, say_nothing, have_no_token, have_a_wrong_token,
                             send_what_is_no_call, say_everything_again, never_read};
@@ -197,19 +209,22 @@ TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
   std::mutex mutex;
   Controller controller({.groups_per_step = kGroupsPerStep, .group_size = kGroupSize, .staleness = 1}, {10, Incarnation{0}});
   Desk desk(controller, Incarnation{0}, "");
-  std::atomic<bool> over = false;
-  std::vector<std::thread> threads;
   {
     wire::Server server(desk, mutex, "tcp://127.0.0.1:0", keys);
+    std::optional<Member> first, second;
+    Crowd crowd;
     for (size_t kind = 0; kind < std::size(kinds); ++kind)
       for (size_t i = 0; i < kOfEachKind; ++i)
-        threads.emplace_back([&, kind, i] {
+        crowd.threads.emplace_back([&, kind, i] {
           RandomStream random(kind, i);
-          kinds[kind](server.address(), keys.public_key, random, over);
+          kinds[kind](server.address(), keys.public_key, random, crowd.over);
         });
-    EXPECT_EQ(threads.size(), 40u);
-    Member first(server.address(), keys.public_key), second(server.address(), keys.public_key), trainer(server.address(), keys.public_key);
-    for (Member* m : {&first, &second}) threads.emplace_back([m, &over] { generate(*m, over); });
+    EXPECT_EQ(crowd.threads.size(), 40u);
+    Member trainer(server.address(), keys.public_key);
+    for (std::optional<Member>* m : {&first, &second}) {
+      m->emplace(server.address(), keys.public_key);
+      crowd.threads.emplace_back([m, &crowd] { generate(**m, crowd.over); });
+    }
     TensorCache rows({{"tokens", std::vector<int64_t>()}});
     std::set<GroupId> trained;
     int64_t step = 0;
@@ -228,8 +243,7 @@ TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
       ++step;
       for (const GroupId group : trainer.client.commit(StepId{step}, PolicyVersion{step})) EXPECT_FALSE(trained.contains(group));
     }
-    over = true;
-    for (std::thread& thread : threads) thread.join();
+    crowd.end();
     EXPECT_EQ(step, kSteps);
     EXPECT_EQ(server.fault(), nullptr);
     EXPECT_GT(server.counts().unreadable, 0);
