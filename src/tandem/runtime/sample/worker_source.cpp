@@ -113,12 +113,9 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
   weights_.emplace(parts.ranks, host, model.table(), model.values().scalar_type());
   if (trained.lora()) adapters_.emplace(parts.ranks, host, trained.trainer().lora()->table(), at::kFloat);
   const policy::Ranks& ranks = parts.ranks;
-  for (int d = 0; d < ranks.train_layout.dp; ++d)
-    for (int r = ranks.train_layout.world() - 1; r >= 0; --r)
-      if (ranks.train_layout.dp_rank(r) == d) {
-        fetchers_.resize(static_cast<size_t>(d) + 1);
-        fetchers_.back() = ranks.placement.train.first + r;
-      }
+  fetchers_.resize(static_cast<size_t>(ranks.train_layout.dp));
+  for (int r = ranks.train_layout.world() - 1; r >= 0; --r)  // the first of each replica comes last
+    fetchers_[static_cast<size_t>(ranks.train_layout.dp_rank(r))] = ranks.placement.train.first + r;
   const std::vector<std::string> networks = comm::texts_of_all(ranks.world, network());
   for (const std::string& each : networks) beside_first_.push_back(each == networks.front());
   if (ranks.is_first() || std::ranges::find(fetchers_, ranks.world.rank()) != fetchers_.end())
@@ -147,9 +144,9 @@ std::exception_ptr WorkerSource::fault() {
 // What the first rank has to say.
 WorkerSource::Told WorkerSource::tell(Told told) const {
   comm::Group& world = parts_.ranks.world;
+  if (world.size() == 1) return told;
   std::vector<std::byte> bytes;
   if (door_) bytes = queue::to_bytes(queue::Answer{{}, told.is_batch, {}, told.groups});
-  if (world.size() == 1) return told;
   queue::Answer heard = queue::answer_of(comm::all_gather_bytes(world, bytes).front());
   return {heard.number != 0, std::get<queue::answer::Taken>(std::move(heard.what))};
 }
