@@ -26,13 +26,11 @@ int64_t num_may_start_beside(const StalenessRule& rule, int64_t version, int64_t
   int64_t outstanding = 0, room = rule.max_outstanding();
   for (const auto& [at, count] : starts) outstanding += count;
   room -= outstanding;
-  if (rule.policy == LagPolicy::kWait) {
-    // A new group counts for every j with start <= version - S + j. From j = S on the gate above is sharper.
-    for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
-      int64_t due = 0;
-      for (auto at = starts.begin(); at != starts.end() && at->first <= version - rule.staleness + j; ++at) due += at->second;
-      room = std::min(room, (j + 1) * rule.groups_per_step - due);
-    }
+  // A new group counts for every j with start <= version - S + j. From j = S on the gate above is sharper.
+  for (int64_t j = rule.staleness - (version - start); j < rule.staleness; ++j) {
+    int64_t due = 0;
+    for (auto at = starts.begin(); at != starts.end() && at->first <= version - rule.staleness + j; ++at) due += at->second;
+    room = std::min(room, (j + 1) * rule.groups_per_step - due);
   }
   return std::max<int64_t>(0, room);
 }

@@ -34,8 +34,8 @@ struct Outstanding {
 };
 
 /// How many more groups may start at version `start` while the trainer is at `version` >= start. Before each, outstanding is below
-/// (S + 1) * B. A generator behind the trainer gets fewer: none that would be dropped at once, none that `wait` could not
-/// train in time.
+/// (S + 1) * B. A generator behind the trainer gets fewer: none that could not be trained in time, so that `wait` could not take it and
+/// `drop` would drop it.
 int64_t num_may_start(const StalenessRule& rule, int64_t version, int64_t start, std::span<const Outstanding> groups);
 /// The same of as many outstanding groups as `starts` has for each version at which they start.
 using Starts = std::map<int64_t, int64_t>;
