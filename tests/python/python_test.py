@@ -216,6 +216,10 @@ def check_wrong(program, scratch):
                              ({"advantage": lambda score: score}, "wants `score`, and there are scores")):
         error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "names")}, **arguments))
         assert words in error and not (scratch / "names").exists(), error
+    with_workers = {"run.dir": str(scratch / "workers"), "workers.local": 1}
+    error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings=with_workers,
+                                                         reward=lambda completions: [1.0] * len(completions)))
+    assert "workers score" in error and "reward.python" in error and not (scratch / "workers").exists(), error
     error = refused(tandem.UserError, lambda: tandem.run(recipe(scratch), settings={"train.rl": 1}))
     assert "train.lr" in error, error
     tandem.run(recipe(scratch), settings={"run.dir": str(scratch / "kept")}, loss=kept)

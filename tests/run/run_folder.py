@@ -270,6 +270,27 @@ def check_equal(folder, other, what, but=()):
     assert left == right, f"{what}: the weights"
 
 
+def check_journal(folder):
+    """Of a run with workers: in the history that survived, controller.jsonl and samples.sqlite agree about what each step trained."""
+    steps, taken = {}, set()
+    for line in (pathlib.Path(folder) / "controller.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if "opened" in entry:
+            steps = {step: groups for step, groups in steps.items() if step <= entry["version"]}
+            taken = set()
+        if "taken" in entry:
+            taken.add(entry["taken"])
+        if "given_back" in entry:
+            taken = set()
+        if "committed" in entry:
+            steps[entry["committed"]], taken = taken, set()
+    trained = {}
+    for step, group in samples(folder, "step, group_id"):
+        trained.setdefault(step, set()).add(group)
+    assert steps == trained, f"the journal says {steps}, and trained were {trained}"
+    assert sum(map(len, steps.values())) == len(set().union(*steps.values())), "a group was trained twice"
+
+
 def floats(blob):
     """A column of fp32 numbers."""
     values = array.array("f")

@@ -151,6 +151,10 @@ def check_nonfinite(program, scratch):
     trial.check_saved("several", line, 6)
     trial.check_resumed("several", *several, equal=False)
     said(f"the second of several updates: `{line}`; resumed")
+    workers = (*several, "--ranks", "2", "--rollout-workers", "1")
+    line = program.refused(trial.arguments("workers", *workers), 2, "train", "update 22")
+    trial.check_saved("workers", line, 6)
+    said(f"so where workers generate for two ranks: `{line}`")
 
 
 def check_evaluation(program, scratch):

@@ -32,7 +32,7 @@ def far_worker(program, root):
             rf.wait_until(lambda: token.exists() or run.poll() is not None, 60, "the token of the run")
             wrong = pathlib.Path(root) / "wrong"
             wrong.write_text("x" * 40 + "\n")
-            join = [program.tandem, "rollout", "--join", address, "--host", link.addresses[1], "--threads", "1"]
+            join = [program.tandem, "rollout", "--join", address, "--threads", "1"]  # --host is that of the way to the run
             stranger = start(link.on(1, [*join, "--token", wrong, "--patience", "3"]))
             worker = start(link.on(1, [*join, "--token", token]))
             assert run.wait(240) == 0, run.stderr.read()[-3000:]

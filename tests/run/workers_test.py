@@ -2,6 +2,7 @@
 """Workers: processes that generate for a run and are no ranks of it. They come, leave, hang and die; the run goes on, and its history has
 each sample once. Under --parity the same bits come out, however many there are."""
 import json
+import os
 import pathlib
 import random
 import re
@@ -19,7 +20,7 @@ RUN = {"supervised.steps": 0, "run.steps": 6, "schedule.groups_per_step": 4, "sc
 CLOCKED = ("queue/depth", "queue/outstanding", "queue/waiting", "queue/running", "queue/scoring", "workers/connected",
            "workers/bytes_prefetched", "workers/leases_ended", "workers/groups_late", "workers/groups_lost", "workers/bytes_read",
            "workers/weight_bytes_sent", "workers/weight_bytes_copied", "workers/calls_refused", "workers/leases_undone",
-           "workers/groups_undone", "data/groups_early", "time/early_s")
+           "workers/groups_undone", "data/groups_early", "time/early_s", "workers/padding_bytes_saved")
 
 
 def run(program, folder, settings=None, flags=()):
@@ -59,38 +60,13 @@ def gaps_of(folder):
     return gaps
 
 
-def check_journal(folder):
-    """In the history that survived, controller.jsonl and samples.sqlite agree about which groups each step trained."""
-    steps, taken = {}, set()
-    for line in (pathlib.Path(folder) / "controller.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if "opened" in entry:
-            steps = {step: groups for step, groups in steps.items() if step <= entry["version"]}
-            taken = set()
-        if "taken" in entry:
-            taken.add(entry["taken"])
-        if "given_back" in entry:
-            taken = set()
-        if "committed" in entry:
-            steps[entry["committed"]], taken = taken, set()
-    trained = {}
-    for step, group in rf.samples(folder, "step, group_id"):
-        trained.setdefault(step, set()).add(group)
-    assert steps == trained, f"the journal says {steps}, and trained were {trained}"
-    assert sum(map(len, steps.values())) == len(set().union(*steps.values())), "a group was trained twice"
-
-
 def same_bits(program, root):
     ranks = run(program, f"{root}/ranks")
     for count in (1, 2, 3):
         workers = run(program, f"{root}/workers{count}", flags=["--rollout-workers", str(count)])
         rf.check_whole(workers, 6)
-        columns = "step, sample_id, response_ids, logprobs, versions, score"
-        assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{count} workers draw other samples"
-        assert rf.weights(ranks) == rf.weights(workers), f"{count} workers lead to other weights"
-    late = run(program, f"{root}/late", {"workers.prefetch": "false"}, ["--rollout-workers", "1"])
-    assert rf.samples(ranks, columns) == rf.samples(late, columns), "bodies that come with their batch are others"
-    assert rf.weights(ranks) == rf.weights(late), "bodies that come with their batch lead to other weights"
+        rf.check_equal(ranks, workers, f"{count} workers", but=CLOCKED)
+    columns = "step, sample_id, response_ids, logprobs, versions, score"
     two = ["--ranks", "2", "--train-layout", "dp2"]
     ranks = run(program, f"{root}/ranks_dp2", flags=two)
     workers = run(program, f"{root}/workers_dp2", flags=[*two, "--rollout-workers", "2"])
@@ -99,11 +75,28 @@ def same_bits(program, root):
     rf.said("without staleness, under --parity, one, two and three workers give the bits of a run without")
 
 
+def mechanisms(program, root):
+    """Each way in which samples come to the ranks that train can be turned off, with the same bits."""
+    columns = "step, sample_id, response_ids, logprobs, versions, score"
+    settings = {"algo.kl_coef": 0.05, "run.steps": 4, "eval.every_steps": 0, "parallel.ranks": 4, "parallel.train_layout": "dp2,pp2",
+                "parallel.rollout_layout": "dp4"}
+    ranks = run(program, f"{root}/ranks", settings)
+    for off in (None, "split", "prefetch", "hierarchical", "dynamic_read"):
+        other = {f"workers.{off}": "false"} if off else {}
+        folder = run(program, f"{root}/{off}_off", {**settings, **other}, ["--rollout-workers", "2"])
+        assert rf.samples(ranks, columns) == rf.samples(folder, columns), f"without {off} samples are others"
+        assert rf.weights(ranks) == rf.weights(folder), f"without {off} they lead to other weights"
+        last = rf.all_metrics(folder)[-1]
+        assert ("data/groups_early" in last) == (off != "dynamic_read"), f"early passes without {off}"
+        assert last["workers/padding_bytes_saved"] > 0, "rows of unequal lengths, and no padding is saved"
+    rf.said("split, prefetch, hierarchical and dynamic_read, on or off, give the same bits")
+
+
 def stale(program, root):
     folder = run(program, f"{root}/stale", {"run.steps": 10, "run.parity": "false"}, ["--rollout-workers", "2", "--staleness", "2"])
     rf.check_whole(folder, 10)
     check_bound(folder, 2)
-    check_journal(folder)
+    rf.check_journal(folder)
     rf.said("with staleness no sample is older than the bound")
 
 
@@ -184,11 +177,11 @@ def resumes(program, root):
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "8"])
     rf.check_whole(folder, 8)
     check_bound(folder, 1)
-    check_journal(folder)
+    rf.check_journal(folder)
     folder = run(program, f"{root}/resumed_lora", {"run.steps": 3, "model.lora_rank": 2}, ["--rollout-workers", "1"])
     program.done(["run", f"{folder}/config.yaml", "--run-dir", folder, "--resume", "--steps", "6"])
     rf.check_whole(folder, 6)
-    check_journal(folder)
+    rf.check_journal(folder)
     gaps = gaps_of(folder)
     assert not any(gaps), f"with adapters that go on from a checkpoint rollout and training differ by {gaps}"
     rf.said("a run with workers resumes, with adapters, too")
@@ -216,8 +209,13 @@ def come_and_go(program, root):
     assert workers[1].wait(30) == 0, "the last worker did not end with the run"
     rf.check_whole(folder, 40)
     check_bound(folder, 1)
-    check_journal(folder)
-    rf.said("workers join, die, hang and leave, and the run goes on")
+    rf.check_journal(folder)
+    log = process.stderr.read()
+    joined, gone = (" ".join(line for line in log.splitlines() if what in line) for what in ("joined: ", "gone: "))
+    assert all(f"worker {i} (127.0.0.1:" in joined for i in range(3)) and "worker " in gone, f"who came and went is not told: {log}"
+    top = program.run(["top", folder, "--once"]).stdout
+    assert re.search(r"worker \d .* finished, \d+ tokens/s, weights of version \d+", top), top
+    rf.said("workers join, die, hang and leave, the run goes on, and its log and `tandem top` tell of them")
 
 
 def trainer_dies(program, root):
@@ -238,7 +236,7 @@ def trainer_dies(program, root):
     assert worker.wait(30) == 0, "the worker did not outlive the run's deaths"
     rf.check_whole(folder, 16)
     check_bound(folder, 1)
-    check_journal(folder)
+    rf.check_journal(folder)
     rf.said("the run dies five times, and its worker goes on with it")
 
 
@@ -256,7 +254,7 @@ def relay(program, root):
     for other in (between, workers[1]):
         assert other.wait(30) == 0, other.stderr.read()[-3000:]
     rf.check_whole(folder, 6)
-    check_journal(folder)
+    rf.check_journal(folder)
     columns = "step, sample_id, response_ids, logprobs, versions, score"
     assert rf.samples(ranks, columns) == rf.samples(folder, columns), "a relay leads to other samples"
     assert rf.weights(ranks) == rf.weights(folder), "a relay leads to other weights"
@@ -285,7 +283,7 @@ def relay_dies(program, root):
         assert other.wait(30) == 0, other.stderr.read()[-3000:]
     rf.check_whole(folder, 30)
     check_bound(folder, 1)
-    check_journal(folder)
+    rf.check_journal(folder)
     rf.said("a relay leaves and dies, and its workers go on with the next")
 
 
@@ -297,10 +295,24 @@ def refusals(program, root):
     program.refused([*start, "--rollout-workers", "-1"], 2, "workers.local")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
     program.refused(["rollout", "--join", "nowhere"], 2, "nowhere")
+    program.refused(["rollout", "--join", "no.such.host.invalid:7070"], 2, "no.such.host.invalid", "nobody knows")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--dtype", "float8"], 2, "--dtype", "bfloat16")
+    for listen, words in (("here", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT"), ("0.0.0.0:7070", "every address"), ("192.0.2.7:7070", "")):
+        program.refused([*start, "--set", f"workers.listen={listen}"], 2, "workers.listen", words)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        program.refused([*start, "--set", f"workers.listen=127.0.0.1:{taken.getsockname()[1]}"], 2, "workers.listen", "in use")
+    program.refused([*start, "--rollout-workers", "1", "--set", "workers.split=false", "--set", "workers.hierarchical=false"], 2,
+                    "workers.split", "workers.hierarchical")
+    assert not pathlib.Path(f"{root}/refused").exists(), "a run that never began left its folder"
     program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "0.0.0.0:0"], 2, "--relay", "--relay-token FILE")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--threads", "2"], 2, "--threads", "generates nothing")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--relay-token", "token"], 2, "--relay-token", "--relay HOST:PORT")
     program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
+    for threads in ("-1", "99999"):
+        program.refused(["rollout", "--join", "127.0.0.1:9", "--threads", threads], 2, "--threads", "1024")
+    program.refused(["rollout", "--join", "127.0.0.1:9", "--host", "0.0.0.0"], 2, "--host", "every address")
     rule = pathlib.Path(root) / "bad.py"
     rule.write_text("def score(prompts, completions):\n    raise ValueError('not today')\n")
     bad = [*start, "--rollout-workers", "1", "--no-eval", *rf.sets({"reward.rule": "python", "reward.python": f"{rule}:score"})]
@@ -312,6 +324,51 @@ def refusals(program, root):
     rf.said("what cannot be is refused, and a run without a worker ends, saved")
 
 
-CHECKS = {"bits": same_bits, "stale": stale, "kinds": kinds, "early": early, "layouts": layouts, "resumes": resumes, "elastic": come_and_go,
-          "trainer": trainer_dies, "relay": relay, "relay_dies": relay_dies, "refusals": refusals}
+def reward_files(program, root):
+    """A worker whose reward is another than the run's is refused, and the run goes on with one whose is the same."""
+    rule = pathlib.Path(root) / "graded.py"
+    rule.write_text("def score(prompts, completions):\n    return [float(any(c in '01234' for c in text)) for text in completions]\n")
+    folder = f"{root}/reward"
+    run = program.start(start_of(folder, {"reward.rule": "python", "reward.python": f"{rule}:score", "workers.listen": "127.0.0.1:0"},
+                                 ["--no-eval"]))
+    rf.wait_until(lambda: address(folder), 60, "the address of the run")
+    rule.write_text(rule.read_text() + "# another\n")
+    join = ["rollout", "--join", address(folder), "--threads", "1"]
+    program.refused(join, 2, "reward.python", "not that of the run")
+    rule.write_text(rule.read_text().removesuffix("# another\n"))
+    worker = program.start(join)
+    assert run.wait(120) == 0, run.stderr.read()[-3000:]
+    assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
+    rf.check_whole(folder, 6)
+    rf.said("a worker with another reward is refused")
+
+
+def restarts(program, root):
+    """Workers of the run that end before any group is finished: they are started again, and in the end the run says why it ends."""
+    folder = f"{root}/restarts"
+    process = program.start(start_of(folder, {"workers.local": 1}, ["--no-eval"]))
+    killed = set()
+    def kill_workers():
+        for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+                if parent == process.pid and b"rollout" in (path.parent / "cmdline").read_bytes():
+                    killed.add(int(path.parent.name))
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+            except (OSError, IndexError):
+                pass
+        return process.poll() is not None
+    rf.wait_until(kill_workers, 90, "the end of the run")
+    error = process.stderr.read()
+    assert process.returncode == 3 and "ended 7 times" in error and "workers/0.log" in error, (process.returncode, error[-2000:])
+    assert len(killed) >= 7, killed
+    rf.check_whole(program.done(start_of(folder, {"workers.local": 1}, ["--no-eval", "--resume"])) and folder, 6)
+    over = run(program, folder, flags=["--rollout-workers", "1", "--no-eval", "--overwrite"])
+    assert rf.all_metrics(over)[-1]["workers/leases_undone"] == 0, "a run that was overwritten counts as a start before"
+    rf.said("workers that end again and again end the run, saved")
+
+
+CHECKS = {"bits": same_bits, "mechanisms": mechanisms, "stale": stale, "kinds": kinds, "early": early, "layouts": layouts,
+          "resumes": resumes, "elastic": come_and_go, "reward_files": reward_files, "restarts": restarts, "trainer": trainer_dies,
+          "relay": relay, "relay_dies": relay_dies, "refusals": refusals}
 rf.run_checks(__doc__, CHECKS)

@@ -125,6 +125,18 @@ std::string ranks_text(const json& line, const json& ranks, int64_t width) {
   return text + std::string(kNames + kIdle, ' ') + letters.legend() + (waits ? "  . waits" : "") + "\n";
 }
 
+std::string workers_text(const json& workers) {
+  if (!workers.is_object()) return "";
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [name, how] : workers.items())
+    if (how.is_string()) all.emplace_back(terminal_text(name), terminal_text(how.get<std::string>()));
+  std::ranges::sort(all, {}, [](const auto& each) { return std::pair(each.first.size(), each.first); });
+  constexpr size_t kMost = 32, kNames = 11;
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kMost); ++i) text += padded(all[i].first, kNames) + all[i].second + "\n";
+  return all.size() > kMost ? join_text(text, "and ", all.size() - kMost, " workers more\n") : text;
+}
+
 std::string queue_text(const json& line) {
   constexpr std::pair<const char*, const char*> kStates[] = {{"queue/waiting", "wait for a token"}, {"queue/running", "run"},
                                                              {"queue/scoring", "are being scored"}, {"queue/depth", "finished"}};
@@ -171,7 +183,7 @@ std::string whole_text(const json& run, const json& metrics, const json& timelin
   if (line.empty()) return text + "No step has ended yet.\n";
   const json& steps = timeline.at("steps");
   if (!steps.empty() && steps.back().is_object() && steps.back().value("ranks", empty).is_object())
-    text += ranks_text(line, steps.back().value("ranks", empty), width);
+    text += ranks_text(line, steps.back().value("ranks", empty), width) + workers_text(steps.back().value("workers", empty));
   return text + queue_text(line) + speed_text(line);
 }
 

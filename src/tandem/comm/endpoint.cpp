@@ -24,7 +24,9 @@ constexpr int kBacklog = 4096;  // connections that wait to be taken: so a storm
 constexpr int kWaitingRequests = 8;  // of one client, that were not read: it makes one call at a time
 constexpr int kKeyChars = 41;  // with the zero behind
 constexpr int kGreetingMs = 10'000;                  // for which one may take to say who it is
-constexpr int kBeatMs = 2'000, kSilentMs = 10'000;   // a connection that is silent for so long is made anew
+constexpr int kBeatMs = 2'000, kSilentMs = 60'000;   // a connection on which no whole message comes for so long is made anew
+constexpr int kUnsentLetters = 2;                    // while nobody is there to hear them
+constexpr int kUnreadLetters = 8;                    // to one that does not read: more are lost
 
 // It lives as long as the process: its end would wait for sockets of threads that are not joined yet.
 zmq::context_t& context() {
@@ -42,6 +44,45 @@ bool stays_on_this_machine(const std::string& address) {
   for (const char* begin : {"tcp://127.", "tcp://localhost:", "tcp://[::1]:", "ipc://"})
     if (address.starts_with(begin)) return true;
   return false;
+}
+
+namespace {
+
+struct AddressesEnd {
+  void operator()(addrinfo* found) const { ::freeaddrinfo(found); }
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesEnd>;
+
+// Of "tcp://HOST:PORT"; none if nobody knows the host.
+Addresses addresses_of(const std::string& address, int kind) {
+  const size_t colon = address.rfind(':'), begin = std::strlen("tcp://");
+  if (!address.starts_with("tcp://") || colon <= begin) return nullptr;
+  std::string host = address.substr(begin, colon - begin);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = kind};
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return nullptr;
+  return Addresses(found);
+}
+
+}  // namespace
+
+std::string local_host_towards(const std::string& address) {
+  const Addresses all = addresses_of(address, SOCK_DGRAM);
+  for (const addrinfo* each = all.get(); each; each = each->ai_next) {
+    const int line = ::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);  // connecting one sends nothing
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    std::array<char, NI_MAXHOST> host{};
+    const bool is_known = line >= 0 && ::connect(line, each->ai_addr, each->ai_addrlen) == 0 &&
+                          ::getsockname(line, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                          ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, host.data(), host.size(), nullptr, 0,
+                                        NI_NUMERICHOST) == 0;
+    if (line >= 0) ::close(line);
+    if (is_known) return own.ss_family == AF_INET6 ? "[" + std::string(host.data()) + "]" : std::string(host.data());
+  }
+  throw UserError(address, all ? "is an address to which this machine has no way" : "names a host that nobody knows",
+                  "tcp://HOST:PORT as the run's log says it");
 }
 
 bool is_refused(const std::string& address) {
@@ -62,17 +103,22 @@ bool is_refused(const std::string& address) {
     address.copy(to.sun_path, sizeof to.sun_path - 1, std::strlen("ipc://"));
     return refused(AF_UNIX, reinterpret_cast<const sockaddr*>(&to), sizeof to);
   }
-  const size_t colon = address.rfind(':'), begin = std::strlen("tcp://");
-  if (!address.starts_with("tcp://") || colon <= begin) return false;
-  std::string host = address.substr(begin, colon - begin);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const addrinfo hints{.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
+  const Addresses found = addresses_of(address, SOCK_STREAM);
   bool all = found != nullptr;
-  for (const addrinfo* each = found; each && all; each = each->ai_next) all = refused(each->ai_family, each->ai_addr, each->ai_addrlen);
-  ::freeaddrinfo(found);
+  for (const addrinfo* each = found.get(); each && all; each = each->ai_next)
+    all = refused(each->ai_family, each->ai_addr, each->ai_addrlen);
   return all;
+}
+
+std::string numeric_address(const std::string& address) {
+  if (!address.starts_with("tcp://")) return address;
+  const Addresses all = addresses_of(address, SOCK_STREAM);
+  std::array<char, NI_MAXHOST> host{};
+  if (!all || ::getnameinfo(all->ai_addr, all->ai_addrlen, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    throw UserError(address, "names a host that nobody knows",
+                    "tcp://HOST:PORT with an address of this machine, such as tcp://127.0.0.1:0");
+  const std::string found(host.data());
+  return "tcp://" + (all->ai_family == AF_INET6 ? "[" + found + "]" : found) + address.substr(address.rfind(':'));
 }
 
 struct Endpoint::Socket {
@@ -81,6 +127,8 @@ struct Endpoint::Socket {
     const bool answers = type == zmq::socket_type::router;
     zmq.set(zmq::sockopt::maxmsgsize, answers ? kMaxRequestBytes : kMaxMessageBytes);
     if (answers) zmq.set(zmq::sockopt::rcvhwm, kWaitingRequests);
+    if (answers) zmq.set(zmq::sockopt::sndhwm, kUnreadLetters);
+    else zmq.set(zmq::sockopt::rcvhwm, kUnreadLetters), zmq.set(zmq::sockopt::sndhwm, kUnsentLetters);
     zmq.set(zmq::sockopt::handshake_ivl, kGreetingMs);
     zmq.set(zmq::sockopt::heartbeat_ivl, kBeatMs);
     zmq.set(zmq::sockopt::heartbeat_timeout, kSilentMs);
@@ -111,7 +159,9 @@ Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys
       socket.set(zmq::sockopt::curve_secretkey, keys->secret_key);
     }
     socket.set(zmq::sockopt::backlog, kBacklog);
-    socket.bind(address);
+    const std::string own = numeric_address(address);
+    socket.set(zmq::sockopt::ipv6, own.starts_with("tcp://["));
+    socket.bind(own);
     std::string bound = socket.get(zmq::sockopt::last_endpoint);
     return {std::move(made), std::move(bound), true};
   } catch (const zmq::error_t& e) {
@@ -129,14 +179,19 @@ Endpoint Endpoint::to(const std::string& address, const std::string& token) {
       socket.set(zmq::sockopt::curve_publickey, own.public_key);
       socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
     }
-    socket.connect(address);
-    return {std::move(made), address, false};
+    const std::string there = numeric_address(address);
+    socket.set(zmq::sockopt::ipv6, there.starts_with("tcp://["));
+    socket.connect(there);
+    return {std::move(made), there, false};
   } catch (const zmq::error_t& e) {
     throw UserError(address, e.what(), "tcp://HOST:PORT as the run's log says it, and the token that the run wrote");
   }
 }
 
 void Endpoint::send(const Letter& letter) {
+  const int64_t most = answers_many_ ? kMaxMessageBytes : kMaxRequestBytes;
+  if (std::ssize(letter.bytes) > most)
+    throw PeerError(join_text(address_, ": a message of ", letter.bytes.size(), " bytes, of at most ", most));
   try {
     if (answers_many_ && !socket_->zmq.send(zmq::buffer(letter.peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return;
     (void)socket_->zmq.send(zmq::buffer(letter.bytes), zmq::send_flags::dontwait);

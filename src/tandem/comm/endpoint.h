@@ -20,6 +20,12 @@ ServerKeys make_keys();
 /// Whether no other machine reaches this address.
 bool stays_on_this_machine(const std::string& address);
 
+/// "tcp://HOST:PORT" with the number of HOST, if that is a name; others as they are. Errors: UserError if nobody knows the host.
+std::string numeric_address(const std::string& address);
+/// The address of this machine from which it reaches `address`, as others may know it. Errors: UserError if the host is not known, or there
+/// is no way to it.
+std::string local_host_towards(const std::string& address);
+
 /// Whether the machine of `address` says that nobody answers there: who did is gone. False if it says nothing within a moment.
 bool is_refused(const std::string& address);
 
@@ -49,7 +55,7 @@ class Endpoint {
 
   /// With the port that it has.
   const std::string& address() const { return address_; }
-  /// Never waits: a letter to someone who does not read is lost.
+  /// Never waits: a letter to someone who does not read is lost. Errors: PeerError, too, for more bytes than may be sent.
   void send(const Letter& letter);
   /// Nothing after `seconds`. A letter of several parts comes empty.
   std::optional<Letter> receive(double seconds);

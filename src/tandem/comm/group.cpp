@@ -146,6 +146,7 @@ void Group::check_peer(int peer, int tag) const {
 double take_waited_s() { return std::exchange(waited_s, 0); }
 
 double waited_s_so_far() { return waited_s; }
+void count_waited(double seconds) { waited_s += seconds; }
 
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine) {
   const int size = group.size();

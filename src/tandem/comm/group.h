@@ -117,6 +117,8 @@ class Group {
 double take_waited_s();
 /// The same, and it goes on counting.
 double waited_s_so_far();
+/// This thread spent so many seconds waiting for others without a call of a group.
+void count_waited(double seconds);
 
 /// Gathers one byte string per rank, in rank order.
 std::vector<std::vector<std::byte>> all_gather_bytes(Group& group, std::span<const std::byte> mine);

@@ -27,6 +27,7 @@ struct alignas(64) Header {
 static_assert(std::atomic<int64_t>::is_always_lock_free, "processes share it");
 
 constexpr int64_t kHeader_bytes = sizeof(Header);
+constexpr int64_t kMostBytes = int64_t{1} << 46;
 
 void* map_file(int file, int64_t num_bytes) {
   void* memory = ::mmap(nullptr, static_cast<size_t>(num_bytes + kHeader_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -70,6 +71,7 @@ void SharedMemory::lend_to_another() { header_of(memory_).borrowers.fetch_add(1,
 bool SharedMemory::is_free() const { return header_of(memory_).borrowers.load(std::memory_order_acquire) == 0; }
 
 std::unique_ptr<BorrowedMemory> BorrowedMemory::map(const SharedHandle& handle) {
+  if (handle.num_bytes < 0 || handle.num_bytes > kMostBytes) return nullptr;
   const std::string path = join_text("/proc/", handle.process, "/fd/", handle.file);
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;

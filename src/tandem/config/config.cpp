@@ -159,8 +159,16 @@ void describe(OptionVisitor& field, WorkerOptions& o) {
         "that other machines reach wants the token that the run writes into its folder. Empty: 127.0.0.1:0 where workers.local is above 0, "
         "else there are no workers.");
   field("lease_s", o.lease_s, "Seconds without a sign of life after which the groups of a worker go to another.", above(0));
-  field("wait_s", o.wait_s, "Seconds without any worker after which the run ends, saved.", above(0));
+  field("wait_s", o.wait_s, "Seconds without any worker, or without a token from those that are there, after which the run ends, saved.",
+        above(0));
+  field("split", o.split,
+        "Finished samples stay with the workers that made them until their batch is next. Without it the first rank takes each at once: "
+        "so few go with a worker that dies, and all pass through one rank.");
   field("prefetch", o.prefetch, "Fetch the samples of the next batch from the workers that have them while this one trains.");
+  field("hierarchical", o.hierarchical,
+        "One rank of each replica fetches a sample and hands it on. Without it every rank that trains fetches every sample.");
+  field("dynamic_read", o.dynamic_read,
+        "Ranks that wait for a batch compute reference, old log-probabilities and values of the groups that came ahead.");
 }
 
 void describe(OptionVisitor& field, MemoryOptions& o) {

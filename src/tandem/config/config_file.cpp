@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -258,6 +259,22 @@ void check_algorithm(const RunConfig& c, const std::string& where) {
                     "algo.correction: token, or correction_normalize: false");
 }
 
+void check_listen(const std::string& listen, const std::string& where) {
+  if (listen.empty()) return;
+  const size_t colon = listen.rfind(':');
+  const std::string host = listen.substr(0, std::min(colon, listen.size()));
+  const std::string port = colon == std::string::npos ? "" : listen.substr(colon + 1);
+  const char* const right =
+      "HOST:PORT with an address of this machine that workers reach, such as 10.0.0.7:7070; port 0 is any that is free";
+  int number = -1;
+  const auto [end, fault] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (host.empty() || host.find('/') != std::string::npos || fault != std::errc() || end != port.data() + port.size() || number < 0 ||
+      number > 65535)
+    throw UserError(where, "workers.listen is " + listen, right);
+  for (const char* any : {"0.0.0.0", "*", "[::]", "::"})
+    if (host == any) throw UserError(where, "workers.listen is " + listen + ", every address of this machine: workers need one", right);
+}
+
 }  // namespace
 
 void validate(const RunConfig& c, const std::string& where) {
@@ -274,6 +291,9 @@ void validate(const RunConfig& c, const std::string& where) {
     throw UserError(where, "workers generate, and parallel.placement is " + c.parallel.placement, "colocated: all ranks train");
   if (c.has_workers() && !c.schedule.mode.empty())
     throw UserError(where, "workers generate, and schedule.mode says how ranks do", "no schedule.mode");
+  check_listen(c.workers.listen, where);
+  if (!c.workers.split && !c.workers.hierarchical)
+    throw UserError(where, "workers.split is off: one rank fetches; and so is workers.hierarchical: all ranks fetch", "one of them on");
   check_algorithm(c, where);
   if (!(c.reward.clip_low < c.reward.clip_high))
     throw UserError(where, join_text("reward.clip_low is ", c.reward.clip_low, ", reward.clip_high ", c.reward.clip_high),

@@ -2,11 +2,13 @@
 #pragma once
 // timeline.jsonl: what each rank did in a step, a line a step, for the page of a run and for `tandem top`.
 //
-//   {"step":5,"begin_s":12.31,"ranks":{"rank 0":[["rollout",0,412,380],["train",412,655,0]],"rank 1":[...]}}
+//   {"step":5,"begin_s":12.31,"ranks":{"rank 0":[["rollout",0,412,380],["train",412,655,0]],"rank 1":[...]},"workers":{"worker 0":"..."}}
 //
 // A stage has its name, begin and end in milliseconds since begin_s (seconds since the Unix epoch), and how many of them the rank waited
-// for others.
+// for others. Of a worker it says in words how it does; `workers` is there where a run has any.
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tandem/monitor/append_file.h"
@@ -28,7 +30,8 @@ class TimelineSink : public Sink {
  private:
   AppendFile file_;
   const double epoch_s_;           // Unix time at now_s() == 0
-  std::vector<SpanRecord> spans_;  // since the last step
+  std::vector<SpanRecord> spans_;  // since the last step, of ranks
+  std::vector<std::pair<std::string, std::string>> workers_;  // tracks and what they do
 };
 
 }  // namespace tandem::monitor

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "tandem/base/error.h"
+#include "tandem/checkpoint/checksum.h"
 
 namespace tandem::pull {
 
@@ -30,6 +32,8 @@ std::vector<NumberedBox> common_boxes(std::span<const reshard::Held> wanted, std
   return common;
 }
 
+namespace {
+
 std::vector<NumberedBox> pieces_of(const NumberedBox& box, int64_t most_elements) {
   if (box.box.begin.empty() || box.box.num_elements() <= most_elements) return {box};
   const int64_t row = box.box.num_elements() / box.box.extent(0), rows = std::max<int64_t>(1, most_elements / row);
@@ -40,6 +44,37 @@ std::vector<NumberedBox> pieces_of(const NumberedBox& box, int64_t most_elements
     piece.box.end[0] = std::min(box.box.end[0], at + rows);
   }
   return pieces;
+}
+
+}  // namespace
+
+std::vector<std::vector<NumberedBox>> parts_of(std::span<const NumberedBox> boxes, at::ScalarType dtype) {
+  const int64_t most = kMostBytesAtOnce / static_cast<int64_t>(c10::elementSize(dtype));
+  std::vector<std::vector<NumberedBox>> parts;
+  int64_t elements = most;
+  for (const NumberedBox& box : boxes)
+    for (NumberedBox& piece : pieces_of(box, most)) {
+      const int64_t more = piece.box.num_elements();
+      if (elements + more > most) parts.emplace_back(), elements = 0;
+      parts.back().push_back(std::move(piece)), elements += more;
+    }
+  return parts;
+}
+
+std::vector<std::byte> values_of(std::span<const reshard::Held> held, std::span<const NumberedBox> boxes, at::ScalarType dtype) {
+  std::vector<std::byte> bytes;
+  for (const NumberedBox& each : boxes) {
+    const at::Tensor part = view_of(held, each).to(dtype).contiguous();
+    const auto* from = static_cast<const std::byte*>(part.data_ptr());
+    bytes.insert(bytes.end(), from, from + part.nbytes());
+  }
+  return bytes;
+}
+
+uint64_t digest_of(std::span<const std::byte> values) {
+  checkpoint::Checksum checksum;
+  checksum.update(values);
+  return checksum.value();
 }
 
 }  // namespace tandem::pull

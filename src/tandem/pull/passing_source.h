@@ -18,7 +18,7 @@ struct PassingOptions {
 };
 
 /// Ownership  owns the source and, where weights come by sockets, the server that passes them on.
-/// Threads    one at a time.
+/// Threads    one at a time; stop, as of WeightSource, on any.
 /// Blocking   fetch, at most the deadline.
 /// Errors     as WeightSource; UserError for a host that it cannot have.
 /// Read next  docs/design/weights_by_pull.md
@@ -30,6 +30,7 @@ class PassingSource {
 
   /// Fills `values`, flat as the table has them, of any dtype. As WeightSource::fetch: not whole if `version` is not the newest.
   Fetched fetch(PolicyVersion version, const at::Tensor& values);
+  void stop() { source_.stop(); }
   /// Of what the holders have.
   at::ScalarType held_dtype() const { return held_dtype_; }
 

@@ -20,7 +20,7 @@ namespace {
 constexpr double kRequestPauseS = 0.05;
 constexpr double kGivingS = 60;       // for which one is taken to give a version to somebody who says nothing
 constexpr double kKnownS = 120;       // for which one that has a version is sent to: later it may be gone, as may its machine
-constexpr size_t kMostGivers = 4096, kMostParts = 4096;
+constexpr size_t kMostGivers = 4096, kMostParts = 4096, kMostDigests = 1 << 16;
 constexpr size_t kVersions = 4;  // kept for readers that are at it
 
 using Ask = WeightsRequest::Ask;
@@ -77,6 +77,7 @@ void WeightServer::publish(const at::Tensor& values, PolicyVersion version) {
   std::lock_guard lock(mutex_);
   newest_ = next;
   givers_.clear();
+  digests_.clear();
   counts_.bytes_copied += static_cast<int64_t>(values.nbytes());
 }
 
@@ -95,17 +96,26 @@ void WeightServer::serve() {
 std::vector<std::byte> WeightServer::boxes_of(const Version& version, const WeightsRequest& request) const {
   if (c10::elementSize(request.dtype) > c10::elementSize(dtype_)) throw PeerError("request of weights: wider than they are");
   const std::vector<reshard::Held> held = reshard::held_weights(table_, values_of(version), request.dtype);
-  std::vector<std::byte> bytes;
   int64_t wanted = 0;
   for (const NumberedBox& each : request.boxes) {
-    const at::Tensor part = view_of(held, each);
-    wanted += part.numel() * static_cast<int64_t>(c10::elementSize(request.dtype));
+    wanted += view_of(held, each).numel() * static_cast<int64_t>(c10::elementSize(request.dtype));
     if (wanted > kMostBytesAtOnce) throw PeerError("request of weights: more than goes into one message");
-    const at::Tensor sent = part.to(request.dtype).contiguous();
-    const auto* from = static_cast<const std::byte*>(sent.data_ptr());
-    bytes.insert(bytes.end(), from, from + sent.nbytes());
   }
-  return bytes;
+  return pull::values_of(held, request.boxes, request.dtype);
+}
+
+// Readers of one layout ask for the same boxes: what was computed for one serves all.
+uint64_t WeightServer::digest_of_boxes(const Version& version, const WeightsRequest& request) {
+  const uint64_t key = digest_of(pull::to_bytes({.dtype = request.dtype, .boxes = request.boxes}));
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = digests_.find(key);
+    if (known != digests_.end() && newest_.get() == &version) return known->second;
+  }
+  const uint64_t digest = digest_of(boxes_of(version, request));
+  std::lock_guard lock(mutex_);
+  if (newest_.get() == &version && digests_.size() < kMostDigests) digests_[key] = digest;
+  return digest;
 }
 
 // Each gives to one at a time, and this one to the first alone as long as others have it: so a version costs it one copy, and the number
@@ -137,6 +147,12 @@ void WeightServer::say_where(const WeightsRequest& request, WeightsAnswer& answe
   ++counts_.sent_elsewhere;
 }
 
+// Requires the mutex. Null if it is gone.
+std::shared_ptr<WeightServer::Version> WeightServer::version_of(PolicyVersion number) const {
+  const auto found = std::ranges::find_if(versions_, [&](const auto& each) { return each->number == number; });
+  return found == versions_.end() ? nullptr : *found;
+}
+
 std::vector<std::byte> WeightServer::answer(std::span<const std::byte> bytes) {
   const WeightsRequest request = weights_request_of(bytes);
   WeightsAnswer answer{.number = request.number};
@@ -145,6 +161,7 @@ std::vector<std::byte> WeightServer::answer(std::span<const std::byte> bytes) {
     std::lock_guard lock(mutex_);
     version = newest_;
     if (version) answer.newest = version->number;
+    if (request.ask == Ask::kDigest) version = version_of(request.version);  // of one before, too: it was whole before the next came
     answer.has_it = version && version->number == request.version;
     if (answer.has_it && request.ask == Ask::kMap) {
       version->memory->lend_to_another();
@@ -157,6 +174,7 @@ std::vector<std::byte> WeightServer::answer(std::span<const std::byte> bytes) {
   }
   std::vector<std::byte> boxes;
   if (answer.has_it && request.ask == Ask::kBoxes) boxes = boxes_of(*version, request);
+  if (answer.has_it && request.ask == Ask::kDigest) answer.digest = digest_of_boxes(*version, request);
   answer.boxes = boxes;
   std::lock_guard lock(mutex_);
   counts_.bytes_sent += std::ssize(boxes);

@@ -55,11 +55,13 @@ class WeightServer {
     std::unique_ptr<comm::SharedMemory> memory;
   };
   std::shared_ptr<Version> room();
+  std::shared_ptr<Version> version_of(PolicyVersion number) const;
   at::Tensor values_of(const Version& version) const;
   void serve();
   std::vector<std::byte> answer(std::span<const std::byte> request);
   void say_where(const WeightsRequest& request, WeightsAnswer& answer);
   std::vector<std::byte> boxes_of(const Version& version, const WeightsRequest& request) const;
+  uint64_t digest_of_boxes(const Version& version, const WeightsRequest& request);
 
   const model::ParameterTable table_;
   const at::ScalarType dtype_;
@@ -75,6 +77,7 @@ class WeightServer {
     double busy_until_s = 0, known_until_s = 0;
   };
   std::map<std::string, std::vector<Giver>> givers_;
+  std::map<uint64_t, uint64_t> digests_;  // of the newest version, by the digest of the request
   WeightServerCounts counts_;
   std::atomic<bool> is_closing_ = false;
   std::thread thread_;  // last: it uses all the others

@@ -13,6 +13,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/comm/shared_memory.h"
 #include "tandem/model/parameters.h"
 #include "tandem/reshard/held_weights.h"
@@ -21,8 +22,9 @@
 namespace tandem::pull {
 namespace {
 
-constexpr double kAnswerPauseS = 0.05, kAskAgainS = 5, kProbeS = 0.25;
+constexpr double kAnswerPauseS = 0.05, kAskAgainS = 60, kGiverS = 60, kProbeS = 0.25;
 
+constexpr size_t kMostOthers = 8;
 constexpr std::chrono::milliseconds kWait{20};  // until it asks again who can give
 
 }  // namespace
@@ -58,14 +60,21 @@ bool WeightSource::uses_sockets() const {
   return std::ranges::any_of(holders_, [](const auto& holder) { return !holder->shares; });
 }
 
+// What of the wanted lies there, by messages.
+std::vector<std::vector<NumberedBox>> WeightSource::parts_from(const Known& holder, const Wanted& wanted) const {
+  return parts_of(common_boxes(wanted.into, reshard::held_weights(holder.table, holder.without_values(), wanted.dtype)), wanted.dtype);
+}
+
 // `letter` keeps what the answer points to.
-WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vector<std::byte>& letter, const Deadline& deadline) {
+WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vector<std::byte>& letter, const Wanted& wanted) {
   request.number = ++num_requests_;
   const std::vector<std::byte> bytes = to_bytes(request);
-  while (!deadline.passed()) {
+  const Deadline patience = Deadline::after_s(wanted.answer_s);
+  const auto is_over = [&] { return patience.passed() || wanted.deadline.passed() || is_stopped_; };
+  while (!is_over()) {
     holder.endpoint.send({{}, bytes});
     Deadline probe = Deadline::after_s(kProbeS);
-    for (const Deadline again = Deadline::after_s(kAskAgainS); !again.passed() && !deadline.passed();) {
+    for (const Deadline again = Deadline::after_s(kAskAgainS); !again.passed() && !is_over();) {
       std::optional<comm::Letter> answer = holder.endpoint.receive(kAnswerPauseS);
       if (!answer) {
         if (!probe.passed()) continue;
@@ -79,14 +88,15 @@ WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vect
       if (read.number == request.number) return read;
     }
   }
-  throw PeerError(join_text("weights at ", holder.holder.place, ": no answer within ", deadline_s_, " s"));
+  if (is_stopped_) throw PeerError("weights are not wanted any more");
+  throw PeerError(join_text("weights at ", holder.holder.place, ": no answer within ", std::min(wanted.answer_s, deadline_s_), " s"));
 }
 
 // False if the memory cannot be mapped here.
 bool WeightSource::map(Known& holder, const Wanted& wanted, Fetched& so_far) {
-  const auto& [version, into, dtype, deadline] = wanted;
+  const auto& [version, into, dtype, deadline, answer_s] = wanted;
   std::vector<std::byte> letter;
-  const WeightsAnswer answer = ask(holder, {.ask = WeightsRequest::Ask::kMap, .version = version, .dtype = dtype}, letter, deadline);
+  const WeightsAnswer answer = ask(holder, {.ask = WeightsRequest::Ask::kMap, .version = version, .dtype = dtype}, letter, wanted);
   so_far = {answer.has_it, answer.newest};
   if (!answer.has_it) return true;
   if (!answer.lent) throw PeerError("weights at " + holder.holder.place + ": an answer without any");
@@ -105,33 +115,37 @@ bool WeightSource::map(Known& holder, const Wanted& wanted, Fetched& so_far) {
 }
 
 void WeightSource::receive(Known& holder, const Wanted& asked, Fetched& so_far) {
-  const auto& [version, into, dtype, deadline] = asked;
-  const auto width = static_cast<int64_t>(c10::elementSize(dtype));
-  std::vector<NumberedBox> wanted;
-  int64_t elements = 0;
+  const auto& [version, into, dtype, deadline, answer_s] = asked;
   std::vector<std::byte> letter;
-  const auto fetch_wanted = [&] {
-    const WeightsAnswer answer = ask(holder, {.version = version, .dtype = dtype, .boxes = wanted}, letter, deadline);
+  for (const std::vector<NumberedBox>& part : parts_from(holder, asked)) {
+    const WeightsAnswer answer = ask(holder, {.version = version, .dtype = dtype, .boxes = part}, letter, asked);
     so_far = {answer.has_it, answer.newest};
-    if (!answer.has_it) return false;
-    if (std::ssize(answer.boxes) != elements * width)
-      throw PeerError("weights at " + holder.holder.place + ": other boxes than were asked for");
+    if (!answer.has_it) return;
     const std::byte* at = answer.boxes.data();
-    for (const NumberedBox& each : wanted) {
+    for (int64_t left = std::ssize(answer.boxes); const NumberedBox& each : part) {
       const at::Tensor came = at::from_blob(const_cast<std::byte*>(at), each.box.shape(), at::TensorOptions(dtype));
+      left -= static_cast<int64_t>(came.nbytes());
+      if (left < 0 || (&each == &part.back() && left > 0))
+        throw PeerError("weights at " + holder.holder.place + ": other boxes than were asked for");
       view_of(into, each).copy_(came);
       at += came.nbytes();
     }
-    wanted.clear(), elements = 0;
-    return true;
-  };
-  for (const NumberedBox& box : common_boxes(into, reshard::held_weights(holder.table, holder.without_values(), dtype)))
-    for (const NumberedBox& piece : pieces_of(box, kMostBytesAtOnce / width)) {
-      const int64_t more = piece.box.num_elements();
-      if (!wanted.empty() && (elements + more) * width > kMostBytesAtOnce && !fetch_wanted()) return;
-      wanted.push_back(piece), elements += more;
+  }
+}
+
+// Who passes weights on may have others, by whatever fault. `so_far` is not whole if the run has newer ones by now.
+bool WeightSource::are_those_of_the_run(const Wanted& wanted, Fetched& so_far) {
+  const auto& [version, into, dtype, deadline, answer_s] = wanted;
+  std::vector<std::byte> letter;
+  for (const std::unique_ptr<Known>& holder : holders_)
+    for (const std::vector<NumberedBox>& part : parts_from(*holder, wanted)) {
+      const WeightsRequest request{.ask = WeightsRequest::Ask::kDigest, .version = version, .dtype = dtype, .boxes = part};
+      const WeightsAnswer answer = ask(*holder, request, letter, wanted);
+      so_far = {answer.has_it, answer.newest};
+      if (!answer.has_it) return true;
+      if (answer.digest != digest_of(values_of(into, part, dtype))) return false;
     }
-  if (!wanted.empty()) (void)fetch_wanted();
+  return true;
 }
 
 void WeightSource::fetch_from(Known& holder, const Wanted& wanted, Fetched& so_far) {
@@ -139,31 +153,45 @@ void WeightSource::fetch_from(Known& holder, const Wanted& wanted, Fetched& so_f
   if (!holder.shares && so_far.is_whole) receive(holder, wanted, so_far);
 }
 
+// Another reader. Connections to the last few are kept.
+WeightSource::Known& WeightSource::other(const WeightHolder& holder) {
+  const auto found = std::ranges::find_if(others_, [&](const auto& each) { return each->holder == holder; });
+  if (found != others_.end()) return **found;
+  if (others_.size() == kMostOthers) others_.erase(others_.begin());
+  return *others_.emplace_back(known(holder));
+}
+
 // The first holder knows who else has them. One that fails is named to it, and it names another.
 Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held> into, at::ScalarType dtype) {
   check_covers(into, dtype);
   const Deadline deadline = Deadline::after_s(deadline_s_);
-  const Wanted wanted{version, into, dtype, deadline};
+  const Wanted wanted{version, into, dtype, deadline, deadline_s_};
+  Wanted of_another = wanted;  // one that hangs is not waited for as long as the run
+  of_another.answer_s = std::min(kGiverS, deadline_s_ / 4);
   Fetched fetched{true, version};
   std::vector<std::byte> letter;
   WeightHolder failed;
   while (uses_sockets()) {
     const WeightsAnswer where =
-        ask(*holders_.front(), {.ask = WeightsRequest::Ask::kWhere, .version = version, .holder = failed, .part = part_}, letter, deadline);
+        ask(*holders_.front(), {.ask = WeightsRequest::Ask::kWhere, .version = version, .holder = failed, .part = part_}, letter, wanted);
     if (!where.has_it) return {false, where.newest};
     if (where.waits) {
+      if (deadline.passed()) throw PeerError(join_text("weights: nobody was free to give them within ", deadline_s_, " s"));
       std::this_thread::sleep_for(kWait);
       continue;
     }
     if (!where.elsewhere) break;
-    auto other = std::ranges::find_if(others_, [&](const auto& each) { return each->holder == *where.elsewhere; });
-    if (other == others_.end()) other = others_.insert(other, known(*where.elsewhere));
+    bool came = false;
     try {
-      fetch_from(**other, wanted, fetched);
-      if (fetched.is_whole || fetched.newest > version) return fetched;
+      fetch_from(other(*where.elsewhere), of_another, fetched);
+      came = fetched.is_whole || fetched.newest > version;
     } catch (const PeerError&) {  // it is gone, or says nonsense
+    } catch (const UserError&) {  // there can be nobody
     }
-    others_.erase(other);
+    if (came && (!fetched.is_whole || are_those_of_the_run(wanted, fetched))) return fetched;
+    if (came)
+      log::warning("weights of version ", value(version), " at ", where.elsewhere->place, " are not those of the run: another gives them");
+    std::erase_if(others_, [&](const auto& each) { return each->holder == *where.elsewhere; });
     failed = *where.elsewhere;
     fetched = {true, version};
   }
@@ -174,10 +202,10 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held
   return fetched;
 }
 
+// Nobody waits for the answer: if it is lost, who gave the version counts as busy for a while.
 void WeightSource::tell(PolicyVersion version, const WeightHolder& holder) {
-  std::vector<std::byte> letter;
-  (void)ask(*holders_.front(), {.ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder, .part = part_}, letter,
-            Deadline::after_s(deadline_s_));
+  const WeightsRequest request{.number = ++num_requests_, .ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder, .part = part_};
+  holders_.front()->endpoint.send({{}, to_bytes(request)});
 }
 
 // Errors: InternalError.

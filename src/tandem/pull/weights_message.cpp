@@ -6,7 +6,7 @@
 namespace tandem::pull {
 namespace {
 
-constexpr int64_t kMagic = 0x3265724f57516454;  // "TdQWOre2"
+constexpr int64_t kMagic = 0x3365724f57516454;  // "TdQWOre3"
 constexpr int64_t kMaxDims = 8;
 
 void write(data::ByteWriter& out, const std::vector<int64_t>& numbers) { out.raw(numbers.data(), numbers.size() * sizeof(int64_t)); }
@@ -35,6 +35,7 @@ void write(data::ByteWriter& out, const WeightHolder& holder) {
 WeightHolder read_holder(data::ByteReader& in) {
   WeightHolder holder;
   holder.place = in.text("a place");
+  if (holder.place.size() > kMaxPlace) in.fail(join_text("a place of ", holder.place.size(), " characters"));
   const std::string layout = in.text("a layout");
   try {
     holder.layout = model::parse_layout(layout, "a holder of weights");
@@ -94,7 +95,8 @@ std::vector<std::byte> to_bytes(const WeightsAnswer& answer) {
   std::vector<std::byte> bytes;
   data::ByteWriter out(bytes);
   for (const int64_t each : {answer.number, value(answer.newest), static_cast<int64_t>(answer.has_it), static_cast<int64_t>(answer.waits),
-                             static_cast<int64_t>(answer.elsewhere.has_value()), static_cast<int64_t>(answer.lent.has_value())})
+                             static_cast<int64_t>(answer.elsewhere.has_value()), static_cast<int64_t>(answer.lent.has_value()),
+                             static_cast<int64_t>(answer.digest)})
     out.number(each);
   if (answer.elsewhere) write(out, *answer.elsewhere);
   if (answer.lent) {
@@ -113,6 +115,7 @@ WeightsAnswer weights_answer_of(std::span<const std::byte> bytes) {
   answer.has_it = in.number("whether it has it") != 0;
   answer.waits = in.number("whether to wait") != 0;
   const bool is_elsewhere = in.number("whether another has it") != 0, is_lent = in.number("whether it is lent") != 0;
+  answer.digest = static_cast<uint64_t>(in.number("a digest"));
   if (is_elsewhere) answer.elsewhere = read_holder(in);
   if (is_lent) {
     answer.secret = in.number("its secret");

@@ -4,7 +4,7 @@
 //
 //   request   magic, its number, what it asks, the version; the dtype on the way and boxes, or a holder
 //   answer    the number of the request, the newest version, whether the one that was asked for is here; then the boxes one after the
-//             other, where the whole buffer lies in shared memory, or who else has it
+//             other or their digest, where the whole buffer lies in shared memory, or who else has it
 
 #include <ATen/core/Tensor.h>
 
@@ -45,6 +45,7 @@ WeightHolder read_holder(data::ByteReader& in);
 struct WeightsRequest {
   enum class Ask : int64_t {
     kBoxes,  ///< their values
+    kDigest,  ///< of their values
     kMap,    ///< where the buffer lies
     kWhere,  ///< from whom to take them, by sockets; `holder`: who failed, if somebody did
     kHave,   ///< nothing: it came, and `holder` has it, too, and passes it on, if a place is named
@@ -57,7 +58,7 @@ struct WeightsRequest {
   WeightHolder holder = {};
   std::string part = {};    ///< kWhere and kHave: what the reader takes of the model; those of one part pass it on to each other
 };
-constexpr size_t kMaxPart = 64;
+constexpr size_t kMaxPart = 64, kMaxPlace = 256;
 std::vector<std::byte> to_bytes(const WeightsRequest& request);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no request; it never reads outside `bytes`.
 WeightsRequest weights_request_of(std::span<const std::byte> bytes);
@@ -67,6 +68,7 @@ struct WeightsAnswer {
   PolicyVersion newest{-1};         ///< that the holder has; -1: none yet
   bool has_it = false;              ///< the version that was asked for is here
   std::span<const std::byte> boxes = {};  ///< in place; of kBoxes alone
+  uint64_t digest = 0;              ///< of kDigest: of the same bytes, as digest_of
   int64_t secret = 0;               ///< at the beginning of the buffer
   std::optional<comm::SharedHandle> lent = {};
   bool waits = false;               ///< whoever could give it has somebody else to give it to: ask again

@@ -45,7 +45,7 @@ class Client {
   virtual PolicyVersion newest() const = 0;
 
   /// Controller::lease.
-  virtual std::vector<Task> lease(int64_t most, PolicyVersion version) = 0;
+  virtual std::vector<Task> lease(int64_t most, PolicyVersion version, int64_t speaks_for = 1) = 0;
   /// A sign of life, to be given every third of a lease: this client has `version`, its leases stand so, and it has the bodies of
   /// `finished` groups. `begun`: of each lease that is reported, in their order, the tokens so far, so that another can go on with them.
   /// Returns leases and finished groups that are over: evicted, trained, or another's. Their bodies are dropped.

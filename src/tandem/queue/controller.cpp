@@ -13,7 +13,7 @@ using What = Decision::What;
 namespace {
 
 constexpr int kNumberBits = 32;  // of the leases and workers of one incarnation
-constexpr int64_t kMostWanted = 1 << 20;
+constexpr int64_t kMostWanted = 1 << 20, kMostSpokenFor = 1 << 16;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void Controller::leave(WorkerId worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   while (!found->second.leases.empty()) end_lease(found->second.leases.begin()->first);
-  num_generating_ -= found->second.generates;
+  num_generating_ -= found->second.speaks_for;
   workers_.erase(found);
 }
 
@@ -62,14 +62,23 @@ std::vector<WorkerId> Controller::expire(double now_s) {
 
 // Of `all` groups that run or may start, as many as fall to each worker that generates, less those that it has.
 int64_t Controller::rest_of_share(const Worker& worker, int64_t all) const {
-  return std::max<int64_t>(0, (all + num_generating_ - 1) / num_generating_ - std::ssize(worker.leases));
+  return std::max<int64_t>(0, (all * worker.speaks_for + num_generating_ - 1) / num_generating_ - std::ssize(worker.leases));
 }
 
-std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s) {
+std::vector<WorkerState> Controller::workers() const {
+  std::vector<WorkerState> all;
+  for (const auto& [id, worker] : workers_)
+    all.push_back({id, worker.seen_s, worker.version, worker.speaks_for, std::ssize(worker.leases)});
+  return all;
+}
+
+std::vector<Lease> Controller::lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s, int64_t speaks_for) {
   std::vector<Lease> leases;
   Worker* const known = alive(worker, now_s);
   if (!known || version < PolicyVersion{0} || version > queue_.version()) return leases;
-  num_generating_ += !std::exchange(known->generates, true);
+  if (most <= 0 && known->speaks_for == 0) return leases;  // it has no weights yet: others may have its share
+  speaks_for = std::clamp<int64_t>(speaks_for, 1, kMostSpokenFor);
+  num_generating_ += speaks_for - std::exchange(known->speaks_for, speaks_for);
   const int64_t may_start = starts_ ? queue_.num_may_start(version) : 0, asked = most;
   most = std::min(most, rest_of_share(*known, std::ssize(turns_) + may_start));
   const auto give = [&](GroupId group, Turn& turn) {
@@ -128,6 +137,7 @@ bool Controller::put(WorkerId worker, LeaseNumber lease, data::Group head) {
     ++counters_.late;
     return false;
   }
+  ++counters_.finished;
   workers_.at(worker).leases.erase(head.id);
   turns_.erase(found);
   const GroupId group = head.id;
@@ -228,6 +238,7 @@ Follower::Wanted Follower::take_wanted() {
     if (worker.version == wanted.version) wanted.groups += std::exchange(worker.wanted, 0);
   for (const GroupId group : waiting_) wanted.groups -= queue_.start_of(group) <= wanted.version;
   wanted.groups = std::max<int64_t>(0, wanted.groups);
+  wanted.workers = std::max<int64_t>(1, num_generating_);
   return wanted;
 }
 

@@ -57,6 +57,7 @@ struct LeaseTerms {
 /// What became of leases since the start of the run.
 struct LeaseCounters {
   int64_t leased = 0;      ///< groups, each time
+  int64_t finished = 0;    ///< groups, each time
   int64_t ended = 0;       ///< leases that were not renewed, or whose worker left
   int64_t late = 0;        ///< groups that came under a lease that had ended
   int64_t lost = 0;        ///< finished groups whose bodies are gone
@@ -71,6 +72,15 @@ struct Decision {
   WorkerId worker{};
   StepId step{};
   PolicyVersion version{};
+};
+
+/// A worker, as its calls show it.
+struct WorkerState {
+  WorkerId id{};
+  double seen_s = 0;         ///< when it gave its last sign of life
+  PolicyVersion version{};   ///< with whose weights it asked last
+  int64_t speaks_for = 0;    ///< workers that generate; 0: it asked for no lease yet
+  int64_t leases = 0;
 };
 
 /// Ownership  heads alone; bodies never pass through it.
@@ -93,8 +103,8 @@ class Controller {
 
   /// At most so many groups for a worker with the weights of `version`: those that another left, by id, then new ones. None that it would
   /// give tokens of an older version than they began with. None for a version that there is not. No more than its share of all that run
-  /// or may start, so that others have something to do, too.
-  std::vector<Lease> lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s);
+  /// or may start, so that others have something to do, too: one that speaks for several has the shares of all.
+  std::vector<Lease> lease(WorkerId worker, int64_t most, PolicyVersion version, double now_s, int64_t speaks_for = 1);
   /// The worker lives, has `version`, and its leases stand like this; those that it does not name end. Returns the groups among them that
   /// it does not have any more: evicted, or another's since.
   std::vector<GroupId> beat(WorkerId worker, PolicyVersion version, std::span<const Standing> leases, double now_s);
@@ -119,11 +129,12 @@ class Controller {
   /// As SampleQueue::restore, into one that leased nothing. New groups begin with `next`.
   void restore(std::span<const std::byte> bytes, GroupId next, const SampleQueue::Rewrite& kept = {});
   GroupId next_group() const { return next_; }
+  std::vector<WorkerState> workers() const;
 
  protected:
   struct Worker {
     double seen_s = 0;
-    bool generates = false;   // it has asked for leases
+    int64_t speaks_for = 0;   // workers that generate: it has asked for leases
     int64_t wanted = 0;       // when it last asked: so many more, with the weights of this version
     PolicyVersion version{};
     std::map<GroupId, LeaseNumber> leases;
@@ -178,6 +189,7 @@ class Follower final : public Controller {
   struct Wanted {
     int64_t groups = 0;       ///< beside those that wait
     PolicyVersion version{};  ///< that all who want them have
+    int64_t workers = 1;      ///< that generate, at least this
   };
   /// What workers asked for and did not get since the last call: those with the newest weights that anyone asked with.
   Wanted take_wanted();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/queue/store.h"
 
 namespace tandem::queue {
 namespace {
@@ -18,16 +19,21 @@ template <class... Each>
 Cases(Each...) -> Cases<Each...>;  // clang 14 deduces nothing for aggregates
 
 constexpr size_t kMaxClients = 1 << 16;
-constexpr int64_t kMostMeasure = int64_t{1} << 40;
+constexpr const char* kNoTrainer = "who joined here generates, and trains nothing";
+constexpr int64_t kMostBegunBytes = 64 << 20;  // of tokens in one answer; groups that have more begin anew
 constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
 
-// Of a message that has its tokens, but for a few.
-int64_t bytes_of(const data::Group& group) {
-  const auto bytes = [](const auto& list) { return static_cast<int64_t>(list.size() * sizeof(list[0])); };
-  int64_t all = 0;
-  for (const data::Sample& s : group.samples)
-    all += bytes(s.ids) + bytes(s.logprobs) + bytes(s.kept_mass) + bytes(s.versions) + bytes(s.routes) + bytes(s.text);
-  return all;
+// Of the responses of a group.
+int64_t num_tokens(std::span<const int64_t> measures) {
+  int64_t tokens = 0;
+  for (size_t at = kResponse; at < measures.size(); at += static_cast<size_t>(num_measures())) tokens += measures[at];
+  return tokens;
+}
+
+int64_t num_tokens(const data::Group& group) {
+  int64_t tokens = 0;
+  for (const data::Sample& s : group.samples) tokens += std::ssize(s.ids);
+  return tokens;
 }
 
 }  // namespace
@@ -39,15 +45,18 @@ std::string Desk::fault_of(const call::Put& put) const {
   if (put.heads.empty() ? !put.measures.empty() : put.measures.size() % put.heads.size() != 0)
     return join_text(put.measures.size(), " measures of ", put.heads.size(), " groups");
   const int64_t num_samples = std::ssize(put.heads) * queue.group_size();
-  if (measures_of_sample_ && std::ssize(put.measures) != num_samples * *measures_of_sample_)
+  if (is_measured_ && std::ssize(put.measures) != num_samples * num_measures())
     return join_text(put.measures.size(), " measures of ", num_samples, " samples");
-  for (const int64_t measure : put.measures)
-    if (measure < 0 || measure > kMostMeasure) return join_text("a measure of ", measure);
-  for (const data::Group& head : put.heads) {
+  const auto width = static_cast<size_t>(queue.group_size() * num_measures());
+  for (size_t i = 0; i < put.heads.size(); ++i) {
+    const data::Group& head = put.heads[i];
     if (!queue.knows(head.id)) return join_text("group ", value(head.id), " was never leased");
     if (!queue.fits(head)) return join_text("group ", value(head.id), " lacks samples or scores");
     if (queue.is_outstanding(head.id) && (head.version < queue.start_of(head.id) || head.version > queue.version()))
       return join_text("group ", value(head.id), " began at version ", value(head.version), ", and it could not");
+    if (!is_measured_) continue;
+    const std::string fault = fault_of_measures(std::span(put.measures).subspan(i * width, width), head.version, queue.version());
+    if (!fault.empty()) return join_text("group ", value(head.id), ' ', fault);
   }
   return "";
 }
@@ -170,15 +179,27 @@ void Desk::forget_over() {
   std::erase_if(begun_, is_over);
 }
 
-void Desk::forget_clients() {
-  while (!clients_.empty()) forget(clients_.begin()->first);
+std::map<WorkerId, std::string> Desk::clients() const {
+  std::map<WorkerId, std::string> all;
+  for (const auto& [worker, client] : clients_) all[worker] = client.store;
+  return all;
+}
+
+std::vector<Desk::ClientReport> Desk::report_clients() {
+  std::vector<ClientReport> reports;
+  for (const WorkerState& worker : controller_.workers()) {
+    const auto client = clients_.find(worker.id);
+    if (client == clients_.end()) continue;
+    reports.push_back({worker, client->second.store, std::exchange(client->second.groups, 0), std::exchange(client->second.tokens, 0)});
+  }
+  return reports;
 }
 
 Desk::Reports Desk::take_reports(int64_t most_bytes) {
   Reports reports;
   for (auto& [id, begun] : begun_) {
     if (!begun.is_news) continue;
-    const int64_t bytes = bytes_of(begun.group);
+    const int64_t bytes = num_bytes(begun.group);
     reports.more = !reports.groups.empty() && bytes > most_bytes;
     if (reports.more) break;
     most_bytes -= bytes;
@@ -203,10 +224,15 @@ void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
 }
 
 answer::Leased Desk::lease(WorkerId worker, const call::LeaseGroups& asked, double now_s) {
-  answer::Leased leased{controller_.lease(worker, asked.most, asked.version, now_s), {}, {}};
-  for (const Lease& lease : leased.leases) {
+  answer::Leased leased{controller_.lease(worker, asked.most, asked.version, now_s, asked.speaks_for), {}, {}};
+  int64_t bytes = 0;
+  for (Lease& lease : leased.leases) {
     leased.prompts.push_back(prompt_of_ ? prompt_of_(lease.group) : data::Prompt());
-    if (lease.begun != kNoLease) leased.begun.push_back(begun_.at(lease.group).group);
+    if (lease.begun == kNoLease) continue;
+    const data::Group& begun = begun_.at(lease.group).group;
+    bytes += num_bytes(begun);
+    if (bytes > kMostBegunBytes) lease.begun = kNoLease;
+    else leased.begun.push_back(begun);
   }
   return leased;
 }
@@ -218,7 +244,10 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
   for (const Standing& each : beat.leases) {
     if (!each.is_reported) continue;
     const data::Group& group = beat.begun[next++];
-    if (!ended.contains(group.id)) begun_[group.id] = {each.lease, group, true};
+    if (ended.contains(group.id)) continue;
+    Begun& begun = begun_[group.id];
+    counters_.went_on += num_tokens(group) > num_tokens(begun.group);
+    begun = {each.lease, group, true};
   }
   for (const GroupId group : beat.finished)
     if (const auto found = bodies_.find(group); found == bodies_.end() || found->second.store != store) over.push_back(group);
@@ -226,22 +255,20 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
 }
 
 What Desk::carry_out(const Call& call, double now_s) {
-  const Client& client = clients_.at(call.worker);
+  Client& client = clients_.at(call.worker);
+  const auto refused = [&](const std::string& why) -> What {
+    ++counters_.refused;
+    return answer::Refused{why};
+  };
   return std::visit(Cases{
       [&](const call::Join&) -> What { return answer::Done{}; },
       [&](const call::LeaseGroups& c) -> What { return lease(call.worker, c, now_s); },
       [&](const call::Beat& c) -> What {
-        if (const std::string fault = fault_of(c); !fault.empty()) {
-          ++counters_.refused;
-          return answer::Refused{fault};
-        }
+        if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
         return answer::Over{beat(call.worker, c, client.store, now_s)};
       },
       [&](const call::Put& c) -> What {
-        if (const std::string fault = fault_of(c); !fault.empty()) {
-          ++counters_.refused;
-          return answer::Refused{fault};
-        }
+        if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
         answer::Kept kept;
         const size_t width = c.heads.empty() ? 0 : c.measures.size() / c.heads.size();
         for (size_t i = 0; i < c.heads.size(); ++i) {
@@ -249,28 +276,30 @@ What Desk::carry_out(const Call& call, double now_s) {
           if (!kept.kept.back()) continue;
           const auto measures = std::span(c.measures).subspan(i * width, width);
           bodies_[c.heads[i].id] = {client.store, {measures.begin(), measures.end()}};
+          ++client.groups;
+          if (is_measured_) client.tokens += num_tokens(measures);
           begun_.erase(c.heads[i].id);
         }
         return kept;
       },
       [&](const call::Take& c) -> What {
+        if (serves_workers_) return refused(kNoTrainer);
         if (c.version == controller_.queue().version()) return take(c.step, client.store).value_or(answer::Taken{});
-        ++counters_.refused;
-        return answer::Refused{join_text("version ", value(c.version), ", and the queue is at ", value(controller_.queue().version()))};
+        return refused(join_text("version ", value(c.version), ", and the queue is at ", value(controller_.queue().version())));
       },
       [&](const call::Commit& c) -> What {
-        if (const std::string fault = fault_of(c, client); !fault.empty()) {
-          ++counters_.refused;
-          return answer::Refused{fault};
-        }
+        if (serves_workers_) return refused(kNoTrainer);
+        if (const std::string fault = fault_of(c, client); !fault.empty()) return refused(fault);
         return answer::Over{commit(c.step, c.after).all()};
       },
       [&](const call::Lose& c) -> What {
+        if (serves_workers_) return refused(kNoTrainer);
         if (taker_ == client.store) lose(c.groups, c.store);
         return answer::Done{};
       },
       [&](const call::Leave& c) -> What {
-        if (!c.why.empty() && failures_.size() < kMaxFailures) failures_.push_back(c.why.substr(0, kMaxFailureChars));
+        if (!c.why.empty() && failures_.size() < kMaxFailures)
+          failures_.push_back(join_text(client.store.substr(0, client.store.find(' ')), ": ", c.why.substr(0, kMaxFailureChars)));
         return answer::Done{};
       }}, call.verb);
 }

@@ -23,6 +23,7 @@ struct CallCounters {
   int64_t repeated = 0;           ///< were carried out before, and got the same answer
   int64_t of_another_incarnation = 0, of_unknown = 0;
   int64_t refused = 0;            ///< made no sense
+  int64_t went_on = 0;            ///< groups of beats that had more tokens than before
 };
 
 /// Ownership  uses the controller, which is told nothing else meanwhile.
@@ -49,8 +50,9 @@ class Desk {
   Left commit(StepId step, PolicyVersion after);
   /// The taken batch, if there is one, will not be trained.
   void give_back();
-  /// Groups are only taken with so many measures of each sample, none below 0; without this, with any.
-  void require_measures(int64_t of_sample) { measures_of_sample_ = of_sample; }
+  /// Clients only generate: none takes a batch, commits one, or says that bodies are lost. Where `measured`, a put group brings its
+  /// measures_of (store.h), and fault_of_measures finds nothing.
+  void serve_workers(bool measured) { serves_workers_ = true, is_measured_ = measured; }
   /// From now on every call hears that the run is over.
   void end() { has_ended_ = true; }
   /// Groups whose bodies should have been in `store`.
@@ -72,8 +74,8 @@ class Desk {
   Reports take_reports(int64_t most_bytes);
   /// Groups left the controller: what is known of them is forgotten.
   void forget_over();
-  /// All clients are unknown from now on: they have to join again.
-  void forget_clients();
+  /// It is unknown from now on, and has to join again; its leases end.
+  void forget(WorkerId worker);
   /// As Controller::expire, at a time by which all calls that had come were answered: who is slow to be read is not dead.
   void expire(double now_s);
 
@@ -81,6 +83,15 @@ class Desk {
   /// What clients said that failed with them, since the last call.
   std::vector<std::string> take_failures() { return std::exchange(failures_, {}); }
   int64_t num_clients() const { return std::ssize(clients_); }
+  /// Those that are known, and where their stores answer.
+  std::map<WorkerId, std::string> clients() const;
+  struct ClientReport {
+    WorkerState worker;
+    std::string store = {};
+    int64_t groups = 0, tokens = 0;  ///< that it put since the last report; tokens where serve_workers(true)
+  };
+  /// Of all clients that are known now.
+  std::vector<ClientReport> report_clients();
   const CallCounters& counters() const { return counters_; }
 
  private:
@@ -88,13 +99,13 @@ class Desk {
     int64_t join = 0, last_call = 0;  // numbers
     Answer last_answer;
     std::string store;
+    int64_t groups = 0, tokens = 0;  // put since the last report
   };
   std::string fault_of(const call::Put& put) const;
   std::string fault_of(const call::Beat& beat) const;
   std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
   Answer join(const Call& call, double now_s);
-  void forget(WorkerId worker);
   answer::Leased lease(WorkerId worker, const call::LeaseGroups& asked, double now_s);
   std::vector<GroupId> beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s);
   decltype(Answer::what) carry_out(const Call& call, double now_s);
@@ -105,7 +116,7 @@ class Desk {
   const PromptOf prompt_of_;
   const std::string welcome_;
   bool has_ended_ = false;
-  std::optional<int64_t> measures_of_sample_;
+  bool serves_workers_ = false, is_measured_ = false;
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, Body> bodies_;         // of finished groups

@@ -12,7 +12,10 @@
 namespace tandem::queue {
 namespace {
 
-constexpr double kResendS = 1;  // without an answer
+constexpr double kResendS = 1, kMostResendS = 5;  // without an answer: the first time, and later
+constexpr double kLongResendS = 10;               // of what is long on its way
+constexpr double kSilentS = 5;     // after which someone is told
+constexpr double kLastWordsS = 5;  // for the answer to the call that is under way, or begun, when it is to stop
 constexpr double kLookS = 0.2;  // between two looks whether it is to stop
 
 int64_t random_join() {
@@ -30,11 +33,21 @@ void DeskClient::fail(const std::string& what) const { throw PeerError(transport
 // The call again and again, until its answer comes.
 DeskClient::What DeskClient::answer_to(const Call& call) {
   const Deadline deadline = Deadline::after_s(options_.deadline_s);
-  while (!deadline.passed()) {
+  const double begin_s = now_s();
+  bool has_said = false;
+  std::optional<Deadline> last_words;  // once it is to stop
+  const auto is_over = [&] {
+    if (!last_words && options_.stop && options_.stop()) last_words = Deadline::after_s(kLastWordsS);
+    return deadline.passed() || (last_words && last_words->passed());
+  };
+  const auto* beat = std::get_if<call::Beat>(&call.verb);
+  const bool is_long = std::holds_alternative<call::Join>(call.verb) || (beat && !beat->begun.empty());  // it, or its answer
+  double resend_s = is_long ? kLongResendS : kResendS;
+  for (; !is_over(); resend_s = std::max(resend_s, std::min(2 * resend_s, kMostResendS))) {
     transport_.send(call);
-    for (const Deadline resend = Deadline::after_s(kResendS); !resend.passed();) {
+    for (const Deadline resend = Deadline::after_s(resend_s); !resend.passed() && !is_over();) {
       const std::optional<Answer> answer = transport_.receive(kLookS);
-      if (!answer && options_.stop && options_.stop()) break;
+      if (!answer && options_.waits && now_s() - begin_s > kSilentS && !std::exchange(has_said, true)) options_.waits(kSilentS);
       if (!answer) continue;
       std::optional<What> what = caller_.take(*answer);
       if (!what) continue;
@@ -42,11 +55,10 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
       if (const auto* refused = std::get_if<answer::Refused>(&*what)) fail(refused->why);
       return std::move(*what);
     }
-    if (options_.stop && options_.stop()) break;  // who goes says so once, and waits for a moment
   }
   caller_.abandon();
-  if (options_.stop && options_.stop()) throw Interrupted("stopped while " + transport_.name() + " gave no answer");
-  fail(join_text("no answer within ", options_.deadline_s, " s"));
+  if (last_words) throw Interrupted("stopped while " + transport_.name() + " gave no answer");
+  fail(join_text("no answer within ", options_.deadline_s, " s: it is over, elsewhere, or wants another token"));
 }
 
 std::string DeskClient::join() {
@@ -85,8 +97,8 @@ void DeskClient::drop(std::span<const GroupId> groups) {
   for (const GroupId group : groups) kept_.erase(group);
 }
 
-std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version) {
-  What what = ask(call::LeaseGroups{most, version});
+std::vector<Task> DeskClient::lease(int64_t most, PolicyVersion version, int64_t speaks_for) {
+  What what = ask(call::LeaseGroups{most, version, speaks_for});
   auto* leased = std::get_if<answer::Leased>(&what);
   if (!leased) return {};
   if (leased->prompts.size() != leased->leases.size()) fail(join_text(leased->prompts.size(), " prompts of ", leased->leases.size()));

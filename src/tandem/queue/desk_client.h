@@ -2,6 +2,7 @@
 #pragma once
 // The client of a controller that has a desk, whatever lies between.
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -35,6 +36,7 @@ class Transport {
 struct DeskClientOptions {
   double deadline_s = 60;  ///< for each verb
   StopRequested stop = {};  ///< ends the wait of any verb: Interrupted; may be empty
+  std::function<void(double seconds)> waits = {};  ///< hears, once a call, that no answer came for so long; may be empty
 };
 
 /// Ownership  uses transport and store.
@@ -47,7 +49,7 @@ class DeskClient final : public Client {
   bool has_ended() const override { return caller_.has_ended(); }
   Incarnation incarnation() const override { return caller_.incarnation(); }
   PolicyVersion newest() const override { return newest_; }
-  std::vector<Task> lease(int64_t most, PolicyVersion version) override;
+  std::vector<Task> lease(int64_t most, PolicyVersion version, int64_t speaks_for = 1) override;
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                std::vector<data::Group> begun) override;
   std::vector<bool> put(std::span<const LeaseNumber> leases, std::vector<data::Group> heads, data::Fields bodies,

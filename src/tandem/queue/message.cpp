@@ -11,7 +11,7 @@
 namespace tandem::queue {
 namespace {
 
-constexpr int64_t kCallMagic = 0x316c6c6143516454;    // "TdQCall1"
+constexpr int64_t kCallMagic = 0x326c6c6143516454;    // "TdQCall2"
 constexpr int64_t kAnswerMagic = 0x3172776e41516454;  // "TdQAnwr1"
 
 template <class T>
@@ -101,6 +101,14 @@ T unpacked(std::span<const std::byte> bytes, int64_t magic) {
 }
 
 }  // namespace
+
+int64_t num_bytes(const data::Group& group) {
+  const auto bytes = [](const auto& list) { return static_cast<int64_t>(list.size() * sizeof(list[0])); };
+  int64_t all = 0;
+  for (const data::Sample& s : group.samples)
+    all += bytes(s.ids) + bytes(s.logprobs) + bytes(s.kept_mass) + bytes(s.versions) + bytes(s.routes) + bytes(s.text);
+  return all;
+}
 
 std::vector<std::byte> to_bytes(const Call& call) { return packed(kCallMagic, call); }
 std::vector<std::byte> to_bytes(const Answer& answer) { return packed(kAnswerMagic, answer); }

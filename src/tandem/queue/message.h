@@ -19,6 +19,7 @@
 namespace tandem::queue {
 
 constexpr size_t kMaxStore = 256;
+constexpr int64_t kMostReportBytes = 8 << 20;  ///< of tokens in one call::Beat, but for a single group; carriers take 32 MiB
 
 namespace call {
 /// A new client. The number of the call is one that no other join has: one that comes twice gives the same client.
@@ -29,7 +30,8 @@ struct Join {
 struct LeaseGroups {
   int64_t most = 0;
   PolicyVersion version{};
-  static void each(auto& m, auto&& field) { field(m.most), field(m.version); }
+  int64_t speaks_for = 1;  ///< workers
+  static void each(auto& m, auto&& field) { field(m.most), field(m.version), field(m.speaks_for); }
 };
 struct Beat {
   PolicyVersion version{};
@@ -133,6 +135,8 @@ struct Answer {
   static void each(auto& m, auto&& field) { field(m.incarnation), field(m.number), field(m.version), field(m.what); }
 };
 
+/// Of a message that has the tokens of a group, but for a few.
+int64_t num_bytes(const data::Group& group);
 std::vector<std::byte> to_bytes(const Call& call);
 std::vector<std::byte> to_bytes(const Answer& answer);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no call; they never read outside `bytes`.

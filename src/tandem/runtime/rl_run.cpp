@@ -88,7 +88,8 @@ double waited_s_so_far(SampleSource& source, const policy::Ranks& ranks, planner
 EarlyStages early_stages(const policy::RunParts& parts, const planner::Schedule& schedule, const policy::Residency& residency) {
   const config::RunConfig& config = parts.config;
   EarlyStages early{.budget_tokens = std::numeric_limits<int64_t>::max()};
-  const bool waits = config.has_workers() || (config.is_free() && parts.ranks.placement.kind == planner::PlacementKind::kSplit);
+  const bool waits = (config.has_workers() && config.workers.dynamic_read) ||
+                     (config.is_free() && parts.ranks.placement.kind == planner::PlacementKind::kSplit);
   if (!waits) return early;
   for (const auto& [kind, budget] : {std::pair(planner::StageKind::kReference, config.train.reference_micro_batch_tokens),
                                      std::pair(planner::StageKind::kOldLogprob, config.train.logprob_micro_batch_tokens),
@@ -261,8 +262,8 @@ void RlRun::announce() const {
   const policy::Ranks& r = parts_.ranks;
   log::info(planner::to_text(schedule_), config_.is_free() ? ", free, " : ", ", config_.parallel.placement, ": train ",
             model::to_string(r.train_layout),
-            to_text(r.placement.train), ", rollout ", model::to_string(r.rollout_layout), to_text(r.placement.rollout),
-            actor_.aliased() ? ", one copy of the weights" : "");
+            to_text(r.placement.train), config_.has_workers() ? ", workers generate, evaluations " : ", rollout ",
+            model::to_string(r.rollout_layout), to_text(r.placement.rollout), actor_.aliased() ? ", one copy of the weights" : "");
   for (const auto& [what, name] : {std::pair("loss", config_.algo.loss), std::pair("advantage", config_.algo.advantage)})
     if (algo::names_function(name) && !std::ranges::count(request_.hooks.functions, what, &HostFunction::option))
       log::info("the ", what, " is the function ", name, ", whatever algo.name says");

@@ -29,6 +29,7 @@
 #include "tandem/serve/reward_trial.h"
 #include "tandem/sink/worker.h"
 #include "tandem/train/trainer.h"
+#include "tandem/worker/door.h"
 
 namespace tandem::runtime {
 namespace {
@@ -275,6 +276,9 @@ void check_functions(const RunRequest& request) {
     if (algo::names_function(value) && !is_there)
       throw UserError(option, "names " + value + ", and this process has no Python", "`tandem run`, or tandem.run in Python");
   };
+  if (request.hooks.reward && request.config.has_workers() && request.replay.empty())
+    throw UserError("reward", "is a function of this process, and workers score what they generate",
+                    "reward.rule: python with reward.python, which workers start themselves, or no workers");
   check("algo.loss", o.loss, static_cast<bool>(request.hooks.loss));
   check("algo.advantage", o.advantage, static_cast<bool>(request.hooks.advantage));
 }
@@ -284,6 +288,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
   check_request(asked);
   if (!asked.replay.empty()) {  // nothing is generated that a clock could decide about, or a worker do
     asked.config.schedule.mode = "deterministic";
+    if (asked.config.has_workers()) log::info("a replay generates nothing: its workers are not started");
     asked.config.workers = {};
   }
   asked.config.reward.notices = std::make_shared<monitor::Notices>();  // of the ranks of this process, in this run
@@ -302,6 +307,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
       sink::require_packages(request.config.monitor);
       if (!asked.resume && request.config.model.path.empty()) policy::check_random_model(request.config);
       try_reward(request, all_train);
+      if (request.config.has_workers()) worker::try_listening(request.config);
       try_hooks(request.hooks, request.config);
     });
     on_first_rank(world, [&] {

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
+#include "tandem/comm/endpoint.h"
 #include "tandem/data/columns.h"
 
 namespace tandem::worker {
@@ -12,13 +14,8 @@ namespace {
 
 constexpr size_t kMostAtOnce = 32;  // groups ahead: so that none waits long
 
-// Whether the rows that came are those of which everyone has heard.
-bool fit(const queue::TensorCache& rows, std::span<const SampleId> samples, std::span<const int64_t> measures) {
-  const size_t width = rows.num_fields() + queue::kNumVersions;
-  if (measures.size() != samples.size() * width) return false;
-  for (size_t i = 0; i < samples.size(); ++i)
-    if (!std::ranges::equal(rows.lengths(samples[i]), measures.subspan(i * width, rows.num_fields()))) return false;
-  return true;
+bool are_within(auto numbers, int64_t begin, int64_t end) {
+  return std::ranges::all_of(numbers, [&](int64_t number) { return number >= begin && number < end; });
 }
 
 std::vector<GroupId> groups_of(std::span<const Wanted> wanted) {
@@ -29,8 +26,9 @@ std::vector<GroupId> groups_of(std::span<const Wanted> wanted) {
 
 }  // namespace
 
-BodyReader::BodyReader(int64_t group_size, double deadline_s)
-    : group_size_(group_size),
+BodyReader::BodyReader(const BodyLimits& limits, double deadline_s)
+    : limits_(limits),
+      deadline_s_(deadline_s),
       here_(queue::body_fields()),
       now_reader_(deadline_s),
       ahead_reader_(deadline_s),
@@ -46,7 +44,7 @@ BodyReader::~BodyReader() {
 }
 
 std::vector<SampleId> BodyReader::samples_of(std::span<const GroupId> groups) const {
-  return data::ids_of(data::bare_heads(groups, group_size_));
+  return data::ids_of(data::bare_heads(groups, limits_.group_size));
 }
 
 void BodyReader::fetch_ahead(std::vector<Wanted> groups) {
@@ -57,12 +55,43 @@ void BodyReader::fetch_ahead(std::vector<Wanted> groups) {
   changed_.notify_all();
 }
 
-// All of them, or none.
-bool BodyReader::fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows) {
-  const std::vector<SampleId> samples = samples_of(groups_of(of_store));
+// Whether the rows that came are those of which everyone has heard, and have nothing that the model does not.
+bool BodyReader::fits(const Wanted& wanted, const queue::TensorCache& rows) const {
+  const std::vector<SampleId> samples = samples_of({&wanted.group, 1});
+  const std::span<const int64_t> measures = wanted.measures;
+  const size_t width = rows.num_fields() + queue::kNumVersions;
+  if (measures.size() != samples.size() * width) return false;
+  for (size_t i = 0; i < samples.size(); ++i)
+    if (!std::ranges::equal(rows.lengths(samples[i]), measures.subspan(i * width, rows.num_fields())) ||
+        !are_within(rows.read<int32_t>(samples[i], queue::kPromptIds), 0, limits_.vocab_size) ||
+        !are_within(rows.read<int32_t>(samples[i], queue::kResponse), 0, limits_.vocab_size) ||
+        !are_within(rows.read<int16_t>(samples[i], queue::kRoutes), -1, limits_.num_experts))
+      return false;
+  const int64_t prompt = rows.lengths(samples.front())[queue::kPromptIds];
+  for (const SampleId sample : samples) {
+    const auto lengths = rows.lengths(sample);
+    const int64_t routes = (prompt + lengths[queue::kResponse] - 1) * limits_.route_width;
+    if (lengths[queue::kRoutes] != 0 && lengths[queue::kRoutes] != routes) return false;
+  }
+  return true;
+}
+
+// Of one store. Returns what came.
+std::vector<GroupId> BodyReader::fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows) {
   const int64_t before = reader.bytes_received();
-  bool came = reader.read(of_store.front().store, samples, rows);
-  for (const Wanted& each : of_store) came = came && fit(rows, samples_of({&each.group, 1}), each.measures);
+  std::vector<GroupId> came;
+  const auto read = [&](std::span<const Wanted> some) {
+    if (!reader.read(some.front().store, samples_of(groups_of(some)), rows)) return false;
+    for (const Wanted& each : some)
+      if (fits(each, rows)) came.push_back(each.group);
+    return true;
+  };
+  const std::string& store = of_store.front().store;
+  const auto is_there = [&] { return !comm::is_refused(store.substr(0, store.find(' '))); };
+  const Deadline silent = Deadline::after_s(deadline_s_);
+  if (!read(of_store) && of_store.size() > 1 && !silent.passed() && is_there())  // it lacks one
+    for (const Wanted& each : of_store)
+      if (!read({&each, 1}) && silent.passed()) break;
   bytes_received_ += reader.bytes_received() - before;
   if (&reader == &ahead_reader_) bytes_ahead_ += reader.bytes_received() - before;
   return came;
@@ -70,6 +99,7 @@ bool BodyReader::fetch(queue::wire::StoreReader& reader, std::span<const Wanted>
 
 // Requires the mutex.
 void BodyReader::keep(const std::vector<GroupId>& groups, const queue::TensorCache& rows) {
+  if (groups.empty()) return;
   here_.copy_in(samples_of(groups), rows);
   arrived_.insert(groups.begin(), groups.end());
 }
@@ -93,9 +123,10 @@ void BodyReader::work() {
     }
     lock.unlock();
     queue::TensorCache rows(queue::body_fields());
-    const bool came = fetch(ahead_reader_, of_store, rows);
+    std::vector<GroupId> came = fetch(ahead_reader_, of_store, rows);
     lock.lock();
-    if (came) keep({on_way_.begin(), on_way_.end()}, rows);  // some may have been dropped
+    std::erase_if(came, [&](GroupId group) { return !on_way_.contains(group); });  // it was dropped
+    keep(came, rows);
     on_way_.clear();
     changed_.notify_all();
   }
@@ -114,11 +145,11 @@ std::vector<GroupId> BodyReader::fetch_now(std::vector<Wanted> groups) {
   std::vector<GroupId> lost;
   for (const auto& [store, of_store] : by_store) {
     queue::TensorCache rows(queue::body_fields());
-    const std::vector<GroupId> of_it = groups_of(of_store);
-    const bool came = fetch(now_reader_, of_store, rows);
+    const std::vector<GroupId> came = fetch(now_reader_, of_store, rows);
+    for (const Wanted& each : of_store)
+      if (std::ranges::find(came, each.group) == came.end()) lost.push_back(each.group);
     std::lock_guard lock(mutex_);
-    if (came) keep(of_it, rows);
-    else lost.insert(lost.end(), of_it.begin(), of_it.end());
+    keep(came, rows);
   }
   return lost;
 }

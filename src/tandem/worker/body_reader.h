@@ -28,14 +28,22 @@ struct Wanted {
   std::vector<int64_t> measures;  ///< queue::measures_of: a body that has others is none
 };
 
+/// What a body may have. -1 stands for a token without a route.
+struct BodyLimits {
+  int64_t group_size = 1;
+  int64_t vocab_size = 0;    ///< token ids below
+  int64_t num_experts = 0;   ///< routes below
+  int64_t route_width = 0;   ///< routes of a token, where there are any
+};
+
 /// Ownership  owns what it has fetched, until it is taken or dropped.
 /// Threads    used by one; owns and joins another.
-/// Blocking   fetch_now(), at most the deadline for each store.
+/// Blocking   fetch_now(), at most twice the deadline for each store that gives nothing.
 /// Errors     what its own thread cannot do fetch_now() does again.
 class BodyReader {
  public:
-  /// `deadline_s`: for a store to answer.
-  BodyReader(int64_t group_size, double deadline_s);
+  /// `deadline_s`: for a store to answer. A body that is beyond the limits is none.
+  BodyReader(const BodyLimits& limits, double deadline_s);
   ~BodyReader();
   BodyReader(const BodyReader&) = delete;
   BodyReader& operator=(const BodyReader&) = delete;
@@ -55,11 +63,13 @@ class BodyReader {
 
  private:
   void work();
-  bool fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows);
+  std::vector<GroupId> fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows);
+  bool fits(const Wanted& wanted, const queue::TensorCache& rows) const;
   void keep(const std::vector<GroupId>& groups, const queue::TensorCache& rows);
   std::vector<SampleId> samples_of(std::span<const GroupId> groups) const;
 
-  const int64_t group_size_;
+  const BodyLimits limits_;
+  const double deadline_s_;
   queue::Store here_;
   queue::wire::StoreReader now_reader_, ahead_reader_;  // the latter is the thread's
   std::atomic<int64_t> bytes_received_ = 0, bytes_ahead_ = 0;

@@ -3,13 +3,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -20,6 +22,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
 #include "tandem/base/log.h"
+#include "tandem/checkpoint/durable_file.h"
 #include "tandem/device/process.h"
 #include "tandem/queue/store.h"
 
@@ -31,7 +34,13 @@ namespace fs = std::filesystem;
 constexpr const char* kStartsFile = "workers.json";
 constexpr const char* kJournalFile = "controller.jsonl";
 constexpr double kGoodbyeS = 5;          // for workers to hear that the run is over
-constexpr int64_t kMostRestarts = 1000;  // of local workers
+constexpr double kAwayS = 1;             // between two looks, while a step is made
+constexpr int64_t kManyLost = 64;        // groups
+constexpr std::string_view kScheme = "tcp://";
+constexpr double kSayS = 1;              // between two lines of the log about workers, and two looks for dead ones
+constexpr double kSilentS = 1;           // after which one may be dead: it asks for work much more often
+constexpr double kAloneS = 5;            // after which the log says that nobody is there
+constexpr int64_t kMostNamed = 8;        // in one
 
 std::string listen_of(const config::RunConfig& config) {
   const std::string& listen = config.workers.listen;
@@ -43,23 +52,57 @@ nlohmann::json read_starts(const config::RunConfig& config) {
   return fs::exists(path) ? read_json_object(path) : nlohmann::json::object();
 }
 
+// What workers heard of must not be forgotten, whatever happens to the machine.
+void write_starts(const config::RunConfig& config, const nlohmann::json& starts) {
+  checkpoint::write_durable(config.run.dir + "/" + kStartsFile, starts.dump() + "\n");
+  checkpoint::sync_directory(config.run.dir);
+}
+
 // Each start has another number than those before, whether they left a checkpoint or not.
 queue::Incarnation next_incarnation(const config::RunConfig& config) {
   nlohmann::json starts = read_starts(config);
   const int64_t number = starts.value("incarnation", int64_t{0}) + 1;
   starts["incarnation"] = number;
-  write_file(config.run.dir + "/" + kStartsFile, starts.dump() + "\n");
+  write_starts(config, starts);
   return queue::Incarnation{number};
 }
 
 // Where the start before answered, if any port will do: its workers look for the run there.
 std::string address_before(const config::RunConfig& config) {
-  return listen_of(config).ends_with(":0") ? read_starts(config).value("address", std::string()) : std::string();
+  const std::string listen = listen_of(config), before = read_starts(config).value("address", std::string());
+  const auto host_of = [](const std::string& address) { return address.substr(0, address.rfind(':')); };
+  return listen.ends_with(":0") && host_of(before) == host_of(comm::numeric_address(listen)) ? before : "";
 }
 
-bool has_ended(pid_t process) {
-  siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == process;
+// For the user's eyes alone, whole or not at all.
+void write_secret(const std::string& path, const std::string& text) {
+  const std::string part = path + ".partial";
+  const int file = ::open(part.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  const bool wrote = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(file) == 0;
+  if (file >= 0) ::close(file);
+  if (!wrote || ::rename(part.c_str(), path.c_str()) != 0) throw UserError(path, "cannot be written", "a folder with room");
+}
+
+// The how many-th that joined since the start.
+std::string name_of(queue::WorkerId worker) { return join_text("worker ", value(worker) & 0xffffffff); }
+
+// Without key and scheme.
+std::string address_of(const std::string& store) {
+  const std::string address = store.substr(0, store.find(' '));
+  const size_t scheme = address.find("://");
+  return scheme == std::string::npos ? address : address.substr(scheme + 3);
+}
+
+std::string text_of(const queue::Desk::ClientReport& report, double now, double since_s) {
+  const auto [worker, store, groups, tokens] = report;
+  std::ostringstream text;
+  text.precision(1);
+  text << std::fixed;
+  if (worker.speaks_for > 1) text << "a relay of " << worker.speaks_for << ", ";
+  text << worker.leases << " groups under way, " << groups << " finished, " << std::llround(static_cast<double>(tokens) / since_s)
+       << " tokens/s, weights of version " << value(worker.version) << ", heard " << std::max(0.0, now - worker.seen_s) << " s ago, at "
+       << address_of(store);
+  return text.str();
 }
 
 std::vector<data::SampleId> samples_of(std::span<const data::Group> heads) { return data::ids_of(heads); }
@@ -74,15 +117,29 @@ std::string listening_host(const config::RunConfig& config) {
 comm::ServerKeys kept_keys(const std::string& path, const std::string& token) {
   if (!fs::exists(path)) {
     const comm::ServerKeys made = comm::make_keys();
-    const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    const std::string text = nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}}.dump() + "\n";
-    const bool wrote = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    if (file >= 0) ::close(file);
-    if (!wrote) throw UserError(path, "cannot be written", "a folder with room");
+    write_secret(path, nlohmann::json{{"public", made.public_key}, {"secret", made.secret_key}}.dump() + "\n");
   }
   const nlohmann::json keys = read_json_object(path);
-  write_file(token, keys.at("public").get<std::string>() + "\n");
+  write_secret(token, keys.at("public").get<std::string>() + "\n");
   return {keys.at("public"), keys.at("secret")};
+}
+
+void require_reached(const config::RunConfig& config) {
+  if (comm::stays_on_this_machine(listen_of(config)))
+    throw UserError("workers.listen", join_text("is ", config.workers.listen.empty() ? "empty" : config.workers.listen,
+                                                ", and ranks on another machine have weights that workers need"),
+                    "an address of the first rank's machine that other machines reach, such as 10.0.0.7:7070");
+}
+
+std::string reached_host(const config::RunConfig& config) { return comm::local_host_towards(listen_of(config)); }
+
+void try_listening(const config::RunConfig& config) {
+  try {
+    const std::string listen = listen_of(config);
+    (void)comm::Endpoint::at(listen, comm::stays_on_this_machine(listen) ? std::nullopt : std::optional(comm::make_keys()));
+  } catch (const UserError& e) {
+    throw UserError("workers.listen", e.what(), "another address or port, or port 0 for any that is free");
+  }
 }
 
 std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
@@ -108,7 +165,7 @@ Door::~Door() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  for (reward::Process& worker : local_) (void)worker.wait_or_end(kGoodbyeS);
+  if (local_) local_->wait_ended(kGoodbyeS);
 }
 
 void Door::restore(const State& state, data::PolicyVersion version) {
@@ -121,6 +178,7 @@ void Door::restore(const State& state, data::PolicyVersion version) {
     own_.put(data::ids_of(one), std::move(columns));
     return queue::head_of(group);
   });
+  num_filtered_told_ = controller_.queue().counters().filtered - controller_.queue().num_unsaid();
   if (controller_.queue().version() != version)
     throw UserError("queue.bin of the checkpoint",
                     join_text("is of policy version ", value(controller_.queue().version()), ", and its state.json of ", value(version)),
@@ -134,7 +192,7 @@ void Door::open(const Welcome& welcome) {
     log::info("what workers did after this checkpoint is refused: ", undone.updates, " updates, ", undone.finished, " finished groups, ",
               undone.leases, " leases; it is done anew");
   desk_.emplace(controller_, incarnation_, own_server_.place(), prompt_of_, to_text(welcome));
-  desk_->require_measures(std::ssize(queue::body_fields()) + static_cast<int64_t>(queue::kNumVersions));
+  desk_->serve_workers(true);
   const std::string before = address_before(config_);
   try {
     if (!before.empty()) server_.emplace(*desk_, mutex_, before, keys_);
@@ -143,11 +201,15 @@ void Door::open(const Welcome& welcome) {
   if (!server_) server_.emplace(*desk_, mutex_, listen_of(config_), keys_);
   nlohmann::json starts = read_starts(config_);
   starts["address"] = server_->address();
-  write_file(config_.run.dir + "/" + kStartsFile, starts.dump() + "\n");
-  const std::string token = keys_ ? " --token " + config_.run.dir + "/token" : "";
-  log::info("workers join by `", device::program_path(), " rollout --join ", server_->address().substr(6), token, "`");
-  seen_worker_s_ = now_s();
-  for (int64_t i = 0; i < config_.workers.local; ++i) local_.push_back(start_worker(i));
+  write_starts(config_, starts);
+  log::info("workers join by `", join_command(), "`");
+  seen_worker_s_ = recorded_s_ = now_s();
+  local_.emplace(config_, server_->address().substr(kScheme.size()), keys_.has_value());
+}
+
+std::string Door::join_command() const {
+  const std::string token = keys_ ? " --token " + fs::absolute(config_.run.dir + "/token").string() : "";
+  return join_text(device::program_path(), " rollout --join ", server_->address().substr(kScheme.size()), token);
 }
 
 // Requires the mutex.
@@ -161,49 +223,86 @@ void Door::drop_over() {
   own_.drop(samples_of(data::bare_heads(over, config_.schedule.queue.group_size)));
 }
 
-reward::Process Door::start_worker(int64_t number) const {
-  const fs::path self = fs::read_symlink("/proc/self/exe");
-  const int64_t cores = config_.parallel.threads > 0 ? config_.parallel.threads : device::num_cores();
-  reward::Launch launch;
-  launch.argv = {self.string()};
-  if (self.filename() != "tandem") launch.argv.insert(launch.argv.end(), {"-m", "tandem"});  // a host in Python
-  launch.argv.insert(launch.argv.end(), {"rollout", "--join", server_->address().substr(6), "--threads",
-                                         std::to_string(std::max<int64_t>(1, cores / config_.workers.local))});
-  if (keys_) launch.argv.insert(launch.argv.end(), {"--token", config_.run.dir + "/token", "--host", listening_host(config_)});
-  launch.inherit_env = true;
-  const std::string folder = config_.run.dir + "/workers";
-  fs::create_directories(folder);
-  const std::string log = join_text(folder, "/", number, ".log");
-  const reward::Fd out(::open(log.c_str(), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0644));
-  if (!out) throw UserError(log, "cannot be written", "a run folder with room");
-  launch.fds = {-1, out.get(), out.get()};
-  return reward::Process(launch);
+// A process that is gone says so when it is called: its groups need not wait for the end of its lease. A look each second, at one in turn.
+void Door::give_up_dead() {
+  if (now_s() - probed_s_ < kSayS) return;
+  probed_s_ = now_s();
+  std::map<queue::WorkerId, std::string> silent;
+  {
+    std::lock_guard lock(mutex_);
+    silent = desk_->clients();
+    for (const queue::WorkerState& each : controller_.workers())
+      if (probed_s_ - each.seen_s <= kSilentS) silent.erase(each.id);
+  }
+  if (silent.empty()) return;
+  const auto next = silent.upper_bound(probed_);
+  const auto& [worker, store] = next == silent.end() ? *silent.begin() : *next;
+  probed_ = worker;
+  if (!comm::is_refused(store.substr(0, store.find(' ')))) return;
+  std::lock_guard lock(mutex_);
+  desk_->forget(worker);
 }
 
-void Door::check_local() {
-  for (size_t i = 0; i < local_.size(); ++i) {
-    if (!has_ended(local_[i].id())) continue;
-    const std::string how = reward::status_text(local_[i].end());
-    if (++num_restarts_ > kMostRestarts)
-      throw PeerError(join_text("local workers ended ", num_restarts_, " times, the last with ", how, "; workers/*.log says why"));
-    log::warning("worker ", i, " of this run ended with ", how, ": it is started again (workers/", i, ".log)");
-    local_[i] = start_worker(static_cast<int64_t>(i));
+// A line at most each second, however many there are.
+void Door::say_who_came() {
+  if (now_s() - said_s_ < kSayS) return;
+  said_s_ = now_s();
+  std::map<queue::WorkerId, std::string> there;
+  {
+    std::lock_guard lock(mutex_);
+    there = desk_->clients();
   }
+  const auto names = [](const auto& some, const auto& others) {
+    std::string text;
+    int64_t count = 0;
+    for (const auto& [id, store] : some) {
+      if (others.contains(id) || ++count > kMostNamed) continue;
+      text += join_text(text.empty() ? "" : ", ", name_of(id), " (", address_of(store), ')');
+    }
+    return count > kMostNamed ? join_text(text, " and ", count - kMostNamed, " more") : text;
+  };
+  const std::string came = names(there, workers_), went = names(workers_, there);
+  workers_ = std::move(there);
+  if (came.empty() && went.empty()) return;
+  log::info(came.empty() ? "" : "joined: " + came, came.empty() || went.empty() ? "" : "; ", went.empty() ? "" : "gone: " + went, "; ",
+            workers_.size(), workers_.size() == 1 ? " worker is" : " workers are", " there");
 }
 
 void Door::check() {
   if (!is_open() || is_over_) return;
   if (server_->fault()) std::rethrow_exception(server_->fault());
   std::vector<std::string> failures;
+  int64_t num_finished = 0, went_on = 0;
+  bool is_alone = false;
+  const double now = now_s();
   {
     std::lock_guard lock(mutex_);
-    if (desk_->num_clients() > 0) seen_worker_s_ = now_s();
+    const std::vector<queue::WorkerState> workers = controller_.workers();
+    if (!workers.empty()) seen_worker_s_ = now;
     failures = desk_->take_failures();
+    is_alone = workers.empty();
+    num_finished = controller_.lease_counters().finished;
+    went_on = num_finished + desk_->counters().went_on;
   }
-  if (!failures.empty()) throw PeerError("a worker failed: " + failures.front());
-  check_local();
-  if (now_s() - seen_worker_s_ > config_.workers.wait_s)
-    throw PeerError(join_text("no worker for ", config_.workers.wait_s, " s (workers.wait_s)"));
+  say_who_came();
+  give_up_dead();
+  if (!lost_at_.empty())
+    throw PeerError(join_text(num_lost_, " finished groups could not be fetched since the last batch, or were not what was said of them, ",
+                              "the last at ", lost_at_, ": does this machine reach that address? `tandem rollout --host` names another"));
+  if (!failures.empty()) throw PeerError("a worker failed: that at " + failures.front());
+  local_->check(num_finished);
+  const bool was_away = now - std::exchange(checked_s_, now) > kAwayS;  // as for a step: then nobody may have had anything to do
+  if (went_on != std::exchange(went_on_, went_on) || was_away || is_alone) went_on_s_ = now;
+  const double alone_s = now - seen_worker_s_;
+  if (alone_s > config_.workers.wait_s)
+    throw PeerError(join_text("no worker for ", config_.workers.wait_s, " s (workers.wait_s); they join by `", join_command(), "`"));
+  if (alone_s > kAloneS && is_alone && !std::exchange(said_alone_, true))
+    log::warning("no worker is there: the run waits for one, ", config_.workers.wait_s, " s at most (workers.wait_s). They join by `",
+                 join_command(), "`");
+  if (alone_s <= kAloneS) said_alone_ = false;
+  if (now - went_on_s_ > std::max(config_.workers.wait_s, config_.workers.lease_s))
+    throw PeerError(join_text("workers are there, and none drew a token or finished a group for ", now - went_on_s_,
+                              " s (workers.wait_s)"));
 }
 
 queue::answer::Taken Door::take(data::StepId step) {
@@ -230,16 +329,22 @@ queue::answer::Taken Door::places_of(std::span<const data::GroupId> groups) cons
 queue::answer::Taken Door::ahead() {
   std::lock_guard lock(mutex_);
   std::vector<data::GroupId> groups;
-  for (const data::GroupId group : controller_.queue().next_in_line())
+  const queue::SampleQueue& queue = controller_.queue();
+  for (const data::GroupId group : config_.workers.split ? queue.next_in_line() : queue.finished())
     if (told_.insert(group).second) groups.push_back(group);
   return places_of(groups);
 }
 
+// A worker that died is no fault; one that nobody reaches would be lost again and again.
 void Door::lose(std::span<const data::GroupId> groups) {
-  log::warning(groups.size(), " finished groups went with the worker that had them: they are generated anew");
   std::lock_guard lock(mutex_);
+  const std::string from = groups.empty() ? "" : address_of(desk_->body_of(groups.front()).store);
+  log::warning(groups.size(), " finished groups could not be fetched from ", from, ": they are generated anew");
+  num_lost_ += std::ssize(groups);
+  if (num_lost_ > std::max(kManyLost, 4 * controller_.queue().groups_per_step()))
+    lost_at_ = from;
   for (const data::GroupId group : groups) {
-    if (own_measures_.contains(group)) throw PeerError(join_text("group ", value(group), " of the checkpoint cannot be read"));
+    if (own_measures_.contains(group)) lost_at_ = from;  // nobody can generate it as it was
     told_.erase(group);
     desk_->lose({&group, 1}, desk_->body_of(group).store);
   }
@@ -255,6 +360,7 @@ std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion a
   {
     std::lock_guard lock(mutex_);
     left = desk_->commit(step, after);
+    num_lost_ = 0;
     drop_over();
   }
   journal_->wait_written();
@@ -287,6 +393,11 @@ std::optional<Door::State> Door::state(const std::set<data::GroupId>& here, cons
   return state;
 }
 
+data::GroupId Door::next_group() const {
+  std::lock_guard lock(mutex_);
+  return controller_.next_group();
+}
+
 int64_t Door::num_filtered() const {
   std::lock_guard lock(mutex_);
   return controller_.queue().num_filtered();
@@ -309,6 +420,11 @@ void Door::record(monitor::Recorder& recorder) {
         std::pair("workers/calls_refused", desk_->counters().of_another_incarnation + desk_->counters().of_unknown),
         std::pair("workers/leases_undone", journal_->undone().leases), std::pair("workers/groups_undone", journal_->undone().finished)})
     recorder.set(name, static_cast<double>(count));
+  if (const int64_t filtered = queue.counters().filtered; config_.algo.filter_groups)
+    recorder.set("data/groups_filtered", static_cast<double>(filtered - std::exchange(num_filtered_told_, filtered)));
+  const double now = now_s(), since = std::exchange(recorded_s_, now);
+  for (const queue::Desk::ClientReport& each : desk_->report_clients())
+    recorder.span(text_of(each, now, std::max(1e-9, now - since)), name_of(each.worker.id), since, std::max(since, each.worker.seen_s));
 }
 
 }  // namespace tandem::worker

@@ -19,8 +19,8 @@
 #include "tandem/queue/backend/wire/store_server.h"
 #include "tandem/queue/desk.h"
 #include "tandem/queue/store.h"
-#include "tandem/reward/backend/process.h"
 #include "tandem/worker/journal.h"
+#include "tandem/worker/local_workers.h"
 #include "tandem/worker/welcome.h"
 
 namespace tandem::worker {
@@ -31,13 +31,19 @@ comm::ServerKeys kept_keys(const std::string& path, const std::string& token);
 /// CURVE keys of a run whose address other machines reach, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker
 /// needs. None for an address that stays on this machine.
 std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config);
+/// Errors: UserError if workers.listen stays on one machine.
+void require_reached(const config::RunConfig& config);
+/// That of another machine than the first rank's, as those who reach workers.listen reach it. Errors: UserError if there is no way there.
+std::string reached_host(const config::RunConfig& config);
+/// Errors: UserError if the run could not listen at workers.listen.
+void try_listening(const config::RunConfig& config);
 /// The host in workers.listen.
 std::string listening_host(const config::RunConfig& config);
 
 /// Ownership  owns all of it.
 /// Threads    used by one; the desk answers on a thread of its own.
-/// Errors     UserError for an address that it cannot have, and if a local worker cannot be started. PeerError if no worker is there for
-///            workers.wait_s, or the desk failed. UserError for what a worker said that failed with it.
+/// Errors     UserError for an address that it cannot have, and if a local worker cannot be started. PeerError if for workers.wait_s no
+///            worker is there or none goes on, for what a worker said that failed with it, and if the desk or the local workers fail.
 class Door {
  public:
   using PromptOf = queue::Desk::PromptOf;
@@ -57,11 +63,13 @@ class Door {
 
   /// Heads, and where their bodies are, "" where own_store() has them: of the batch of `step`, none if it is not ready.
   queue::answer::Taken take(data::StepId step);
-  /// The same of groups that the next batch would have as things stand, each once: bare heads (data/columns.h).
+  /// The same of groups that the next batch would have as things stand, or of all that are finished where workers.split is off, each once:
+  /// bare heads (data/columns.h).
   queue::answer::Taken ahead();
   /// At which this process finds bodies of a checkpoint.
   const std::string& own_store() const { return own_server_.place(); }
-  /// Bodies that were not where they should be: their groups are generated anew. Errors: PeerError for one of a checkpoint.
+  /// Bodies that were not where they should be: their groups are generated anew. After many of them without a batch, or one of a
+  /// checkpoint, check() fails.
   void lose(std::span<const data::GroupId> groups);
   void give_back();
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
@@ -73,15 +81,19 @@ class Door {
                              queue::answer::Taken& missing);
   int64_t num_filtered() const;
   int64_t num_finished() const;
+  /// That will start next.
+  data::GroupId next_group() const;
+  /// Metrics, and what each worker did since the last call (monitor/timeline_sink.h).
   void record(monitor::Recorder& recorder);
-  /// Errors: as above.
+  /// To be called again and again: the log hears of workers that came and went. Errors: as above.
   void check();
 
  private:
   queue::answer::Taken places_of(std::span<const data::GroupId> groups) const;
   void drop_over();
-  void check_local();
-  reward::Process start_worker(int64_t number) const;
+  std::string join_command() const;
+  void give_up_dead();
+  void say_who_came();
 
   const config::RunConfig& config_;
   const PromptOf prompt_of_;
@@ -96,10 +108,13 @@ class Door {
   std::optional<Journal> journal_;
   std::optional<queue::Desk> desk_;
   std::optional<queue::wire::Server> server_;
-  std::vector<reward::Process> local_;
-  int64_t num_restarts_ = 0;
-  double seen_worker_s_ = 0;
-  bool is_over_ = false;
+  std::optional<LocalWorkers> local_;
+  std::map<queue::WorkerId, std::string> workers_;  // and where they are: of whom the log has heard
+  queue::WorkerId probed_{-1};
+  std::string lost_at_;                             // too many were, the last of them there
+  int64_t num_lost_ = 0, num_filtered_told_ = 0, went_on_ = 0;
+  double seen_worker_s_ = 0, said_s_ = 0, probed_s_ = 0, recorded_s_ = 0, checked_s_ = 0, went_on_s_ = 0;
+  bool is_over_ = false, said_alone_ = false;
 };
 
 }  // namespace tandem::worker

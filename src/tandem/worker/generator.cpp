@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/config/layouts.h"
 #include "tandem/device/process.h"
@@ -17,6 +19,7 @@ namespace tandem::worker {
 namespace {
 
 constexpr double kMomentS = 0.01;
+constexpr int64_t kManyOvertaken = 4;  // fetches
 
 // The recipe as ranks that only generate have it. Collective.
 config::RunConfig recipe_of(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world) {
@@ -46,6 +49,14 @@ rollout::StreamPeers peers_of(const policy::Ranks& ranks, double deadline_s) {
   return peers;
 }
 
+// Of groups that run there may be as many again that wait: so a round trip to the queue is beside generation. Without staleness the batch
+// waits for the last of them, and another worker may have nothing to do: then one waits.
+int64_t most_groups(const std::string& dir) {
+  const config::RunConfig run = config::load_config(dir + "/config.yaml", {});
+  const int64_t running = std::max<int64_t>(1, run.rollout.engine.max_running / run.schedule.queue.group_size);
+  return running + (run.staleness() > 0 ? running : 1);
+}
+
 int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
   const int64_t all = options.threads > 0 ? options.threads : device::num_cores();
   return static_cast<int>(std::max<int64_t>(1, all / world.size()));
@@ -56,6 +67,7 @@ int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
 Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world)
     : config_(recipe_of(welcome, options, dir, world)),
       options_(options),
+      most_groups_(most_groups(dir)),
       tokenizer_(text::Tokenizer::load(dir)),
       model_config_(model::read_config(dir)),
       world_(world),
@@ -72,12 +84,21 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
   stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
   stop_matchers_ = serve::stop_matchers(&tokenizer_, config_.rollout.stop);
   if (world.rank() > 0) return;
+  const std::map<std::string, std::string> files = reward_files(config_.reward);
+  for (const auto& [file, digest] : welcome.reward_files)
+    if (const auto here = files.find(file); here == files.end() || here->second != digest)
+      throw UserError("reward.python", join_text(file, " of this worker is not that of the run: ",
+                                                 here == files.end() ? "none" : here->second, ", and there ", digest),
+                      "the run's file at the same path, seen from where the worker is started");
   const reward::Options reward = reward::for_responses_of(config_.rollout.sampling.max_new_tokens, config_.reward);
   rule_ = reward::make_reward(reward, reward_models_.maker());
   scorer_.emplace(*rule_, reward::grading_of(config_.reward));
 }
 
-Generator::~Generator() = default;
+// A fetch that goes on would hold up its end.
+Generator::~Generator() {
+  if (weights_) weights_->stop();
+}
 
 // On the thread of the stream.
 void Generator::keep_pace(int64_t tokens) {
@@ -89,7 +110,10 @@ void Generator::keep_pace(int64_t tokens) {
   if (due > now) std::this_thread::sleep_for(std::chrono::duration<double>(due - now));
 }
 
-data::PolicyVersion Generator::version() const { return stream_->state().version.value_or(data::PolicyVersion{-1}); }
+GeneratorState Generator::state() const {
+  const rollout::StreamState state = stream_->state();
+  return {state.version.value_or(data::PolicyVersion{-1}), {state.without_token.begin(), state.without_token.end()}};
+}
 
 void Generator::give_to_stream() {
   weights_->swap();
@@ -98,22 +122,42 @@ void Generator::give_to_stream() {
   ++num_versions_;
 }
 
+// Takes what the fetch came to. Those who have weights go with the run, and the run may be started again: then it says who has them.
+bool Generator::is_fetched() {
+  try {
+    const bool is_whole = fetch_.get().is_whole;
+    failing_since_s_ = 0;
+    return is_whole;
+  } catch (const PeerError& e) {
+    if (failing_since_s_ == 0) {
+      failing_since_s_ = now_s();
+      log::warning(e.what(), "; this worker goes on with the weights that it has, and asks again");
+    }
+    if (now_s() - failing_since_s_ > options_.deadline_s) throw;
+    return false;
+  }
+}
+
 // What a fetch fills must not be in use: the stream has taken the version before.
 void Generator::take_weights(data::PolicyVersion newest) {
   if (fetch_.valid()) {
     const bool is_ready = fetch_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     if (comm::any_of(world_, !is_ready)) return;
-    if (!comm::any_of(world_, !fetch_.get().is_whole)) give_to_stream();
+    const bool is_whole = !comm::any_of(world_, !is_fetched());
+    if (is_whole) give_to_stream();
+    num_overtaken_ = is_whole || failing_since_s_ > 0 ? 0 : num_overtaken_ + 1;
+    if (num_overtaken_ == kManyOvertaken)
+      log::warning("weights take longer to come than the run takes for a step: ", kManyOvertaken, " versions in turn were gone before ",
+                   "they were here; until one comes this worker goes on with the weights that it has");
     return;
   }
-  if (told_version_ && (newest <= *told_version_ || comm::any_of(world_, version() != *told_version_))) return;
+  if (told_version_ && (newest <= *told_version_ || comm::any_of(world_, state().version != *told_version_))) return;
   fetching_ = newest;
   fetch_ = std::async(std::launch::async, [this, newest] { return weights_->fetch(newest); });
 }
 
 int64_t Generator::room() const {
-  const int64_t most = std::max<int64_t>(1, config_.rollout.engine.max_running / group_size()) + 1;
-  return most - std::ssize(groups_) + (scorer_ ? static_cast<int64_t>(scorer_->num_pending()) : 0);
+  return most_groups_ - std::ssize(groups_) + (scorer_ ? static_cast<int64_t>(scorer_->num_pending()) : 0);
 }
 
 void Generator::admit(queue::Task task) {
@@ -136,11 +180,6 @@ void Generator::admit(queue::Task task) {
 void Generator::cancel(const std::vector<data::GroupId>& groups) {
   for (const data::GroupId id : groups)
     if (groups_.erase(id) > 0) stream_->cancel(id);
-}
-
-std::set<data::GroupId> Generator::without_token() const {
-  const rollout::StreamState state = stream_->state();
-  return {state.without_token.begin(), state.without_token.end()};
 }
 
 std::vector<data::Group> Generator::so_far(const std::vector<data::GroupId>& groups) {

@@ -31,8 +31,14 @@ struct GeneratorOptions {
   std::string dtype;         ///< "": as the recipe has it
   int64_t threads = 0;       ///< of computing, shared by its ranks; 0: all cores
   double tokens_per_s = 0;   ///< at most; 0: as fast as it can
-  double deadline_s = 600;   ///< for weights to come
+  double deadline_s = 600;   ///< for weights to come; for so long those who have them may fail
   std::string host;          ///< at which other workers reach what this one passes on; "": loopback
+};
+
+/// At one moment.
+struct GeneratorState {
+  data::PolicyVersion version{-1};        ///< of the weights it draws with
+  std::set<data::GroupId> without_token;  ///< of the groups under way
 };
 
 /// Ownership  owns model, engine, stream and scorer; uses the world.
@@ -52,14 +58,11 @@ class Generator {
   void take_weights(data::PolicyVersion newest);
   /// Of the weights that a group admitted now begins with, at least; none before the first came.
   std::optional<data::PolicyVersion> told_version() const { return told_version_; }
-  /// Of the weights it draws with.
-  data::PolicyVersion version() const;
-  /// Groups that it could take beside those that it has.
+  /// Groups that it could take beside those that it has: some wait for a place, so that none is empty while the queue is asked for more.
   int64_t room() const;
   void admit(queue::Task task);
   void cancel(const std::vector<data::GroupId>& groups);
-  /// Of the groups under way those without a token.
-  std::set<data::GroupId> without_token() const;
+  GeneratorState state() const;
   /// The tokens so far of those of these groups that run. Waits for a token.
   std::vector<data::Group> so_far(const std::vector<data::GroupId>& groups);
   /// Nothing is drawn any more: all ranks stand before the same token. To be called before it goes, unless an error ends it.
@@ -73,11 +76,13 @@ class Generator {
   int64_t num_versions() const { return num_versions_; }
 
  private:
+  bool is_fetched();
   void give_to_stream();
   void keep_pace(int64_t tokens);
 
   const config::RunConfig config_;
   const GeneratorOptions options_;
+  const int64_t most_groups_;       // at once
   text::Tokenizer tokenizer_;
   const model::ModelConfig model_config_;
   comm::Group& world_;
@@ -94,8 +99,8 @@ class Generator {
   std::set<data::GroupId> groups_;  // under way, those with the graders among them
   std::optional<data::PolicyVersion> told_version_;
   data::PolicyVersion fetching_{-1};
-  double pace_begin_s_ = 0;
-  int64_t paced_tokens_ = 0, num_versions_ = 0;
+  double pace_begin_s_ = 0, failing_since_s_ = 0;
+  int64_t paced_tokens_ = 0, num_versions_ = 0, num_overtaken_ = 0;
   std::future<pull::Fetched> fetch_;  // last: it uses the others
 };
 

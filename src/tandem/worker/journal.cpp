@@ -14,13 +14,17 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
 
 namespace tandem::worker {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr double kMostWaitS = 300;
 
 std::string line_of(const queue::Decision& decision) {
   using What = queue::Decision::What;
@@ -72,8 +76,8 @@ Undone undone_since(const std::string& path, data::PolicyVersion version) {
     std::string text;
     for (int64_t number = 1; std::getline(lines, text); ++number) {
       const nlohmann::json line = nlohmann::json::parse(text, nullptr, false);
-      if (!line.is_object()) throw UserError(join_text(each, ", line ", number), "is none of a journal", "the file as the run wrote it");
-      count_line(line, version, undone, open);
+      if (line.is_object()) count_line(line, version, undone, open);
+      else log::warning(each, ", line ", number, ": none of a journal; what it said of the start before is not counted");
     }
   }
   undone.leases = std::ssize(open);
@@ -124,7 +128,8 @@ void Journal::add_saved(data::PolicyVersion version) { add_line(join_text("{\"sa
 void Journal::wait_written() {
   std::unique_lock lock(mutex_);
   const int64_t last = num_added_;
-  changed_.wait(lock, [&] { return num_written_ >= last || !fault_.empty(); });
+  const bool is_over = changed_.wait_for(lock, duration_of_s(kMostWaitS), [&] { return num_written_ >= last || !fault_.empty(); });
+  if (!is_over) throw PeerError(join_text(path_, ": nothing was written for ", kMostWaitS, " s"));
   if (!fault_.empty()) throw UserError(path_, fault_, "a disk with room, and the run goes on from its last checkpoint");
 }
 

@@ -66,7 +66,7 @@ class Journal {
 };
 
 /// Of the journal at `path`: what was decided after the state of `version` was last saved or gone on from. Nothing if there is no file.
-/// Errors: UserError for a line that is none of a journal.
+/// A line that is none of a journal is told to the log, and not counted.
 Undone undone_since(const std::string& path, data::PolicyVersion version);
 
 }  // namespace tandem::worker

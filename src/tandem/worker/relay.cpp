@@ -28,7 +28,6 @@ namespace {
 constexpr double kRelayAskS = 0.02;      // between two questions for work: so it hears of new weights, too
 constexpr double kIdleBeatS = 1;         // between two signs of life without a worker: so it hears that the run is over
 constexpr size_t kMostPassedOn = 16;     // groups at once
-constexpr int64_t kMostReportBytes = comm::kMaxRequestBytes / 4;  // of tokens in a beat
 constexpr std::chrono::milliseconds kRelayPause{5};
 constexpr double kRelayGoodbyeS = 5;     // for workers to hear that the run is over
 
@@ -58,7 +57,7 @@ void Relay::join() {
   if (!desk_ || above_.incarnation() != before) return begin_anew(welcome);
   log::warning("this relay joined the run anew, and so do its workers");
   std::lock_guard lock(mutex_);
-  desk_->forget_clients();
+  for (const auto& [client, store] : desk_->clients()) desk_->forget(client);
   std::vector<data::GroupId> all;
   for (const auto& [group, prompt] : prompts_) all.push_back(group);
   controller_->evict(all);
@@ -76,6 +75,7 @@ void Relay::begin_anew(const std::string& welcome) {
   controller_.emplace(terms_.queue, leases, terms_.takes);
   (void)controller_->follow(above_.newest());
   desk_.emplace(*controller_, leases.incarnation, "", [this](data::GroupId group) { return prompts_.at(group); }, welcome);
+  desk_->serve_workers(false);  // it measures bodies itself
 }
 
 bool Relay::turn(double now_s) {
@@ -126,7 +126,7 @@ bool Relay::pass_on() {
     }
   }
   if (heads.empty()) return false;
-  const std::vector<data::GroupId> groups = groups_of(heads);
+  std::vector<data::GroupId> groups = groups_of(heads);
   queue::TensorCache rows(queue::body_fields());
   if (!setup_.read(store, data::ids_of(heads), rows)) {
     log::warning(groups.size(), " finished groups went with the worker that had them: they are generated anew");
@@ -135,12 +135,26 @@ bool Relay::pass_on() {
     desk_->lose(groups, store);
     return true;
   }
-  std::vector<data::Group> whole = heads;
+  std::vector<data::Group> whole;
   std::vector<queue::LeaseNumber> leases;
-  for (data::Group& group : whole) {
+  for (data::Group& head : std::exchange(heads, {})) {
+    data::Group group = head;
     queue::add_body(group, rows);
-    leases.push_back(held_.at(group.id));
+    const std::span<const data::Group> one(&group, 1);
+    const std::string fault = queue::fault_of_measures(queue::measures_of(one, data::fields_of(one)), head.version, above_.newest());
+    if (!fault.empty()) {
+      log::warning("group ", value(head.id), " of the worker at ", store, ' ', fault, ": it is generated anew");
+      ++summary_.lost;
+      std::lock_guard lock(mutex_);
+      desk_->lose({&head.id, 1}, store);
+      continue;
+    }
+    leases.push_back(held_.at(head.id));
+    whole.push_back(std::move(group));
+    heads.push_back(std::move(head));
   }
+  if (whole.empty()) return true;
+  groups = groups_of(heads);
   data::Fields columns = data::fields_of(whole);
   std::vector<int64_t> measures = queue::measures_of(whole, columns);
   const std::vector<bool> kept = above_.put(leases, std::move(heads), std::move(columns), std::move(measures));
@@ -162,7 +176,7 @@ bool Relay::ask(double now_s) {
     if (desk_->num_clients() == 0) return false;
     wanted = controller_->take_wanted();
   }
-  std::vector<queue::Task> tasks = above_.lease(wanted.groups, wanted.version);
+  std::vector<queue::Task> tasks = above_.lease(wanted.groups, wanted.version, wanted.workers);
   for (queue::Task& task : tasks) adopt(std::move(task), wanted.version);
   return !tasks.empty();
 }
@@ -192,7 +206,7 @@ void Relay::beat() {
       without.insert(each.id);
       version = std::min(version, each.version);
     }
-    reports = desk_->take_reports(kMostReportBytes);
+    reports = desk_->take_reports(queue::kMostReportBytes);
     reported = groups_of(reports.groups);
     for (const auto& [group, lease] : held_)
       standings.push_back({group, lease, !without.contains(group), std::ranges::binary_search(reported, group)});
@@ -253,10 +267,10 @@ class RelayProcess {
         store_(queue::body_fields()),
         transport_({.address = endpoint_of(request.address),
                     .token = request.token,
-                    .store_address = "tcp://" + (request.host.empty() ? std::string("127.0.0.1") : request.host) + ":0",
+                    .store_address = "tcp://" + host_for(request.address, request.host) + ":0",
                     .deadline_s = request.patience_s},
                    store_),
-        client_(transport_, store_, {request.patience_s, request.stop}),
+        client_(transport_, store_, {request.patience_s, request.stop, says_that_it_waits(request.address, request.patience_s)}),
         relay_(client_, {.terms_of = [this](const std::string& welcome) { return terms_of(welcome); },
                          .next_incarnation = [this] { return second_that_begins(incarnation_); },
                          .read = [this](const std::string& store, std::span<const data::SampleId> samples,

@@ -42,7 +42,7 @@ struct RelaySetup {
 /// What went through it.
 struct RelaySummary {
   int64_t groups = 0;        ///< that the run took
-  int64_t late = 0;          ///< that the run had given up, or another had finished
+  int64_t late = 0;          ///< of no use: the run had given it up, another had finished it, or it was filtered
   int64_t lost = 0;          ///< finished ones whose bodies went with a worker: generated anew here
   bool was_stopped = false;
 };
@@ -95,7 +95,7 @@ class Relay {
 struct RelayRequest {
   std::string address;       ///< HOST:PORT of the run, or of another relay
   std::string token;         ///< its token; "" where it has none
-  std::string host;          ///< of this machine, at which the run fetches samples; "": loopback
+  std::string host;          ///< of this machine, at which the run fetches samples; "": as JoinRequest
   std::string listen;        ///< HOST:PORT at which workers join; port 0: any that is free
   std::string token_file;    ///< where their token is to be written, its secret half beside it (.secret); "": none is asked for
   double patience_s = 600;   ///< for which it waits for a run that does not answer, and for a first or another worker

@@ -43,6 +43,11 @@ pull::Fetched Weights::fetch(PolicyVersion version) {
   return fetched;
 }
 
+void Weights::stop() {
+  model_.stop();
+  if (adapters_) adapters_->stop();
+}
+
 // Before the first version neither copy is in use: both get it, and a merge writes the chosen matrices alone. W0 of those stays in the
 // dtype of training, so that W is what it is there.
 bool Weights::fetch_base() {

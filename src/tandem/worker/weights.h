@@ -15,7 +15,7 @@
 namespace tandem::worker {
 
 /// Ownership  owns both copies and, under adapters, W0 of the matrices that they change; uses the rank, its memory and its groups.
-/// Threads    fetch on any one thread; swap and in_use on another, never during a fetch.
+/// Threads    fetch on any one thread; swap and in_use on another, never during a fetch; stop on any.
 /// Blocking   fetch, at most the deadline twice.
 /// Errors     fetch: PeerError where weights do not come. The others: UserError if there is no memory.
 class Weights {
@@ -27,6 +27,8 @@ class Weights {
   const model::ModelOnRank& in_use() const { return *in_use_; }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
   pull::Fetched fetch(PolicyVersion version);
+  /// As pull::WeightSource::stop.
+  void stop();
   /// What fetch filled is in use from now on.
   void swap() { in_use_.swap(next_); }
 

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/worker/welcome.h"
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "tandem/data/bytes.h"
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
+#include "tandem/checkpoint/checksum.h"
+#include "tandem/pull/boxes.h"
 
 namespace tandem::worker {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMagic = 0x32656d6f636c6557;  // "Welcome2"
-constexpr int64_t kMostFileBytes = int64_t{64} << 20;
+constexpr int64_t kMagic = 0x34656d6f636c6557;  // "Welcome4"
+constexpr int64_t kMostFileBytes = int64_t{64} << 20, kMostWelcomeBytes = int64_t{200} << 20;
 
 bool has_weights(const fs::path& file) {
   const std::string kind = file.extension().string();
@@ -26,6 +30,23 @@ bool has_weights(const fs::path& file) {
 void write(data::ByteWriter& out, const std::vector<pull::WeightHolder>& holders) {
   out.number(std::ssize(holders));
   for (const pull::WeightHolder& each : holders) pull::write(out, each);
+}
+
+void write(data::ByteWriter& out, const std::map<std::string, std::string>& texts) {
+  out.number(std::ssize(texts));
+  for (const auto& [name, text] : texts) {
+    out.text(name);
+    out.text(text);
+  }
+}
+
+std::map<std::string, std::string> read_texts(data::ByteReader& in) {
+  std::map<std::string, std::string> texts;
+  for (int64_t left = in.count(2 * sizeof(int64_t), "the number of files"); left > 0; --left) {
+    std::string name = in.text("the name of a file");
+    texts[std::move(name)] = in.text("a file");
+  }
+  return texts;
 }
 
 std::vector<pull::WeightHolder> read_holders(data::ByteReader& in) {
@@ -41,32 +62,41 @@ std::string to_text(const Welcome& welcome) {
   data::ByteWriter out(bytes);
   out.number(kMagic);
   out.text(welcome.recipe);
-  out.number(std::ssize(welcome.files));
-  for (const auto& [name, contents] : welcome.files) {
-    out.text(name);
-    out.text(contents);
-  }
+  write(out, welcome.files);
   write(out, welcome.holders);
   write(out, welcome.adapters);
   out.number(welcome.max_context_tokens);
+  write(out, welcome.reward_files);
+  if (std::ssize(bytes) > kMostWelcomeBytes)
+    throw UserError("the model's folder", join_text("has ", bytes.size(), " bytes beside its weights, and workers get them in one message"),
+                    join_text("at most ", kMostWelcomeBytes, " bytes: tokenizer and configuration"));
+  out.number(static_cast<int64_t>(pull::digest_of(bytes)));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 Welcome welcome_of(const std::string& text) {
-  data::ByteReader in(std::as_bytes(std::span(text)), "welcome of the run");
+  const auto all = std::as_bytes(std::span(text)), bytes = all.first(all.size() - std::min(all.size(), sizeof(uint64_t)));
+  data::ByteReader in(bytes, "welcome of the run");
   if (in.number("magic") != kMagic) in.fail("another version of Tandem wrote it, or none");
+  uint64_t digest = 0;
+  std::memcpy(&digest, all.data() + bytes.size(), sizeof digest);
+  if (digest != pull::digest_of(bytes)) in.fail("its digest is another: recipe or model are not those of the run");
   Welcome welcome;
   welcome.recipe = in.text("the recipe");
-  for (int64_t left = in.count(2 * sizeof(int64_t), "the number of files"); left > 0; --left) {
-    std::string name = in.text("the name of a file");
-    welcome.files[std::move(name)] = in.text("a file");
-  }
+  welcome.files = read_texts(in);
   welcome.holders = read_holders(in);
   if (welcome.holders.empty()) in.fail("nobody has weights");
   welcome.adapters = read_holders(in);
   welcome.max_context_tokens = in.number("the longest context");
+  welcome.reward_files = read_texts(in);
   if (!in.at_end()) in.fail("bytes behind the end");
   return welcome;
+}
+
+std::map<std::string, std::string> reward_files(const reward::Options& options) {
+  std::map<std::string, std::string> digests;
+  for (const std::string& file : reward::python_files(options)) digests[file] = checkpoint::file_digest(file);
+  return digests;
 }
 
 std::map<std::string, std::string> small_files(const std::string& model_dir) {

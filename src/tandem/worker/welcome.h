@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tandem/pull/weight_source.h"
+#include "tandem/reward/rule.h"
 
 namespace tandem::worker {
 
@@ -19,8 +20,13 @@ struct Welcome {
   std::vector<pull::WeightHolder> holders;    ///< of the weights; where adapters are trained, of those below them (kBaseVersion)
   std::vector<pull::WeightHolder> adapters;   ///< of the adapters (model/lora.h), fp32; none where the whole model is trained
   int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
+  std::map<std::string, std::string> reward_files = {};  ///< that the reward's functions are in: the recipe's path, and the digest
 };
 
+/// Of the functions of a recipe's reward, by the paths that it gives (checkpoint::file_digest).
+std::map<std::string, std::string> reward_files(const reward::Options& options);
+
+/// Errors: UserError if the files are more than go into a message.
 std::string to_text(const Welcome& welcome);
 /// Inverse of to_text. Errors: PeerError for a text that is no welcome of this version of Tandem.
 Welcome welcome_of(const std::string& text);

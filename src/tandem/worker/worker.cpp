@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "tandem/base/clock.h"
+#include "tandem/base/error.h"
 #include "tandem/base/log.h"
+#include "tandem/comm/endpoint.h"
 #include "tandem/comm/launch.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/queue/desk_client.h"
@@ -67,10 +69,10 @@ class Worker {
         store_(queue::body_fields()),
         transport_({.address = endpoint_of(request.address),
                     .token = request.token,
-                    .store_address = "tcp://" + (request.generator.host.empty() ? std::string("127.0.0.1") : request.generator.host) + ":0",
+                    .store_address = "tcp://" + request.generator.host + ":0",
                     .deadline_s = request.patience_s},
                    store_),
-        client_(transport_, store_, {request.patience_s, request.stop}) {}
+        client_(transport_, store_, {request.patience_s, request.stop, says_that_it_waits(request.address, request.patience_s)}) {}
 
   WorkerSummary work() {
     try {
@@ -161,7 +163,7 @@ class Worker {
   }
 
   std::vector<data::GroupId> begun() const {
-    std::set<data::GroupId> without = generator().without_token();
+    std::set<data::GroupId> without = generator().state().without_token;
     for (const queue::Task& task : tasks_) without.insert(task.lease.group);
     std::vector<data::GroupId> groups;
     for (const auto& [group, lease] : leases_)
@@ -169,24 +171,34 @@ class Worker {
     return groups;
   }
 
-  // What runs is said with its tokens, so that another can go on with it.
+  // What runs is said with its tokens, so that another can go on with it: in as many calls as that takes.
   void beat(std::vector<data::Group> so_far) {
     beat_s_ = now_s();
     std::map<data::GroupId, data::Group> copies;
-    for (data::Group& copy : so_far) copies.emplace(copy.id, std::move(copy));
-    const std::set<data::GroupId> without = generator().without_token();
-    std::vector<queue::Standing> standing;
-    std::vector<data::Group> reported;
-    for (const auto& [group, lease] : leases_) {
-      const auto copy = copies.find(group);
-      standing.push_back({group, lease, !without.contains(group), copy != copies.end()});
-      if (copy != copies.end()) reported.push_back(std::move(copy->second));
-    }
-    const std::vector<data::GroupId> finished(finished_.begin(), finished_.end());
-    for (const data::GroupId group : client_.evicted(generator().version(), standing, finished, std::move(reported))) {
-      if (leases_.erase(group) > 0) cancelled_.push_back(group);
-      finished_.erase(group);
-    }
+    for (data::Group& copy : so_far)
+      if (queue::num_bytes(copy) < 3 * queue::kMostReportBytes) copies.emplace(copy.id, std::move(copy));  // else it has no room in a call
+    do {
+      const GeneratorState state = generator().state();
+      std::vector<queue::Standing> standing;
+      std::vector<data::Group> reported;
+      int64_t bytes = 0;
+      for (const auto& [group, lease] : leases_) {
+        const auto copy = copies.find(group);
+        const bool has_room = copy != copies.end() &&
+                              (reported.empty() || bytes + queue::num_bytes(copy->second) <= queue::kMostReportBytes);
+        standing.push_back({group, lease, !state.without_token.contains(group), has_room});
+        if (!has_room) continue;
+        bytes += queue::num_bytes(copy->second);
+        reported.push_back(std::move(copy->second));
+        copies.erase(copy);
+      }
+      if (reported.empty()) copies.clear();  // nobody wants the others any more
+      const std::vector<data::GroupId> finished(finished_.begin(), finished_.end());
+      for (const data::GroupId group : client_.evicted(state.version, standing, finished, std::move(reported))) {
+        if (leases_.erase(group) > 0) cancelled_.push_back(group);
+        finished_.erase(group);
+      }
+    } while (!copies.empty() && client_.has_joined());
   }
 
   void leave() {
@@ -239,7 +251,23 @@ int num_ranks(const GeneratorOptions& options) {
 
 std::string endpoint_of(const std::string& address) { return address.find("://") == std::string::npos ? "tcp://" + address : address; }
 
-WorkerSummary generate_for_run(const JoinRequest& request) {
+std::string host_for(const std::string& address, const std::string& asked) {
+  for (const char* any : {"0.0.0.0", "*", "::", "[::]"})
+    if (asked == any) throw UserError("--host", asked + " is every address of this machine", "the one by which the run reaches it");
+  if (!asked.empty()) return asked;
+  const std::string endpoint = endpoint_of(address);
+  return comm::stays_on_this_machine(endpoint) ? "127.0.0.1" : comm::local_host_towards(endpoint);
+}
+
+std::function<void(double)> says_that_it_waits(const std::string& address, double patience_s) {
+  return [address, patience_s](double seconds) {
+    log::info("no answer from ", address, " for ", seconds, " s: it is waited for, ", patience_s, " s at most (--patience)");
+  };
+}
+
+WorkerSummary generate_for_run(const JoinRequest& asked) {
+  JoinRequest request = asked;
+  request.generator.host = host_for(asked.address, asked.generator.host);
   const reward::PrivateFolder folder;
   WorkerSummary summary;
   comm::run_local(num_ranks(request.generator), request.patience_s + kPeersS, [&](comm::Group& world) {

@@ -166,6 +166,7 @@ def kills_workers(place):
         for worker in joined:
             rf.end(worker)
     rf.check_whole(folder, STEPS)
+    rf.check_journal(folder)
     for group, trained, versions in rf.samples(folder, "group_id, trained_version, versions"):
         oldest = min(int.from_bytes(versions[i:i + 8], "little") for i in range(0, len(versions), 8))
         assert trained - oldest <= staleness, f"group {group} lags {trained - oldest}"

@@ -30,6 +30,16 @@ TEST(TopText, ShowsWhatEachRankDidAndWhereItWaited) {
             "                    a ahead  r rollout  t train  . waits\n");
 }
 
+TEST(TopText, ShowsHowWorkersDo) {
+  json timeline = a_timeline();
+  json& workers = timeline["steps"][1]["workers"];
+  for (int i = 40; i >= 0; --i) workers["worker " + std::to_string(i)] = "5 tokens/s";
+  workers["worker 2"] = 7;
+  const std::string text = top_text(a_run(), metrics_of({{"step", 2}}), timeline, 84);
+  EXPECT_NE(text.find("worker 0   5 tokens/s\nworker 1   5 tokens/s\nworker 3   5 tokens/s\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("worker 32  5 tokens/s\nand 8 workers more\n"), std::string::npos) << text;
+}
+
 TEST(TopText, ShowsTheQueueAndTheLag) {
   const json line = {{"step", 2},          {"queue/outstanding", 12}, {"queue/waiting", 2}, {"queue/running", 6},
                      {"queue/scoring", 1}, {"queue/depth", 3},      {"staleness/dropped", 2},

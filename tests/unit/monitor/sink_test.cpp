@@ -66,7 +66,7 @@ TEST_F(SinkTest, ATimelineHasALineForEachStepWithTheStagesOfEachRank) {
   {
     TimelineSink sink(path("timeline.jsonl"));
     sink.write_spans({{"train", "rank 1", 10.5, 11.25, 0.25}, {"rollout", "rank 0", 10, 10.5}, {"train", "rank 0", 10.5, 11},
-                      {"layer 3", "passes", 10.5, 10.6}});
+                      {"layer 3", "passes", 10.5, 10.6}, {"5 tokens/s", "worker 3", 10, 11}});
     sink.write_step(1, {});
     after_first = sink.flush();
     sink.write_step(2, {});  // no span, no line
@@ -80,6 +80,8 @@ TEST_F(SinkTest, ATimelineHasALineForEachStepWithTheStagesOfEachRank) {
   const auto line = nlohmann::json::parse(first);
   EXPECT_EQ(line.at("step"), 1);
   EXPECT_EQ(line.at("ranks").dump(), R"({"rank 0":[["rollout",0,500,0],["train",500,1000,0]],"rank 1":[["train",500,1250,250]]})");
+  EXPECT_EQ(line.at("workers").dump(), R"({"worker 3":"5 tokens/s"})");
+  EXPECT_FALSE(nlohmann::json::parse(second).contains("workers"));
   EXPECT_EQ(nlohmann::json::parse(second).at("ranks").dump(), R"({"rank 0":[["train",0,1000,1000]]})");
   TimelineSink(path("timeline.jsonl"), after_first);
   EXPECT_EQ(content(path("timeline.jsonl")), first + "\n");

@@ -268,6 +268,52 @@ TEST(WeightsByPull, OneThatPassesOnMayDie) {
   }
 }
 
+TEST(WeightsByPull, OneThatHangsIsNotWaitedForLong) {
+  const model::ModelConfig config = test::tiny_config();
+  Holders holders(config, "dp1", at::kFloat, comm::make_keys());
+  holders.publish(V{0});
+  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", {});
+  constexpr double kShortS = 4;
+  WeightSource first(config, far(holders.places()), kShortS), second(config, far(holders.places()), kShortS);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  EXPECT_TRUE(reader.fetch(first, V{0}, at::kFloat).is_whole);
+  first.tell(V{0}, far({{hangs.address(), {}, 0, at::kFloat}}).front());
+  reader.values.zero_();
+  EXPECT_TRUE(reader.fetch(second, V{0}, at::kFloat).is_whole);
+  EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat)));
+}
+
+TEST(WeightsByPull, AFetchThatNobodyWantsAnyMoreEnds) {
+  const model::ModelConfig config = test::tiny_config();
+  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", {});
+  WeightSource source(config, far({{hangs.address(), {}, 0, at::kFloat}}), 600);
+  Reader reader(config, "dp1", 0, at::kFloat);
+  std::thread stops([&] { source.stop(); });
+  EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
+  stops.join();
+}
+
+// One that took others for these, or whose memory is damaged, gives nobody what it has.
+TEST(WeightsByPull, WhatIsPassedOnIsThatOfTheRun) {
+  const model::ModelConfig config = test::tiny_config();
+  for (const char* layout : {"dp1", "tp2"})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      Holders holders(config, layout, dtype, comm::make_keys());
+      holders.publish(V{0});
+      WeightServer liar(model::parameter_table(config, {}, 0), dtype, "tcp://127.0.0.1:0");
+      WeightSource first(config, far(holders.places()), kDeadlineS), second(config, far(holders.places()), kDeadlineS);
+      Reader reader(config, "dp1", 0, dtype);
+      EXPECT_TRUE(reader.fetch(first, V{0}, dtype).is_whole);
+      const at::Tensor right = reader.values.clone();
+      reader.values[reader.values.numel() / 2] += 1;
+      liar.publish(reader.values, V{0});
+      first.tell(V{0}, far({{liar.place(), {}, 0, dtype}}).front());
+      EXPECT_TRUE(reader.fetch(second, V{0}, dtype).is_whole);
+      EXPECT_TRUE(at::equal(reader.values, right)) << layout;
+      EXPECT_GT(liar.counts().bytes_sent, 0) << "it was asked";
+    }
+}
+
 TEST(WeightsByPull, WhatIsNoRequestIsNotAnswered) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "tp2", at::kFloat);

@@ -200,8 +200,8 @@ class Collective::OnRank final : public Client {
   bool has_ended() const override { return get<bool>([](Rank& rank) { return rank.client.has_ended(); }); }
   Incarnation incarnation() const override { return get<Incarnation>([](Rank& rank) { return rank.client.incarnation(); }); }
   PolicyVersion newest() const override { return get<PolicyVersion>([](Rank& rank) { return rank.client.newest(); }); }
-  std::vector<Task> lease(int64_t most, PolicyVersion version) override {
-    return get<std::vector<Task>>([&](Rank& rank) { return rank.client.lease(most, version); });
+  std::vector<Task> lease(int64_t most, PolicyVersion version, int64_t speaks_for = 1) override {
+    return get<std::vector<Task>>([&](Rank& rank) { return rank.client.lease(most, version, speaks_for); });
   }
   std::vector<GroupId> evicted(PolicyVersion version, std::span<const Standing> leases, std::span<const GroupId> finished,
                                std::vector<data::Group> begun) override {
@@ -434,7 +434,9 @@ TEST_P(Conformance, EveryVerbHearsThatTheRunIsOver) {
   EXPECT_EQ(worker.welcome, kWelcome);
   EXPECT_EQ(worker->lease(1, PolicyVersion{0}).size(), 1u);
   idle->close("no disk");
-  EXPECT_EQ(all->end(), std::vector<std::string>{"no disk"});
+  const std::vector<std::string> failures = all->end();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_TRUE(failures[0].ends_with(": no disk")) << failures[0] << ": who it was comes first";
   EXPECT_FALSE(worker->has_ended()) << "it has not asked";
   EXPECT_TRUE(worker->lease(1, PolicyVersion{0}).empty());
   EXPECT_TRUE(worker->has_ended());
@@ -524,7 +526,7 @@ TEST(DeskClient, WhoIsAskedToStopStillHearsTheAnswerToItsLastWords) {
   stop = true;
   EXPECT_TRUE(client.evicted(kFirst, std::vector<Standing>{{task.lease.group, task.lease.number}}, {}, {}).empty());
   EXPECT_NO_THROW(client.close("it is late"));
-  EXPECT_EQ(queue.end(), std::vector<std::string>{"it is late"});
+  EXPECT_EQ(queue.end(), std::vector<std::string>{"store: it is late"});
 }
 
 TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {

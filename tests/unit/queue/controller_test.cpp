@@ -65,6 +65,18 @@ TEST(Controller, NobodyGetsMoreThanItsShareOfWhatThereIs) {
   EXPECT_EQ(groups_of(c.lease(a, 9, kFirst, 0)), ids({0, 5, 6, 7})) << "alone it may have all";
 }
 
+TEST(Controller, WhoSpeaksForSeveralHasTheSharesOfAll) {
+  Controller c(options(1, 4), kTerms);
+  const WorkerId a = c.join(0), relay = c.join(0);
+  EXPECT_EQ(groups_of(c.lease(a, 1, kFirst, 0)), ids({0}));
+  EXPECT_EQ(c.lease(relay, 9, kFirst, 0, 3).size(), 6u) << "three quarters of eight";
+  EXPECT_EQ(c.lease(a, 9, kFirst, 0).size(), 1u);
+  EXPECT_EQ(c.workers().back().speaks_for, 3);
+  (void)c.lease(relay, 0, kFirst, 0, 1);
+  c.leave(a);
+  EXPECT_EQ(c.lease(relay, 9, kFirst, 0, int64_t{1} << 40).size(), 2u) << "alone it may have all, whatever it says";
+}
+
 TEST(Controller, AGroupOfAWorkerThatIsSilentGoesToAnotherAndIsTrainedOnce) {
   Controller c(options(0), kTerms);
   const WorkerId a = c.join(0);

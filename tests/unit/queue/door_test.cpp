@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <set>
@@ -18,6 +19,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
+#include "tandem/queue/store.h"
 
 namespace tandem::queue {
 namespace {
@@ -250,6 +252,121 @@ TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
   }
   EXPECT_GT(desk.counters().repeated, 0);
   EXPECT_GT(desk.counters().of_another_incarnation, 0);
+}
+
+struct Generating {
+  Generating() { desk.serve_workers(true), call(call::Join{"store"}); }
+  Answer call(decltype(Call::verb) verb) {
+    const bool joins = std::holds_alternative<call::Join>(verb);
+    Answer answer = desk.answer({Incarnation{0}, worker, ++number, std::move(verb)}, 0).value();
+    if (joins) worker = std::get<answer::Joined>(answer.what).worker;
+    return answer;
+  }
+  Controller controller{{.groups_per_step = 1, .group_size = kGroupSize, .staleness = 1}, {10, Incarnation{0}}};
+  Desk desk{controller, Incarnation{0}, ""};
+  WorkerId worker{};
+  int64_t number = 0;
+};
+
+bool is_refused(const Answer& answer) { return std::holds_alternative<answer::Refused>(answer.what); }
+
+TEST(Door, WhoGeneratesTakesNoBatch) {
+  Generating job;
+  EXPECT_TRUE(is_refused(job.call(call::Take{StepId{7}, PolicyVersion{0}})));
+  EXPECT_TRUE(is_refused(job.call(call::Commit{StepId{1}, PolicyVersion{1}})));
+  EXPECT_TRUE(is_refused(job.call(call::Lose{{GroupId{0}}, ""})));
+  EXPECT_EQ(job.controller.queue().version(), PolicyVersion{0});
+}
+
+// What would be read beyond its end, or end the run, were it trained.
+TEST(Door, ABodyThatCannotBeIsRefused) {
+  const std::vector<int64_t> whole = {3, 4, 4, 0, 4, 0, 9, 5, 1, 1, 0, 0};
+  const auto with = [&](size_t field, int64_t value) {
+    std::vector<int64_t> changed = whole;
+    changed[field] = value;
+    return changed;
+  };
+  EXPECT_EQ(num_measures(), std::ssize(whole));
+  for (const auto& [measures, is_right] :
+       {std::pair(whole, true), std::pair(with(kKeptMass, 4), true), std::pair(with(kLogprobs, 5), false),
+        std::pair(with(kLogprobs, 3), false), std::pair(with(kVersions, 3), false), std::pair(with(kKeptMass, 2), false),
+        std::pair(with(kPromptIds, 0), false),
+        std::pair(with(kResponse, 0), false), std::pair(with(kRoutes, -1), false), std::pair(with(kRoutes, int64_t{1} << 41), false),
+        std::pair(with(10, -1), false), std::pair(with(11, 1), false)}) {
+    Generating job;
+    const Answer leased = job.call(call::LeaseGroups{1, PolicyVersion{0}});
+    const Lease lease = std::get<answer::Leased>(leased.what).leases.at(0);
+    data::Group head{lease.group, {}, {}, std::vector<data::Sample>(kGroupSize)};
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      head.samples[static_cast<size_t>(i)].id = data::sample_id(lease.group, kGroupSize, i);
+      head.samples[static_cast<size_t>(i)].scored = true;
+    }
+    std::vector<int64_t> both = measures;
+    both.insert(both.end(), whole.begin(), whole.end());
+    EXPECT_EQ(is_refused(job.call(call::Put{{lease.number}, {head}, both})), !is_right) << testing::PrintToString(measures);
+    if (is_right) EXPECT_EQ(job.desk.report_clients().at(0).tokens, 8);
+  }
+}
+
+// Tokens that were reported fit into an answer, or their groups begin anew.
+TEST(Door, AnAnswerHasABound) {
+  constexpr int64_t kTokens = 1 << 20, kGroups = 8;
+  Controller controller({.groups_per_step = kGroups, .group_size = 1, .staleness = 0}, {10, Incarnation{0}});
+  Desk desk(controller, Incarnation{0}, "");
+  int64_t number = 0;
+  const auto joined = [&] {
+    return std::get<answer::Joined>(desk.answer({{}, {}, ++number, call::Join{"store"}}, 0).value().what).worker;
+  };
+  const auto leased = [&](WorkerId worker) {
+    return std::get<answer::Leased>(desk.answer({{}, worker, ++number, call::LeaseGroups{kGroups, {}}}, 0).value().what);
+  };
+  const WorkerId first = joined();
+  const std::vector<Lease> leases = leased(first).leases;
+  ASSERT_EQ(std::ssize(leases), kGroups);
+  for (int64_t i = 0; i < kGroups; ++i) {  // a beat names all leases, and has the tokens of one
+    call::Beat beat;
+    for (size_t g = 0; g < leases.size(); ++g)
+      beat.leases.push_back({leases[g].group, leases[g].number, true, static_cast<int64_t>(g) == i});
+    data::Sample sample{.id = data::sample_id(leases[static_cast<size_t>(i)].group, 1, 0)};
+    sample.ids.resize(kTokens), sample.logprobs.resize(kTokens), sample.versions.resize(kTokens);
+    beat.begun.push_back({leases[static_cast<size_t>(i)].group, {}, {}, {sample}});
+    (void)desk.answer({{}, first, ++number, beat}, 0);
+  }
+  EXPECT_EQ(desk.counters().went_on, kGroups);
+  (void)desk.answer({{}, first, ++number, call::Leave{}}, 0);
+  const answer::Leased again = leased(joined());
+  const auto goes_on = std::ranges::count_if(again.leases, [](const Lease& lease) { return lease.begun != kNoLease; });
+  EXPECT_EQ(goes_on, std::ssize(again.begun));
+  EXPECT_EQ(goes_on, (64 << 20) / (kTokens * 16));
+  EXPECT_EQ(std::ssize(again.leases), kGroups);
+}
+
+TEST(Door, AMessageThatIsTooLongIsNotSent) {
+  comm::Endpoint router = comm::Endpoint::at("tcp://127.0.0.1:0", {}), line = comm::Endpoint::to(router.address(), "");
+  EXPECT_THROW(line.send({{}, std::vector<std::byte>(static_cast<size_t>(comm::kMaxRequestBytes) + 1)}), PeerError);
+}
+
+int64_t resident_bytes() {
+  std::ifstream pages("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  pages >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// What is said to one that does not read is not kept for it.
+TEST(Door, WhoDoesNotReadCostsLittle) {
+  std::mutex mutex;
+  Controller controller({.groups_per_step = 1, .group_size = 1, .staleness = 1}, {10, Incarnation{0}});
+  constexpr int64_t kWelcome = 4 << 20;
+  Desk desk(controller, Incarnation{0}, "", {}, std::string(kWelcome, 'w'));
+  wire::Server server(desk, mutex, "tcp://127.0.0.1:0");
+  comm::Endpoint line = comm::Endpoint::to(server.address(), "");
+  const int64_t before = resident_bytes();
+  for (int i = 0; i < 1000 && desk.counters().answered < 400; ++i) {
+    line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{}, 1, call::Join{"nowhere"}})});
+    rest(2);
+  }
+  EXPECT_LT(resident_bytes() - before, 64 * kWelcome) << "of the hundreds that were asked for";
 }
 
 }  // namespace

@@ -86,6 +86,21 @@ TEST_F(RelayTest, TheRunHearsOneVoiceAndReadsOneStore) {
   EXPECT_EQ(a->store.num_held(), 0);
 }
 
+TEST_F(RelayTest, HasTheSharesOfAllItsWorkers) {
+  start(8, 0);
+  const auto a = below(), b = below(), c = below(), d = beside();
+  d->ask(1);
+  for (TestWorker* each : {a.get(), b.get(), c.get()}) each->ask(8);
+  turn();
+  EXPECT_EQ(node_->relay.desk().report_clients().size(), 3u);
+  for (TestWorker* each : {a.get(), b.get(), c.get()}) {
+    lease(*each, 8);
+    EXPECT_EQ(each->work.size(), 2u) << "a quarter of eight";
+  }
+  d->ask(8);
+  EXPECT_EQ(d->work.size(), 2u);
+}
+
 TEST_F(RelayTest, AsksForWhatItsWorkersWantAndNoMore) {
   start(8, 0);
   turn();
@@ -275,7 +290,9 @@ TEST_F(RelayTest, TellsTheRunWhatFailed) {
   const auto a = below(), b = below();
   a->client.close("not today");
   turn();
-  EXPECT_EQ(run_->desk.take_failures(), std::vector<std::string>{"not today"});
+  const std::vector<std::string> failures = run_->desk.take_failures();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_TRUE(failures[0].ends_with(": not today")) << failures[0];
   EXPECT_EQ(run_->desk.num_clients(), 1) << "the relay itself goes on";
   lease(*b, 2);
   EXPECT_EQ(b->work.size(), 2u);

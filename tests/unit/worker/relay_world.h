@@ -172,7 +172,8 @@ struct Trainer {
       : world(world),
         controller(o, {kLeaseS, Incarnation{incarnation}}),
         desk(controller, Incarnation{incarnation}, "",
-             [](GroupId group) { return data::Prompt{.text = "prompt " + std::to_string(value(group))}; }, kWelcome) {}
+             [](GroupId group) { return data::Prompt{.text = "prompt " + std::to_string(value(group)), .ids = {1}}; },
+             kWelcome) {}
 
   /// Trains a step if its batch is ready, with its bodies. Returns whether it did.
   bool train() {

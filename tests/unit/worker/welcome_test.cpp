@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells a worker that joins comes as it was said, and what is cut short is an error.
+// What a run tells a worker that joins comes as it was said, and what is cut short or damaged is an error.
 #include <gtest/gtest.h>
 
 #include "tandem/base/error.h"
@@ -31,6 +31,15 @@ TEST(Welcome, SaysWhoHasWeightsAndWhoHasAdapters) {
 TEST(Welcome, WhatIsCutShortIsAnError) {
   const std::string text = to_text(welcome_with({{"tcp://127.0.0.1:2", {}, 0, at::kFloat}}));
   for (size_t length = 0; length < text.size(); ++length) EXPECT_THROW((void)welcome_of(text.substr(0, length)), PeerError) << length;
+}
+
+TEST(Welcome, WhatIsDamagedIsAnError) {
+  const std::string text = to_text(welcome_with({{"tcp://127.0.0.1:2", {}, 0, at::kFloat}}));
+  for (size_t at = 0; at < text.size(); ++at) {
+    std::string damaged = text;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    EXPECT_THROW((void)welcome_of(damaged), PeerError) << "byte " << at;
+  }
 }
 
 }  // namespace

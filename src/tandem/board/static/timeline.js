@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank did in the last steps, a row a rank: a stage as long as it took, and where the rank waited for others.
+// What each rank did in the last steps, a row a rank: a stage as long as it took, and where the rank waited for others. Below, how each
+// worker did in the last of them.
 import { byId, element, isNumber, seconds } from './format.js';
 
 const COLOURS = ['#3b6fd4', '#c77f2a', '#2f8f5b', '#9a55b5', '#c2474b', '#2a8c96', '#8a7a2f', '#b8578a', '#5b6b8c', '#6f9a3d', '#a0623f'];
@@ -20,6 +21,12 @@ function last_of(step, rank, stage, waited) {
     for (const [name, , , waits] of step.ranks[other])
       if (other !== rank && name === stage && waits < least) [found, least] = [other, waits];
   return found;
+}
+
+function rows_of_workers(step) {
+  const workers = step.workers && typeof step.workers === 'object' ? Object.entries(step.workers) : [];
+  return workers.filter(([, how]) => typeof how === 'string').sort(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
+    .map(([name, how]) => element('div', { class: 'rank' }, element('span', { class: 'muted' }, name), element('span', {}, how)));
 }
 
 export function draw_timeline(given) {
@@ -50,6 +57,7 @@ export function draw_timeline(given) {
   const key = [...names.map((name) => element('span', {}, element('i', { style: { background: colour(name) } }), name)),
     element('span', {}, element('i', { class: 'waits' }), 'waits for others')];
   byId('timeline').replaceChildren(element('h3', {}, `The last ${steps.length === 1 ? 'step' : steps.length + ' steps'}, ${seconds(end)}`),
-    ...rows, element('div', { class: 'rank' }, element('span', {}), marks), element('div', { class: 'key' }, ...key));
+    ...rows, element('div', { class: 'rank' }, element('span', {}), marks), element('div', { class: 'key' }, ...key),
+    ...rows_of_workers(steps.at(-1)));
   return drawn;
 }

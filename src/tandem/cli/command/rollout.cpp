@@ -36,18 +36,21 @@ class Rollout : public Command {
     app.add_option("--relay-token", relay_.token_file, "File for the token by which workers join the relay; FILE.secret has the other key")
         ->type_name("FILE");
     worker::GeneratorOptions& generator = request_.generator;
-    app.add_option("--host", generator.host, "Address of this machine at which the run fetches samples; loopback without it")
+    app.add_option("--host", generator.host,
+                   "Address of this machine at which the run fetches samples; without it the one from which this machine reaches the run")
         ->type_name("HOST");
     generates_ = {
         app.add_option("--layout", generator.layout, "Layout of the replica, such as tp2, with a thread for each rank; without it one rank")
             ->type_name("LAYOUT"),
-        app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has: float32 or bfloat16"),
-        app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::NonNegativeNumber),
+        app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has")
+            ->check(CLI::IsMember({"float32", "bfloat16"})),
+        app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::Range(0, 1024)),
         app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second; 0: no bound")
-            ->check(CLI::NonNegativeNumber)};
+            ->check(CLI::Range(0.0, 1e12))};
     app.add_option("--patience", request_.patience_s,
                    "Seconds for which a run may give no answer, as while it is started again, and a relay be without a worker")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(0.001, 1e9))
+        ->capture_default_str();
     app.footer(kExamples);
   }
 
@@ -61,7 +64,7 @@ class Rollout : public Command {
     if (!relay_.token_file.empty()) throw UserError("--relay-token", "there is no relay", "--relay HOST:PORT");
     const worker::WorkerSummary s = worker::generate_for_run(request_);
     log::info(s.was_stopped ? "left the run: " : "the run is over: ", s.groups, " groups, ", s.tokens, " tokens, ", s.versions, " versions",
-              s.late > 0 ? join_text("; ", s.late, " groups came too late") : std::string());
+              s.late > 0 ? join_text("; ", s.late, " groups more were of no use: too late, or filtered") : std::string());
   }
 
  private:
@@ -75,7 +78,7 @@ class Rollout : public Command {
     relay_.stop = request_.stop;
     const worker::RelaySummary s = worker::relay_for_run(relay_);
     log::info(s.was_stopped ? "left the run: " : "the run is over: ", s.groups, " groups passed on",
-              s.late > 0 ? join_text("; ", s.late, " came too late") : std::string(),
+              s.late > 0 ? join_text("; ", s.late, " were of no use: too late, or filtered") : std::string(),
               s.lost > 0 ? join_text("; ", s.lost, " went with a worker, and were generated anew") : std::string());
   }
 

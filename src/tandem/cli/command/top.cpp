@@ -33,7 +33,8 @@ class Top : public Command {
     app.add_option("RUN_DIR", run_dir_, "Run folder, live or finished")->required()->type_name("DIR");
     app.add_flag("--once", once_, "Print it once; so it is where the output is no terminal");
     app.footer(
-        "Of the last step: what each rank did, where it waited, how many groups are under way, and how far the trained ones lag.\n"
+        "Of the last step: what each rank did, where it waited, how each worker does, how many groups are under way, and how far the\n"
+        "trained ones lag.\n"
         "Until Ctrl-C, or the end of the run.\n"
         "Example:\n  tandem top runs/quickstart");
   }

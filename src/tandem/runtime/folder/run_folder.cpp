@@ -56,12 +56,15 @@ const std::vector<std::string> kFirstFiles = {"config.yaml", "log.txt", "init"};
 const std::vector<std::string> kLaterFiles = {kInputs,       "metrics.jsonl", "trace.json", "timeline.jsonl", "decisions.jsonl",
                                               "tensorboard", "summary.json",  "checkpoint", "warm_start",     "hf",
                                               "adapter"};
+// Of workers (worker/door.h). Keys, address and number of starts stay: workers of the run before, which look for it, must not be taken for
+// those of the next.
+const std::vector<std::string> kWorkerFiles = {"workers", "controller.jsonl", "controller.jsonl.old"};
 // Of monitor.sinks: where each stands, what their packages say, what they keep here.
 const std::vector<std::string> kSinkFiles = {"sinks.json", "sinks.log", "wandb", "swanlog", "mlruns"};
 
 std::vector<std::string> all_run_files() {
   std::vector<std::string> names = kFirstFiles;
-  for (const auto* more : {&kLaterFiles, &kSampleFiles, &kSinkFiles}) names.insert(names.end(), more->begin(), more->end());
+  for (const auto* more : {&kLaterFiles, &kWorkerFiles, &kSampleFiles, &kSinkFiles}) names.insert(names.end(), more->begin(), more->end());
   return names;
 }
 
@@ -338,7 +341,7 @@ RunFolder::~RunFolder() {
 
 // A run refused before it began leaves no folder in the way of the corrected command.
 void RunFolder::remove_unused() const {
-  static const std::set<std::string> ours = {"config.yaml", "log.txt", ".lock", "init"};
+  static const std::set<std::string> ours = {"config.yaml", "log.txt", ".lock", "init", "workers.json", "worker_keys.json", "token"};
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_, ignored))
     if (!ours.contains(entry.path().filename().string())) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/runtime/folder/sample_writer.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -21,7 +22,7 @@ namespace {
 
 constexpr int64_t kMostSteps = 4;       // that wait to be written while the next is made
 constexpr double kMostQuiet_s = 60;     // for which a caller waits while nothing gets written
-constexpr double kBetweenTries_s = 0.1;
+constexpr double kBetweenTries_s = 0.1, kMostBetweenTries_s = 2;
 constexpr const char* kTrained = "train_logprobs";  // of a packed part, beside the columns of data::fields_of
 
 /// A file of a part cannot be read, or is not what it was.
@@ -267,6 +268,8 @@ void SampleWriter::save_unwritten(const std::string& path) const {
       work.write(apart);
     } catch (const PartMissing& e) {
       log::warning(e.what(), "; ", path, " is without the samples of its step");
+    } catch (const InternalError& e) {  // the one that bug_ has, and the end of the run tells
+      log::warning(e.what(), "; ", path, " is without what could not be written for it");
     }
   }
   apart.flush();
@@ -325,9 +328,11 @@ void SampleWriter::write_all() {
     lock.unlock();
     try_first();
     lock.lock();
+    if (num_written_ > written) num_tries_ = 0;
     if (num_written_ > written) continue;
     if (bug_ || is_closing_) return;
-    changed_.wait_for(lock, duration_of_s(kBetweenTries_s), [this] { return is_closing_ || tries_now_; });
+    const double pause_s = kBetweenTries_s * static_cast<double>(++num_tries_);  // a try reads the files of all ranks
+    changed_.wait_for(lock, duration_of_s(std::min(kMostBetweenTries_s, pause_s)), [this] { return is_closing_ || tries_now_; });
     tries_now_ = false;
   }
 }

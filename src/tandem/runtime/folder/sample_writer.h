@@ -119,6 +119,7 @@ class SampleWriter {
   double failing_since_s_ = 0;        // 0: the last try did not fail
   std::exception_ptr bug_;            // what no second try mends
   bool tries_now_ = false, is_closing_ = false;
+  int64_t num_tries_ = 0;             // in a row that failed; of the thread alone
   std::thread thread_;                // last: it uses all the others
 };
 

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <numeric>
+#include <ranges>
 #include <set>
 #include <thread>
 #include <utility>
@@ -39,6 +41,19 @@ std::string network() {
   std::error_code none;
   const std::filesystem::path space = std::filesystem::read_symlink("/proc/self/ns/net", none);
   return comm::kernel_id() + " " + space.string();
+}
+
+// World ranks that fetch a body, for who takes turns.
+std::vector<std::vector<int>> fetchers(const policy::Ranks& ranks, const config::WorkerOptions& workers) {
+  if (!workers.split) return {{0}};
+  const int first = ranks.placement.train.first;
+  std::vector<int> all(static_cast<size_t>(ranks.train_layout.world()));
+  std::iota(all.begin(), all.end(), first);
+  if (!workers.hierarchical) return {all};
+  std::vector<std::vector<int>> of_replica(static_cast<size_t>(ranks.train_layout.dp));
+  for (const int rank : all | std::views::reverse)  // the first of each replica comes last
+    of_replica[static_cast<size_t>(ranks.train_layout.dp_rank(rank - first))] = {rank};
+  return of_replica;
 }
 
 // Weights that lie on each rank as its table says, for who asks.
@@ -84,7 +99,7 @@ class WorkerSource final : public SampleSource {
   };
   std::exception_ptr fault();
   Told tell(Told told) const;
-  int fetcher_of(data::GroupId group, const std::string& store) const;
+  std::vector<int> fetchers_of(data::GroupId group, const std::string& store) const;
   bool bring(const queue::answer::Taken& groups, bool now);
   void take_arrived();
   void forget(std::span<const data::GroupId> groups);
@@ -96,37 +111,42 @@ class WorkerSource final : public SampleSource {
   std::optional<Published> weights_, adapters_;   // where adapters are trained, weights_ are those below them
   bool has_base_ = false;                         // those are published
   std::optional<worker::Door> door_;              // on the first rank
-  std::vector<int> fetchers_;                     // world ranks: of each replica that trains, the one that fetches
+  std::vector<std::vector<int>> fetchers_;        // world ranks: of each replica that trains, the one that fetches; or once, all of them
   std::vector<bool> beside_first_;                // which ranks reach what the first rank reaches at a loopback address
   std::optional<worker::BodyReader> reader_;      // where this rank is one of the former
-  std::map<data::GroupId, bool> told_;            // groups of which all ranks have heard, and whether their bodies have come
+  std::map<data::GroupId, int64_t> told_;         // groups of which all ranks have heard, and how many ranks wait for their bodies
   std::vector<data::GroupId> in_line_;            // those that have, and are in no batch yet
   std::vector<data::GroupId> batch_;
   int64_t tokens_ = 0;                          // of batches since the last record
+  int64_t padding_bytes_ = 0;                   // that rows of all batches do not have
   double recorded_s_ = 0;
 };
 
 WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
-  const policy::TrainedRole& trained = parts.actor.trained();
-  const model::ModelOnRank& model = trained.lora() ? trained.model() : parts.actor.rollout_model();
-  const std::string host = worker::listening_host(parts.config);
-  weights_.emplace(parts.ranks, host, model.table(), model.values().scalar_type());
-  if (trained.lora()) adapters_.emplace(parts.ranks, host, trained.trainer().lora()->table(), at::kFloat);
   const policy::Ranks& ranks = parts.ranks;
-  fetchers_.resize(static_cast<size_t>(ranks.train_layout.dp));
-  for (int r = ranks.train_layout.world() - 1; r >= 0; --r)  // the first of each replica comes last
-    fetchers_[static_cast<size_t>(ranks.train_layout.dp_rank(r))] = ranks.placement.train.first + r;
   const std::vector<std::string> networks = comm::texts_of_all(ranks.world, network());
   for (const std::string& each : networks) beside_first_.push_back(each == networks.front());
-  if (ranks.is_first() || std::ranges::find(fetchers_, ranks.world.rank()) != fetchers_.end())
-    reader_.emplace(parts.config.schedule.queue.group_size, parts.config.workers.lease_s);
+  const policy::TrainedRole& trained = parts.actor.trained();
+  const model::ModelOnRank& model = trained.lora() ? trained.model() : parts.actor.rollout_model();
+  if (std::ranges::find(beside_first_, false) != beside_first_.end()) worker::require_reached(parts.config);
+  const bool is_beside = beside_first_[static_cast<size_t>(ranks.world.rank())];
+  const std::string host = is_beside ? worker::listening_host(parts.config) : worker::reached_host(parts.config);
+  weights_.emplace(parts.ranks, host, model.table(), model.values().scalar_type());
+  if (trained.lora()) adapters_.emplace(parts.ranks, host, trained.trainer().lora()->table(), at::kFloat);
+  fetchers_ = fetchers(ranks, parts.config.workers);
+  const auto fetches = [&](const std::vector<int>& some) { return std::ranges::find(some, ranks.world.rank()) != some.end(); };
+  if (ranks.is_first() || std::ranges::any_of(fetchers_, fetches))
+    reader_.emplace(worker::BodyLimits{parts.config.schedule.queue.group_size, model.config().vocab_size, model.config().moe.num_experts,
+                                       parts.actor.route_width()},
+                    parts.config.workers.lease_s);
   if (!ranks.is_first()) return;
   door_.emplace(parts.config, takes(parts.config), [&prompts = parts.prompts](data::GroupId id) { return prompts.at_position(value(id)); });
 }
 
 worker::Welcome WorkerSource::welcome() const {
   return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
-          adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens};
+          adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens,
+          worker::reward_files(parts_.config.reward)};
 }
 
 std::exception_ptr WorkerSource::fault() {
@@ -152,10 +172,10 @@ WorkerSource::Told WorkerSource::tell(Told told) const {
 }
 
 // Replicas take turns. What only the first rank reaches it fetches itself.
-int WorkerSource::fetcher_of(data::GroupId group, const std::string& store) const {
-  const int fetcher = fetchers_[static_cast<size_t>(value(group)) % fetchers_.size()];
-  const bool is_near = store.empty() || comm::stays_on_this_machine(store);
-  return store.empty() || (is_near && !beside_first_[static_cast<size_t>(fetcher)]) ? 0 : fetcher;
+std::vector<int> WorkerSource::fetchers_of(data::GroupId group, const std::string& store) const {
+  const std::vector<int>& some = fetchers_[static_cast<size_t>(value(group)) % fetchers_.size()];
+  const auto reaches = [&](int rank) { return beside_first_[static_cast<size_t>(rank)] || !comm::stays_on_this_machine(store); };
+  return !store.empty() && std::ranges::all_of(some, reaches) ? some : std::vector<int>{0};
 }
 
 // All ranks have heard of these groups. False if bodies that were to come now did not: then the queue has their groups again.
@@ -164,9 +184,10 @@ bool WorkerSource::bring(const queue::answer::Taken& groups, bool now) {
   std::vector<worker::Wanted> mine;
   for (size_t i = 0; i < groups.heads.size(); ++i) {
     const data::Group& head = groups.heads[i];
-    const int fetcher = fetcher_of(head.id, groups.stores[i]);
-    if (told_.insert({head.id, false}).second) parts_.bodies.expect(head, groups.measures[i], fetcher);
-    if (told_.at(head.id) || fetcher != world.rank()) continue;
+    const std::vector<int> some = fetchers_of(head.id, groups.stores[i]);
+    if (told_.insert({head.id, std::ssize(some)}).second) parts_.bodies.expect(head, groups.measures[i], some);
+    const bool is_here = parts_.bodies.arrivals().holds({head.samples.front().id, queue::kRecord});
+    if (is_here || std::ranges::find(some, world.rank()) == some.end()) continue;
     mine.push_back({head.id, groups.stores[i].empty() ? door_->own_store() : groups.stores[i], groups.measures[i]});
   }
   if (!now) {
@@ -176,6 +197,8 @@ bool WorkerSource::bring(const queue::answer::Taken& groups, bool now) {
   std::vector<data::GroupId> lost;
   if (reader_) lost = reader_->fetch_now(std::move(mine));
   lost = comm::values_of_all(parts_.ranks.world, lost);
+  std::ranges::sort(lost);
+  lost.erase(std::ranges::unique(lost).begin(), lost.end());  // of which several ranks lack the body
   if (door_ && !lost.empty()) door_->lose(lost);
   forget(lost);
   return lost.empty();
@@ -186,8 +209,7 @@ void WorkerSource::take_arrived() {
   std::vector<data::GroupId> arrived;
   if (reader_) arrived = reader_->take(parts_.bodies.arrivals());
   for (const data::GroupId group : comm::values_of_all(parts_.ranks.world, arrived)) {
-    told_.at(group) = true;
-    in_line_.push_back(group);
+    if (--told_.at(group) == 0) in_line_.push_back(group);
   }
 }
 
@@ -208,7 +230,7 @@ void WorkerSource::work_early() {
 
 std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::PolicyVersion version) {
   comm::Group& world = parts_.ranks.world;
-  const bool looks_ahead = parts_.config.workers.prefetch;
+  const bool looks_ahead = parts_.config.workers.prefetch || !parts_.config.workers.split;
   for (;;) {
     if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
@@ -222,6 +244,7 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
     const bool all = bring(told.groups, told.is_batch);
     take_arrived();
     if (told.is_batch && all) {
+      padding_bytes_ += queue::padding_bytes(told.groups.measures);
       for (const data::Group& head : told.groups.heads) {
         batch_.push_back(head.id);
         std::erase(in_line_, head.id);
@@ -232,6 +255,7 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
     work_early();
     if (door_ && parts_.tell) parts_.tell(door_->num_finished() * parts_.config.schedule.queue.group_size, 0);
     if (door_) std::this_thread::sleep_for(kMoment);
+    comm::count_waited(door_ ? std::chrono::duration<double>(kMoment).count() : 0);
   }
 }
 
@@ -241,6 +265,7 @@ bool WorkerSource::accept(const data::Batch&) {
 }
 
 void WorkerSource::give_back(const data::Batch& batch) {
+  if (batch_.empty()) return;  // it is trained
   if (door_) door_->give_back();
   parts_.bodies.take_back(batch.groups);
   in_line_.insert(in_line_.end(), batch_.begin(), batch_.end());
@@ -283,10 +308,13 @@ void WorkerSource::switch_weights(const rollout::SendWeights& send, data::Policy
 void WorkerSource::record(monitor::Recorder& recorder) {
   const double now = now_s(), since_s = std::max(1e-9, now - std::exchange(recorded_s_, now));
   recorder.set("throughput/rollout_tokens_per_s", static_cast<double>(std::exchange(tokens_, 0)) / since_s);
-  recorder.set("time/reward_s", 0);
-  if (door_) door_->record(recorder);
+  if (door_) {
+    door_->record(recorder);
+    recorder.set("data/epoch", parts_.prompts.epochs(value(door_->next_group())));
+  }
   recorder.set("workers/bytes_read", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_received()) : 0.0));
   recorder.set("workers/bytes_prefetched", comm::sum_over(parts_.ranks.world, reader_ ? static_cast<double>(reader_->bytes_ahead()) : 0.0));
+  recorder.set("workers/padding_bytes_saved", static_cast<double>(padding_bytes_));
   int64_t copied = 0, sent = 0;
   for (const std::optional<Published>* each : {&weights_, &adapters_}) {
     if (!*each || !(*each)->server) continue;

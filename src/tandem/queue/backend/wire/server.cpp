@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kCallPauseS = 0.05;  // for which it waits for a call
 constexpr double kLookS = 0.05;       // between two looks for clients that are gone
+constexpr double kBusyLookS = 10;     // where calls never let up: and for so long one may lie unread
 
 }  // namespace
 
@@ -32,19 +33,18 @@ std::exception_ptr Server::fault() const {
   return fault_;
 }
 
-// Clients are taken for dead at a time by which all that had come was answered. Under a load that never lets up nobody is.
+// A client is dead that was silent at a time by which all calls had been answered. Under a load that never lets up such a time is some
+// seconds ago.
 void Server::serve() {
   double looked_s = 0;
   try {
     while (!is_closing_) {
       std::optional<comm::Letter> letter = endpoint_.receive(0);
-      if (!letter) {
-        if (now_s() - looked_s > kLookS) {
-          std::lock_guard lock(mutex_);
-          desk_.expire(looked_s = now_s());
-        }
-        letter = endpoint_.receive(kCallPauseS);
+      if (const double now = now_s(); now - looked_s > (letter ? kBusyLookS : kLookS)) {
+        std::lock_guard lock(mutex_);
+        desk_.expire((looked_s = now) - (letter ? kBusyLookS : 0));
       }
+      if (!letter) letter = endpoint_.receive(kCallPauseS);
       if (letter) answer(std::move(*letter));
     }
   } catch (...) {
@@ -70,7 +70,13 @@ void Server::answer(comm::Letter letter) {
     std::lock_guard lock(mutex_);
     answer = desk_.answer(*call, now_s());
   }
-  if (answer) endpoint_.send({std::move(letter.peer), to_bytes(*answer)});
+  if (!answer) return;
+  std::vector<std::byte> bytes = to_bytes(*answer);
+  if (std::ssize(bytes) > comm::kMaxMessageBytes) {
+    answer->what = answer::Refused{join_text("the answer has ", bytes.size(), " bytes, of at most ", comm::kMaxMessageBytes)};
+    bytes = to_bytes(*answer);
+  }
+  endpoint_.send({std::move(letter.peer), std::move(bytes)});
 }
 
 }  // namespace tandem::queue::wire

@@ -14,8 +14,8 @@
 namespace tandem::queue::wire {
 namespace {
 
-constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kProbeS = 0.25;
-constexpr int64_t kPartBytes = comm::kMaxMessageBytes / 4;
+constexpr double kReadPauseS = 0.05, kReadAgainS = 60, kFarS = 60, kProbeS = 0.25;
+constexpr int64_t kLentBytes = 64 << 20, kSentBytes = 8 << 20;  // at most in one answer, in shared memory or not
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
 
@@ -57,6 +57,7 @@ std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
   data::ByteWriter out(answer);
   out.number(request.number);
   comm::SharedMemory* lane = nullptr;
+  int64_t lent_bytes = 0;
   const auto room = [&](const RowsHead& head) {
     out.number(head.num_rows);
     out.number(std::ssize(head.lengths));
@@ -64,7 +65,8 @@ std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
     out.number(head.num_bytes);
     const auto num_bytes = static_cast<size_t>(head.num_bytes);
     if (request.secret != 0 && head.num_bytes >= kLeastLentBytes) {
-      lane = &lanes_.free_lane(kSecretBytes + head.num_bytes);
+      lent_bytes = head.num_bytes;
+      lane = &lanes_.free_lane(kSecretBytes + lent_bytes);
       std::memcpy(lane->bytes().data(), &request.secret, sizeof request.secret);
       return lane->bytes().subspan(kSecretBytes, num_bytes);
     }
@@ -72,14 +74,14 @@ std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
     return std::span(answer).last(num_bytes);
   };
   const bool fits = request.schema == store_.schema() && std::ssize(request.samples) <= store_.num_held();
-  if (!fits || store_.read(request.samples, kPartBytes, room) == 0) {
+  if (!fits || store_.read(request.samples, request.secret != 0 ? kLentBytes : kSentBytes, room) == 0) {
     out.number(0);
     return answer;
   }
   if (!lane) return answer;
   lane->lend(1);
   const comm::SharedHandle handle = lane->handle();
-  bytes_lent_ += handle.num_bytes;
+  bytes_lent_ += lent_bytes;
   out.raw(&handle, sizeof handle);
   return answer;
 }
@@ -123,9 +125,12 @@ int64_t StoreReader::take_rows(Known& store, comm::Letter letter, int64_t secret
 // The first of these samples. Returns how many; 0 for none, also at the deadline. Errors: PeerError for what is no answer, and if the
 // store is gone.
 int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
+  RowsRequest request{0, into.schema(), 0, {samples.begin(), samples.end()}};
   while (!deadline.passed()) {
-    const int64_t secret = store.shares ? random_secret() : 0;
-    const RowsRequest request{++num_requests_, into.schema(), secret, {samples.begin(), samples.end()}};
+    if (request.number == 0 || (request.secret != 0 && !store.shares)) {
+      request.number = ++num_requests_;
+      request.secret = store.shares ? random_secret() : 0;
+    }
     store.endpoint.send({{}, to_bytes(request)});
     Deadline probe = Deadline::after_s(kProbeS);
     for (const Deadline again = Deadline::after_s(kReadAgainS); !again.passed() && !deadline.passed();) {
@@ -138,7 +143,7 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
       }
       if (number_of_answer(letter->bytes) != request.number) continue;  // of a request before
       bytes_received_ += std::ssize(letter->bytes);
-      const int64_t rows = take_rows(store, std::move(*letter), secret, samples, into);
+      const int64_t rows = take_rows(store, std::move(*letter), request.secret, samples, into);
       if (rows >= 0) return rows;
       break;
     }
@@ -147,7 +152,6 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
 }
 
 bool StoreReader::read(const std::string& place, std::span<const SampleId> samples, TensorCache& into) {
-  const Deadline deadline = Deadline::after_s(deadline_s_);
   std::erase_if(stores_, [&](const auto& each) { return each.second.last_read < num_reads_ - kKeptReads; });
   ++num_reads_;
   try {
@@ -159,6 +163,7 @@ bool StoreReader::read(const std::string& place, std::span<const SampleId> sampl
     }
     store->second.last_read = num_reads_;
     while (!samples.empty()) {
+      const Deadline deadline = Deadline::after_s(store->second.shares ? deadline_s_ : std::max(deadline_s_, kFarS));
       const int64_t rows = read_some(store->second, samples, into, deadline);
       if (rows == 0) {
         if (deadline.passed()) stores_.erase(store);

@@ -56,7 +56,8 @@ class StoreReader {
   explicit StoreReader(double deadline_s) : deadline_s_(deadline_s) {}
 
   /// Fetches the rows of these samples, in place of what `into` has of them. False if the store at `place` lacks one, has other fields,
-  /// gives no rows of samples, or does not answer within the deadline; then `into` has some of them or none.
+  /// gives no rows of samples, or gives no answer for the deadline: a minute at least, where its memory is not shared. Then
+  /// `into` has some of them or none.
   bool read(const std::string& place, std::span<const SampleId> samples, TensorCache& into);
   /// Of answers.
   int64_t bytes_received() const { return bytes_received_; }
