@@ -4,7 +4,7 @@
 
 Workers are paced so low that the machine has room for all of them (`tandem rollout --tokens-per-s`), so what is seen is the system and not
 the processor. For each phase it prints the tokens of batches that became complete, a second, and that over the number of workers times
-their rate."""
+their rate. The exit code is 1 where that is more than 10 % off."""
 import argparse
 import json
 import pathlib
@@ -23,7 +23,7 @@ RECIPE = {"supervised.steps": 0, "run.steps": 100_000, "schedule.kind": "stale",
 
 
 def batches(folder):
-    """(time at which it was seen, tokens so far) of each step that is committed; the caller polls."""
+    """How many steps are committed."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return len(lines)
@@ -91,6 +91,9 @@ def main():
             per_worker = [phase.rate / phase.workers for phase in phases]
             print(f"per worker {', '.join(f'{rate:.1f}' for rate in per_worker)} tokens/s; "
                   f"least over largest {100 * min(per_worker) / max(per_worker):.1f} %")
+            if not all(0.9 <= rate / options.rate <= 1.1 for rate in per_worker):
+                print("not within 10 % of linear")
+                return 1
         finally:
             for worker in workers:
                 worker.kill()

@@ -8,6 +8,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -101,6 +102,15 @@ data::Group head_of(GroupId group, PolicyVersion version) {
     sample.score = static_cast<double>(i);
   }
   return head;
+}
+
+int64_t sum_of(const std::vector<Row>& rows) {
+  int64_t sum = 0;
+  for (const Row& row : rows) {
+    for (const int64_t token : row.tokens) sum += token;
+    for (const float logprob : row.logprobs) sum += std::bit_cast<int32_t>(logprob);
+  }
+  return sum;
 }
 
 /// A process that generates.
@@ -212,7 +222,9 @@ class Pair {
     std::vector<SampleId> samples;
     std::vector<Row> rows;
     for (int64_t done = 0; done < o_.samples; done += chunk_) get(samples, rows);
+    const int64_t sum = sum_of(rows);  // a row is not here before it was read
     const double get_s = now_s() - begin_s;
+    TANDEM_CHECK(sum == sum_of(rows), "rows that change");
     const SampleRows expected{.seq = o_.seq, .ragged = ragged, .lengths = ragged ? o_.lengths : std::vector<int64_t>(),
                               .seed = static_cast<uint64_t>(o_.seed + seed_)};
     TANDEM_CHECK(std::ssize(rows) == o_.samples, rows.size(), " samples of ", o_.samples);

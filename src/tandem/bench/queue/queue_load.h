@@ -14,7 +14,6 @@ struct QueueLoadOptions : Common {
   std::string layout = "tp8,pp16";  ///< of the replica, whose ranks are threads
   int64_t samples = 64;
   int64_t seq = 256;                ///< tokens of a sample, where there are no lengths
-  int64_t seed = 0;
   std::vector<int64_t> lengths;     ///< of the samples, one after the other
 };
 void describe(OptionVisitor& field, QueueLoadOptions& o);
