@@ -25,8 +25,8 @@ RECIPE = {"supervised.steps": 0, "run.steps": 43, "schedule.groups_per_step": 8,
           "reward.pattern": "[0-4]"}
 SKIPPED = 3  # first steps
 # What lies between the end of an update and the batch of the next.
-# A worker makes one call after the other: one trip, and PAUSE_S until the next. So half of that passes until it sees that weights are here or
-# groups are finished, and until a call comes to the run after its update.
+# A worker makes one call after the other: one trip, and PAUSE_S until the next. So half of that passes until it sees that weights are here
+# or groups are finished, and until a call comes to the run after its update.
 PAUSE_S = 0.02  # worker/worker.cpp
 TRIPS = 5  # half of one: the answer that tells of the version; two: from whom, and fetch; one: lease; half: put; one: bodies
 LOOKS = 3

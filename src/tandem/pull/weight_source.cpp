@@ -204,7 +204,8 @@ Fetched WeightSource::fetch(PolicyVersion version, std::span<const reshard::Held
 
 // Nobody waits for the answer: if it is lost, who gave the version counts as busy for a while.
 void WeightSource::tell(PolicyVersion version, const WeightHolder& holder) {
-  const WeightsRequest request{.number = ++num_requests_, .ask = WeightsRequest::Ask::kHave, .version = version, .holder = holder, .part = part_};
+  const auto has = WeightsRequest::Ask::kHave;
+  const WeightsRequest request{.number = ++num_requests_, .ask = has, .version = version, .holder = holder, .part = part_};
   holders_.front()->endpoint.send({{}, to_bytes(request)});
 }
 

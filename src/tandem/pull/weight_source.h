@@ -45,8 +45,8 @@ class WeightSource {
   Fetched fetch(PolicyVersion version, std::span<const reshard::Held> into, at::ScalarType dtype);
   /// Whether the holders' memory cannot be read in place, so that it is worth while to pass on what was fetched.
   bool uses_sockets() const;
-  /// To be said after a fetch by sockets, without waiting: this version came. `holder` has it, too, all of its part, and passes it on; none if it has no
-  /// place.
+  /// To be said after a fetch by sockets: this version came. `holder` has it, too, all of its part, and passes it on; none if it has no
+  /// place. It waits for no answer.
   void tell(PolicyVersion version, const WeightHolder& holder = {});
   /// A fetch that goes on ends with PeerError, soon, and so do all after it.
   void stop() { is_stopped_ = true; }
