@@ -25,7 +25,7 @@ constexpr int kWaitingRequests = 8;  // of one client, that were not read: it ma
 constexpr int kKeyChars = 41;  // with the zero behind
 constexpr int kGreetingMs = 10'000;                  // for which one may take to say who it is
 constexpr int kBeatMs = 2'000, kSilentMs = 60'000;   // a connection on which no whole message comes for so long is made anew
-constexpr int kUnsentLetters = 2;                    // while nobody is there to hear them
+constexpr int kUnsentLetters = 4;                    // while nobody is there to hear them
 constexpr int kUnreadLetters = 8;                    // to one that does not read: more are lost
 
 // It lives as long as the process: its end would wait for sockets of threads that are not joined yet.

@@ -49,7 +49,10 @@ WeightServerCounts WeightServer::counts() const {
 std::shared_ptr<WeightServer::Version> WeightServer::room() {
   std::lock_guard lock(mutex_);
   for (const std::shared_ptr<Version>& each : versions_)
-    if (each != newest_ && each.use_count() == 1 && each->memory->is_free()) return each;
+    if (each != newest_ && each.use_count() == 1 && each->memory->is_free()) {
+      each->number = PolicyVersion{-1};  // nobody finds it any more
+      return each;
+    }
   if (versions_.size() == kVersions)
     for (auto each = versions_.begin(); each != versions_.end(); ++each)
       if (*each != newest_) {
@@ -73,8 +76,8 @@ void WeightServer::publish(const at::Tensor& values, PolicyVersion version) {
   std::random_device device;
   next->secret = static_cast<int64_t>((static_cast<uint64_t>(device()) << 31) ^ device());
   std::memcpy(next->memory->bytes().data(), &next->secret, sizeof next->secret);
-  next->number = version;
   std::lock_guard lock(mutex_);
+  next->number = version;
   newest_ = next;
   givers_.clear();
   digests_.clear();

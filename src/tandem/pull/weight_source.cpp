@@ -22,7 +22,7 @@
 namespace tandem::pull {
 namespace {
 
-constexpr double kAnswerPauseS = 0.05, kAskAgainS = 60, kGiverS = 60, kProbeS = 0.25;
+constexpr double kAnswerPauseS = 0.05, kAskAgainS = 5, kFarAgainS = 60, kGiverS = 60, kProbeS = 0.25;
 
 constexpr size_t kMostOthers = 8;
 constexpr std::chrono::milliseconds kWait{20};  // until it asks again who can give
@@ -74,7 +74,7 @@ WeightsAnswer WeightSource::ask(Known& holder, WeightsRequest request, std::vect
   while (!is_over()) {
     holder.endpoint.send({{}, bytes});
     Deadline probe = Deadline::after_s(kProbeS);
-    for (const Deadline again = Deadline::after_s(kAskAgainS); !again.passed() && !is_over();) {
+    for (const Deadline again = Deadline::after_s(holder.shares ? kAskAgainS : kFarAgainS); !again.passed() && !is_over();) {
       std::optional<comm::Letter> answer = holder.endpoint.receive(kAnswerPauseS);
       if (!answer) {
         if (!probe.passed()) continue;

@@ -14,7 +14,7 @@
 namespace tandem::queue::wire {
 namespace {
 
-constexpr double kReadPauseS = 0.05, kReadAgainS = 60, kFarS = 60, kProbeS = 0.25;
+constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kFarS = 60, kProbeS = 0.25;
 constexpr int64_t kLentBytes = 64 << 20, kSentBytes = 8 << 20;  // at most in one answer, in shared memory or not
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
@@ -133,7 +133,7 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
     }
     store.endpoint.send({{}, to_bytes(request)});
     Deadline probe = Deadline::after_s(kProbeS);
-    for (const Deadline again = Deadline::after_s(kReadAgainS); !again.passed() && !deadline.passed();) {
+    for (const Deadline again = Deadline::after_s(store.shares ? kReadAgainS : kFarS); !again.passed() && !deadline.passed();) {
       std::optional<comm::Letter> letter = store.endpoint.receive(kReadPauseS);
       if (!letter) {
         if (!probe.passed()) continue;
