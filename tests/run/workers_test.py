@@ -80,10 +80,10 @@ def mechanisms(program, root):
     columns = "step, sample_id, response_ids, logprobs, versions, score"
     settings = {"algo.kl_coef": 0.05, "run.steps": 4, "eval.every_steps": 0, "parallel.ranks": 4, "parallel.train_layout": "dp2,pp2",
                 "parallel.rollout_layout": "dp4"}
-    ranks = run(program, f"{root}/ranks", settings)
+    ranks = run(program, f"{root}/mechanisms", settings)
     for off in (None, "split", "prefetch", "hierarchical", "dynamic_read"):
         other = {f"workers.{off}": "false"} if off else {}
-        folder = run(program, f"{root}/{off}_off", {**settings, **other}, ["--rollout-workers", "2"])
+        folder = run(program, f"{root}/without_{off}", {**settings, **other}, ["--rollout-workers", "2"])
         assert rf.samples(ranks, columns) == rf.samples(folder, columns), f"without {off} samples are others"
         assert rf.weights(ranks) == rf.weights(folder), f"without {off} they lead to other weights"
         last = rf.all_metrics(folder)[-1]
