@@ -212,7 +212,8 @@ def come_and_go(program, root):
     rf.check_journal(folder)
     log = process.stderr.read()
     joined, gone = (" ".join(line for line in log.splitlines() if what in line) for what in ("joined: ", "gone: "))
-    assert all(f"worker {i} (127.0.0.1:" in joined for i in range(3)) and "worker " in gone, f"who came and went is not told: {log}"
+    named = lambda lines: len(set(re.findall(r"worker (\d+) \(127\.0\.0\.1:", lines)))
+    assert named(joined) >= 2 and named(gone) >= 1, f"who came and went is not told: {log}"
     top = program.run(["top", folder, "--once"]).stdout
     assert re.search(r"worker \d .* finished, \d+ tokens/s, weights of version \d+", top), top
     rf.said("workers join, die, hang and leave, the run goes on, and its log and `tandem top` tell of them")

@@ -37,7 +37,8 @@ constexpr double kGoodbyeS = 5;          // for workers to hear that the run is 
 constexpr double kAwayS = 1;             // between two looks, while a step is made
 constexpr int64_t kManyLost = 64;        // groups
 constexpr std::string_view kScheme = "tcp://";
-constexpr double kSayS = 1;              // between two lines of the log about workers, and two looks for dead ones
+constexpr double kSayS = 0.2;            // between two lines of the log about workers
+constexpr double kProbeS = 1;            // between two looks for dead ones
 constexpr double kSilentS = 1;           // after which one may be dead: it asks for work much more often
 constexpr double kAloneS = 5;            // after which the log says that nobody is there
 constexpr int64_t kMostNamed = 8;        // in one
@@ -225,7 +226,7 @@ void Door::drop_over() {
 
 // A process that is gone says so when it is called: its groups need not wait for the end of its lease. A look each second, at one in turn.
 void Door::give_up_dead() {
-  if (now_s() - probed_s_ < kSayS) return;
+  if (now_s() - probed_s_ < kProbeS) return;
   probed_s_ = now_s();
   std::map<queue::WorkerId, std::string> silent;
   {
@@ -243,7 +244,7 @@ void Door::give_up_dead() {
   desk_->forget(worker);
 }
 
-// A line at most each second, however many there are.
+// A line at most each moment, however many there are.
 void Door::say_who_came() {
   if (now_s() - said_s_ < kSayS) return;
   said_s_ = now_s();
