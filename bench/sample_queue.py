@@ -11,20 +11,14 @@ sends heads alone: so the rows of put and get together say more. --peers-python 
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
+
+from tensor_cache import run
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LEAST = {"": 5, "ragged_": 10}
 MOST_CALL_US, MOST_BYTES, LEAST_CALLS = 150, 1000, 5
-
-
-def run(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"exit code {done.returncode}: {' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-2000:]}")
-    return done.stdout
 
 
 def tandem(options):

@@ -65,7 +65,10 @@ std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data
   return measures;
 }
 
-int64_t num_measures() { return std::ssize(body_fields()) + static_cast<int64_t>(kNumVersions); }
+int64_t num_measures() {
+  static const int64_t count = std::ssize(body_fields()) + static_cast<int64_t>(kNumVersions);
+  return count;
+}
 
 std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion start, PolicyVersion newest) {
   constexpr int64_t kMost = int64_t{1} << 40;

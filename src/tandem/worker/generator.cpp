@@ -131,7 +131,7 @@ bool Generator::is_fetched() {
   } catch (const PeerError& e) {
     if (failing_since_s_ == 0) {
       failing_since_s_ = now_s();
-      log::warning(e.what(), "; this worker goes on with the weights that it has, and asks again");
+      log::warning(e.what(), "; they are asked for again");
     }
     if (now_s() - failing_since_s_ > options_.deadline_s) throw;
     return false;
