@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kMostWaitS = 300;
+constexpr double kGatherS = 0.01;  // for which the disk is not asked where nobody waits for it: each time costs the processor
 
 std::string line_of(const queue::Decision& decision) {
   using What = queue::Decision::What;
@@ -113,12 +114,14 @@ void Journal::open_file() {
 }
 
 void Journal::add_line(const std::string& line) {
+  bool is_first;
   {
     std::lock_guard lock(mutex_);
+    is_first = waiting_.empty();
     waiting_ += line;
     ++num_added_;
   }
-  changed_.notify_all();
+  if (is_first) changed_.notify_all();
 }
 
 void Journal::add(const queue::Decision& decision) { add_line(line_of(decision)); }
@@ -128,7 +131,10 @@ void Journal::add_saved(data::PolicyVersion version) { add_line(join_text("{\"sa
 void Journal::wait_written() {
   std::unique_lock lock(mutex_);
   const int64_t last = num_added_;
+  ++num_waiting_;
+  changed_.notify_all();
   const bool is_over = changed_.wait_for(lock, duration_of_s(kMostWaitS), [&] { return num_written_ >= last || !fault_.empty(); });
+  --num_waiting_;
   if (!is_over) throw PeerError(join_text(path_, ": nothing was written for ", kMostWaitS, " s"));
   if (!fault_.empty()) throw UserError(path_, fault_, "a disk with room, and the run goes on from its last checkpoint");
 }
@@ -153,12 +159,13 @@ void Journal::write_out(const std::string& lines) {
   if (::fdatasync(file_) != 0 && errno != EINVAL) throw UserError(path_, std::strerror(errno), "");  // EINVAL: it is no file of a disk
 }
 
-// On a thread of its own: while the disk keeps what came, more comes.
+// On a thread of its own: while the disk keeps what came, more comes. It gathers for a moment where nobody waits.
 void Journal::write_all() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_closing_ || !waiting_.empty(); });
     if (waiting_.empty() || !fault_.empty()) return;
+    changed_.wait_for(lock, duration_of_s(kGatherS), [&] { return is_closing_ || num_waiting_ > 0; });
     const std::string lines = std::exchange(waiting_, {});
     const int64_t last = num_added_;
     lock.unlock();

@@ -40,7 +40,7 @@ class Journal {
   void add(const queue::Decision& decision);
   /// The state of the queue, of `version`, is now what a checkpoint keeps.
   void add_saved(data::PolicyVersion version);
-  /// Until all that was added is on the disk.
+  /// Until all that was added is on the disk; nothing else is waited for, so the disk has it some hundredths of a second later.
   void wait_written();
   /// Times that the disk was asked to keep what was written.
   int64_t num_syncs() const;
@@ -59,7 +59,7 @@ class Journal {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::string waiting_;
-  int64_t num_added_ = 0, num_written_ = 0, num_syncs_ = 0;
+  int64_t num_added_ = 0, num_written_ = 0, num_syncs_ = 0, num_waiting_ = 0;
   std::string fault_;
   bool is_closing_ = false;
   std::thread writer_;        // last: it uses all the others
