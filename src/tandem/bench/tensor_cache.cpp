@@ -17,7 +17,7 @@
 #include "tandem/bench/report.h"
 #include "tandem/bench/queue/sample_rows.h"
 #include "tandem/comm/launch.h"
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/queue/body/tensor_cache.h"
 #include "tandem/runtime/launch.h"
 
 namespace tandem::bench {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which rows go where when two stages lay a batch out over the ranks differently. Pure: who holds a row and who wants it in, the
-// rows that move out. runtime/sample/batch_rows.cpp asks; queue/tensor_cache.h:TensorCache then moves them.
+// rows that move out. runtime/sample/batch_rows.cpp asks; queue/body/tensor_cache.h:TensorCache then moves them.
 
 #include <cstdint>
 #include <span>

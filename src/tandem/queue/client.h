@@ -12,7 +12,7 @@
 
 #include "tandem/data/columns.h"
 #include "tandem/queue/controller.h"
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/queue/body/tensor_cache.h"
 
 namespace tandem::queue {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/body.h"
 
 namespace tandem::queue {
 namespace {

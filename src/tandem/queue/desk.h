@@ -51,7 +51,7 @@ class Desk {
   /// The taken batch, if there is one, will not be trained.
   void give_back();
   /// Clients only generate: none takes a batch, commits one, or says that bodies are lost. Where `measured`, a put group brings its
-  /// measures_of (store.h), and fault_of_measures finds nothing.
+  /// measures_of (body/body.h), and fault_of_measures finds nothing.
   void serve_workers(bool measured) { serves_workers_ = true, is_measured_ = measured; }
   /// From now on every call hears that the run is over.
   void end() { has_ended_ = true; }

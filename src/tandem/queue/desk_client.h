@@ -13,7 +13,7 @@
 #include "tandem/base/error.h"
 #include "tandem/queue/caller.h"
 #include "tandem/queue/client.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::queue {
 

@@ -44,7 +44,7 @@ struct Beat {
 struct Put {
   std::vector<LeaseNumber> leases;
   std::vector<data::Group> heads;
-  std::vector<int64_t> measures = {};  ///< for each head as many numbers, for who takes it: such as measures_of (store.h); or none
+  std::vector<int64_t> measures = {};  ///< for each head as many numbers, for who takes it: such as measures_of (body/body.h); or none
   static void each(auto& m, auto&& field) { field(m.leases), field(m.heads), field(m.measures); }
 };
 /// By who has the weights of `version`.

@@ -17,7 +17,7 @@
 
 #include "tandem/base/ids.h"
 #include "tandem/queue/backend/wire/store_server.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::worker {
 

@@ -24,7 +24,7 @@
 #include "tandem/base/log.h"
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/device/process.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::worker {
 namespace {

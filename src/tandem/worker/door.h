@@ -18,7 +18,7 @@
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/store_server.h"
 #include "tandem/queue/desk.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/worker/journal.h"
 #include "tandem/worker/local_workers.h"
 #include "tandem/worker/welcome.h"

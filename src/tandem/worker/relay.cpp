@@ -16,7 +16,7 @@
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/queue/desk_client.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/worker/door.h"
 #include "tandem/worker/welcome.h"

@@ -13,7 +13,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/queue/desk_client.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/reward/backend/private_folder.h"
 #include "tandem/worker/orders.h"
 

@@ -19,7 +19,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/queue/backend/wire/server.h"
 #include "tandem/queue/backend/wire/transport.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::queue {
 namespace {

@@ -12,7 +12,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
 #include "tandem/data/columns.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::runtime {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/worker/body_reader.h"
 
 namespace tandem::worker {

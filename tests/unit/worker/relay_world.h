@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tandem/queue/desk_client.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/worker/relay.h"
 
 namespace tandem::worker {

@@ -13,7 +13,7 @@
 #include "tandem/data/columns.h"
 #include "tandem/model/layout.h"
 #include "tandem/queue/backend/wire/store_server.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 #include "tandem/worker/body_reader.h"
 
 namespace tandem::bench {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/queue/body/tensor_cache.h"
 
 namespace tandem::bench {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::runtime {
 namespace {

@@ -11,7 +11,7 @@
 //   gather     bodies to rank 0, for a checkpoint
 //   drop       trained or evicted
 //
-// lend, deal and gather ask data/row_plan.h:plan_rows what must move. queue/tensor_cache.h:TensorCache moves it, in the world.
+// lend, deal and gather ask data/row_plan.h:plan_rows what must move. queue/body/tensor_cache.h:TensorCache moves it, in the world.
 
 #include <functional>
 #include <map>
@@ -24,7 +24,7 @@
 
 #include "tandem/planner/homes.h"
 #include "tandem/policy/ranks.h"
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/queue/body/tensor_cache.h"
 
 namespace tandem::runtime {
 

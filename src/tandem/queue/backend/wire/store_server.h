@@ -16,7 +16,7 @@
 #include "tandem/base/clock.h"
 #include "tandem/comm/shared_memory.h"
 #include "tandem/comm/endpoint.h"
-#include "tandem/queue/store.h"
+#include "tandem/queue/body/store.h"
 
 namespace tandem::queue::wire {
 

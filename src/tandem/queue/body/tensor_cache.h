@@ -22,15 +22,9 @@
 #include "tandem/comm/shared_memory.h"
 #include "tandem/data/columns.h"
 #include "tandem/data/row_plan.h"
+#include "tandem/queue/body/body.h"
 
 namespace tandem::queue {
-
-/// A field of a sample. Fields of one part are on the same ranks.
-struct CacheField {
-  std::string name;
-  data::Values type;    ///< empty values of its type
-  int32_t part = 0;
-};
 
 /// What one move did on this rank.
 struct RowsMoved {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/queue/tensor_cache.h"
+#include "tandem/queue/body/tensor_cache.h"
 
 #include <algorithm>
 #include <chrono>
