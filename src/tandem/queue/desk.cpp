@@ -9,7 +9,7 @@
 namespace tandem::queue {
 namespace {
 
-using What = decltype(Answer::what);
+using AnswerWhat = decltype(Answer::what);
 
 template <class... Each>
 struct Cases : Each... {
@@ -81,7 +81,9 @@ std::string Desk::fault_of(const call::Commit& commit, const Client& client) con
   return "";
 }
 
-Answer Desk::to(const Call& call, What what) const { return {incarnation_, call.number, controller_.queue().version(), std::move(what)}; }
+Answer Desk::to(const Call& call, AnswerWhat what) const {
+  return {incarnation_, call.number, controller_.queue().version(), std::move(what)};
+}
 
 void Desk::forget(WorkerId worker) {
   controller_.leave(worker);
@@ -254,20 +256,20 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
   return over;
 }
 
-What Desk::carry_out(const Call& call, double now_s) {
+AnswerWhat Desk::carry_out(const Call& call, double now_s) {
   Client& client = clients_.at(call.worker);
-  const auto refused = [&](const std::string& why) -> What {
+  const auto refused = [&](const std::string& why) -> AnswerWhat {
     ++counters_.refused;
     return answer::Refused{why};
   };
   return std::visit(Cases{
-      [&](const call::Join&) -> What { return answer::Done{}; },
-      [&](const call::LeaseGroups& c) -> What { return lease(call.worker, c, now_s); },
-      [&](const call::Beat& c) -> What {
+      [&](const call::Join&) -> AnswerWhat { return answer::Done{}; },
+      [&](const call::LeaseGroups& c) -> AnswerWhat { return lease(call.worker, c, now_s); },
+      [&](const call::Beat& c) -> AnswerWhat {
         if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
         return answer::Over{beat(call.worker, c, client.store, now_s)};
       },
-      [&](const call::Put& c) -> What {
+      [&](const call::Put& c) -> AnswerWhat {
         if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
         answer::Kept kept;
         const size_t width = c.heads.empty() ? 0 : c.measures.size() / c.heads.size();
@@ -282,22 +284,22 @@ What Desk::carry_out(const Call& call, double now_s) {
         }
         return kept;
       },
-      [&](const call::Take& c) -> What {
+      [&](const call::Take& c) -> AnswerWhat {
         if (serves_workers_) return refused(kNoTrainer);
         if (c.version == controller_.queue().version()) return take(c.step, client.store).value_or(answer::Taken{});
         return refused(join_text("version ", value(c.version), ", and the queue is at ", value(controller_.queue().version())));
       },
-      [&](const call::Commit& c) -> What {
+      [&](const call::Commit& c) -> AnswerWhat {
         if (serves_workers_) return refused(kNoTrainer);
         if (const std::string fault = fault_of(c, client); !fault.empty()) return refused(fault);
         return answer::Over{commit(c.step, c.after).all()};
       },
-      [&](const call::Lose& c) -> What {
+      [&](const call::Lose& c) -> AnswerWhat {
         if (serves_workers_) return refused(kNoTrainer);
         if (taker_ == client.store) lose(c.groups, c.store);
         return answer::Done{};
       },
-      [&](const call::Leave& c) -> What {
+      [&](const call::Leave& c) -> AnswerWhat {
         if (!c.why.empty() && failures_.size() < kMaxFailures)
           failures_.push_back(join_text(client.store.substr(0, client.store.find(' ')), ": ", c.why.substr(0, kMaxFailureChars)));
         return answer::Done{};
