@@ -362,7 +362,11 @@ TEST(Door, WhoDoesNotReadCostsLittle) {
   wire::Server server(desk, mutex, "tcp://127.0.0.1:0");
   comm::Endpoint line = comm::Endpoint::to(server.address(), "");
   const int64_t before = resident_bytes();
-  for (int i = 0; i < 1000 && desk.counters().answered < 400; ++i) {
+  const auto num_answered = [&] {
+    const std::lock_guard lock(mutex);
+    return desk.counters().answered;
+  };
+  for (int i = 0; i < 1000 && num_answered() < 400; ++i) {
     line.send({{}, to_bytes(Call{Incarnation{0}, WorkerId{}, 1, call::Join{"nowhere"}})});
     rest(2);
   }
