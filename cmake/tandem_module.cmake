@@ -50,7 +50,7 @@ function(tandem_module name)
   cmake_parse_arguments(ARG "TORCH" "" "DEPS;LIBS;WITHOUT" ${ARGN})
   string(REPLACE "/" "_" target "tandem_${name}")
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*.cpp
-       ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*.cpp)
+       ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*/*/*/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/cli/main/")
   if(name STREQUAL "cli")
     list(FILTER sources EXCLUDE REGEX "/cli/oracle/")  # a module of its own: it tests the product and is no part of it

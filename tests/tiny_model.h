@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/select.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,19 +67,26 @@ inline model::ModelConfig experts_config(const std::string& family) {
   return config;
 }
 
+/// What TANDEM_TEST_KERNELS names; the native kernels without it.
+inline const model::kernel::Backend& backend_under_test() {
+  const char* name = std::getenv("TANDEM_TEST_KERNELS");
+  return model::kernel::backend_named(name ? name : "native", "TANDEM_TEST_KERNELS");
+}
+
 /// Not as measured, which may differ from one model to the next and bits with it.
-inline model::kernel::Gemm fixed_products(c10::ScalarType dtype, bool parity) {
+inline model::kernel::Kernels fixed_products(c10::ScalarType dtype, bool parity) {
   using model::kernel::Library;
-  if (parity) return {dtype, true};
+  const model::kernel::Backend& backend = backend_under_test();
+  if (parity || !backend.product.choices) return {backend, dtype, parity};
   const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
-  return {dtype, model::kernel::GemmChoice{library, library, library}};
+  return {backend, dtype, model::kernel::GemmChoice{library, library, library}};
 }
 
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
-  model::kernel::Gemm gemm;
+  model::kernel::Kernels kernels;
   model::ParameterTable table;
   model::Decoder decoder;
   at::Tensor values;
@@ -86,9 +94,9 @@ struct TinyModel {
 
   explicit TinyModel(const model::ModelConfig& config = tiny_config(), c10::ScalarType dtype = at::kFloat, bool parity = false,
                      double deviation = 0.3, uint64_t seed = 1)
-      : gemm(fixed_products(dtype, parity)),
+      : kernels(fixed_products(dtype, parity)),
         table(model::parameter_table(config, {}, 0)),
-        decoder(config, gemm, {}),
+        decoder(config, kernels, {}),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
         parameters(model::make_parameters(table, values, at::Tensor())) {
     model::initialize_parameters(table, values, seed, deviation);

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 
+#include "../tiny_model.h"
 #include "tandem/algo/algorithm.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
@@ -31,12 +32,12 @@ namespace fs = std::filesystem;
 struct Open {
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
-  model::kernel::Gemm gemm;
+  model::kernel::Kernels kernels;
   model::ModelOnRank model;
   const model::ModelParameters* runs = &model.parameters();  // on both sides
 
   Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
-      : gemm(dtype, parity), model(model::read_config(dir), {}, gemm, {arena, "weights"}) {
+      : kernels(test::backend_under_test(), dtype, parity), model(model::read_config(dir), {}, kernels, {arena, "weights"}) {
     model.load(dir);
   }
 };
@@ -202,7 +203,7 @@ void check_replay(Open& open) {
       const at::Tensor want = batch.tokens.replayed_routes_TX;
       if (!replay) batch.tokens.replayed_routes_TX = at::Tensor();
       batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.size(0), width}, -1, at::kShort);
-      model::PackedContext context(batch.trees, open.gemm.parity());
+      model::PackedContext context(open.kernels, batch.trees);
       at::NoGradGuard off;
       open.model.decoder().forward(open.model.parameters(), batch.tokens, context);
       const at::Tensor got = batch.tokens.recorded_routes_TX, asked = got >= 0;  // the last layer leaves some tokens out

@@ -112,6 +112,7 @@ void run_rank(const Case& c, const model::Layout& layout, comm::Group& world, Sh
   model::initialize_parameters(table, values, 9, 0.3);
   monitor::Recorder recorder;
   Optimizer optimizer({.state = {.table = table,
+                       .kernels = model::kernel::cpu::backend().update,
                                  .values = values,
                                  .arena = device,
                                  .host = &host,
@@ -169,7 +170,9 @@ Result one_rank(const Case& c, const std::vector<Gradients>& sums) {
   at::Tensor values = arena.allocate("weights", {table.num_elements}, c.dtype);
   at::Tensor grads = arena.allocate("gradients", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.3);
-  Optimizer optimizer({.state = {.table = table, .values = values, .arena = arena}, .grads = grads, .ranks = Ranks::of_one(*alone)});
+  Optimizer optimizer({.state = {.table = table, .kernels = model::kernel::cpu::backend().update, .values = values, .arena = arena},
+                       .grads = grads,
+                       .ranks = Ranks::of_one(*alone)});
   optimizer.state().adopt_values();
   Result result;
   for (const Gradients& sum : sums) {
@@ -271,9 +274,9 @@ TEST(OptimizerLayout, ATrainerHoldsThePredictedBytes) {
         comm::run_local(layout.world(), 60, [&](comm::Group& world) {
           comm::Mesh mesh(world, model::mesh_sizes(layout));
           device::Arena device("device"), host("host");
-          const model::kernel::Gemm gemm(dtype, model::kernel::GemmChoice{});
+          const model::kernel::Kernels kernels(model::kernel::cpu::backend(), dtype, model::kernel::GemmChoice{});
           const model::ParameterTable table = model::parameter_table(c.config, layout, world.rank());
-          const model::Decoder decoder(c.config, gemm, model::place_in(layout, mesh));
+          const model::Decoder decoder(c.config, kernels, model::place_in(layout, mesh));
           at::Tensor values = device.allocate("weights", {table.num_elements}, dtype);
           Options o;
           o.swap_optimizer = swap;
@@ -307,7 +310,7 @@ struct Pair {
         table(model::parameter_table(deep(test::config_of("qwen2", 2), false), {2}, world.rank())),
         values(arena.allocate("weights", {table.num_elements}, at::kFloat)),
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
-        optimizer({.state = {.table = table, .values = values, .arena = arena},
+        optimizer({.state = {.table = table, .kernels = model::kernel::cpu::backend().update, .values = values, .arena = arena},
                    .grads = grads,
                    .ranks = {.world = &world,
                              .data = &mesh.along(comm::Axis::kData),

@@ -10,7 +10,7 @@
 #include "../tiny_model.h"
 #include "tandem/base/check.h"
 #include "tandem/device/process.h"
-#include "tandem/model/kernel/expert/experts.h"
+#include "tandem/model/op/expert/experts.h"
 #include "tandem/rollout/group/group_assembly.h"
 
 namespace tandem::rollout {
@@ -43,9 +43,9 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
     device::Arena arena("device");
-    const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+    const model::kernel::Kernels kernels(test::backend_under_test(), at::kFloat, model::kernel::GemmChoice{});
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
-    const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
+    const model::Decoder decoder(config, kernels, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
     model::initialize_parameters(table, values, 9, 0.3);
     Options options;
@@ -118,21 +118,21 @@ at::Tensor random(const std::string& name, std::vector<int64_t> shape) {
   return t;
 }
 
-Products run(const model::kernel::ExpertPlace& place, const at::Tensor& x, const at::Tensor& d_out) {
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+Products run(const model::op::ExpertPlace& place, const at::Tensor& x, const at::Tensor& d_out) {
+  const model::kernel::Kernels kernels(test::backend_under_test(), at::kFloat, model::kernel::GemmChoice{});
   const int64_t first = place.bounds[static_cast<size_t>(place.index)], held = place.num_held();
   const auto parameter = [](const at::Tensor& value) {
-    model::kernel::Parameter p;
+    model::op::Parameter p;
     p.value = value;
     p.grad = at::zeros_like(value);
     return p;
   };
-  const model::kernel::Router router{parameter(random("router", {kExperts, kHidden})), {}, {kExperts, kChoices, 1, 1, false, true}};
-  const model::kernel::ExpertWeights weights{
+  const model::op::Router router{parameter(random("router", {kExperts, kHidden})), {}, {kExperts, kChoices, 1, 1, false, true}};
+  const model::op::ExpertWeights weights{
       parameter(random("gate_up", {kExperts, 2 * kWidth * kHidden}).narrow(0, first, held).reshape({held * 2 * kWidth, kHidden}).clone()),
       parameter(random("down", {kExperts, kHidden * kWidth}).narrow(0, first, held).reshape({held * kHidden, kWidth}).clone()), place};
   const at::Tensor input = x.clone().requires_grad_(true);
-  const at::Tensor out = model::kernel::experts(gemm, input, model::kernel::route(gemm, input, router, {}), weights);
+  const at::Tensor out = model::op::experts(kernels, input, model::op::route(kernels, input, router, {}), weights);
   out.backward(d_out);
   return {out.detach(), input.grad(), router.weight_EH.grad, weights.gate_up.grad, weights.down.grad};
 }
@@ -151,7 +151,7 @@ TEST(RolloutLayout, ExpertsOfOtherRanksGiveTheirSumsAndGradients) {
     device::set_compute_threads(1);
     const auto r = static_cast<size_t>(world.rank());
     const int64_t begin = bounds[r], count = bounds[r + 1] - begin;
-    const model::kernel::ExpertPlace place{{0, 2, 4, kExperts}, world.rank(), &world};
+    const model::op::ExpertPlace place{{0, 2, 4, kExperts}, world.rank(), &world};
     const int64_t first = place.bounds[r], held = place.num_held();
     const Products got = run(place, x.narrow(0, begin, count).contiguous(), d_out.narrow(0, begin, count).contiguous());
     std::lock_guard lock(mutex);

@@ -27,14 +27,14 @@ Result run(const ModelConfig& config, int tp) {
   std::mutex mutex;
   comm::run_local(tp, 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
-    const kernel::Gemm gemm(at::kFloat, kernel::GemmChoice{});
+    const kernel::Kernels kernels(test::backend_under_test(), at::kFloat, kernel::GemmChoice{});
     const ParameterTable table = parameter_table(config, layout, world.rank());
     at::Tensor values = at::zeros({table.num_elements}, at::kFloat), grads = at::zeros({table.num_elements}, at::kFloat);
     initialize_parameters(table, values, 9, 0.3);
     const ModelParameters parameters = make_parameters(table, values, grads);
-    const Decoder decoder(config, gemm, {layout, world.rank(), tp > 1 ? &world : nullptr});
+    const Decoder decoder(config, kernels, {layout, world.rank(), tp > 1 ? &world : nullptr});
     const at::Tensor ids = at::arange(23, at::kLong) * 5 % 64, positions = at::cat({at::arange(9, at::kLong), at::arange(14, at::kLong)});
-    PackedContext context(kernel::stems(lengths), false);
+    PackedContext context(kernels, kernel::stems(lengths));
     const at::Tensor scores = decoder.scores(parameters, decoder.forward(parameters, {ids, positions, {}, {}, {}}, context));
     scores.pow(2).sum().backward();
     std::lock_guard lock(mutex);

@@ -40,7 +40,7 @@ std::vector<at::Tensor> routes_of(const model::ModelConfig& config, const Sequen
     const at::Tensor input = at::empty({lengths[0]}, at::kLong);
     std::copy(ids.begin(), ids.end() - 1, input.data_ptr<int64_t>());
     all.push_back(at::full({lengths[0], model.decoder.route_width()}, -1, at::kShort));
-    model::PackedContext context(model::kernel::stems(lengths), false);
+    model::PackedContext context(model.kernels, model::kernel::stems(lengths));
     model.decoder.forward(model.parameters, {input, at::arange(lengths[0], at::kLong), {}, {}, all.back()}, context);
   }
   return all;
@@ -111,9 +111,9 @@ Mine step(const model::ModelConfig& config, const model::Layout& layout, comm::G
   comm::Mesh mesh(world, model::mesh_sizes(layout));
   const model::RankPlace place = model::place_in(layout, mesh);
   device::Arena arena("device");
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
   const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
-  const model::Decoder decoder(config, gemm, place);
+  const model::Decoder decoder(config, kernels, place);
   at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
   model::initialize_parameters(table, values, 9, 0.15);
   Options options;

@@ -88,9 +88,9 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     comm::Mesh mesh(world, model::mesh_sizes(layout));
     const auto rank = static_cast<size_t>(world.rank());
     device::Arena arena("device", extra.budgets.empty() ? 0 : extra.budgets[rank]);
-    const model::kernel::Gemm gemm = test::fixed_products(extra.dtype, false);
+    const model::kernel::Kernels kernels = test::fixed_products(extra.dtype, false);
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
-    const model::Decoder decoder(config, gemm, model::place_in(layout, mesh));
+    const model::Decoder decoder(config, kernels, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, extra.dtype);
     model::initialize_parameters(table, values, 9, extra.deviation);
     Options options;

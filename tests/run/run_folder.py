@@ -16,6 +16,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
+KERNELS = os.environ.get("TANDEM_TEST_KERNELS")  # what every run and command of a test computes by, in place of the native kernels
 CLOCKED = ("time/", "throughput/", "memory/", "switch/", "idle/")  # metrics that runs share only with the same clock, memory and ranks
 
 # The quickstart's shape, shrunk: a random model, a reward that gives a random model signal.
@@ -67,6 +68,16 @@ def tiny_recipe(path, **changed):
     return str(path)
 
 
+def with_kernels(arguments):
+    """The arguments, by the kernels that TANDEM_TEST_KERNELS names."""
+    words = [str(a) for a in arguments]
+    if not KERNELS or not words:
+        return words
+    if words[0] == "run":
+        return [*words, "--set", f"run.kernels={KERNELS}"]
+    return [*words, "--kernels", KERNELS] if words[0] in ("generate", "logprobs", "talk", "eval") else words
+
+
 class Program:
     """The built program. `launcher` stands before it, such as scripts/mpi -n 2."""
 
@@ -75,12 +86,12 @@ class Program:
         self.oracle = str(pathlib.Path(build) / "tandem-oracle")
 
     def start(self, arguments, launcher=(), **options):
-        command = [*launcher, self.tandem, *[str(a) for a in arguments]]
+        command = [*launcher, self.tandem, *with_kernels(arguments)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, encoding="utf-8",
                                 **options)
 
     def run(self, arguments, stdin="", launcher=(), timeout=120, **options):
-        command = [*launcher, self.tandem, *[str(a) for a in arguments]]
+        command = [*launcher, self.tandem, *with_kernels(arguments)]
         return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", timeout=timeout, **options)
 
     def done(self, arguments, **options):

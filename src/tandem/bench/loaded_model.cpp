@@ -17,7 +17,9 @@ c10::ScalarType threads_then_dtype(const Computing& o) {
 int num_threads(const WithModel& o) { return static_cast<int>(o.threads > 0 ? o.threads : device::num_cores()); }
 
 LoadedModel::LoadedModel(const Computing& o)
-    : options(o), gemm(threads_then_dtype(o), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
+    : options(o),
+      kernels(model::kernel::backend_named(o.kernels, "--kernels"), threads_then_dtype(o), o.parity),
+      model(model::read_config(o.model), {}, kernels, {arena, "weights"}) {
   model.load(o.model);
 }
 

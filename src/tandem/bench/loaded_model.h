@@ -17,7 +17,7 @@ struct LoadedModel {
   const Computing& options;
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
-  model::kernel::Gemm gemm;
+  model::kernel::Kernels kernels;
   model::ModelOnRank model;
 
   /// Sets the compute threads of the calling thread, then measures and loads.

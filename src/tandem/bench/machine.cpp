@@ -16,7 +16,7 @@
 #include "tandem/comm/launch.h"
 #include "tandem/comm/network.h"
 #include "tandem/device/process.h"
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/backend.h"
 
 namespace tandem::bench {
 
@@ -77,7 +77,7 @@ json machine_report() {
                  {"cores", device::num_cores()},
                  {"memory_bytes", memory_bytes("MemTotal")},
                  {"memory_available_bytes", memory_bytes("MemAvailable")},
-                 {"isa", model::kernel::rows().isa},
+                 {"isa", model::kernel::cpu::backend().instructions(c10::kFloat, false)},
                  {"libtorch", TORCH_VERSION},
                  {"blas", blas_name()},
                  {"onednn", at::hasMKLDNN()},

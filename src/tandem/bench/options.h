@@ -24,6 +24,7 @@ struct WithModel : Common {
 
 /// Of those that compute with it, on ids drawn at random.
 struct Computing : WithModel {
+  std::string kernels = "native";
   bool parity = false;
   int64_t seed = 0;
 };

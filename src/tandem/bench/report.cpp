@@ -47,7 +47,12 @@ json report(const char* name, const json& conditions, const Figures& figures) {
 }
 
 json report(const char* name, const Computing& o, json own, const Figures& figures) {
-  own.update({{"model", o.model}, {"dtype", o.dtype}, {"parity", o.parity}, {"seed", o.seed}, {"repeats", o.repeats},
+  own.update({{"model", o.model},
+              {"dtype", o.dtype},
+              {"kernels", o.kernels},
+              {"parity", o.parity},
+              {"seed", o.seed},
+              {"repeats", o.repeats},
               {"threads", num_threads(o)}});
   return report(name, own, figures);
 }

@@ -47,8 +47,8 @@ struct Weights {
   device::Arena arena{"device"};
   model::ModelOnRank model;
 
-  Weights(const Question& q, const model::Layout& layout, const model::kernel::Gemm& gemm, comm::Group& world)
-      : mesh(world, model::mesh_sizes(layout)), model(q.config, model::place_in(layout, mesh), gemm, {arena, "weights"}) {}
+  Weights(const Question& q, const model::Layout& layout, const model::kernel::Kernels& kernels, comm::Group& world)
+      : mesh(world, model::mesh_sizes(layout)), model(q.config, model::place_in(layout, mesh), kernels, {arena, "weights"}) {}
   std::vector<reshard::Held> held() { return reshard::held_weights(model.table(), model.values(), model.values().scalar_type()); }
 };
 
@@ -60,11 +60,12 @@ void check(const model::ModelOnRank& got, const model::ModelOnRank& loaded) {
 
 Figures switch_on_rank(const SwitchOptions& o, const Question& q, comm::Group& world) {
   check_ranks(q, world.size());
-  const model::kernel::Gemm gemm(model::dtype_of(o.dtype, "--dtype"), true);  // nothing is multiplied: no kernel has to be chosen
-  Weights source(q, q.from, gemm, world), target(q, q.to, gemm, world), loaded(q, q.to, gemm, world);
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), model::dtype_of(o.dtype, "--dtype"),
+                                       true);  // nothing is multiplied: no kernel has to be chosen
+  Weights source(q, q.from, kernels, world), target(q, q.to, kernels, world), loaded(q, q.to, kernels, world);
   source.model.load(o.model), loaded.model.load(o.model);
   reshard::PlanOptions options;
-  options.element_bytes = static_cast<int64_t>(c10::elementSize(gemm.dtype()));
+  options.element_bytes = static_cast<int64_t>(c10::elementSize(kernels.dtype()));
   options.bucket_bytes = o.bucket_mib << 20;
   options.overlap = comm::mpi_launched();
   options.ranks_per_node = comm::ranks_per_machine(world);
@@ -75,7 +76,7 @@ Figures switch_on_rank(const SwitchOptions& o, const Question& q, comm::Group& w
     target.model.values().fill_(-1);
     world.barrier();
     const double begin_s = now_s();
-    const reshard::Moved moved = reshard::execute(part, world, source.held(), target.held(), {gemm.dtype()});
+    const reshard::Moved moved = reshard::execute(part, world, source.held(), target.held(), {kernels.dtype()});
     world.barrier();
     const double seconds = now_s() - begin_s;
     check(plan.alias ? source.model : target.model, loaded.model);

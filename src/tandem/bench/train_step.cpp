@@ -108,12 +108,12 @@ struct TrainBench {
 };
 
 // Seconds of each measured step, and the peaks of this rank's arena; of rank 0 where the ranks differ.
-void train_on_rank(const TrainBench& b, const model::kernel::Gemm& gemm, comm::Group& world, Figures& figures) {
+void train_on_rank(const TrainBench& b, const model::kernel::Kernels& kernels, comm::Group& world, Figures& figures) {
   const TrainStepOptions& o = b.options;
   device::set_compute_threads(std::max(1, num_threads(o) / world.size()));
   comm::Mesh mesh(world, model::mesh_sizes(b.layout));
   device::Arena arena("device"), host("host");
-  model::ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), gemm, {arena, "weights"});
+  model::ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), kernels, {arena, "weights"});
   model.load(o.model);
   train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0,
                                    &host});
@@ -159,12 +159,12 @@ json train_step(const TrainStepOptions& o) {
   std::optional<LoadedModel> loaded(std::in_place, o);
   const TrainWork w(*loaded, o);
   const auto separate = train::score(loaded->model.decoder(), loaded->model.parameters(), w.rows, 1.0, 1);
-  const model::kernel::Gemm gemm = loaded->gemm;
+  const model::kernel::Kernels kernels = loaded->kernels;
   loaded.reset();  // its weights are not those that are trained
   constexpr double kDeadlineS = 3600;
   Figures figures;
   comm::run_local(layout.world(), kDeadlineS, [&](comm::Group& world) {
-    train_on_rank({o, options, layout, w, separate}, gemm, world, figures);
+    train_on_rank({o, options, layout, w, separate}, kernels, world, figures);
   });
   const double flops = model::training_flops(config, w.work);
   for (double seconds : std::vector(figures["step_s"])) {

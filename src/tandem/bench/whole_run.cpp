@@ -69,12 +69,24 @@ std::vector<json> read_lines(const std::string& path) {
 
 config::RunConfig config_of(const Computing& o, const Shape& shape, const Settings& settings, const std::string& dir) {
   const auto whole = [](int64_t n) { return std::to_string(n); };
-  Settings all = {{"run.dir", dir + "/run"}, {"run.steps", whole(shape.steps)}, {"run.parity", o.parity ? "true" : "false"},
-                  {"run.seed", whole(o.seed)}, {"model.path", with_tokenizer(o.model, dir + "/model")}, {"model.dtype", o.dtype},
-                  {"data.train", write_prompts(dir + "/prompts.jsonl", shape)}, {"data.shuffle", "false"}, {"reward.rule", "regex"},
-                  {"reward.pattern", kPattern}, {"rollout.max_new_tokens", whole(shape.new_tokens)}, {"rollout.ignore_eos", "true"},
-                  {"rollout.max_running", whole(shape.prompts * shape.gens)}, {"schedule.groups_per_step", whole(shape.prompts)},
-                  {"schedule.group_size", whole(shape.gens)}, {"checkpoint.every_steps", "0"}, {"parallel.threads", whole(o.threads)}};
+  Settings all = {{"run.dir", dir + "/run"},
+                  {"run.steps", whole(shape.steps)},
+                  {"run.parity", o.parity ? "true" : "false"},
+                  {"run.kernels", o.kernels},
+                  {"run.seed", whole(o.seed)},
+                  {"model.path", with_tokenizer(o.model, dir + "/model")},
+                  {"model.dtype", o.dtype},
+                  {"data.train", write_prompts(dir + "/prompts.jsonl", shape)},
+                  {"data.shuffle", "false"},
+                  {"reward.rule", "regex"},
+                  {"reward.pattern", kPattern},
+                  {"rollout.max_new_tokens", whole(shape.new_tokens)},
+                  {"rollout.ignore_eos", "true"},
+                  {"rollout.max_running", whole(shape.prompts * shape.gens)},
+                  {"schedule.groups_per_step", whole(shape.prompts)},
+                  {"schedule.group_size", whole(shape.gens)},
+                  {"checkpoint.every_steps", "0"},
+                  {"parallel.threads", whole(o.threads)}};
   all.insert(all.end(), settings.begin(), settings.end());
   return config::load_config("", all);
 }

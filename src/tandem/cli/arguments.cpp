@@ -48,9 +48,15 @@ void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t
   add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", between(0, 1024))->group(group);
 }
 
+void add_kernels(CLI::App& app, std::string& kernels) {
+  add_checked(app, "--kernels", &kernels, "Our own for the device, or libtorch's operators alone", one_of({"native", "aten"}))
+      ->group("Computing");
+}
+
 void add_model(CLI::App& app, serve::InferenceOptions& options) {
   app.add_option("--model", options.model, "Hugging Face directory of the model, or OWNER/NAME on a hub")->required()->type_name("DIR");
   add_compute(app, options.device, options.dtype, options.threads);
+  add_kernels(app, options.kernels);
   add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
 }
 

@@ -23,6 +23,7 @@ struct RunOptions {
   int64_t steps = 100;
   int64_t seed = 0;
   std::string device = "cpu";
+  std::string kernels = "native";
   bool parity = false;
   int64_t samples_steps = 0;
   double samples_wait_s = 300;

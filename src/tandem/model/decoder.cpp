@@ -8,20 +8,32 @@
 #include <ATen/ops/zeros.h>
 
 #include "tandem/base/check.h"
-#include "tandem/model/kernel/heads.h"
-#include "tandem/model/kernel/packed.h"
+#include "tandem/model/op/heads.h"
 #include "tandem/model/rope.h"
 
 namespace tandem::model {
+
+PackedContext::PackedContext(const kernel::Kernels& kernels, kernel::Trees trees, const op::ContextParallel& parallel) : kernels_(kernels) {
+  if (parallel.group) {
+    shared_ = std::make_shared<const op::ContextPlan>(op::context_plan(kernels, std::move(trees), parallel));
+    return;
+  }
+  int64_t num_tokens = 0;
+  for (const kernel::Tree& tree : trees) {
+    num_tokens = tree.begin + tree.stem;
+    for (const int64_t length : tree.branches) num_tokens += length;
+  }
+  plan_ = kernels.attention().plan_packed(std::move(trees), {{0, num_tokens}}, kernels.device());
+}
+
 at::Tensor PackedContext::attend(int64_t, const at::Tensor& qkv, const kernel::AttentionShape& shape) {
-  if (parallel_.group) return kernel::context_attention(qkv, trees_, shape, parallel_, parity_);
-  return kernel::attention(qkv, trees_, shape, parity_);
+  return shared_ ? op::context_attention(kernels_, qkv, shared_, shape) : op::attention(kernels_, qkv, plan_, shape);
 }
 
 namespace {
 
-kernel::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& place) {
-  kernel::ExpertPlace out;
+op::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& place) {
+  op::ExpertPlace out;
   for (int i = 0; i <= place.layout.ep; ++i) out.bounds.push_back(first_expert(config.moe.num_experts, place.layout.ep, i));
   out.index = place.layout.ep_rank(place.rank);
   out.peers = place.ep;
@@ -30,9 +42,9 @@ kernel::ExpertPlace expert_place(const ModelConfig& config, const RankPlace& pla
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place)
+Decoder::Decoder(const ModelConfig& config, const kernel::Kernels& kernels, const RankPlace& place)
     : config_(config),
-      gemm_(gemm),
+      kernels_(kernels),
       place_(place),
       layers_(layers_of(place.layout, config.num_layers, place.layout.pp_rank(place.rank))),
       expert_place_(expert_place(config, place)),
@@ -48,12 +60,12 @@ struct Decoder::Pass {
   const ModelParameters& parameters;
   const TokenBatch& batch;
   AttentionContext& context;
-  kernel::RowShares tokens, wanted;  // of T and of R
+  op::RowShares tokens, wanted;  // of T and of R
   bool selective = false;            // recompute
 
   bool selects(size_t index) const { return index + 1 == parameters.layers.size() && batch.rows_R.defined(); }
   // Of the rows behind the attention of a layer.
-  const kernel::RowShares& shares(size_t index) const { return selects(index) ? wanted : tokens; }
+  const op::RowShares& shares(size_t index) const { return selects(index) ? wanted : tokens; }
 };
 
 // Experts are dealt tokens anyway. Without them decoding has few rows and one all-reduce is quicker than two halves of it.
@@ -62,7 +74,7 @@ bool Decoder::deals_rows(const AttentionContext& context) const {
 }
 
 int64_t Decoder::carried_rows(const TokenBatch& batch, const AttentionContext& context) const {
-  return kernel::even_shares(deals_rows(context) ? place_.tp : nullptr, batch.ids_T.size(0)).count();
+  return op::even_shares(deals_rows(context) ? place_.tp : nullptr, batch.ids_T.size(0)).count();
 }
 
 int64_t Decoder::place_of_layer(int64_t layer) const {
@@ -74,17 +86,17 @@ int64_t Decoder::place_of_layer(int64_t layer) const {
   TANDEM_CHECK(false, "layer ", layer, " is with another stage");
 }
 
-at::Tensor Decoder::enter(const at::Tensor& x, const kernel::RowShares& shares) const {
-  return shares.group ? kernel::gather_rows(x, shares) : x;
+at::Tensor Decoder::enter(const at::Tensor& x, const op::RowShares& shares) const {
+  return shares.group ? op::gather_rows(x, shares) : x;
 }
 
-kernel::Again Decoder::entered_again(const kernel::Again& x_again, const kernel::RowShares& shares) const {
+op::Again Decoder::entered_again(const op::Again& x_again, const op::RowShares& shares) const {
   if (!x_again || !shares.group) return x_again;
-  return [x_again, shares] { return kernel::gather_rows(x_again(), shares); };
+  return [x_again, shares] { return op::gather_rows(x_again(), shares); };
 }
 
 // In one message.
-std::vector<at::Tensor> Decoder::enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const {
+std::vector<at::Tensor> Decoder::enter_together(std::vector<at::Tensor> parts, const op::RowShares& shares) const {
   if (!shares.group) return parts;
   const at::Tensor all = enter(at::cat(parts, 1), shares);
   int64_t column = 0;
@@ -95,16 +107,16 @@ std::vector<at::Tensor> Decoder::enter_together(std::vector<at::Tensor> parts, c
   return parts;
 }
 
-at::Tensor Decoder::leave(const at::Tensor& x, const kernel::RowShares& shares) const {
-  if (shares.group) return kernel::reduce_rows(x, shares);
-  return place_.tp ? kernel::sum_ranks(x, *place_.tp) : x;
+at::Tensor Decoder::leave(const at::Tensor& x, const op::RowShares& shares) const {
+  if (shares.group) return op::reduce_rows(x, shares);
+  return place_.tp ? op::sum_ranks(x, *place_.tp) : x;
 }
 
-at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const {
+at::Tensor Decoder::plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const op::Again& x_again) const {
   const LayerParameters& p = pass.parameters.layers[index];
-  at::Tensor qkv = kernel::linear(gemm_, enter(x, pass.tokens), p.qkv, entered_again(x_again, pass.tokens));
-  if (config_.head_norm) qkv = kernel::head_norm(qkv, p.head_norm, config_.norm_eps, shape_);
-  qkv = kernel::rope(qkv, p.qkv_bias, cos_sin_PD_, pass.batch.positions_T, shape_);
+  at::Tensor qkv = op::linear(kernels_, enter(x, pass.tokens), p.qkv, entered_again(x_again, pass.tokens));
+  if (config_.head_norm) qkv = op::head_norm(kernels_, qkv, p.head_norm, config_.norm_eps, shape_);
+  qkv = op::rope(kernels_, qkv, p.qkv_bias, {cos_sin_PD_, pass.batch.positions_T, shape_});
   return pass.context.attend(static_cast<int64_t>(index), qkv, shape_);
 }
 
@@ -121,40 +133,40 @@ std::pair<at::Tensor, at::Tensor> Decoder::rotate_latent(const at::Tensor& q, co
   at::Tensor both = at::cat({q, k.unsqueeze(1)}, 1);
   if (config_.mla.interleaved) both = both.view({T, heads + 1, R / 2, 2}).transpose(2, 3);
   both = both.reshape({T, (heads + 1) * R}).contiguous();
-  both = kernel::rope(both, {}, cos_sin_PD_, positions, {heads + 1, 0, R}).view({T, heads + 1, R});
+  both = op::rope(kernels_, both, {}, {cos_sin_PD_, positions, {heads + 1, 0, R}}).view({T, heads + 1, R});
   return {both.narrow(1, 0, heads), both.select(1, heads)};
 }
 
 // A key is [up(latent) | rotated], a value up(latent). Where a cache holds the latents, the up-projections move to the queries
 // and the outputs: one key [latent | rotated] then serves all heads, and is its own value ("absorbed"). Parity mode does so
 // in training too, for the same bits.
-at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const {
+at::Tensor Decoder::latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const op::Again& x_again) const {
   constexpr double kEps = 1e-6;  // of the norms of latents, whatever the model's is
   const LayerParameters& p = pass.parameters.layers[index];
   const MlaConfig& m = config_.mla;
   const int64_t T = pass.tokens.total(), heads = shape_.num_heads;
-  const auto normed_latent = [&](const at::Tensor& in, const kernel::Parameter& norm) {
-    return kernel::add_rms_norm(in, {}, norm, kEps).second;
+  const auto normed_latent = [&](const at::Tensor& in, const op::Parameter& norm) {
+    return op::add_rms_norm(kernels_, in, {}, norm, kEps).second;
   };
-  const at::Tensor q_in = m.q_rank > 0 ? normed_latent(kernel::linear(gemm_, x, p.q_down, x_again), p.q_down_norm) : x;
-  const at::Tensor down = kernel::linear(gemm_, x, p.kv_down, x_again);
+  const at::Tensor q_in = m.q_rank > 0 ? normed_latent(op::linear(kernels_, x, p.q_down, x_again), p.q_down_norm) : x;
+  const at::Tensor down = op::linear(kernels_, x, p.kv_down, x_again);
   const at::Tensor normed = normed_latent(down.narrow(1, 0, m.kv_rank).contiguous(), p.kv_down_norm);
   const std::vector<at::Tensor> entered = enter_together({q_in, normed, down.narrow(1, m.kv_rank, m.rope_dim).contiguous()}, pass.tokens);
   const at::Tensor &latent = entered[1], &shared = entered[2];
-  const at::Tensor q = kernel::linear(gemm_, entered[0], p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
+  const at::Tensor q = op::linear(kernels_, entered[0], p.q_up).view({T, heads, m.nope_dim + m.rope_dim});
   const at::Tensor q_nope = q.narrow(2, 0, m.nope_dim);
   const auto [q_rope, k_rope] = rotate_latent(q.narrow(2, m.nope_dim, m.rope_dim), shared, pass.batch.positions_T);
   const auto layer = static_cast<int64_t>(index);
   const int64_t rows = m.nope_dim + m.v_dim;
-  if (pass.context.keeps_keys() || gemm_.parity()) {
-    const at::Tensor up = kernel::head_linear(gemm_, flat(q_nope), p.kv_up, {heads, rows, 0, m.nope_dim, false});
+  if (pass.context.keeps_keys() || kernels_.parity()) {
+    const at::Tensor up = op::head_linear(kernels_, flat(q_nope), p.kv_up, {heads, rows, 0, m.nope_dim, false});
     const at::Tensor query = flat(at::cat({up.view({T, heads, m.kv_rank}), q_rope}, 2));
     const at::Tensor key = at::cat({latent, k_rope}, 1);
     const at::Tensor mixed = pass.context.attend(layer, at::cat({query, key, key}, 1), shape_).view({T, heads, shape_.head_dim});
-    return kernel::head_linear(gemm_, flat(mixed.narrow(2, 0, m.kv_rank)), p.kv_up,
+    return op::head_linear(kernels_, flat(mixed.narrow(2, 0, m.kv_rank)), p.kv_up,
                                {heads, rows, m.nope_dim, m.v_dim, true});
   }
-  const at::Tensor up = kernel::linear(gemm_, latent, p.kv_up).view({T, heads, rows});
+  const at::Tensor up = op::linear(kernels_, latent, p.kv_up).view({T, heads, rows});
   const int64_t D = std::max(m.nope_dim + m.rope_dim, m.v_dim);
   const auto padded = [&](const at::Tensor& t) {  // heads of D, as packed attention has them
     return flat(at::cat({t, at::zeros({T, heads, D - t.size(2)}, t.options())}, 2));
@@ -183,15 +195,15 @@ at::Tensor Decoder::layer_routes(const at::Tensor& routes, size_t index) const {
   return routes.narrow(1, sparse_before(index) * config_.moe.experts_per_token, config_.moe.experts_per_token);
 }
 
-kernel::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
+op::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
   if (!pass.batch.router_losses) return {};
   RouterLosses& losses = *pass.batch.router_losses;
-  kernel::RouterLoss loss;
-  loss.z = static_cast<float>(losses.z);
-  loss.balance = static_cast<float>(losses.balance);
-  if (losses.balance > 0) loss.load_E = losses.load_LE[sparse_before(index)];
+  op::RouterLoss loss;
+  loss.terms.z = static_cast<float>(losses.z);
+  loss.terms.balance = static_cast<float>(losses.balance);
+  if (losses.balance > 0) loss.terms.load_E = losses.load_LE[sparse_before(index)];
   if (!pass.selects(index) && pass.batch.rows_R.defined())
-    loss.counted_T = at::zeros({pass.tokens.total()}, at::kBool)
+    loss.terms.counted_T = at::zeros({pass.tokens.total()}, at::kBool)
                          .index_fill_(0, pass.batch.rows_R, true)
                          .narrow(0, pass.tokens.begin(), pass.tokens.count());
   loss.z_sum = &losses.z_sum;
@@ -199,22 +211,22 @@ kernel::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
   return loss;
 }
 
-at::Tensor Decoder::mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const kernel::Again& x_again) const {
-  const at::Tensor gate_up = kernel::linear(gemm_, x, weights.gate_up, x_again);
-  kernel::Again active_again;
-  if (pass.selective) active_again = [kept = gate_up.detach()] { return kernel::swiglu(kept); };
-  return kernel::linear(gemm_, kernel::swiglu(gate_up), weights.down, active_again);
+at::Tensor Decoder::mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const op::Again& x_again) const {
+  const at::Tensor gate_up = op::linear(kernels_, x, weights.gate_up, x_again);
+  op::Again active_again;
+  if (pass.selective) active_again = [this, kept = gate_up.detach()] { return op::swiglu(kernels_, kept); };
+  return op::linear(kernels_, op::swiglu(kernels_, gate_up), weights.down, active_again);
 }
 
 // A rank with some of an expert's columns takes the tokens of those with the others, and all add up.
-at::Tensor Decoder::routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing,
-                           const kernel::RowShares& shares) const {
-  const kernel::ExpertWeights weights{p.expert_gate_up, p.expert_down, expert_place_};
-  if (!place_.etp) return kernel::experts(gemm_, x, routing, weights);
+at::Tensor Decoder::routed(const LayerParameters& p, const at::Tensor& x, const op::Routing& routing,
+                           const op::RowShares& shares) const {
+  const op::ExpertWeights weights{p.expert_gate_up, p.expert_down, expert_place_};
+  if (!place_.etp) return op::experts(kernels_, x, routing, weights);
   const int first = place_.layout.tp_rank(place_.rank) / place_.etp->size() * place_.etp->size();
-  const kernel::RowShares part = kernel::shares_of(shares, *place_.etp, first);
-  const kernel::Routing all{kernel::gather_rows(routing.experts_Tk, part), kernel::gather_rows(routing.weights_Tk, part)};
-  return kernel::reduce_rows(kernel::experts(gemm_, kernel::gather_rows(x, part), all, weights), part);
+  const op::RowShares part = op::shares_of(shares, *place_.etp, first);
+  const op::Routing all{op::gather_rows(routing.experts_Tk, part), op::gather_rows(routing.weights_Tk, part)};
+  return op::reduce_rows(op::experts(kernels_, op::gather_rows(x, part), all, weights), part);
 }
 
 // x: this rank's rows, as is what it returns.
@@ -222,8 +234,8 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
   const LayerParameters& p = pass.parameters.layers[index];
   const MoeConfig& m = config_.moe;
   const TokenBatch& batch = pass.batch;
-  const kernel::RowShares& shares = pass.shares(index);
-  const kernel::Router router{p.router,
+  const op::RowShares& shares = pass.shares(index);
+  const op::Router router{p.router,
                               p.router_bias.value,
                               {m.num_experts, m.experts_per_token, m.num_groups, m.top_groups, m.sigmoid, m.normalize,
                                static_cast<float>(m.scaling)},
@@ -235,7 +247,7 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
     chosen = pass.selects(index) ? chosen.index_select(0, mine(batch.rows_R)) : mine(chosen);
     chosen = chosen.to(at::kLong).contiguous();
   }
-  const kernel::Routing routing = kernel::route(gemm_, x, router, chosen);
+  const op::Routing routing = op::route(kernels_, x, router, chosen);
   if (batch.recorded_routes_TX.defined()) {
     const at::Tensor to = layer_routes(batch.recorded_routes_TX, index), taken = routing.experts_Tk.to(at::kShort);
     if (pass.selects(index)) to.index_copy_(0, mine(batch.rows_R), taken);
@@ -247,21 +259,21 @@ at::Tensor Decoder::experts(const Pass& pass, size_t index, const at::Tensor& x)
 
 std::pair<at::Tensor, at::Tensor> Decoder::layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const {
   const LayerParameters& p = pass.parameters.layers[index];
-  const auto again = [&](const at::Tensor& summed, const kernel::Parameter& norm) -> kernel::Again {
+  const auto again = [&](const at::Tensor& summed, const op::Parameter& norm) -> op::Again {
     if (!pass.selective) return {};
-    return [kept = summed.detach(), norm, eps = config_.norm_eps] { return kernel::rms_norm(kept, norm, eps); };
+    return [this, kept = summed.detach(), norm, eps = config_.norm_eps] { return op::rms_norm(kernels_, kept, norm, eps); };
   };
-  auto [residual, normed] = kernel::add_rms_norm(x, delta, p.input_norm, config_.norm_eps);
-  const kernel::Again normed_again = again(residual, p.input_norm);
+  auto [residual, normed] = op::add_rms_norm(kernels_, x, delta, p.input_norm, config_.norm_eps);
+  const op::Again normed_again = again(residual, p.input_norm);
   at::Tensor attended = config_.mla.kv_rank > 0 ? latent_attention(pass, index, normed, normed_again)
                                                 : plain_attention(pass, index, normed, normed_again);
   if (pass.selects(index)) {
-    attended = kernel::select_rows(attended, pass.batch.rows_R);
-    residual = kernel::own_rows(kernel::select_rows(enter(residual, pass.tokens), pass.batch.rows_R), pass.wanted);
+    attended = op::select_rows(kernels_, attended, pass.batch.rows_R);
+    residual = op::own_rows(op::select_rows(kernels_, enter(residual, pass.tokens), pass.batch.rows_R), pass.wanted);
   }
-  const kernel::RowShares& shares = pass.shares(index);
-  attended = leave(kernel::linear(gemm_, attended, p.output), shares);
-  auto [middle, post] = kernel::add_rms_norm(residual, attended, p.post_norm, config_.norm_eps);
+  const op::RowShares& shares = pass.shares(index);
+  attended = leave(op::linear(kernels_, attended, p.output), shares);
+  auto [middle, post] = op::add_rms_norm(kernels_, residual, attended, p.post_norm, config_.norm_eps);
   if (p.router.value.defined()) return {middle, experts(pass, index, post)};
   return {middle, leave(mlp(pass, enter(post, shares), {p.gate_up, p.down}, entered_again(again(middle, p.post_norm), shares)), shares)};
 }
@@ -270,21 +282,22 @@ at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch&
                             const PassOptions& options) const {
   comm::Group* dealt = deals_rows(context) ? place_.tp : nullptr;
   const int64_t T = batch.ids_T.size(0), R = batch.rows_R.defined() ? batch.rows_R.numel() : T;
-  const Pass pass{parameters, batch, context, kernel::even_shares(dealt, T), kernel::even_shares(dealt, R),
+  const Pass pass{parameters, batch, context, op::even_shares(dealt, T), op::even_shares(dealt, R),
                   options.recompute == Recompute::kSelective};
   at::Tensor x = options.carried_tH, delta;
   if (begins(options.chunk)) {
-    x = leave(kernel::embed(parameters.embedding, batch.ids_T, first_row_), pass.tokens);
+    x = leave(op::embed(kernels_, parameters.embedding, batch.ids_T, first_row_), pass.tokens);
     if (parameters.adapted && at::GradMode::is_enabled()) x.requires_grad_(true);  // the graph starts behind the frozen embedding
   }
   const auto [begin, end] = layers_[static_cast<size_t>(options.chunk)];
   for (int64_t i = begin; i < end; ++i) {
-    if (options.layer_done) x = kernel::after_backward(x, [done = options.layer_done, i] { done(i); });
+    if (options.layer_done) x = op::after_backward(x, [done = options.layer_done, i] { done(i); });
     const auto run = [this, pass, i](const at::Tensor& a, const at::Tensor& b) { return layer(pass, static_cast<size_t>(i), a, b); };
-    std::tie(x, delta) = options.recompute == Recompute::kFull ? kernel::recompute(run, x, delta) : run(x, delta);
+    std::tie(x, delta) = options.recompute == Recompute::kFull ? op::recompute(run, x, delta) : run(x, delta);
   }
   if (!ends(options.chunk)) return at::add(x, delta);
-  return enter(kernel::add_rms_norm(x, delta, parameters.final_norm, config_.norm_eps).second, pass.shares(parameters.layers.size() - 1));
+  return enter(op::add_rms_norm(kernels_, x, delta, parameters.final_norm, config_.norm_eps).second,
+               pass.shares(parameters.layers.size() - 1));
 }
 
 at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const TokenBatch& batch, AttentionContext& context) const {
@@ -296,7 +309,7 @@ at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const Toke
     PassOptions options;
     options.chunk = chunk;
     if (!begins(chunk)) {
-      options.carried_tH = at::empty({carried_rows(batch, context), config_.hidden_size}, at::TensorOptions().dtype(gemm_.dtype()));
+      options.carried_tH = at::empty({carried_rows(batch, context), config_.hidden_size}, at::TensorOptions().dtype(kernels_.dtype()));
       place_.pp->receive(options.carried_tH, (stage + stages - 1) % stages, activation_tag(stage == 0 ? chunk - 1 : chunk));
     }
     out = forward(parameters, batch, context, options);
@@ -307,8 +320,8 @@ at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const Toke
 
 void Decoder::serve_experts(const ModelParameters& parameters) const {
   const int64_t choices = config_.moe.experts_per_token;
-  const kernel::Routing routing{at::empty({0, choices}, at::kLong), at::empty({0, choices}, at::kFloat)};
-  const kernel::RowShares none = kernel::even_shares(place_.tp, 0);
+  const op::Routing routing{at::empty({0, choices}, at::kLong), at::empty({0, choices}, at::kFloat)};
+  const op::RowShares none = op::even_shares(place_.tp, 0);
   for (const LayerParameters& p : parameters.layers)
     if (p.router.value.defined()) routed(p, at::empty({0, config_.hidden_size}, p.router.value.options()), routing, none);
 }
@@ -322,20 +335,20 @@ void Decoder::merge_routes(const at::Tensor& recorded) const {
   }
 }
 
-kernel::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at::Tensor& hidden, const at::Tensor& targets,
+op::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at::Tensor& hidden, const at::Tensor& targets,
                                      double temperature) const {
-  return kernel::head_logprobs(gemm_, {hidden, targets, first_row_, temperature == 0 ? 1.0 : temperature, place_.tp}, parameters.head);
+  return op::head_logprobs(kernels_, {hidden, targets, first_row_, temperature == 0 ? 1.0 : temperature, place_.tp}, parameters.head);
 }
 
 // Every TP rank computes all of them, and the gradients of the ranks add up.
 at::Tensor Decoder::scores(const ModelParameters& parameters, const at::Tensor& hidden) const {
-  return kernel::scale_gradient(kernel::head_scores(gemm_, hidden, parameters.score), 1.0 / tp_size());
+  return op::scale_gradient(op::head_scores(kernels_, hidden, parameters.score), 1.0 / tp_size());
 }
 
 at::Tensor Decoder::local_logits(const ModelParameters& parameters, const at::Tensor& hidden) const {
-  if (parameters.head.packed.serves(hidden.size(0))) return kernel::packed_product(hidden, parameters.head.packed);
+  if (parameters.head.packed.serves(hidden.size(0))) return kernels_.product().packed_product(hidden, parameters.head.packed);
   at::Tensor logits = at::empty({hidden.size(0), parameters.head.value.size(0)}, hidden.options().dtype(at::kFloat));
-  gemm_.forward_float(logits, hidden, parameters.head.value);
+  kernels_.forward_float(logits, hidden, parameters.head.value);
   return logits;
 }
 

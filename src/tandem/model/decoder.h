@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "tandem/comm/group.h"
-#include "tandem/model/kernel/context/context_attention.h"
-#include "tandem/model/kernel/expert/experts.h"
-#include "tandem/model/kernel/function.h"
-#include "tandem/model/kernel/row_shares.h"
+#include "tandem/model/op/context/context_attention.h"
+#include "tandem/model/op/expert/experts.h"
+#include "tandem/model/op/function.h"
+#include "tandem/model/op/row_shares.h"
 #include "tandem/model/parameters.h"
 
 namespace tandem::model {
@@ -34,19 +34,19 @@ class AttentionContext {
 /// the pass has this rank's tokens of them, in the order of its share.
 class PackedContext final : public AttentionContext {
  public:
-  PackedContext(kernel::Trees trees, bool parity, kernel::ContextParallel parallel = {})
-      : trees_(std::move(trees)), parity_(parity), parallel_(std::move(parallel)) {}
+  /// The kernels must outlive it.
+  PackedContext(const kernel::Kernels& kernels, kernel::Trees trees, const op::ContextParallel& parallel = {});
   at::Tensor attend(int64_t layer, const at::Tensor& qkv_TW, const kernel::AttentionShape& shape) override;
 
  private:
-  kernel::Trees trees_;
-  bool parity_;
-  kernel::ContextParallel parallel_;  // without a group: this rank has all tokens
+  const kernel::Kernels& kernels_;
+  std::shared_ptr<const kernel::PackedPlan> plan_;      // one of both: this rank has all tokens
+  std::shared_ptr<const op::ContextPlan> shared_;
 };
 
 /// What the routers add to the backward pass, over the wanted rows; it must outlive that pass.
 struct RouterLosses {
-  double z = 0, balance = 0;   ///< as kernel::RouterLoss, for one row
+  double z = 0, balance = 0;   ///< as op::RouterLoss, for one row
   at::Tensor load_LE;          ///< fp32, by sparse layer; for balance
   double z_sum = 0, balance_sum = 0;
 };
@@ -82,13 +82,13 @@ struct PassOptions {
   std::function<void(int64_t layer)> layer_done;  ///< called in the backward pass when a layer's gradients are final; may be empty
 };
 
-/// Ownership  uses the Gemm and the groups of its place, which must outlive it; holds no weights.
+/// Ownership  uses the Kernels and the groups of its place, which must outlive it; holds no weights.
 /// Blocking   collective over the ranks of its place's tp and cp; where ranks share experts, over them, too (serve_experts).
 /// Threads    const; one thread per decoder with several ranks.
 /// Read next  docs/design/layouts.md
 class Decoder {
  public:
-  Decoder(const ModelConfig& config, const kernel::Gemm& gemm, const RankPlace& place);
+  Decoder(const ModelConfig& config, const kernel::Kernels& kernels, const RankPlace& place);
 
   /// Where the last layer is in the chunk: final, normed hidden states [R,H] of the wanted rows, on every TP rank; after its
   /// attention the last layer computes no other. The backward pass expects each TP rank's part of their gradient. Else: what
@@ -115,7 +115,7 @@ class Decoder {
   void merge_routes(const at::Tensor& recorded_TX) const;
 
   /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
-  kernel::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
+  op::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
                               double temperature) const;
 
   /// The score head's fp32 values after the rows of `hidden`, [R, labels]; the same on every TP rank. A reward model is asked for
@@ -129,7 +129,7 @@ class Decoder {
   int64_t route_width() const;
 
   const ModelConfig& config() const { return config_; }
-  const kernel::Gemm& gemm() const { return gemm_; }
+  const kernel::Kernels& kernels() const { return kernels_; }
   const kernel::AttentionShape& attention_shape() const { return shape_; }
   const RankPlace& place() const { return place_; }
   comm::Group* tp() const { return place_.tp; }
@@ -140,29 +140,29 @@ class Decoder {
  private:
   struct Pass;
   bool deals_rows(const AttentionContext& context) const;
-  kernel::Again entered_again(const kernel::Again& x_again, const kernel::RowShares& shares) const;
-  at::Tensor enter(const at::Tensor& x, const kernel::RowShares& shares) const;
-  std::vector<at::Tensor> enter_together(std::vector<at::Tensor> parts, const kernel::RowShares& shares) const;
-  at::Tensor leave(const at::Tensor& x, const kernel::RowShares& shares) const;
-  at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const;
-  at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const kernel::Again& x_again) const;
+  op::Again entered_again(const op::Again& x_again, const op::RowShares& shares) const;
+  at::Tensor enter(const at::Tensor& x, const op::RowShares& shares) const;
+  std::vector<at::Tensor> enter_together(std::vector<at::Tensor> parts, const op::RowShares& shares) const;
+  at::Tensor leave(const at::Tensor& x, const op::RowShares& shares) const;
+  at::Tensor plain_attention(const Pass& pass, size_t index, const at::Tensor& x, const op::Again& x_again) const;
+  at::Tensor latent_attention(const Pass& pass, size_t index, const at::Tensor& x, const op::Again& x_again) const;
   std::pair<at::Tensor, at::Tensor> rotate_latent(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions) const;
   struct MlpWeights {
-    const kernel::Parameter &gate_up, &down;
+    const op::Parameter &gate_up, &down;
   };
-  at::Tensor mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const kernel::Again& x_again) const;
-  at::Tensor routed(const LayerParameters& p, const at::Tensor& x, const kernel::Routing& routing, const kernel::RowShares& shares) const;
+  at::Tensor mlp(const Pass& pass, const at::Tensor& x, const MlpWeights& weights, const op::Again& x_again) const;
+  at::Tensor routed(const LayerParameters& p, const at::Tensor& x, const op::Routing& routing, const op::RowShares& shares) const;
   at::Tensor experts(const Pass& pass, size_t index, const at::Tensor& x) const;
   at::Tensor layer_routes(const at::Tensor& routes_TX, size_t index) const;
   int64_t sparse_before(size_t index) const;
-  kernel::RouterLoss router_loss(const Pass& pass, size_t index) const;
+  op::RouterLoss router_loss(const Pass& pass, size_t index) const;
   std::pair<at::Tensor, at::Tensor> layer(const Pass& pass, size_t index, const at::Tensor& x, const at::Tensor& delta) const;
 
   ModelConfig config_;
-  const kernel::Gemm& gemm_;
+  const kernel::Kernels& kernels_;
   RankPlace place_;
   std::vector<LayerRange> layers_;  // by chunk
-  kernel::ExpertPlace expert_place_;
+  op::ExpertPlace expert_place_;
   kernel::AttentionShape shape_;
   at::Tensor cos_sin_PD_;
   int64_t first_row_;

@@ -12,18 +12,18 @@
 
 namespace tandem::model {
 
-ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Kernels& kernels,
                          const device::Home& home)
     : table_(parameter_table(config, place.layout, place.rank)),
-      decoder_(config, gemm, place),
-      memory_(std::make_unique<device::Swappable>(home, table_.num_elements, gemm.dtype())),
+      decoder_(config, kernels, place),
+      memory_(std::make_unique<device::Swappable>(home, table_.num_elements, kernels.dtype())),
       values_(memory_->tensor()),
       parameters_(make_parameters(table_, values_, at::Tensor())) {}
 
-ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm,
+ModelOnRank::ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Kernels& kernels,
                          const at::Tensor& values)
     : table_(parameter_table(config, place.layout, place.rank)),
-      decoder_(config, gemm, place),
+      decoder_(config, kernels, place),
       values_(values),
       parameters_(make_parameters(table_, values_, at::Tensor())) {
   TANDEM_CHECK(values.numel() == table_.num_elements, values.numel(), " values for ", table_.num_elements);

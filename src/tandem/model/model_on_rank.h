@@ -13,14 +13,14 @@ namespace tandem::model {
 /// Whether a directory must have the score head of a model that has one.
 enum class Head { kStored, kMayBegin };
 
-/// Ownership  owns the flat values; uses the Gemm and the group.
+/// Ownership  owns the flat values; uses the Kernels and the group.
 class ModelOnRank {
  public:
   /// Zeroed weights.
-  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm, const device::Home& home);
+  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Kernels& kernels, const device::Home& home);
 
   /// The model over values that lie as its table has them, of another ModelOnRank.
-  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Gemm& gemm, const at::Tensor& values);
+  ModelOnRank(const ModelConfig& config, const RankPlace& place, const kernel::Kernels& kernels, const at::Tensor& values);
 
   /// Reads the rank's boxes of a Hugging Face directory. A score head may be missing, if `head` says so: then it is zeros, as a critic
   /// begins. Errors: UserError for missing, unexpected or ill-shaped tensors.

@@ -9,7 +9,6 @@
 #include <span>
 
 #include "tandem/base/check.h"
-#include "tandem/model/kernel/packed.h"
 
 namespace tandem::model {
 namespace {
@@ -23,10 +22,10 @@ at::Tensor cut(at::Tensor whole, const Box& box) {
   return whole;
 }
 
-kernel::Parameter LayerParameters::*member_of(family::Slot slot) {
+op::Parameter LayerParameters::*member_of(family::Slot slot) {
   using family::Slot;
   using L = LayerParameters;
-  static const std::map<Slot, kernel::Parameter L::*> kMembers = {
+  static const std::map<Slot, op::Parameter L::*> kMembers = {
       {Slot::kInputNorm, &L::input_norm},     {Slot::kQkvWeight, &L::qkv},           {Slot::kQkvBias, &L::qkv_bias},
       {Slot::kHeadNorm, &L::head_norm},       {Slot::kOutput, &L::output},           {Slot::kPostNorm, &L::post_norm},
       {Slot::kGateUp, &L::gate_up},           {Slot::kDown, &L::down},               {Slot::kQDown, &L::q_down},
@@ -125,7 +124,7 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
   return table;
 }
 
-kernel::Parameter& ModelParameters::slot_of(const family::Parameter& p) {
+op::Parameter& ModelParameters::slot_of(const family::Parameter& p) {
   if (p.layer >= 0) return layers[static_cast<size_t>(p.layer)].*member_of(p.slot);
   if (p.slot == family::Slot::kEmbedding) return embedding;
   if (p.slot == family::Slot::kScore) return score;
@@ -143,7 +142,7 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
     const ParameterEntry& first = table.entries[i];
     std::vector<int64_t> shape = {-1};
     if (first.box.begin.size() == 2) shape.push_back(first.box.extent(1));
-    kernel::Parameter& slot = model.slot_of(first.parameter);
+    op::Parameter& slot = model.slot_of(first.parameter);
     slot.value = first.parameter.in_float() ? table.view(values, first) : values.narrow(0, first.offset, elements).view(shape);
     if (grads.defined() && first.parameter.trained) slot.grad = grads.narrow(0, first.offset, elements).view(shape);
     i = end;
@@ -152,17 +151,17 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
   return model;
 }
 
-int64_t pack_parameters(ModelParameters& parameters, kernel::Logits logits) {
+int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kernels) {
   int64_t bytes = 0;
-  const auto keep = [&](kernel::Parameter& p, const kernel::PackedWeight& packed) {
+  const auto keep = [&](op::Parameter& p, const kernel::PackedWeight& packed) {
     p.packed = packed;
-    bytes += packed.bytes();
+    bytes += packed.num_bytes;
   };
   for (LayerParameters& layer : parameters.layers)
-    for (kernel::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
+    for (op::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
                                  &layer.q_down, &layer.q_up, &layer.kv_down})
-      if (p->value.defined()) keep(*p, kernel::pack_weight(p->value));
-  if (parameters.head.value.defined()) keep(parameters.head, kernel::pack_head(parameters.head.value, logits));
+      if (p->value.defined()) keep(*p, kernels.product().pack(kernels.numerics(), p->value));
+  if (parameters.head.value.defined()) keep(parameters.head, kernels.product().pack_head(kernels.numerics(), parameters.head.value));
   return bytes;
 }
 

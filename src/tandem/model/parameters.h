@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tandem/base/rng.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/function.h"
 #include "tandem/model/layout.h"
 
 namespace tandem::model {
@@ -64,26 +64,26 @@ ParameterTable parameter_table(const ModelConfig& config, const Layout& layout, 
 
 /// What a layer has not stays undefined.
 struct LayerParameters {
-  kernel::Parameter input_norm, qkv, qkv_bias, head_norm, output, post_norm, gate_up, down;
-  kernel::Parameter q_down, q_down_norm, q_up, kv_down, kv_down_norm, kv_up;
-  kernel::Parameter router, router_bias, shared_gate_up, shared_down;
-  kernel::Parameter expert_gate_up, expert_down;  ///< of all experts: [E*2F, H], each its gate, then its up; [E*H, F]
+  op::Parameter input_norm, qkv, qkv_bias, head_norm, output, post_norm, gate_up, down;
+  op::Parameter q_down, q_down_norm, q_up, kv_down, kv_down_norm, kv_up;
+  op::Parameter router, router_bias, shared_gate_up, shared_down;
+  op::Parameter expert_gate_up, expert_down;  ///< of all experts: [E*2F, H], each its gate, then its up; [E*H, F]
 };
 struct ModelParameters {
-  kernel::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied
-  kernel::Parameter score;                        ///< [labels, H]; in place of the head
+  op::Parameter embedding, final_norm, head;  ///< head is the embedding where they are tied
+  op::Parameter score;                        ///< [labels, H]; in place of the head
   std::vector<LayerParameters> layers;
   bool adapted = false;                      ///< trained by adapters alone (lora.h)
 
-  kernel::Parameter& slot_of(const family::Parameter& parameter);
+  op::Parameter& slot_of(const family::Parameter& parameter);
 };
 
 /// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
 ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads);
 
-/// Gives every linear of the layers and the head a packed copy (kernel/packed.h), where there is one for it. `logits` is the way of
-/// the products of the run. Returns the bytes it takes; 0 where packing is not available.
-int64_t pack_parameters(ModelParameters& parameters, kernel::Logits logits);
+/// Gives every linear of the layers and the head a packed copy, where the kernels have one for it. Returns the bytes it takes; 0 where
+/// packing is not available.
+int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kernels);
 
 /// Fills the rank's boxes: `read` copies a box of a Hugging Face tensor into the view it is given.
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read);

@@ -66,7 +66,7 @@ at::Tensor Actor::base_values() const {
 void Actor::make_rollout_weights() {
   const config::RunConfig& c = parts_.config;
   const Ranks& ranks = parts_.ranks;
-  const model::kernel::Gemm &train = parts_.compute.train(), &rollout = parts_.compute.rollout();
+  const model::kernel::Kernels &train = parts_.compute.train(), &rollout = parts_.compute.rollout();
   reshard::PlanOptions options;
   options.element_bytes = static_cast<int64_t>(c10::elementSize(parts_.compute.switch_dtype()));
   options.may_alias = train.dtype() == rollout.dtype();

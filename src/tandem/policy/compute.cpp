@@ -7,13 +7,15 @@
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/model/kernel/backend/brgemm.h"
-#include "tandem/model/kernel/rows.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::policy {
 namespace {
+
+const model::kernel::Backend& backend_of(const config::RunConfig& c) {
+  return model::kernel::backend_named(c.run.kernels, "run.kernels");
+}
 
 // Whether generation computes in another dtype than training.
 bool has_own_dtype(const config::RunConfig& c) {
@@ -33,19 +35,19 @@ std::string known_in(const std::string& dtype, const std::string& text, const st
 }
 
 model::ProductsWanted of_training(const config::RunConfig& c, const model::Products& known) {
-  return {model::dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
+  return {&backend_of(c), model::dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
           known_in(c.model.dtype, known.training, known.training_dtype)};
 }
 
 model::ProductsWanted of_rollout(const config::RunConfig& c, const model::Products& known) {
-  return {model::dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
+  return {&backend_of(c), model::dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
           known_in(rollout_dtype(c), known.rollout, known.rollout_dtype)};
 }
 
 // How rows are computed here: by instructions of which processor, and what attention multiplies bfloat16 rows by.
 std::string rows_here(const config::RunConfig& c) {
   const bool half = c.model.dtype == "bfloat16" || rollout_dtype(c) == "bfloat16";
-  return join_text(model::kernel::rows().isa, half && !c.run.parity && model::kernel::brgemm_available() ? ", attention by brgemm" : "");
+  return backend_of(c).instructions(half ? c10::kBFloat16 : c10::kFloat, c.run.parity);
 }
 
 // The products if all ranks compute rows as they were computed, else none. Collective.
@@ -79,16 +81,17 @@ std::string Compute::text() const {
   std::string text = join_text("products: ", train_.description());
   if (two) text += join_text("; of rollout: ", rollout_.description());
   text += join_text("; rows ", rows_here(config_));
-  if (config_.run.parity) return text;
+  if (config_.run.parity || config_.run.kernels != "native") return text;
   text += join_text("; to repeat: model.products=\"", to_text(train_.choice()), '"');
   return two ? join_text(text, " rollout.products=\"", to_text(rollout_.choice()), '"') : text;
 }
 
 void Compute::adopt(const model::Products& products) {
   const model::Products known = kept(products, config_, world_);
-  if (const auto choice = model::known_choice(of_training(config_, known), world_)) train_ = {train_.dtype(), *choice};
+  if (const auto choice = model::known_choice(of_training(config_, known), world_)) train_ = {train_.backend(), train_.dtype(), *choice};
   if (rollout_.dtype() == train_.dtype()) rollout_ = train_;
-  else if (const auto own = model::known_choice(of_rollout(config_, known), world_)) rollout_ = {rollout_.dtype(), *own};
+  else if (const auto own = model::known_choice(of_rollout(config_, known), world_))
+    rollout_ = {rollout_.backend(), rollout_.dtype(), *own};
 }
 
 void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {

@@ -7,7 +7,7 @@
 #include "tandem/comm/group.h"
 #include "tandem/config/config.h"
 #include "tandem/device/arena.h"
-#include "tandem/model/kernel/gemm.h"
+#include "tandem/model/kernel/kernels.h"
 #include "tandem/model/products.h"
 #include "tandem/monitor/recorder.h"
 
@@ -19,9 +19,9 @@ class Compute {
   /// `known`: the products of a warm start. The run keeps them unless its options name others. Collective.
   Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known = {});
 
-  const model::kernel::Gemm& train() const { return train_; }
+  const model::kernel::Kernels& train() const { return train_; }
   /// The same as train(), unless rollout has a dtype of its own.
-  const model::kernel::Gemm& rollout() const { return rollout_; }
+  const model::kernel::Kernels& rollout() const { return rollout_; }
   /// Of weights on the way to the rollout: the narrower of both dtypes.
   c10::ScalarType switch_dtype() const { return train_.dtype() == c10::kBFloat16 ? train_.dtype() : rollout_.dtype(); }
 
@@ -39,7 +39,7 @@ class Compute {
 
   const config::RunConfig& config_;
   comm::Group& world_;
-  model::kernel::Gemm train_, rollout_;
+  model::kernel::Kernels train_, rollout_;
 };
 
 struct Memory {

@@ -16,8 +16,8 @@ model::ModelConfig config_fitting(const std::string& dir, const model::Layout& l
 }  // namespace
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
-    : gemm_(serve::reward_products(options)),
-      model_(config_fitting(options.model, place.layout), place, gemm_,
+    : kernels_(serve::reward_products(options)),
+      model_(config_fitting(options.model, place.layout), place, kernels_,
              device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {
   model_.load(options.model);

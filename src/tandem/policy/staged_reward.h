@@ -26,7 +26,7 @@ class StagedReward {
   device::Swappable& memory() { return *model_.memory(); }
 
  private:
-  model::kernel::Gemm gemm_;
+  model::kernel::Kernels kernels_;
   model::ModelOnRank model_;
   serve::ScoredText text_;
 };

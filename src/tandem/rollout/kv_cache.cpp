@@ -3,8 +3,9 @@
 
 namespace tandem::rollout {
 
-KvCache::KvCache(const CacheShape& shape, int64_t num_blocks, device::Arena& arena) : shape_(shape), num_blocks_(num_blocks) {
-  const std::vector<int64_t> layer_shape = {num_blocks, shape.num_kv_heads, shape.block_tokens, shape.head_dim};
+KvCache::KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena)
+    : block_tokens_(shape.block_tokens), num_blocks_(num_blocks) {
+  const std::vector<int64_t> layer_shape = kernels.cache_shape(num_blocks, shape.block_tokens, shape.attention);
   for (int64_t i = 0; i < shape.num_layers; ++i) {
     keys_.push_back(arena.allocate("kv_cache", layer_shape, shape.dtype));
     values_.push_back(arena.allocate("kv_cache", layer_shape, shape.dtype));
@@ -18,7 +19,7 @@ void KvCache::copy(int32_t from, int32_t to) {
 
 model::kernel::PagedCache KvCache::layer(int64_t index) const {
   const auto i = static_cast<size_t>(index);
-  return {keys_[i].data_ptr(), values_[i].data_ptr(), shape_.num_kv_heads, shape_.head_dim, shape_.block_tokens, shape_.heads_per_kv};
+  return {keys_[i], values_[i], block_tokens_};
 }
 
 }  // namespace tandem::rollout

@@ -8,16 +8,18 @@
 #include <vector>
 
 #include "tandem/device/arena.h"
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/attention.h"
 
 namespace tandem::rollout {
 
 struct CacheShape {
-  int64_t num_layers, num_kv_heads, head_dim, heads_per_kv, block_tokens;
+  int64_t num_layers;
+  model::kernel::AttentionShape attention;
+  int64_t block_tokens;
   c10::ScalarType dtype;
 
   int64_t bytes_per_block() const {
-    return 2 * num_layers * num_kv_heads * head_dim * block_tokens * static_cast<int64_t>(c10::elementSize(dtype));
+    return 2 * num_layers * attention.num_kv_heads * attention.head_dim * block_tokens * static_cast<int64_t>(c10::elementSize(dtype));
   }
 };
 
@@ -28,7 +30,7 @@ struct CacheShape {
 /// Read next  block_ledger.h (who holds a block, and what is in it)
 class KvCache {
  public:
-  KvCache(const CacheShape& shape, int64_t num_blocks, device::Arena& arena);
+  KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena);
 
   /// Copies what block `from` holds, in every layer.
   void copy(int32_t from, int32_t to);
@@ -36,9 +38,8 @@ class KvCache {
   model::kernel::PagedCache layer(int64_t index) const;
 
  private:
-  CacheShape shape_;
-  int64_t num_blocks_;
-  std::vector<at::Tensor> keys_, values_;  // per layer; see model::kernel::PagedCache for the order inside
+  int64_t block_tokens_, num_blocks_;
+  std::vector<at::Tensor> keys_, values_;  // per layer
 };
 
 }  // namespace tandem::rollout

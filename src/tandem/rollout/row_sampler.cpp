@@ -1,30 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/rollout/row_sampler.h"
 
-#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include "tandem/base/rng.h"
 
 namespace tandem::rollout {
+namespace {
+
+model::kernel::DrawArgs args_of(const model::Decoder& decoder, int64_t num_tokens, std::span<const RowDraw> draws) {
+  const int64_t D = std::ssize(draws);
+  const auto column = [&](c10::ScalarType dtype) { return at::empty({D}, dtype); };
+  model::kernel::DrawArgs args{column(at::kLong),   column(at::kDouble), column(at::kLong),           column(at::kDouble),
+                               column(at::kDouble), decoder.config().vocab_size, num_tokens};
+  for (int64_t d = 0; d < D; ++d) {
+    const auto& [row, request, position] = draws[static_cast<size_t>(d)];
+    RandomStream random(request->seed, static_cast<uint64_t>(value(request->sample)), static_cast<uint64_t>(position));
+    args.rows_D.data_ptr<int64_t>()[d] = row;
+    args.temperature_D.data_ptr<double>()[d] = request->sampling.temperature;
+    args.top_k_D.data_ptr<int64_t>()[d] = request->sampling.top_k;
+    args.top_p_D.data_ptr<double>()[d] = request->sampling.top_p;
+    args.uniform_D.data_ptr<double>()[d] = random.uniform();
+  }
+  return args;
+}
+
+}  // namespace
 
 std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, const at::Tensor& logits_SRV,
                              std::span<const RowDraw> draws) {
   std::vector<Drawn> drawn(draws.size());
   if (draws.empty()) return drawn;
-  const auto draw_some = [&](int64_t begin, int64_t end) {
-    const int64_t num_shards = logits_SRV.size(0), num_rows = logits_SRV.size(1), shard = logits_SRV.size(2);
-    const float* base = logits_SRV.data_ptr<float>();
-    std::vector<const float*> parts(static_cast<size_t>(num_shards));
-    for (int64_t d = begin; d < end; ++d) {
-      const auto& [row, request, position] = draws[static_cast<size_t>(d)];
-      for (int64_t s = 0; s < num_shards; ++s) parts[static_cast<size_t>(s)] = base + (s * num_rows + row) * shard;
-      RandomStream random(request->seed, static_cast<uint64_t>(value(request->sample)), static_cast<uint64_t>(position));
-      const LogitRow logits{parts, shard, decoder.config().vocab_size, num_tokens};
-      drawn[static_cast<size_t>(d)] = draw(logits, request->sampling, random.uniform());
-    }
-  };
-  if (logits_SRV.defined()) at::parallel_for(0, std::ssize(draws), 1, draw_some);
+  if (logits_SRV.defined()) {
+    const model::kernel::Draws out = decoder.kernels().logit().draw(logits_SRV, args_of(decoder, num_tokens, draws));
+    for (size_t d = 0; d < drawn.size(); ++d)
+      drawn[d] = {out.tokens_D.data_ptr<int32_t>()[d], out.logprobs_D.data_ptr<float>()[d], out.kept_mass_D.data_ptr<float>()[d]};
+  }
   if (comm::Group* stages = decoder.place().pp) {
     at::Tensor bytes = at::from_blob(drawn.data(), {std::ssize(drawn) * static_cast<int64_t>(sizeof(Drawn))}, at::kByte);
     stages->broadcast(bytes, stages->size() - 1);

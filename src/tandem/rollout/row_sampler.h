@@ -9,7 +9,6 @@
 
 #include "tandem/model/decoder.h"
 #include "tandem/rollout/request.h"
-#include "tandem/rollout/sampler.h"
 
 namespace tandem::rollout {
 
@@ -20,9 +19,14 @@ struct RowDraw {
   int64_t num_drawn = 0;   ///< tokens it has, which is its place in its random stream
 };
 
+struct Drawn {
+  int32_t token;
+  float logprob, kept_mass;  ///< as model::kernel::Draws has them
+};
+
 /// S = TP ranks, R = rows, V = ids of a TP rank, as StepOutput has them; `logits_SRV` is fp32, and undefined but on the last pipeline
 /// stage, which tells the others. Only ids below `num_tokens` are drawn.
-/// Blocking: collective over the pp group. Errors: as draw().
+/// Blocking: collective over the pp group. Errors: model::kernel::NotFinite.
 std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, const at::Tensor& logits_SRV,
                              std::span<const RowDraw> draws);
 

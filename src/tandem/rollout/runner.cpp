@@ -5,6 +5,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -17,8 +18,7 @@ namespace {
 constexpr int64_t kWholeTokens = 16;  // a shorter prompt attends row by row just as fast
 
 CacheShape cache_shape(const Options& options, const model::Decoder& decoder, int64_t num_layers) {
-  const auto& shape = decoder.attention_shape();
-  return {num_layers, shape.num_kv_heads, shape.head_dim, shape.group(), options.kv_block_tokens, decoder.gemm().dtype()};
+  return {num_layers, decoder.attention_shape(), options.kv_block_tokens, decoder.kernels().dtype()};
 }
 
 // The same for all pipeline stages: those of the first, which has the most layers.
@@ -30,25 +30,31 @@ int64_t common_blocks(const Options& options, const model::Decoder& decoder, int
 // Each token sees what its sequence has in the cache; a prompt that runs as a whole sees itself.
 class PagedContext final : public model::AttentionContext {
  public:
-  PagedContext(const KvCache& cache, const model::Decoder& decoder, const model::kernel::PagedTokens& tokens)
-      : cache_(cache), decoder_(decoder), tokens_(tokens) {}
+  PagedContext(const KvCache& cache, const model::Decoder& decoder, model::kernel::PagedTokens tokens)
+      : cache_(cache), decoder_(decoder), plan_(decoder.kernels().attention().plan_paged(std::move(tokens), decoder.kernels().device())) {}
   bool keeps_keys() const override { return true; }
   at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
-    return model::kernel::paged_attention(qkv, tokens_, shape, cache_.layer(decoder_.place_of_layer(layer)));
+    return decoder_.kernels().attention().paged(qkv, *plan_, shape, cache_.layer(decoder_.place_of_layer(layer)));
   }
 
  private:
   const KvCache& cache_;
   const model::Decoder& decoder_;
-  const model::kernel::PagedTokens& tokens_;
+  std::shared_ptr<const model::kernel::PagedPlan> plan_;
 };
 
 model::kernel::PagedTokens paged_tokens(const Plan& plan, bool parity) {
-  model::kernel::PagedTokens tokens;
-  for (const Plan::Run& run : plan.runs) {
+  size_t most_blocks = 1;
+  for (const Plan::Run& run : plan.runs) most_blocks = std::max(most_blocks, run.blocks.size());
+  const int64_t num_tokens = std::ssize(plan.ids);
+  model::kernel::PagedTokens tokens{at::zeros({std::ssize(plan.runs), static_cast<int64_t>(most_blocks)}, at::kInt),
+                                    at::empty({num_tokens}, at::kLong), at::empty({num_tokens}, at::kLong), {}};
+  int64_t *sequence = tokens.sequence_T.data_ptr<int64_t>(), *position = tokens.positions_T.data_ptr<int64_t>();
+  for (size_t s = 0; s < plan.runs.size(); ++s) {
+    const Plan::Run& run = plan.runs[s];
     if (run.position == 0 && run.count >= kWholeTokens && !parity) tokens.whole.push_back({run.begin, run.count, {}});
-    tokens.block_tables.insert(tokens.block_tables.end(), static_cast<size_t>(run.count), run.blocks.data());
-    for (int64_t t = 0; t < run.count; ++t) tokens.positions.push_back(run.position + t);
+    std::ranges::copy(run.blocks, tokens.block_tables_SB.data_ptr<int32_t>() + s * most_blocks);
+    for (int64_t t = 0; t < run.count; ++t) *sequence++ = static_cast<int64_t>(s), *position++ = run.position + t;
   }
   return tokens;
 }
@@ -79,8 +85,8 @@ void Runner::count_packed(int64_t bytes) {
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
   parameters_ = parameters;
-  if (options_.packed_weights && !decoder_.gemm().parity())
-    count_packed(model::pack_parameters(*parameters_, decoder_.gemm().choice().logits));
+  if (options_.packed_weights && !decoder_.kernels().parity())
+    count_packed(model::pack_parameters(*parameters_, decoder_.kernels()));
 }
 
 void Runner::drop_weights() {
@@ -90,6 +96,8 @@ void Runner::drop_weights() {
 
 // As many blocks as are wanted, or as there is room for; as many on all TP and PP peers, which plan the same steps.
 void Runner::open_cache(int64_t max_context_tokens) {
+  if (const int64_t unit = decoder_.kernels().attention().block_multiple; options_.kv_block_tokens % unit != 0)
+    throw UserError("rollout.kv_block_tokens", join_text("is ", options_.kv_block_tokens), join_text("a multiple of ", unit));
   const CacheShape shape = cache_shape(options_, decoder_, decoder_.num_layers());
   int64_t blocks = common_blocks(options_, decoder_, max_context_tokens);
   if (const auto left = arena_.left_bytes()) {
@@ -108,7 +116,7 @@ void Runner::open_cache(int64_t max_context_tokens) {
                                 one * shape.bytes_per_block()),
                       "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
   }
-  cache_.emplace(shape, blocks, arena_);
+  cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_);
 }
 
 StepOutput Runner::run(const Plan& plan, bool record_routes) {
@@ -120,9 +128,9 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
     if (decoder_.ep()) decoder_.serve_experts(*parameters_);
     return out;
   }
-  const model::kernel::PagedTokens tokens = paged_tokens(plan, decoder_.gemm().parity());
+  const model::kernel::PagedTokens tokens = paged_tokens(plan, decoder_.kernels().parity());
   PagedContext context(*cache_, decoder_, tokens);
-  model::TokenBatch batch{tensor_of(plan.ids), tensor_of(tokens.positions), tensor_of(plan.rows), {}, {}};
+  model::TokenBatch batch{tensor_of(plan.ids), tokens.positions_T, tensor_of(plan.rows), {}, {}};
   if (record_routes) batch.recorded_routes_TX = at::full({std::ssize(plan.ids), decoder_.route_width()}, -1, at::kShort);
   const at::Tensor hidden_RH = decoder_.forward_stages(*parameters_, batch, context);
   if (record_routes) decoder_.merge_routes(batch.recorded_routes_TX);

@@ -16,14 +16,16 @@ namespace tandem::serve {
 struct Inference::State {
   InferenceOptions options;
   device::Arena arena{"device"};
-  model::kernel::Gemm gemm;
+  model::kernel::Kernels kernels;
   model::ModelOnRank model;
   std::optional<text::Tokenizer> tokenizer;
   std::unique_ptr<rollout::Engine> engine;  // of answer_one; null before its first call
   int64_t num_answers = 0;                  // each has random numbers of its own
 
   explicit State(const InferenceOptions& o)
-      : options(o), gemm(model::dtype_of(o.dtype, "--dtype"), o.parity), model(model::read_config(o.model), {}, gemm, {arena, "weights"}) {
+      : options(o),
+        kernels(model::kernel::backend_named(o.kernels, "--kernels"), model::dtype_of(o.dtype, "--dtype"), o.parity),
+        model(model::read_config(o.model), {}, kernels, {arena, "weights"}) {
     model.load(o.model);
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
   }

@@ -69,8 +69,9 @@ ScorePass pack(std::span<const Tokens> sequences, size_t stem) {
 // Attention as it is, until the pass is given up.
 class AbandonableContext final : public model::AttentionContext {
  public:
-  AbandonableContext(model::kernel::Trees trees, const std::atomic<int64_t>& num_abandoned, int64_t seen)
-      : packed_(std::move(trees), false), num_abandoned_(num_abandoned), seen_(seen) {}
+  AbandonableContext(const model::kernel::Kernels& kernels, model::kernel::Trees trees, const std::atomic<int64_t>& num_abandoned,
+                     int64_t seen)
+      : packed_(kernels, std::move(trees)), num_abandoned_(num_abandoned), seen_(seen) {}
   at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
     if (num_abandoned_ != seen_) throw UserError("reward.model", "the batch was given up", "the run is ending");
     return packed_.attend(layer, qkv, shape);
@@ -91,8 +92,8 @@ class RewardModels::Model {
       : dir_(o.model),
         threads_(threads),
         arena_(std::move(arena)),
-        gemm_(reward_products(o)),
-        model_(reward_model_config(dir_), {}, gemm_, {arena_, "reward_model"}),
+        kernels_(reward_products(o)),
+        model_(reward_model_config(dir_), {}, kernels_, {arena_, "reward_model"}),
         text_(dir_, model_.config()) {
     model_.load(dir_);
   }
@@ -119,7 +120,7 @@ class RewardModels::Model {
   std::vector<double> run(std::span<const Tokens> sequences, size_t stem, int64_t seen) const {
     at::NoGradGuard off;
     const ScorePass pass = pack(sequences, stem);
-    AbandonableContext context(pass.trees, num_abandoned_, seen);
+    AbandonableContext context(kernels_, pass.trees, num_abandoned_, seen);
     const at::Tensor hidden_RH = model_.decoder().forward(model_.parameters(), pass.tokens, context);
     const at::Tensor scores_R1 = model_.decoder().scores(model_.parameters(), hidden_RH);
     const float* first = scores_R1.data_ptr<float>();
@@ -129,7 +130,7 @@ class RewardModels::Model {
   std::string dir_;
   int threads_;
   device::Arena arena_;
-  model::kernel::Gemm gemm_;
+  model::kernel::Kernels kernels_;
   model::ModelOnRank model_;
   ScoredText text_;
   mutable std::atomic<int64_t> num_abandoned_ = 0;

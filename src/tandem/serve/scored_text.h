@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tandem/model/config.h"
-#include "tandem/model/kernel/gemm.h"
+#include "tandem/model/kernel/kernels.h"
 #include "tandem/reward/rule.h"
 #include "tandem/text/chat.h"
 #include "tandem/text/tokenizer.h"
@@ -20,7 +20,7 @@ namespace tandem::serve {
 model::ModelConfig reward_model_config(const std::string& dir);
 
 /// Of fixed libraries, so that a score does not depend on when the program started.
-model::kernel::Gemm reward_products(const reward::Options& options);
+model::kernel::Kernels reward_products(const reward::Options& options);
 
 /// Prompt and response as a reward model reads them.
 ///

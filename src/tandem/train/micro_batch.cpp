@@ -142,7 +142,7 @@ std::vector<MicroBatch> pack(std::span<const Row> rows, int64_t budget_tokens) {
 
 void deal_tokens(MicroBatch& batch, comm::Group& cp) {
   TANDEM_CHECK(!batch.parallel.group, "a micro-batch is dealt once");
-  batch.parallel = {&cp, model::kernel::context_share(batch.trees, cp.size())};
+  batch.parallel = {&cp, model::op::context_share(batch.trees, cp.size())};
   std::vector<int64_t> response(static_cast<size_t>(batch.tokens.ids_T.numel()), -1);  // that a token predicts
   const int64_t* predictors = batch.tokens.rows_R.const_data_ptr<int64_t>();
   for (int64_t r = 0; r < batch.tokens.rows_R.numel(); ++r) response[static_cast<size_t>(predictors[r])] = r;
@@ -164,14 +164,14 @@ void deal_tokens(MicroBatch& batch, comm::Group& cp) {
 
 at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine) {
   if (!batch.parallel.group) return mine;
-  model::kernel::RowShares shares{batch.parallel.group, {0}};
+  model::op::RowShares shares{batch.parallel.group, {0}};
   std::vector<int64_t> place(static_cast<size_t>(batch.response_offsets.back()));
   int64_t at = 0;
   for (const std::vector<int64_t>& predicted : batch.responses_by_rank) {
     for (int64_t r : predicted) place[static_cast<size_t>(r)] = at++;
     shares.bounds.push_back(at);
   }
-  const at::Tensor all = model::kernel::scale_gradient(model::kernel::gather_rows(mine, shares), 1.0 / batch.parallel.group->size());
+  const at::Tensor all = model::op::scale_gradient(model::op::gather_rows(mine, shares), 1.0 / batch.parallel.group->size());
   return all.index_select(0, tensor_of(place));
 }
 

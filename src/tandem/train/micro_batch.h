@@ -41,7 +41,7 @@ struct MicroBatch {
   at::Tensor targets_R;                   ///< int64: the response tokens
   at::Tensor trainable_R;                 ///< bool: which of all R are trained on
   std::vector<int64_t> response_offsets;  ///< of the rows in R, with the end
-  model::kernel::ContextParallel parallel;             ///< without a group: nobody shares it
+  model::op::ContextParallel parallel;             ///< without a group: nobody shares it
   std::vector<std::vector<int64_t>> responses_by_rank; ///< with one: which of the R response tokens each rank predicts, rising
 };
 

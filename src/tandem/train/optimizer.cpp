@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/train/optimizer.h"
 
-#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,33 +75,23 @@ void Optimizer::find_stretches() {
       joins = joins && e.parameter.trained && stretches_.back().matrix == matrix;
       if (joins) stretches_.back().size = end - stretches_.back().begin;
       else if (e.parameter.trained)
-        stretches_.push_back({begin, end - begin, s.at + begin - s.begin, summed_[i].data_ptr<float>() + (begin - s.begin), matrix});
+        stretches_.push_back(
+            {begin, end - begin, s.at + begin - s.begin, summed_[i].narrow(0, begin - s.begin, s.begin + s.size - begin), matrix});
       joins = e.parameter.trained;
     }
   }
 }
 
 double Optimizer::gradient_norm() {
-  double squares = 0;
+  at::Tensor squares = at::zeros({1}, setup_.grads.options().dtype(at::kDouble));
   for (size_t i = 0; i < slices_.size(); ++i) {
     const Slice& slice = slices_[i];
     for (const model::ParameterEntry& e : setup_.state.table.entries) {
       const int64_t from = std::max(e.offset, slice.begin), to = std::min(e.offset + e.num_elements, slice.begin + slice.size);
-      if (from >= to) continue;
-      constexpr int64_t kPart = 1 << 16;  // fixed, so that the number of threads does not change the sum
-      const int64_t parts = (to - from + kPart - 1) / kPart;
-      std::vector<double> sums(static_cast<size_t>(parts));
-      const float* g = summed_[i].data_ptr<float>() + (from - slice.begin);
-      at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-        for (int64_t p = first; p < last; ++p)
-          sums[static_cast<size_t>(p)] = model::kernel::rows().fp.sum_of_squares(g + p * kPart, std::min(kPart, to - from - p * kPart));
-      });
-      double total = 0;
-      for (double x : sums) total += x;
-      squares += total / e.replicas;
+      if (from < to) setup_.state.kernels.add_squares(summed_[i].narrow(0, from - slice.begin, to - from), e.replicas, squares, 0);
     }
   }
-  return std::sqrt(comm::sum_over(*setup_.ranks.world, squares));
+  return std::sqrt(comm::sum_over(*setup_.ranks.world, squares.item<double>()));
 }
 
 double Optimizer::step(const Options& o, double lr) {
@@ -110,17 +100,10 @@ double Optimizer::step(const Options& o, double lr) {
   if (!std::isfinite(norm)) return norm;
   ++num_steps_;
   const double clip = o.clip_grad_norm > 0 && norm > o.clip_grad_norm ? o.clip_grad_norm / (norm + 1e-6) : 1.0;
-  model::kernel::AdamArgs a{};
-  a.grad_scale = static_cast<float>(clip);
-  a.lr = static_cast<float>(lr);
-  a.beta1 = static_cast<float>(o.beta1);
-  a.beta2 = static_cast<float>(o.beta2);
-  a.eps = static_cast<float>(o.eps);
-  a.bias1 = static_cast<float>(1.0 - std::pow(o.beta1, num_steps_));
-  a.bias2 = static_cast<float>(1.0 - std::pow(o.beta2, num_steps_));
+  model::kernel::AdamStep step{clip, lr, o.beta1, o.beta2, o.eps, 0, num_steps_};
   for (const Stretch& stretch : stretches_) {
-    a.weight_decay = stretch.matrix || o.decay_norms ? static_cast<float>(o.weight_decay) : 0.0f;
-    state_.update(stretch, a);
+    step.weight_decay = stretch.matrix || o.decay_norms ? o.weight_decay : 0.0;
+    state_.update(stretch, step);
   }
   share_values();
   return norm;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/train/optimizer_state.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
@@ -11,16 +10,6 @@
 #include "tandem/base/check.h"
 
 namespace tandem::train {
-namespace {
-
-float* data_of(const std::unique_ptr<device::Swappable>& state) { return state->tensor().data_ptr<float>(); }
-
-void run_adam(const model::kernel::AdamArgs& a, int64_t size) {
-  at::parallel_for(0, size, 1 << 15, [&](int64_t begin, int64_t end) { model::kernel::rows().fp.adamw(a, begin, end); });
-}
-
-}  // namespace
-
 OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slices) : setup_(s), slices_(slices.begin(), slices.end()) {
   for (const Slice& slice : slices_) size_ += slice.size;
   TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
@@ -38,34 +27,27 @@ void OptimizerState::adopt_values() {
   for (const Slice& s : slices_) master_->tensor().narrow(0, s.at, s.size).copy_(setup_.values.narrow(0, s.begin, s.size));
 }
 
-void OptimizerState::update(const Stretch& s, const model::kernel::AdamArgs& args) {
-  if (setup_.swap) return update_by_chunks(s, args);
-  model::kernel::AdamArgs a = args;
-  const auto values = [&](auto* base) { return base + s.begin; };
-  a.grad = s.grad;
-  a.m = data_of(m_) + s.at;
-  a.v = data_of(v_) + s.at;
-  a.master = has_half() ? data_of(master_) + s.at : values(setup_.values.data_ptr<float>());
-  a.half = has_half() ? values(static_cast<model::kernel::Half*>(setup_.values.data_ptr())) : nullptr;
-  run_adam(a, s.size);
+void OptimizerState::update(const Stretch& s, const model::kernel::AdamStep& step) {
+  if (setup_.swap) return update_by_chunks(s, step);
+  const auto part = [&](const std::unique_ptr<device::Swappable>& state) { return state->tensor().narrow(0, s.at, s.size); };
+  const at::Tensor values = setup_.values.narrow(0, s.begin, s.size);
+  setup_.kernels.adamw(
+      {has_half() ? part(master_) : values, has_half() ? values : at::Tensor(), s.grad.narrow(0, 0, s.size), part(m_), part(v_)}, step);
 }
 
 // Through memory of the device. Each element goes the way it goes without.
-void OptimizerState::update_by_chunks(const Stretch& s, model::kernel::AdamArgs a) {
+void OptimizerState::update_by_chunks(const Stretch& s, const model::kernel::AdamStep& step) {
   const int64_t room = chunk_.size(1);
   for (int64_t from = 0; from < s.size; from += room) {
     const int64_t n = std::min(room, s.size - from);
     std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
     const auto bring = [&](const std::unique_ptr<device::Swappable>& state) {
       moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state->tensor().narrow(0, s.at + from, n));
-      return moved.back().first.copy_(moved.back().second).data_ptr<float>();
+      return moved.back().first.copy_(moved.back().second);
     };
-    a.m = bring(m_);
-    a.v = bring(v_);
-    a.master = has_half() ? bring(master_) : setup_.values.data_ptr<float>() + s.begin + from;
-    a.half = has_half() ? static_cast<model::kernel::Half*>(setup_.values.data_ptr()) + s.begin + from : nullptr;
-    a.grad = s.grad + from;
-    run_adam(a, n);
+    const at::Tensor values = setup_.values.narrow(0, s.begin + from, n), m = bring(m_), v = bring(v_);
+    const at::Tensor master = has_half() ? bring(master_) : values;
+    setup_.kernels.adamw({master, has_half() ? values : at::Tensor(), s.grad.narrow(0, from, n), m, v}, step);
     for (const auto& [device, host] : moved) host.copy_(device);
   }
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tandem/device/swappable.h"
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/backend.h"
 #include "tandem/model/parameters.h"
 #include "tandem/train/bucket.h"
 
@@ -22,6 +22,7 @@ inline constexpr int64_t kSwapChunkElements = 1 << 20;
 /// What the state belongs to, and where it may be.
 struct StateSetup {
   const model::ParameterTable& table;
+  const model::kernel::UpdateKernels& kernels;
   at::Tensor values;                        ///< flat, in the compute dtype
   device::Arena& arena;
   device::Arena* host = nullptr;            ///< where the state goes when it leaves
@@ -35,7 +36,7 @@ struct StateSetup {
 struct Stretch {
   int64_t begin, size;  ///< in the flat buffers
   int64_t at;           ///< in the state
-  const float* grad;    ///< summed
+  at::Tensor grad;      ///< summed; from `begin` on
   bool matrix;          ///< of parameters with two dimensions; norms and biases have one
 };
 
@@ -59,8 +60,8 @@ class OptimizerState {
 
   /// Sets the master weights from the values; call after loading.
   void adopt_values();
-  /// One AdamW step of a stretch: moments, master weights and values. `args` has the numbers of the step, not yet its pointers.
-  void update(const Stretch& stretch, const model::kernel::AdamArgs& args);
+  /// One AdamW step of a stretch: moments, master weights and values.
+  void update(const Stretch& stretch, const model::kernel::AdamStep& step);
 
   /// The state goes to the host and comes back; between steps. Returns the bytes copied.
   int64_t leave_device();
@@ -78,7 +79,7 @@ class OptimizerState {
   void restore(const ReadPiece& read);
 
  private:
-  void update_by_chunks(const Stretch& stretch, model::kernel::AdamArgs args);
+  void update_by_chunks(const Stretch& stretch, const model::kernel::AdamStep& step);
   bool has_half() const { return setup_.values.scalar_type() == at::kBFloat16; }
 
   StateSetup setup_;

@@ -64,14 +64,14 @@ class Run {
   void forward(const PipelineAction& action, const UseHidden& use) {
     const MicroBatch& mine = batch(action);
     Kept& keep = kept(action);
-    keep.context = std::make_unique<model::PackedContext>(mine.trees, decoder_.gemm().parity(), mine.parallel);
+    keep.context = std::make_unique<model::PackedContext>(decoder_.kernels(), mine.trees, mine.parallel);
     model::PassOptions options;
     options.chunk = action.chunk;
     options.recompute = pass_.recompute;
     if (action.micro_batch + 1 == std::ssize(batches_)) options.layer_done = pass_.layer_done;
     if (!decoder_.begins(action.chunk)) {
       keep.carried = at::empty({decoder_.carried_rows(mine.tokens, *keep.context), decoder_.config().hidden_size},
-                               at::TensorOptions().dtype(decoder_.gemm().dtype()));
+                               at::TensorOptions().dtype(decoder_.kernels().dtype()));
       stages().receive(keep.carried, before(), model::activation_tag(shape_.stage == 0 ? action.chunk - 1 : action.chunk));
       options.carried_tH = keep.carried.requires_grad_(true);
     }
@@ -107,9 +107,9 @@ class Run {
 
 }  // namespace
 
-model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+model::op::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature) {
-  const model::kernel::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
+  const model::op::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
   return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
 }
 
@@ -162,7 +162,7 @@ void run_scoring(const model::Decoder& decoder, const model::ModelParameters& pa
                  const UseHidden& use) {
   at::NoGradGuard no_grad;
   for (const MicroBatch& batch : batches) {
-    model::PackedContext context(batch.trees, decoder.gemm().parity(), batch.parallel);
+    model::PackedContext context(decoder.kernels(), batch.trees, batch.parallel);
     const at::Tensor hidden_RH = decoder.forward_stages(parameters, batch.tokens, context);
     if (hidden_RH.defined()) use(batch, hidden_RH);
   }

@@ -76,7 +76,7 @@ class WaitingRoom {
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,
                  const UseHidden& use);
 /// The head's output for all R response tokens, whoever has their hidden states. Collective over the decoder's tp and cp.
-model::kernel::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
+model::op::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature);
 /// [R] what the first label of a score head says of the text before each response token. Collective as head_of.
 at::Tensor values_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,

@@ -199,6 +199,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       parameters_(lora_ ? lora_->adapted(grads(), setup.merges_adapters)
                          : model::make_parameters(setup.table, setup.values, grads())),
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
+                            .kernels = setup.decoder.kernels().backend().update,
                             .values = lora_ ? lora_->values() : setup.values,
                             .arena = setup.arena,
                             .host = setup.host,
@@ -290,7 +291,7 @@ RouterLoad Trainer::Step::load_before(bool replayed) {
       if (counts_replayed && tokens.replayed_routes_TX.defined()) before.count(tokens.replayed_routes_TX, tokens.rows_R);
       continue;
     }
-    model::PackedContext context(batch.trees, setup.decoder.gemm().parity(), batch.parallel);
+    model::PackedContext context(setup.decoder.kernels(), batch.trees, batch.parallel);
     setup.decoder.forward_stages(trainer.parameters_, tokens, context);
     before.count(tokens.recorded_routes_TX, tokens.rows_R);
   }
@@ -321,7 +322,7 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
                           }};
   const auto said_of = [&](const MicroBatch& batch, const at::Tensor& hidden_RH) {
     if (setup.table.config.num_labels > 0) return Said{values_of(setup.decoder, parameters, batch, hidden_RH), {}};
-    const model::kernel::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
+    const model::op::HeadOutput head = head_of(setup.decoder, parameters, batch, hidden_RH, temperature);
     return Said{head.logprobs_R, head.entropy_R};
   };
   {

@@ -4,14 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
+#include "backends.h"
 #include "random_tensor.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/function.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
+
+using namespace kernel;
+
 namespace {
 
-using test::random_tensor;
+using test::backends, test::plain, test::plan_of, test::random_tensor;
 
 // Causal attention of one sequence in double, as the formula says it; differentiable.
 at::Tensor naive_sequence(const at::Tensor& rows, const AttentionShape& shape) {
@@ -48,30 +53,62 @@ const Trees kTrees = {{0, 1, {}},        {1, 16, {}},   {17, 16, {}},  {33, 127,
                       {288, 129, {}},    {417, 261, {}}, {678, 40, {1, 130, 17}}, {866, 129, {5, 128}}, {1128, 1, {3, 2, 1}}};
 constexpr int64_t kTokens = 1135;
 
-void check(const AttentionShape& shape, c10::ScalarType dtype, const Trees& trees = kTrees, int64_t tokens = kTokens) {
-  SCOPED_TRACE(testing::Message() << c10::toString(dtype) << ", heads " << shape.num_heads << ":" << shape.num_kv_heads << ", dim " << shape.head_dim);
-  const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
-  const at::Tensor qkv = random_tensor({tokens, shape.width()}, 1, dtype), d_o = random_tensor({tokens, shape.q_width()}, 2, dtype);
-  const at::Tensor reference = qkv.to(at::kDouble).requires_grad_(true);
-  const at::Tensor want = naive(reference, trees, shape);
-  want.backward(d_o.to(at::kDouble));
+struct Case {
+  AttentionShape shape;
+  Trees trees;
+  at::Tensor qkv, d_o, want, d_want;  // the last two by the formula
+};
 
+void check_by(const Backend& backend, const Case& c) {
+  const c10::ScalarType dtype = c.qkv.scalar_type();
+  SCOPED_TRACE(testing::Message() << backend.name << ", " << c10::toString(dtype) << ", heads " << c.shape.num_heads << ":"
+                                  << c.shape.num_kv_heads << ", dim " << c.shape.head_dim);
+  const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
   at::Tensor lse;
-  const AttentionRows rows = all_rows_of(qkv, shape);
-  const at::Tensor o = packed_attention(rows, trees, shape, &lse);
-  EXPECT_LE(worst(o, want.detach()), bound);
-  EXPECT_LE(worst(packed_attention_by_row(rows, trees, shape), want.detach()), bound) << "by row";
+  const AttentionRows rows = columns_of(c.qkv, c.shape);
+  const AttentionKernels& kernels = backend.attention;
+  const auto plan = plan_of(plain(backend, dtype), c.trees, c.qkv.size(0));
+  const at::Tensor o = kernels.packed(rows, *plan, c.shape, &lse);
+  EXPECT_LE(worst(o, c.want), bound);
+  EXPECT_LE(worst(kernels.packed_by_row(rows, *plan, c.shape), c.want), bound) << "by row";
   for (const at::Tensor& l : {lse, at::Tensor()}) {
-    const at::Tensor d_qkv = at::empty_like(qkv);
-    packed_attention_backward(rows, {o, l, d_o}, trees, shape, all_rows_of(d_qkv, shape));
-    EXPECT_LE(worst(d_qkv, reference.grad()), bound) << (l.defined() ? "" : "log-sum-exp recomputed");
+    const at::Tensor d_qkv = at::empty_like(c.qkv);
+    kernels.packed_backward(rows, {o, l, c.d_o}, *plan, c.shape, columns_of(d_qkv, c.shape));
+    EXPECT_LE(worst(d_qkv, c.d_want), bound) << (l.defined() ? "" : "log-sum-exp recomputed");
   }
   // As a step of the graph, in parity mode too.
   for (bool parity : {false, true}) {
-    const at::Tensor leaf = qkv.clone().requires_grad_(true);
-    attention(leaf, trees, shape, parity).backward(d_o);
-    EXPECT_LE(worst(leaf.grad(), reference.grad()), bound) << (parity ? "parity" : "");
+    const at::Tensor leaf = c.qkv.clone().requires_grad_(true);
+    const Kernels run = plain(backend, dtype, parity);
+    attention(run, leaf, plan, c.shape).backward(c.d_o);
+    EXPECT_LE(worst(leaf.grad(), c.d_want), bound) << (parity ? "parity" : "");
   }
+}
+
+void check(const AttentionShape& shape, c10::ScalarType dtype, const Trees& trees = kTrees, int64_t tokens = kTokens) {
+  const at::Tensor qkv = random_tensor({tokens, shape.width()}, 1, dtype), d_o = random_tensor({tokens, shape.q_width()}, 2, dtype);
+  const at::Tensor reference = qkv.to(at::kDouble).requires_grad_(true), want = naive(reference, trees, shape);
+  want.backward(d_o.to(at::kDouble));
+  for (const Backend* backend : backends()) check_by(*backend, {shape, trees, qkv, d_o, want.detach(), reference.grad()});
+}
+
+// Without a graph, all trees that lie in qkv.
+at::Tensor attend(const Kernels& kernels, const at::Tensor& qkv, const Trees& trees, const AttentionShape& shape) {
+  return attention(kernels, qkv, plan_of(kernels, trees, qkv.size(0)), shape);
+}
+
+// Positions of one sequence whose blocks are `table`, behind those that are there.
+void add_positions(PagedTokens& to, const std::vector<int32_t>& table, int64_t begin, int64_t n) {
+  at::Tensor row = at::tensor(table, at::kInt).unsqueeze(0);
+  if (!to.positions_T.defined()) to = {at::empty({0, 8}, at::kInt), at::empty({0}, at::kLong), at::empty({0}, at::kLong), {}};
+  to.sequence_T = at::cat({to.sequence_T, at::full({n}, to.block_tables_SB.size(0), at::kLong)});
+  to.positions_T = at::cat({to.positions_T, at::arange(begin, begin + n, at::kLong)});
+  to.block_tables_SB = at::cat({to.block_tables_SB, at::constant_pad_nd(row, {0, 8 - row.size(1)})});
+}
+
+at::Tensor paged(const Backend& backend, const at::Tensor& qkv, const PagedTokens& tokens, const AttentionShape& shape,
+                 const PagedCache& cache) {
+  return backend.attention.paged(qkv, *backend.attention.plan_paged(tokens, at::kCPU), shape, cache);
 }
 
 TEST(Attention, ForwardAndBackwardAgreeWithTheFormulaInFloat32) {
@@ -95,71 +132,75 @@ TEST(Attention, ASequenceDoesNotSeeItsNeighboursNorItsFuture) {
   const at::Tensor qkv = random_tensor({90, shape.width()}, 3);
   at::Tensor changed = qkv.clone();
   changed.narrow(0, 60, 30).fill_(3.0f);
-  const at::Tensor a = attention(qkv, trees, shape, false), b = attention(changed, trees, shape, false);
-  EXPECT_LT((a.narrow(0, 0, 60) - b.narrow(0, 0, 60)).abs().max().item<float>(), 1e-6f);
-  EXPECT_GT((a.narrow(0, 60, 30) - b.narrow(0, 60, 30)).abs().max().item<float>(), 0.1f);
+  for (const Backend* backend : backends()) {
+    const Kernels kernels = plain(*backend, at::kFloat);
+    const at::Tensor a = attend(kernels, qkv, trees, shape), b = attend(kernels, changed, trees, shape);
+    EXPECT_LT((a.narrow(0, 0, 60) - b.narrow(0, 0, 60)).abs().max().item<float>(), 1e-6f);
+    EXPECT_GT((a.narrow(0, 60, 30) - b.narrow(0, 60, 30)).abs().max().item<float>(), 0.1f);
+  }
 }
 
 TEST(Attention, BlocksOfTheCacheMayLieAnywhereAndBeOfAnySize) {
-  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (int64_t block_tokens : {16, 64}) {
-      const AttentionShape shape{6, 2, 20};
-      const int64_t T = 75, blocks = (T + block_tokens - 1) / block_tokens;
-      const at::Tensor qkv = random_tensor({T, shape.width()}, 4, dtype);
-      std::vector<int32_t> table;
-      for (int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<int32_t>(2 * (blocks - 1 - b)));
-      const std::vector<int64_t> cache_shape = {2 * blocks, 2, block_tokens, 20};
-      at::Tensor keys = at::full(cache_shape, 9.0, qkv.options()), values = at::full(cache_shape, NAN, qkv.options());
-      const PagedCache cache{keys.data_ptr(), values.data_ptr(), 2, 20, block_tokens, shape.group()};
-      std::vector<at::Tensor> parts;
-      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 30}, {30, 31}, {31, 75}}) {
-        PagedTokens tokens;
-        for (int64_t t = begin; t < end; ++t) tokens.block_tables.push_back(table.data()), tokens.positions.push_back(t);
-        parts.push_back(paged_attention(qkv.narrow(0, begin, end - begin), tokens, shape, cache));
+  for (const Backend* backend : backends())
+    for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t wanted : {16, 64}) {
+        const int64_t block_tokens = std::lcm(wanted, backend->attention.block_multiple);
+        const AttentionShape shape{6, 2, 20};
+        const int64_t T = 75, blocks = (T + block_tokens - 1) / block_tokens;
+        const at::Tensor qkv = random_tensor({T, shape.width()}, 4, dtype);
+        std::vector<int32_t> table;
+        for (int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<int32_t>(2 * (blocks - 1 - b)));
+        const std::vector<int64_t> cache_shape = backend->attention.cache_shape(2 * blocks, block_tokens, shape);
+        const PagedCache cache{at::full(cache_shape, 9.0, qkv.options()), at::full(cache_shape, NAN, qkv.options()), block_tokens};
+        std::vector<at::Tensor> parts;
+        for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 30}, {30, 31}, {31, 75}}) {
+          PagedTokens tokens;
+          add_positions(tokens, table, begin, end - begin);
+          parts.push_back(paged(*backend, qkv.narrow(0, begin, end - begin), tokens, shape, cache));
+        }
+        EXPECT_TRUE(at::equal(at::cat(parts, 0), attend(plain(*backend, dtype, true), qkv, {{0, T, {}}}, shape)));  // bit for bit
       }
-      EXPECT_TRUE(at::equal(at::cat(parts, 0), attention(qkv, {{0, T, {}}}, shape, true)));  // bit for bit
-    }
 }
 
 TEST(Attention, ABranchHasTheBitsItWouldHaveAloneInParityMode) {
   const AttentionShape shape{4, 2, 20};
-  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor qkv = random_tensor({23 + 9 + 30, shape.width()}, 5, dtype), stem = qkv.narrow(0, 0, 23);
-    const at::Tensor together = attention(qkv, {{0, 23, {9, 30}}}, shape, true);
-    const at::Tensor first = attention(at::cat({stem, qkv.narrow(0, 23, 9)}, 0), {{0, 32, {}}}, shape, true);
-    const at::Tensor second = attention(at::cat({stem, qkv.narrow(0, 32, 30)}, 0), {{0, 53, {}}}, shape, true);
-    EXPECT_TRUE(at::equal(together.narrow(0, 0, 32), first));
-    EXPECT_TRUE(at::equal(together.narrow(0, 32, 30), second.narrow(0, 23, 30)));
-  }
+  for (const Backend* backend : backends())
+    for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const Kernels kernels = plain(*backend, dtype, true);
+      const at::Tensor qkv = random_tensor({23 + 9 + 30, shape.width()}, 5, dtype), stem = qkv.narrow(0, 0, 23);
+      const at::Tensor together = attend(kernels, qkv, {{0, 23, {9, 30}}}, shape);
+      const at::Tensor first = attend(kernels, at::cat({stem, qkv.narrow(0, 23, 9)}, 0), {{0, 32, {}}}, shape);
+      const at::Tensor second = attend(kernels, at::cat({stem, qkv.narrow(0, 32, 30)}, 0), {{0, 53, {}}}, shape);
+      EXPECT_TRUE(at::equal(together.narrow(0, 0, 32), first));
+      EXPECT_TRUE(at::equal(together.narrow(0, 32, 30), second.narrow(0, 23, 30)));
+    }
 }
 
 TEST(Attention, AWholePromptBesideDecodeAttendsAsPackedAndFillsTheCache) {
   const AttentionShape shape{6, 2, 20};
-  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    // Token 0 decodes at position 3 of one sequence; 1..24 are the whole of another; 25 goes on with that one later.
-    const at::Tensor qkv = random_tensor({26, shape.width()}, 6, dtype), before = random_tensor({3, shape.width()}, 7, dtype);
-    const std::vector<int64_t> cache_shape = {4, 2, 16, 20};
-    at::Tensor keys = at::zeros(cache_shape, qkv.options()), values = at::zeros(cache_shape, qkv.options());
-    const PagedCache cache{keys.data_ptr(), values.data_ptr(), 2, 20, 16, shape.group()};
-    const std::vector<int32_t> one = {2}, two = {3, 1};
-    const auto at_positions = [](const std::vector<int32_t>& table, int64_t begin, int64_t n, PagedTokens& tokens) {
-      for (int64_t p = begin; p < begin + n; ++p) tokens.block_tables.push_back(table.data()), tokens.positions.push_back(p);
-    };
-    PagedTokens first, mixed, last;
-    at_positions(one, 0, 3, first);
-    paged_attention(before, first, shape, cache);
-    at_positions(one, 3, 1, mixed);
-    at_positions(two, 0, 24, mixed);
-    mixed.whole = {{1, 24, {}}};
-    const at::Tensor o = paged_attention(qkv.narrow(0, 0, 25), mixed, shape, cache);
-    at_positions(two, 24, 1, last);
-    const at::Tensor next = paged_attention(qkv.narrow(0, 25, 1), last, shape, cache);
-    const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
-    const auto exact = [&](const at::Tensor& rows) { return naive_sequence(rows.to(at::kDouble), shape); };
-    EXPECT_LE(worst(o.narrow(0, 0, 1), exact(at::cat({before, qkv.narrow(0, 0, 1)}, 0)).narrow(0, 3, 1)), bound);
-    EXPECT_LE(worst(at::cat({o.narrow(0, 1, 24), next}, 0), exact(qkv.narrow(0, 1, 25))), bound);
-  }
+  for (const Backend* backend : backends())
+    for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      // Token 0 decodes at position 3 of one sequence; 1..24 are the whole of another; 25 goes on with that one later.
+      const at::Tensor qkv = random_tensor({26, shape.width()}, 6, dtype), before = random_tensor({3, shape.width()}, 7, dtype);
+      const int64_t block_tokens = std::lcm<int64_t>(16, backend->attention.block_multiple);
+      const std::vector<int64_t> cache_shape = backend->attention.cache_shape(4, block_tokens, shape);
+      const PagedCache cache{at::zeros(cache_shape, qkv.options()), at::zeros(cache_shape, qkv.options()), block_tokens};
+      const std::vector<int32_t> one = {2}, two = {3, 1};
+      PagedTokens first, mixed, last;
+      add_positions(first, one, 0, 3);
+      paged(*backend, before, first, shape, cache);
+      add_positions(mixed, one, 3, 1);
+      add_positions(mixed, two, 0, 24);
+      mixed.whole = {{1, 24, {}}};
+      const at::Tensor o = paged(*backend, qkv.narrow(0, 0, 25), mixed, shape, cache);
+      add_positions(last, two, 24, 1);
+      const at::Tensor next = paged(*backend, qkv.narrow(0, 25, 1), last, shape, cache);
+      const double bound = dtype == at::kFloat ? 1e-5 : 0.02;
+      const auto exact = [&](const at::Tensor& rows) { return naive_sequence(rows.to(at::kDouble), shape); };
+      EXPECT_LE(worst(o.narrow(0, 0, 1), exact(at::cat({before, qkv.narrow(0, 0, 1)}, 0)).narrow(0, 3, 1)), bound);
+      EXPECT_LE(worst(at::cat({o.narrow(0, 1, 24), next}, 0), exact(qkv.narrow(0, 1, 25))), bound);
+    }
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

@@ -5,17 +5,20 @@
 
 #include <mutex>
 
+#include "backends.h"
 #include "random_tensor.h"
 #include "random_trees.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/process.h"
-#include "tandem/model/kernel/context/context_attention.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/context/context_attention.h"
+#include "tandem/model/op/function.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
+
+using namespace kernel;
 namespace {
 
-using test::num_tokens;
+using test::num_tokens, test::plain, test::plan_of;
 using test::random_tensor;
 using test::random_trees;
 
@@ -26,11 +29,13 @@ struct Pass {
 };
 
 struct Input {
+  const Backend& backend;
   Trees trees;
   AttentionShape shape;
   at::Tensor qkv, d_o;
 
-  Input(Trees of, const AttentionShape& shape_of, c10::ScalarType dtype) : trees(std::move(of)), shape(shape_of) {
+  Input(const Backend& by, Trees of, const AttentionShape& shape_of, c10::ScalarType dtype)
+      : backend(by), trees(std::move(of)), shape(shape_of) {
     const int64_t T = num_tokens(trees);
     qkv = random_tensor({T, shape.width()}, kSeed, dtype);
     d_o = random_tensor({T, shape.q_width()}, kSeed + 1, dtype);
@@ -39,7 +44,8 @@ struct Input {
 
 Pass alone(const Input& in, bool parity) {
   const at::Tensor leaf = in.qkv.clone().requires_grad_(true);
-  const at::Tensor o = attention(leaf, in.trees, in.shape, parity);
+  const Kernels kernels = plain(in.backend, in.qkv.scalar_type(), parity);
+  const at::Tensor o = attention(kernels, leaf, plan_of(kernels, in.trees, leaf.size(0)), in.shape);
   o.backward(in.d_o);
   return {o.detach(), leaf.grad()};
 }
@@ -53,7 +59,9 @@ Pass over_ranks(const Input& in, int ranks, bool parity) {
     const ContextParallel parallel{&world, context_share(in.trees, ranks)};
     const at::Tensor own = at::tensor(parallel.share.tokens(world.rank()), at::kLong);
     const at::Tensor leaf = in.qkv.index_select(0, own).requires_grad_(true);
-    const at::Tensor o = context_attention(leaf, in.trees, in.shape, parallel, parity);
+    const Kernels kernels = plain(in.backend, in.qkv.scalar_type(), parity);
+    const auto plan = std::make_shared<const ContextPlan>(context_plan(kernels, in.trees, parallel));
+    const at::Tensor o = context_attention(kernels, leaf, plan, in.shape);
     o.backward(in.d_o.index_select(0, own));
     std::lock_guard lock(mutex);
     all.o.index_copy_(0, own, o.detach());
@@ -66,13 +74,13 @@ double apart(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>() / b.to(at::kDouble).abs().max().item<double>();
 }
 
-void check(const AttentionShape& shape, c10::ScalarType dtype) {
+void check_by(const Backend& backend, const AttentionShape& shape, c10::ScalarType dtype) {
   const double bound = dtype == at::kFloat ? 1e-6 : 0.01;
   for (uint64_t trial = 0; trial < 6; ++trial)
     for (int ranks : {2, 3, 4}) {
       SCOPED_TRACE(testing::Message() << "seed " << kSeed << " stream " << trial << ", " << ranks << " ranks");
       RandomStream random(kSeed, trial);
-      const Input in(random_trees(random, trial == 0 ? 8 : 400), shape, dtype);
+      const Input in(backend, random_trees(random, trial == 0 ? 8 : 400), shape, dtype);
       for (bool parity : {false, true}) {
         const Pass want = alone(in, parity), got = over_ranks(in, ranks, parity);
         if (parity) EXPECT_TRUE(at::equal(got.o, want.o)) << "row by row";
@@ -80,6 +88,13 @@ void check(const AttentionShape& shape, c10::ScalarType dtype) {
         EXPECT_LE(apart(got.d_qkv, want.d_qkv), bound) << (parity ? "row by row" : "");
       }
     }
+}
+
+void check(const AttentionShape& shape, c10::ScalarType dtype) {
+  for (const Backend* backend : test::backends()) {
+    SCOPED_TRACE(backend->name);
+    check_by(*backend, shape, dtype);
+  }
 }
 
 TEST(ContextAttention, AgreesWithOneRankInFloat32) { check({6, 2, 20}, at::kFloat); }
@@ -92,7 +107,7 @@ TEST(ContextAttention, AgreesWithOneRankWhereOneKeyServesAllHeads) { check({4, 1
 
 TEST(ContextAttention, RanksWithoutTokensTakePart) {
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const Input in({{0, 20, {}}, {20, 5, {}}}, {4, 2, 16}, dtype);
+    const Input in(cpu::backend(), {{0, 20, {}}, {20, 5, {}}}, {4, 2, 16}, dtype);
     const Pass want = alone(in, false), got = over_ranks(in, 4, false);
     EXPECT_LE(apart(got.o, want.o), dtype == at::kFloat ? 1e-6 : 0.01);
     EXPECT_LE(apart(got.d_qkv, want.d_qkv), dtype == at::kFloat ? 1e-6 : 0.01);
@@ -102,10 +117,10 @@ TEST(ContextAttention, RanksWithoutTokensTakePart) {
 // Chunks of whole blocks of query rows: the products are those of one rank, however many threads that one has.
 TEST(ContextAttention, HasTheBitsOfOneRankWhereChunksAreWholeBlocks) {
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const Input in({{0, 1024, {512}}}, {4, 2, 32}, dtype);
+    const Input in(cpu::backend(), {{0, 1024, {512}}}, {4, 2, 32}, dtype);
     EXPECT_TRUE(at::equal(over_ranks(in, 2, false).o, alone(in, false).o));
   }
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "random_trees.h"
-#include "tandem/model/kernel/context/share.h"
+#include "tandem/model/op/context/share.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
 namespace {
 
 using test::num_tokens;
@@ -19,7 +19,7 @@ constexpr uint64_t kShareSeed = 20261122;
 // By token, the keys it sees, counted one by one.
 std::vector<int64_t> cells_by_token(const Trees& trees) {
   std::vector<int64_t> cells;
-  for (const Tree& tree : trees) {
+  for (const kernel::Tree& tree : trees) {
     for (int64_t i = 1; i <= tree.stem; ++i) cells.push_back(i);
     for (int64_t length : tree.branches)
       for (int64_t i = 1; i <= length; ++i) cells.push_back(tree.stem + i);
@@ -71,7 +71,7 @@ TEST(ContextShare, RanksAreLevelInTokensAndCellsWithinTheStatedBounds) {
     const Load load = load_of(context_share(trees, ranks), trees);
     const int64_t piece = share_piece(num_tokens(trees), ranks);
     int64_t num_long = 0, most_keys = 0;
-    for (const Tree& tree : trees) {
+    for (const kernel::Tree& tree : trees) {
       num_long += tree.stem >= 2 * ranks * piece;
       most_keys = std::max(most_keys, tree.stem);
       for (int64_t length : tree.branches) {
@@ -100,7 +100,7 @@ TEST(ContextShare, ABatchOfGroupsIsLevelWithinThreePercent) {
   Trees trees;
   int64_t begin = 0;
   for (int group = 0; group < 4; ++group) {
-    Tree tree{begin, 200 + random.below(800), {}};
+    kernel::Tree tree{begin, 200 + random.below(800), {}};
     begin += tree.stem;
     for (int sample = 0; sample < 8; ++sample) {
       tree.branches.push_back(static_cast<int64_t>(500 * std::exp(0.8 * random.normal())));
@@ -124,4 +124,4 @@ TEST(ContextShare, FewTokensStayTogetherAndLeaveRanksWithout) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/gemm.h"
+#include "tandem/model/kernel/kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,11 @@
 
 #include "random_tensor.h"
 #include "tandem/device/process.h"
-#include "tandem/model/kernel/backend/brgemm.h"
-#include "tandem/model/kernel/packed.h"
+#include "tandem/model/kernel/cpu/product/brgemm.h"
+#include "tandem/model/kernel/cpu/product/gemm.h"
+#include "tandem/model/kernel/cpu/product/packed.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::kernel::cpu {
 namespace {
 
 using test::random_tensor;
@@ -21,7 +22,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{1, 64, 128}, {3, 5, 7}, {33, 256, 128}, {70, 130, 96}, {257, 40, 352}, {1027, 300, 34}};
 
-std::vector<GemmChoice> choices(c10::ScalarType dtype) {
+std::vector<GemmChoice> all_choices(c10::ScalarType dtype) {
   std::vector<GemmChoice> all;
   constexpr Library kAll[] = {Library::kBlas, Library::kOneDnn, Library::kBrgemm};
   for (Library forward : kAll)
@@ -37,44 +38,44 @@ at::Tensor bound(const at::Tensor& a, const at::Tensor& b, const at::Tensor& wan
   return at::matmul(a.abs(), b.abs()) * 2e-6 + want.abs() * (rounded ? 1.0 / 256 : 0.0) + 1e-9;
 }
 
-void check_products(const Gemm& gemm) {
-  const c10::ScalarType dtype = gemm.dtype();
+void check_products(const Kernels& kernels) {
+  const c10::ScalarType dtype = kernels.dtype();
   const bool half = dtype == at::kBFloat16;
   for (const Shape& s : kShapes) {
-    SCOPED_TRACE(testing::Message() << gemm.description() << ": M " << s.M << " N " << s.N << " K " << s.K);
+    SCOPED_TRACE(testing::Message() << kernels.description() << ": M " << s.M << " N " << s.N << " K " << s.K);
     const at::Tensor x = random_tensor({s.M, s.K}, 1, dtype), w = random_tensor({s.N, s.K}, 2, dtype), dy = random_tensor({s.M, s.N}, 3, dtype);
     const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
     at::Tensor y = at::empty({s.M, s.N}, x.options()), logits = at::empty({s.M, s.N}, at::kFloat), dx = at::empty({s.M, s.K}, x.options());
     const at::Tensor want_y = at::matmul(xd, wd.t()), want_dx = at::matmul(dyd, wd), want_dw = at::matmul(dyd.t(), xd);
-    gemm.forward(y, x, w);
+    kernels.forward(y, x, w);
     EXPECT_LE(worst_of_bound(y, want_y, bound(xd, wd.t(), want_y, half)), 1.0);
-    gemm.forward_float(logits, x, w);
+    kernels.forward_float(logits, x, w);
     EXPECT_LE(worst_of_bound(logits, want_y, bound(xd, wd.t(), want_y, false)), 1.0) << "logits are never rounded to bfloat16";
-    gemm.input_grad(dx, dy, w);
+    kernels.input_grad(dx, dy, w);
     EXPECT_LE(worst_of_bound(dx, want_dx, bound(dyd, wd, want_dx, half)), 1.0);
     at::Tensor dw = at::ones({s.N, s.K}, at::kFloat);  // the product adds to what is there
-    gemm.weight_grad(dw, dy, x);
+    kernels.weight_grad(dw, dy, x);
     EXPECT_LE(worst_of_bound(dw - 1, want_dw, bound(dyd.t(), xd, want_dw, false) + 1e-5), 1.0) << "nor are weight gradients";
   }
 }
 
-void check_choice(c10::ScalarType dtype, const GemmChoice& choice) { check_products(Gemm(dtype, choice)); }
+void check_choice(c10::ScalarType dtype, const GemmChoice& choice) { check_products(Kernels(backend(), dtype, choice)); }
 
 TEST(Gemm, EveryLibraryGivesTheProductInFloat32) {
-  for (const GemmChoice& choice : choices(at::kFloat)) check_choice(at::kFloat, choice);
+  for (const GemmChoice& choice : all_choices(at::kFloat)) check_choice(at::kFloat, choice);
 }
 
 TEST(Gemm, EveryLibraryGivesTheProductInBfloat16) {
-  for (const GemmChoice& choice : choices(at::kBFloat16)) check_choice(at::kBFloat16, choice);
+  for (const GemmChoice& choice : all_choices(at::kBFloat16)) check_choice(at::kBFloat16, choice);
 }
 
 TEST(Gemm, SoDoesParityMode) {
-  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) check_products(Gemm(dtype, true));
+  for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) check_products(Kernels(backend(), dtype, true));
 }
 
 TEST(Gemm, TheChoiceMeasuredAtStartGivesTheProductToo) {
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const GemmChoice choice = Gemm(dtype, false).choice();
+    const GemmChoice choice = Kernels(backend(), dtype, false).choice();
     EXPECT_TRUE(can_compute(choice, dtype)) << to_text(choice);
     check_choice(dtype, choice);
   }
@@ -82,15 +83,15 @@ TEST(Gemm, TheChoiceMeasuredAtStartGivesTheProductToo) {
 
 TEST(Gemm, AChoiceIsReadAsItIsWritten) {
   for (c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (const GemmChoice& choice : choices(dtype)) {
+    for (const GemmChoice& choice : all_choices(dtype)) {
       const auto read = parse_choice(to_text(choice));
       ASSERT_TRUE(read.has_value()) << to_text(choice);
       EXPECT_EQ(to_text(*read), to_text(choice));
     }
   const bool onednn = can_compute({Library::kOneDnn, Library::kOneDnn, Library::kOneDnn}, at::kFloat);
-  EXPECT_EQ(choices(at::kFloat).size(), onednn ? 8U : 1U);
+  EXPECT_EQ(all_choices(at::kFloat).size(), onednn ? 8U : 1U);
   const size_t ways = 1U + (half_product_available() ? 1U : 0U) + (brgemm_available() ? 1U : 0U);
-  EXPECT_EQ(choices(at::kBFloat16).size(), ways * ways) << "of weight gradients, and of logits";
+  EXPECT_EQ(all_choices(at::kBFloat16).size(), ways * ways) << "of weight gradients, and of logits";
   for (const char* text : {"", "blas", "blas blas blas", "blas blas blas float ", "mkl blas blas float", "blas,blas,blas,float"})
     EXPECT_FALSE(parse_choice(text).has_value()) << text;
 }
@@ -108,10 +109,10 @@ TEST(Gemm, BlockProductsHaveTheSameBitsOnAnyNumberOfThreads) {
       brgemm_forward(logits.back(), x, w);
       brgemm_weight_grad(grads.back(), dy, x);
     }
-    const PackedWeight packed = pack_head(w, Logits::kBrgemm);
+    const PackedWeight packed = pack_head({.choice = {.logits = Logits::kBrgemm}}, w);
     ASSERT_TRUE(packed.defined());
     EXPECT_TRUE(packed_product(x, packed).equal(logits[0])) << "packed once or in every product";
-    EXPECT_FALSE(pack_head(w, Logits::kCopies).defined());
+    EXPECT_FALSE(pack_head({}, w).defined());
     for (size_t i = 1; i < logits.size(); ++i) EXPECT_TRUE(logits[i].equal(logits[0]) && grads[i].equal(grads[0])) << i;
     const at::Tensor want = dy.to(at::kDouble).t().mm(x.to(at::kDouble)) + 1;
     EXPECT_LT((grads[0].to(at::kDouble) - want).abs().max().item<double>(), 1e-3);
@@ -135,15 +136,15 @@ TEST(Gemm, InnerProductsTransposeScaleAndAdd) {
 
 // Bits of row i of a product of M rows, for all i, against the row alone.
 void check_parity(c10::ScalarType dtype, const Shape& s) {
-  const Gemm gemm(dtype, true);
+  const Kernels kernels(backend(), dtype, true);
   const at::Tensor x = random_tensor({s.M, s.K}, 1, dtype), w = random_tensor({s.N, s.K}, 2, dtype);
   at::Tensor all = at::empty({s.M, s.N}, x.options()), logits = at::empty({s.M, s.N}, at::kFloat);
-  gemm.forward(all, x, w);
-  gemm.forward_float(logits, x, w);
+  kernels.forward(all, x, w);
+  kernels.forward_float(logits, x, w);
   for (int64_t i = 0; i < s.M; ++i) {
     at::Tensor one = at::empty({1, s.N}, x.options()), one_float = at::empty({1, s.N}, at::kFloat);
-    gemm.forward(one, x.narrow(0, i, 1), w);
-    gemm.forward_float(one_float, x.narrow(0, i, 1), w);
+    kernels.forward(one, x.narrow(0, i, 1), w);
+    kernels.forward_float(one_float, x.narrow(0, i, 1), w);
     const auto bytes = static_cast<size_t>(s.N) * all.element_size();
     ASSERT_EQ(std::memcmp(one.data_ptr(), static_cast<const char*>(all.data_ptr()) + static_cast<size_t>(i) * bytes, bytes), 0) << "row " << i;
     ASSERT_EQ(std::memcmp(one_float.data_ptr(), logits.data_ptr<float>() + i * s.N, static_cast<size_t>(s.N) * 4), 0) << "row " << i;
@@ -162,4 +163,4 @@ TEST(Gemm, InParityModeARowIsTheSameBitsWhateverItsPlaceAndCompany) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::kernel::cpu

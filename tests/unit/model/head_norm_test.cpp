@@ -2,10 +2,11 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include "backends.h"
 #include "random_tensor.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/function.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
 namespace {
 
 using test::random_tensor;
@@ -31,18 +32,22 @@ TEST(HeadNorm, AgreesWithTheFormulaAndLeavesValuesAlone) {
                                      split.narrow(1, heads, shape.num_kv_heads)}, 1).reshape({T, shape.width()});
     want.backward(d.to(at::kDouble));
 
-    const at::Tensor leaf = qkv.clone().requires_grad_(true);
-    Parameter p;
-    p.value = norms;
-    p.grad = at::ones({2 * D}, at::kFloat);
-    const at::Tensor out = head_norm(leaf, p, 1e-6, shape);
-    EXPECT_LE(worst_norm(out.detach(), want.detach()), bound);
-    EXPECT_TRUE(at::equal(out.detach().narrow(1, heads * D, shape.num_kv_heads * D), qkv.narrow(1, heads * D, shape.num_kv_heads * D)));
-    out.backward(d);
-    EXPECT_LE(worst_norm(leaf.grad(), x.grad()), bound);
-    EXPECT_LE(worst_norm(p.grad - 1, w.grad()), bound);
+    for (const kernel::Backend* backend : test::backends()) {
+      SCOPED_TRACE(backend->name);
+      const Kernels kernels = test::plain(*backend, dtype);
+      const at::Tensor leaf = qkv.clone().requires_grad_(true);
+      Parameter p;
+      p.value = norms;
+      p.grad = at::ones({2 * D}, at::kFloat);
+      const at::Tensor out = head_norm(kernels, leaf, p, 1e-6, shape);
+      EXPECT_LE(worst_norm(out.detach(), want.detach()), bound);
+      EXPECT_TRUE(at::equal(out.detach().narrow(1, heads * D, shape.num_kv_heads * D), qkv.narrow(1, heads * D, shape.num_kv_heads * D)));
+      out.backward(d);
+      EXPECT_LE(worst_norm(leaf.grad(), x.grad()), bound);
+      EXPECT_LE(worst_norm(p.grad - 1, w.grad()), bound);
+    }
   }
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

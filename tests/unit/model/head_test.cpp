@@ -6,10 +6,16 @@
 #include <fstream>
 #include <string>
 
+#include "backends.h"
 #include "random_tensor.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/kernel/cpu/logit.h"
+#include "tandem/model/op/function.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
+
+using namespace kernel;
+using kernel::cpu::all_rows, kernel::cpu::combine, kernel::cpu::LogitStats, kernel::cpu::LogSoftmax, kernel::cpu::rows, kernel::cpu::Rows;
+
 namespace {
 
 using test::random_tensor;
@@ -23,7 +29,7 @@ at::Tensor random_targets(int64_t rows, int64_t vocabulary) {
 
 void check_head(c10::ScalarType dtype, double temperature) {
   const int64_t R = 150, H = 24, V = 4099;  // 4099 columns: chunks of about a thousand rows would hold all; see the next test for many
-  const Gemm gemm(dtype, false);
+  const Kernels kernels(kernel::cpu::backend(), dtype, false);
   const double bound = dtype == at::kFloat ? 2e-5 : 0.03;
   const at::Tensor hidden = random_tensor({R, H}, 1, dtype), weight = random_tensor({V, H}, 2, dtype, 0.4), targets = random_targets(R, V);
   const at::Tensor d = random_tensor({R}, 3), e = random_tensor({R}, 4);
@@ -40,7 +46,7 @@ void check_head(c10::ScalarType dtype, double temperature) {
     Parameter p;
     p.value = weight;
     p.grad = at::ones({V, H}, at::kFloat);
-    const HeadOutput out = head_logprobs(gemm, {leaf, targets, 0, temperature, nullptr}, p);
+    const HeadOutput out = head_logprobs(kernels, {leaf, targets, 0, temperature, nullptr}, p);
     EXPECT_LE((out.logprobs_R.detach().to(at::kDouble) - want.detach()).abs().max().item<double>(), bound * 3);
     EXPECT_LE((out.entropy_R.detach().to(at::kDouble) - entropy.detach()).abs().max().item<double>(), bound * 3);
     const auto loss = [&, logprobs = of_logprobs, entropies = of_entropy](const at::Tensor& l, const at::Tensor& h) {
@@ -73,7 +79,7 @@ int64_t status_kib(const std::string& key) {
 
 TEST(Head, MemoryDoesNotGrowWithTheRowsOfAQwenVocabulary) {
   const int64_t R = 1000, H = 8, V = 151936;
-  const Gemm gemm(at::kFloat, true);
+  const Kernels kernels(kernel::cpu::backend(), at::kFloat, true);
   const at::Tensor hidden = random_tensor({R, H}, 1).requires_grad_(true), targets = random_targets(R, V);
   Parameter p;
   p.value = random_tensor({V, H}, 2);
@@ -81,7 +87,7 @@ TEST(Head, MemoryDoesNotGrowWithTheRowsOfAQwenVocabulary) {
   std::ofstream("/proc/self/clear_refs") << "5";  // a new peak from here
   const int64_t before = status_kib("VmRSS:");
   if (status_kib("VmHWM:") > before + 50 * 1024) GTEST_SKIP() << "this kernel does not reset the peak of memory";
-  head_logprobs(gemm, {hidden, targets, 0, 1.0, nullptr}, p).logprobs_R.sum().backward();
+  head_logprobs(kernels, {hidden, targets, 0, 1.0, nullptr}, p).logprobs_R.sum().backward();
   const double grown_mib = static_cast<double>(status_kib("VmHWM:") - before) / 1024;
   EXPECT_LT(grown_mib, 120.0) << "the logits of all rows take " << static_cast<double>(R) * V * 4 / (1 << 20) << " MiB";
   EXPECT_TRUE(std::isfinite(hidden.grad().sum().item<double>()));
@@ -98,7 +104,35 @@ TEST(Head, ShardsOfTheVocabularyCombineToTheWhole) {
   EXPECT_NEAR(-one.of(0), at::logsumexp(logits, std::vector<int64_t>{1}).item<float>(), 1e-5);
 }
 
+TEST(Head, StatisticsOfShardsCombineInEveryBackend) {
+  const at::Tensor logits = random_tensor({5, 96}, 5, at::kFloat, 3.0), wide = logits.to(at::kDouble) / 0.7;
+  const at::Tensor targets = at::tensor({3, 40, 95, 0, 64}, at::kLong), p = wide.softmax(1), log_p = wide.log_softmax(1);
+  const at::Tensor want = log_p.gather(1, targets.unsqueeze(1)).squeeze(1), entropy = -(p * log_p).sum(1);
+  for (const Backend* backend : test::backends())
+    for (const std::vector<int64_t>& widths : {std::vector<int64_t>{96}, {32, 32, 32}}) {
+      at::Tensor stats = at::empty({std::ssize(widths), 5, 4});
+      int64_t begin = 0;
+      for (size_t s = 0; s < widths.size(); begin += widths[s++]) {
+        at::Tensor part = stats[static_cast<int64_t>(s)];
+        backend->logit.stats(logits.narrow(1, begin, widths[s]).contiguous(), targets - begin, 1 / 0.7f, part);
+      }
+      const Softmax got = backend->logit.combine(stats, 1 / 0.7f);
+      EXPECT_LT((got.logprobs_R - want).abs().max().item<double>(), 2e-6) << backend->name;
+      EXPECT_LT((got.softmax_R3.select(1, 2) - entropy).abs().max().item<double>(), 4e-6) << backend->name;
+    }
+}
+
 TEST(Head, ANearlyCertainTokenKeepsItsRelativePrecision) {
+  for (const Backend* backend : test::backends()) {
+    const at::Tensor logits = at::tensor({18.0f, 30.0f, 17.5f, -50.0f}).unsqueeze(0), target = at::tensor({1}, at::kLong);
+    at::Tensor stats = at::empty({1, 4}), copy = logits.clone();
+    backend->logit.stats(logits, target, 1.0f, stats);
+    const Softmax softmax = backend->logit.combine(stats.unsqueeze(0), 1.0f);
+    const double rest = std::exp(-12.0) + std::exp(-12.5);
+    EXPECT_NEAR(softmax.logprobs_R.item<double>() / -std::log1p(rest), 1.0, 2e-6) << backend->name;
+    const at::Tensor d = backend->logit.grad(copy, {softmax, target, at::ones({1}), {}, 1.0f, at::kFloat});
+    EXPECT_NEAR(d[0][1].item<double>() / (rest / (1 + rest)), 1.0, 2e-6) << backend->name;
+  }
   for (float gap : {8.0f, 12.0f, 16.0f}) {
     const float logits[] = {30.0f - gap, 30.0f, 29.5f - gap, -50.0f};
     const double rest = std::exp(-static_cast<double>(gap)) + std::exp(-0.5 - gap), inv = 1 / 0.7;
@@ -120,4 +154,4 @@ TEST(Head, ANearlyCertainTokenKeepsItsRelativePrecision) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

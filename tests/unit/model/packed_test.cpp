@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/packed.h"
+#include "tandem/model/kernel/cpu/product/packed.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "random_tensor.h"
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/cpu/rows.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::kernel::cpu {
 namespace {
 
 using test::random_tensor;
@@ -24,7 +24,7 @@ at::Tensor packed_bound(const at::Tensor& x, const at::Tensor& w, const at::Tens
 void check_product(int64_t M, int64_t N, int64_t K, c10::ScalarType dtype) {
   SCOPED_TRACE(testing::Message() << M << " x " << N << " x " << K << " " << dtype);
   const at::Tensor x = random_tensor({M, K}, 1, dtype), w = random_tensor({N, K}, 2, dtype);
-  const PackedWeight packed = pack_weight(w);
+  const PackedWeight packed = pack_weight({}, w);
   if (!packed.defined()) GTEST_SKIP() << "this libtorch cannot pack " << dtype;
   const at::Tensor want = double_product(x, w), got = packed_product(x, packed);
   ASSERT_EQ(got.sizes(), want.sizes());
@@ -45,7 +45,7 @@ TEST(Packed, LongSumsAndManyRowsGoInPieces) {
 
 TEST(Packed, ARowHasTheSameBitsInAnyCompany) {
   const at::Tensor x = random_tensor({150, 1300}, 3), w = random_tensor({100, 1300}, 4);
-  const PackedWeight packed = pack_weight(w);
+  const PackedWeight packed = pack_weight({}, w);
   const at::Tensor together = packed_product(x, packed);
   for (int64_t row : {0, 7, 8, 77, 149}) {
     const at::Tensor alone = packed_product(x.narrow(0, row, 1), packed);
@@ -78,4 +78,4 @@ TEST(Packed, EveryTableMultipliesAPanel) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::kernel::cpu

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each kernel of each instruction set against the formula in double, for widths around a vector's.
-#include "tandem/model/kernel/rows.h"
+#include "tandem/model/kernel/cpu/rows.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "tandem/base/rng.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::kernel::cpu {
 namespace {
 
 constexpr int64_t kWidths[] = {1, 2, 7, 15, 16, 17, 31, 64, 100, 131};
@@ -345,4 +345,4 @@ TEST(Rows, NotANumberStaysOne) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::kernel::cpu

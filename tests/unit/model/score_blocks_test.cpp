@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/backend/score_blocks.h"
+#include "tandem/model/kernel/cpu/product/score_blocks.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <random>
 #include <vector>
 
-#include "tandem/model/kernel/backend/brgemm.h"
+#include "tandem/model/kernel/cpu/product/brgemm.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::kernel::cpu {
 namespace {
 
 constexpr Half kNan = 0x7fc0;
@@ -112,4 +112,4 @@ TEST(ScoreBlocks, FewStridesServeAllLengths) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::kernel::cpu

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "random_tensor.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/function.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
+
+using namespace kernel;
+
 namespace {
 
 using test::random_tensor;
@@ -24,27 +27,27 @@ Parameter score_head(c10::ScalarType dtype) {
 TEST(Scores, AreFloatSumsInEitherDtype) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
-    const Gemm gemm(dtype, GemmChoice{library, library, library});
+    const Kernels kernels(kernel::cpu::backend(), dtype, GemmChoice{library, library, library});
     const Parameter head = score_head(dtype);
-    const at::Tensor x = random_tensor({kR, kH}, 1).to(dtype), got = head_scores(gemm, x, head);
+    const at::Tensor x = random_tensor({kR, kH}, 1).to(dtype), got = head_scores(kernels, x, head);
     const at::Tensor want = at::mm(x.to(at::kDouble), head.value.to(at::kDouble).t());
     ASSERT_EQ(got.scalar_type(), at::kFloat);
     EXPECT_LE((got.to(at::kDouble) - want).abs().max().item<double>(), 1e-5) << "bfloat16 operands, fp32 sums";
     for (const int64_t row : {0, 20, 36})
-      EXPECT_TRUE(at::equal(head_scores(gemm, x.narrow(0, row, 1), head), got.narrow(0, row, 1))) << "a row alone";
+      EXPECT_TRUE(at::equal(head_scores(kernels, x.narrow(0, row, 1), head), got.narrow(0, row, 1))) << "a row alone";
   }
 }
 
 TEST(Scores, GradientsAddUpInTheBufferOfTheHead) {
   for (const Library library : {Library::kBlas, Library::kOneDnn}) {
     const GemmChoice choice{library, library, library};
-    if (!can_compute(choice, at::kFloat)) continue;
-    const Gemm gemm(at::kFloat, choice);
+    if (!kernel::cpu::backend().product.can_compute(choice, at::kFloat)) continue;
+    const Kernels kernels(kernel::cpu::backend(), at::kFloat, choice);
     for (const int64_t labels : {int64_t{1}, kL}) {
       Parameter head = score_head(at::kFloat);
       head.value = head.value.narrow(0, 0, labels), head.grad = head.grad.narrow(0, 0, labels).fill_(1);
       const at::Tensor x = random_tensor({kR, kH}, 1).requires_grad_(true), d = random_tensor({kR, labels}, 3);
-      head_scores(gemm, x, head).backward(d);
+      head_scores(kernels, x, head).backward(d);
       EXPECT_LE((x.grad() - at::mm(d, head.value)).abs().max().item<double>(), 1e-5);
       EXPECT_LE((head.grad - 1 - at::mm(d.t(), x.detach())).abs().max().item<double>(), 1e-4) << "added to what was there";
     }
@@ -52,4 +55,4 @@ TEST(Scores, GradientsAddUpInTheBufferOfTheHead) {
 }
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

@@ -7,11 +7,15 @@
 #include <list>
 
 #include "../../tiny_model.h"
+#include "backends.h"
 #include "random_tensor.h"
-#include "tandem/model/kernel/expert/experts.h"
-#include "tandem/model/kernel/heads.h"
+#include "tandem/model/op/expert/experts.h"
+#include "tandem/model/op/heads.h"
 
-namespace tandem::model::kernel {
+namespace tandem::model::op {
+
+using namespace kernel;
+
 namespace {
 
 using test::random_tensor;
@@ -58,75 +62,80 @@ class ZeroRows : public testing::TestWithParam<c10::ScalarType> {
 };
 
 // Whatever library a product goes to.
-std::vector<Gemm> gemms(c10::ScalarType dtype) {
-  std::vector<Gemm> all = {Gemm(dtype, true)};
-  if (dtype == at::kFloat) all.push_back(Gemm(dtype, GemmChoice{}));
+std::vector<Kernels> all_kernels(c10::ScalarType dtype) {
+  std::vector<Kernels> all = {Kernels(kernel::cpu::backend(), dtype, true)};
+  if (dtype == at::kFloat) all.push_back(Kernels(kernel::cpu::backend(), dtype, GemmChoice{}));
   for (const GemmChoice& choice : {GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn},
                                    GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBlas,
                                               dtype == at::kBFloat16 ? Logits::kBlas : Logits::kCopies},
                                    GemmChoice{Library::kOneDnn, Library::kOneDnn, Library::kBrgemm, Logits::kBrgemm}})
-    if (can_compute(choice, dtype)) all.push_back(Gemm(dtype, choice));
+    if (kernel::cpu::backend().product.can_compute(choice, dtype)) all.push_back(Kernels(kernel::cpu::backend(), dtype, choice));
   return all;
 }
 
 TEST_P(ZeroRows, GoThroughProducts) {
-  for (const Gemm& gemm : gemms(GetParam())) {
-    SCOPED_TRACE(gemm.description());
+  for (const Kernels& kernels : all_kernels(GetParam())) {
+    SCOPED_TRACE(kernels.description());
     const at::Tensor x = none(kWidth);
     Parameter& w = weight({16, kWidth});
     with_adapter(w);
-    check(linear(gemm, x, w), x, {0, 16});
+    check(linear(kernels, x, w), x, {0, 16});
     w.base = w.value;
-    check(linear(gemm, x, w), x, {0, 16});
+    check(linear(kernels, x, w), x, {0, 16});
     at::Tensor logits = at::empty({0, 16}, at::kFloat);
-    gemm.forward_float(logits, x.detach(), w.value);
+    kernels.forward_float(logits, x.detach(), w.value);
     const at::Tensor heads = none(4 * 6);
-    check(head_linear(gemm, heads, weight({4 * 10, 6}), {4, 10, 2, 5, true}), heads, {0, 4 * 5});
-    check(head_linear(gemm, heads, weight({4 * 10, 7}), {4, 10, 2, 6, false}), heads, {0, 4 * 7});
+    check(head_linear(kernels, heads, weight({4 * 10, 6}), {4, 10, 2, 5, true}), heads, {0, 4 * 5});
+    check(head_linear(kernels, heads, weight({4 * 10, 7}), {4, 10, 2, 6, false}), heads, {0, 4 * 7});
   }
-  const PackedWeight packed = pack_weight(random_tensor({16, kWidth}, 1, GetParam()));
+  const ProductKernels& product = kernel::cpu::backend().product;
+  const PackedWeight packed = product.pack({}, random_tensor({16, kWidth}, 1, GetParam()));
   if (!packed.defined()) return;  // nothing can pack this dtype here
-  EXPECT_EQ(packed_product(none(kWidth).detach(), packed).sizes(), (std::vector<int64_t>{0, 16}));
+  EXPECT_EQ(product.packed_product(none(kWidth).detach(), packed).sizes(), (std::vector<int64_t>{0, 16}));
 }
 
 TEST_P(ZeroRows, GoThroughTheStepsOfALayer) {
-  const at::Tensor x = none(kWidth), qkv = none(kShape.width()), gate_up = none(2 * kWidth);
-  check(add_rms_norm(x, {}, weight({kWidth}), 1e-6).second, x, {0, kWidth});
-  check(add_rms_norm(none(kWidth), x, weight({kWidth}), 1e-6).second, x, {0, kWidth});
-  check(head_norm(qkv, weight({2 * kShape.head_dim}), 1e-6, kShape), qkv, {0, kShape.width()});
-  check(rope(qkv, weight({kShape.width()}), at::zeros({1, kShape.head_dim}), no_tokens(), kShape), qkv, {0, kShape.width()});
-  check(swiglu(gate_up), gate_up, {0, kWidth});
-  check(select_rows(x, no_tokens()), x, {0, kWidth});
-  for (bool parity : {false, true}) {
-    check(attention(qkv, {}, kShape, parity), qkv, {0, kShape.q_width()});
-    check(attention(qkv, {{0, 0, {0}}}, kShape, parity), qkv, {0, kShape.q_width()});
-  }
-  const auto layer = [&](const at::Tensor& a, const at::Tensor& b) { return add_rms_norm(a, b, weights_.front(), 1e-6); };
-  check(recompute(layer, x, none(kWidth)).second, x, {0, kWidth});
+  for (const Backend* backend : test::backends())
+    for (bool parity : {false, true}) {
+      const Kernels k = test::plain(*backend, GetParam(), parity);
+      SCOPED_TRACE(backend->name);
+      const at::Tensor x = none(kWidth), qkv = none(kShape.width()), gate_up = none(2 * kWidth);
+      check(add_rms_norm(k, x, {}, weight({kWidth}), 1e-6).second, x, {0, kWidth});
+      check(add_rms_norm(k, none(kWidth), x, weight({kWidth}), 1e-6).second, x, {0, kWidth});
+      check(head_norm(k, qkv, weight({2 * kShape.head_dim}), 1e-6, kShape), qkv, {0, kShape.width()});
+      check(rope(k, qkv, weight({kShape.width()}), {at::zeros({1, kShape.head_dim}), no_tokens(), kShape}), qkv, {0, kShape.width()});
+      check(swiglu(k, gate_up), gate_up, {0, kWidth});
+      check(select_rows(k, x, no_tokens()), x, {0, kWidth});
+      check(attention(k, qkv, test::plan_of(k, {}, 0), kShape), qkv, {0, kShape.q_width()});
+      check(attention(k, qkv, test::plan_of(k, {{0, 0, {0}}}, 0), kShape), qkv, {0, kShape.q_width()});
+      const auto layer = [&](const at::Tensor& a, const at::Tensor& b) { return add_rms_norm(k, a, b, weights_.front(), 1e-6); };
+      check(recompute(layer, x, none(kWidth)).second, x, {0, kWidth});
+    }
 }
 
 TEST_P(ZeroRows, GoThroughTheEnds) {
-  const at::Tensor x = embed(weight({50, kWidth}), no_tokens(), 0);
+  const Kernels first = all_kernels(GetParam()).front();
+  const at::Tensor x = embed(first, weight({50, kWidth}), no_tokens(), 0);
   EXPECT_EQ(x.sizes(), (std::vector<int64_t>{0, kWidth}));
   x.sum().backward();
-  for (const Gemm& gemm : gemms(GetParam())) {
+  for (const Kernels& kernels : all_kernels(GetParam())) {
     const at::Tensor hidden = none(kWidth);
-    check(head_logprobs(gemm, {hidden, no_tokens(), 0, 1.0, nullptr}, weight({50, kWidth})).logprobs_R, hidden, {0});
-    check(head_scores(gemm, hidden, weight({3, kWidth})), hidden, {0, 3});
+    check(head_logprobs(kernels, {hidden, no_tokens(), 0, 1.0, nullptr}, weight({50, kWidth})).logprobs_R, hidden, {0});
+    check(head_scores(kernels, hidden, weight({3, kWidth})), hidden, {0, 3});
   }
 }
 
 TEST_P(ZeroRows, GoThroughRoutersAndExperts) {
   constexpr int64_t kExperts = 6, kChoices = 2, kInner = 10;
   double z_sum = 0, balance_sum = 0;
-  for (const Gemm& gemm : gemms(GetParam())) {
+  for (const Kernels& kernels : all_kernels(GetParam())) {
     const at::Tensor x = none(kWidth);
     Router router{weight({kExperts, kWidth}), {}, {kExperts, kChoices}};
-    router.loss = {0.1f, 0.1f, at::ones({kExperts}), at::empty({0}, at::kBool), &z_sum, &balance_sum};
-    const Routing routing = route(gemm, x, router, {});
+    router.loss = {{0.1f, 0.1f, at::ones({kExperts}), at::empty({0}, at::kBool)}, &z_sum, &balance_sum};
+    const Routing routing = route(kernels, x, router, {});
     const Parameter &gate_up = weight({kExperts * 2 * kInner, kWidth}), &down = weight({kExperts * kWidth, kInner});
     const ExpertWeights weights{gate_up, down, {{0, kExperts}}};
-    check(experts(gemm, x, routing, weights), x, {0, kWidth});
+    check(experts(kernels, x, routing, weights), x, {0, kWidth});
   }
   EXPECT_EQ(z_sum, 0);
   EXPECT_EQ(balance_sum, 0);
@@ -141,7 +150,7 @@ TEST_P(ZeroRows, GoThroughWholeDecoders) {
       const at::Tensor grads = at::ones({tiny.table.num_elements}, at::kFloat);
       const ModelParameters parameters = make_parameters(tiny.table, tiny.values, grads);
       for (const at::Tensor& rows : {at::Tensor(), no_tokens()}) {
-        PackedContext context({}, parity);
+        PackedContext context(tiny.kernels, {});
         const at::Tensor hidden = tiny.decoder.forward(parameters, {no_tokens(), no_tokens(), rows, {}, {}}, context);
         tiny.decoder.logprobs(parameters, hidden, no_tokens(), 1.0).logprobs_R.sum().backward();
       }
@@ -153,4 +162,4 @@ INSTANTIATE_TEST_SUITE_P(OfBothDtypes, ZeroRows, testing::Values(at::kFloat, at:
                          [](const auto& param_info) { return c10::toString(param_info.param); });
 
 }  // namespace
-}  // namespace tandem::model::kernel
+}  // namespace tandem::model::op

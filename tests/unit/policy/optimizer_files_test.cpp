@@ -122,7 +122,7 @@ struct Rank {
         table(model::parameter_table(config, layout, world.rank())),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
         grads(arena.allocate("gradients", {table.num_elements}, at::kFloat)),
-        optimizer({.state = {.table = table, .values = values, .arena = arena},
+        optimizer({.state = {.table = table, .kernels = model::kernel::cpu::backend().update, .values = values, .arena = arena},
                    .grads = grads,
                    .ranks = {.world = &world,
                              .data = &mesh.along(comm::Axis::kData),

@@ -370,7 +370,7 @@ TEST(Engine, GreedyTokensAreThoseOfAFreshPassOverTheSequence) {
     const auto T = static_cast<int64_t>(ids.size());
     at::Tensor all = at::empty({T}, at::kLong);
     std::copy(ids.begin(), ids.end(), all.data_ptr<int64_t>());
-    model::PackedContext context({{0, T, {}}}, true);
+    model::PackedContext context(c.model.kernels, {{0, T, {}}});
     const at::Tensor hidden = c.model.decoder.forward(c.model.parameters, {all, at::arange(T, at::kLong), {}}, context);
     const at::Tensor logits = c.model.decoder.local_logits(c.model.parameters, hidden.narrow(0, T - 1, 1));
     ASSERT_EQ(logits.argmax().item<int64_t>(), token);

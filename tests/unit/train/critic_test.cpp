@@ -67,8 +67,8 @@ void check_critic(const std::string& name) {
   Golden golden(dir);
   device::Arena arena("device");
   const std::unique_ptr<comm::Group> alone = comm::single();
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
-  model::ModelOnRank model(model::read_config(dir, model::ModelUse::kScores), {}, gemm, {arena, "weights"});
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
+  model::ModelOnRank model(model::read_config(dir, model::ModelUse::kScores), {}, kernels, {arena, "weights"});
   model.load(dir);
   const auto values = token_values(model.decoder(), model.parameters(), golden.rows, 1000);
   algo::Algorithm algorithm;
@@ -110,9 +110,9 @@ TEST(Critic, TellsHowMuchItKnew) {
   Golden golden(kFixtures + "qwen2_score1");
   device::Arena arena("device");
   const std::unique_ptr<comm::Group> alone = comm::single();
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
   const std::string dir = kFixtures + "qwen2_score1";
-  model::ModelOnRank model(model::read_config(dir, model::ModelUse::kScores), {}, gemm, {arena, "weights"});
+  model::ModelOnRank model(model::read_config(dir, model::ModelUse::kScores), {}, kernels, {arena, "weights"});
   model.load(dir);
   Trainer trainer({}, {model.table(), model.decoder(), model.values(), Ranks::of_one(*alone), arena});
   trainer.start();
@@ -135,8 +135,8 @@ TEST(Critic, BeginsWithoutAnOpinion) {
   config.num_labels = 1;
   device::Arena arena("device");
   const std::unique_ptr<comm::Group> alone = comm::single();
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
-  model::ModelOnRank model(config, {}, gemm, {arena, "weights"});
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
+  model::ModelOnRank model(config, {}, kernels, {arena, "weights"});
   EXPECT_THROW(model.load(dir), UserError);
   model.load(dir, model::Head::kMayBegin);
   const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6};

@@ -132,12 +132,12 @@ TEST(Lora, AChangeOfATenThousandthPassesABfloat16Product) {
     for (int64_t i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = static_cast<float>(deviation * random.normal());
     return t;
   };
-  const model::kernel::Gemm gemm = test::fixed_products(at::kBFloat16, false);
+  const model::kernel::Kernels kernels = test::fixed_products(at::kBFloat16, false);
   const at::Tensor x = normal({T, K}, 1).to(at::kBFloat16), w0 = normal({N, K}, 1).to(at::kBFloat16);
   const at::Tensor a = normal({rank, K}, 1), b = normal({N, rank}, 1e-4 / 2 / std::sqrt(rank));
   const auto of = [&](const at::Tensor& b_Nr) {
-    model::kernel::Parameter p{.value = w0, .grad = {}, .adapters = {{0, a, b_Nr, {}, {}, 2.0}}, .packed = {}, .base = w0};
-    return model::kernel::linear(gemm, x, p).to(at::kDouble);
+    model::op::Parameter p{.value = w0, .grad = {}, .adapters = {{0, a, b_Nr, {}, {}, 2.0}}, .packed = {}, .base = w0};
+    return model::op::linear(kernels, x, p).to(at::kDouble);
   };
   const at::Tensor xd = x.to(at::kDouble), change = at::matmul(xd, 2 * at::matmul(b.to(at::kDouble), a.to(at::kDouble)).t());
   const at::Tensor base = of(at::zeros({N, rank})), got = of(b), want = at::matmul(xd, w0.to(at::kDouble).t()) + change;

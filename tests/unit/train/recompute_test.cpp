@@ -27,7 +27,8 @@ struct Outcome {
 
 Outcome train(const std::string& family, c10::ScalarType dtype, const std::string& recompute) {
   test::TinyModel model(recompute_config_of(family), dtype, false, 0.05);
-  model.gemm = model::kernel::Gemm(dtype, model::kernel::GemmChoice{});  // not as measured, which may differ from model to model
+  model.kernels = model::kernel::Kernels(model::kernel::cpu::backend(), dtype,
+                                         model::kernel::GemmChoice{});  // not as measured, which may differ from model to model
   Options options;
   options.recompute = recompute;
   Trainer trainer(options, {model.table, model.decoder, model.values, test::ranks_alone(model), model.arena});

@@ -8,14 +8,14 @@
 #include "one_rank.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/model/kernel/expert/experts.h"
+#include "tandem/model/op/expert/experts.h"
 #include "tandem/train/router_load.h"
 
 namespace tandem::train {
 namespace {
 
-using model::kernel::Router;
-using model::kernel::RouterLoss;
+using model::op::Router;
+using model::op::RouterLoss;
 
 constexpr int64_t kTokens = 9, kHidden = 8, kExperts = 6, kChoices = 2;
 
@@ -44,14 +44,14 @@ TEST(RouterLoss, GradientsAreThoseOfTheFormulas) {
       (z * z_sum + balance * balance_sum).backward();
 
       double sums[2] = {0, 0};
-      const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
+      const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
       Router router;
       router.weight_EH.value = w0;
       router.weight_EH.grad = at::zeros_like(w0);
       router.shape = {kExperts, kChoices, 1, 1, sigmoid, true};
-      router.loss = {static_cast<float>(z), static_cast<float>(balance), load, counted, &sums[0], &sums[1]};
+      router.loss = {{static_cast<float>(z), static_cast<float>(balance), load, counted}, &sums[0], &sums[1]};
       const at::Tensor input = x0.clone().requires_grad_(true);
-      const auto routing = model::kernel::route(gemm, input, router, {});
+      const auto routing = model::op::route(kernels, input, router, {});
       routing.weights_Tk.backward(at::zeros_like(routing.weights_Tk));  // the losses alone
       expect_near(input.grad(), x.grad(), name + ", tokens");
       expect_near(router.weight_EH.grad, w.grad(), name + ", weights");

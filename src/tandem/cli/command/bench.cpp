@@ -146,8 +146,10 @@ class Bench : public Command {
       sub->add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
       add_compute(*sub, device_, options.dtype, options.threads);
     }
-    if constexpr (std::is_base_of_v<bench::Computing, Options>)
+    if constexpr (std::is_base_of_v<bench::Computing, Options>) {
+      add_kernels(*sub, options.kernels);
       sub->add_flag("--parity", options.parity, "In parity mode")->group("Computing");
+    }
     add_described(*sub, options, "Workload");
     sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
     benches_.emplace_back(sub, [&options, measure] { return measure(options); });

@@ -22,7 +22,7 @@
 #include "tandem/algo/value_loss.h"
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/model/kernel/function.h"
+#include "tandem/model/op/function.h"
 #include "tandem/reward/graders.h"
 
 namespace tandem::cli {
@@ -374,12 +374,12 @@ void entropy_case(const json& c, Report& report) {
   const json &in = c["inputs"], &expected = c["expected"];
   const algo::LossScope scope = scope_of(in["mask"]);
   const int64_t T = scope.trainable_T.numel();
-  model::kernel::Parameter logits_VT;
+  model::op::Parameter logits_VT;
   logits_VT.value = tensor(in["logits"]).view({T, -1}).t().to(at::kFloat).contiguous();
   logits_VT.grad = at::zeros_like(logits_VT.value);
-  const model::kernel::Gemm gemm(at::kFloat, model::kernel::GemmChoice{});
-  const model::kernel::HeadOutput head = model::kernel::head_logprobs(
-      gemm, {.hidden_RH = at::eye(T).requires_grad_(), .targets_R = tensor(in["labels"]).to(at::kLong)}, logits_VT);
+  const model::kernel::Kernels kernels(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
+  const model::op::HeadOutput head = model::op::head_logprobs(
+      kernels, {.hidden_RH = at::eye(T).requires_grad_(), .targets_R = tensor(in["labels"]).to(at::kLong)}, logits_VT);
   const at::Tensor entropy = algo::aggregate(head.entropy_R, scope, algorithm_of(c["config"], in["mask"]));
   entropy.backward();
   Comparison comparison(c, true);

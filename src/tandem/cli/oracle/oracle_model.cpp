@@ -32,13 +32,14 @@ struct Folder {
   checkpoint::SafetensorsFile values;
   device::Arena arena{"device"};
   std::unique_ptr<comm::Group> alone = comm::single();
-  model::kernel::Gemm gemm{at::kFloat, false};
+  model::kernel::Kernels kernels;
   model::ModelOnRank model;
   Report& report;
 
-  Folder(const std::string& path, Report& to)
+  Folder(const std::string& path, const std::string& by, Report& to)
       : dir(path), golden(read_json_object(path + "/golden.json")), values(path + "/golden.safetensors"),
-        model(model::read_config(path, model::ModelUse::kEither), {}, gemm, {arena, "weights"}), report(to) {
+        kernels(model::kernel::backend_named(by, "--kernels"), at::kFloat, false),
+        model(model::read_config(path, model::ModelUse::kEither), {}, kernels, {arena, "weights"}), report(to) {
     model.load(path);
   }
 
@@ -78,7 +79,7 @@ void check_forward(Folder& f, int index) {
   const at::Tensor ids = f.value(p + "input_ids");
   const int64_t T = ids.numel();
   at::NoGradGuard off;
-  model::PackedContext context({{0, T, {}}}, false);
+  model::PackedContext context(f.kernels, {{0, T, {}}});
   const at::Tensor routes = at::zeros({T, f.model.decoder().route_width()}, at::kShort);
   const model::TokenBatch batch{ids, at::arange(T, at::kLong), {}, {}, routes};
   const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
@@ -138,7 +139,7 @@ void check_greedy(Folder& f) {
       device::set_compute_threads(1);
       comm::Mesh mesh(world, model::mesh_sizes(layout));
       device::Arena arena("device");
-      model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.gemm, {arena, "weights"});
+      model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.kernels, {arena, "weights"});
       model.load(f.dir);
       const rollout::EngineSetup setup{model.decoder(), arena, model.config().vocab_size, total};
       const bool other = layout.dp_rank(world.rank()) > 0;
@@ -179,7 +180,7 @@ void check_training(Folder& f, bool recompute) {
   options.clip_grad_norm = run.at("clip_grad_norm").get<double>();
   options.recompute = recompute;
   options.micro_batch_tokens = recompute ? 1 : 8192;  // the second pass also splits the batch
-  model::ModelOnRank model(f.model.config(), {}, f.gemm, {f.arena, "weights"});
+  model::ModelOnRank model(f.model.config(), {}, f.kernels, {f.arena, "weights"});
   model.load(f.dir);
   train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), train::Ranks::of_one(*f.alone), f.arena});
   trainer.start();
@@ -214,7 +215,7 @@ void check_scores(Folder& f) {
   for (int i = 0; f.values.contains(join_text("seq", i, ".input_ids")); ++i) {
     const std::string p = join_text("seq", i, ".");
     const at::Tensor ids = f.value(p + "input_ids");
-    model::PackedContext context({{0, ids.numel(), {}}}, false);
+    model::PackedContext context(f.kernels, {{0, ids.numel(), {}}});
     const model::TokenBatch batch{ids, at::arange(ids.numel(), at::kLong), {}, {}, {}};
     const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
     f.check(p + "scores", f.model.decoder().scores(f.model.parameters(), hidden), f.value(p + "scores"), 1e-5);
@@ -234,7 +235,7 @@ void check_score_gradient(Folder& f) {
   const model::ParameterTable& table = f.model.table();
   const at::Tensor grads = at::zeros({table.num_elements}, at::kFloat);
   const model::ModelParameters parameters = model::make_parameters(table, f.model.values(), grads);
-  model::PackedContext context(model::kernel::stems(lengths), false);
+  model::PackedContext context(f.kernels, model::kernel::stems(lengths));
   const at::Tensor hidden = f.model.decoder().forward(parameters, {at::cat(ids), at::cat(positions), last_R, {}, {}}, context);
   const at::Tensor loss = (f.model.decoder().scores(parameters, hidden) - f.value("targets")).pow(2).mean();
   loss.backward();
@@ -252,8 +253,8 @@ void check_score_gradient(Folder& f) {
 
 }  // namespace
 
-void run_model(const std::string& dir, Report& report) {
-  Folder folder(dir, report);
+void run_model(const std::string& dir, const std::string& kernels, Report& report) {
+  Folder folder(dir, kernels, report);
   if (folder.model.config().num_labels > 0) {
     check_scores(folder);
     return check_score_gradient(folder);

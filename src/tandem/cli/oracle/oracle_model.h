@@ -9,6 +9,6 @@
 namespace tandem::cli {
 
 /// Logits, log-probabilities, entropies, greedy tokens, gradients and a run of AdamW; tolerances of oracles/README.md.
-void run_model(const std::string& dir, Report& report);
+void run_model(const std::string& dir, const std::string& kernels, Report& report);
 
 }  // namespace tandem::cli

@@ -27,7 +27,8 @@ const std::vector<Suite>& suites() {
                     Report& report) { run_losses(oracle_json(file), fs::path(file).filename().string(), report); }},
       {"staleness", [](const std::string& file, const OracleOptions&,
                        Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
-      {"model", [](const std::string& folder, const OracleOptions&, Report& report) { run_model(folder, report); }, true},
+      {"model", [](const std::string& folder, const OracleOptions& options,
+                   Report& report) { run_model(folder, options.kernels, report); }, true},
   };
   return all;
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Causal attention over packed sequences, forward and backward, and the paged form of decode.
+// Causal attention over packed sequences, forward and backward, and over a paged cache.
 //
 // T packed tokens; qkv_TW rows are [query heads | key heads | value heads], each D wide; o_TQ has the query heads alone.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
-
-#include "tandem/model/kernel/rows.h"
 
 namespace tandem::model::kernel {
 
@@ -39,39 +38,66 @@ struct TokenRun {
   int64_t begin, length;
 };
 
-/// Queries of some tokens, keys and values of all: rows of [query heads] and of [key heads | value heads], which may be parts of
-/// wider rows. The O tokens of the queries are those of `own`, rising runs that do not touch, end to end.
-struct AttentionRows {
-  at::Tensor q_OQ, kv_TK;
+/// Who sees whom in a batch, and which tokens' queries are here: rising runs that do not touch, end to end. A backend adds what it makes of
+/// that once, for all layers.
+struct PackedPlan {
+  PackedPlan(Trees all, std::vector<TokenRun> here) : trees(std::move(all)), own(std::move(here)) {}
+  virtual ~PackedPlan() = default;
+  Trees trees;
   std::vector<TokenRun> own;
 };
-/// All tokens' queries, as views of qkv.
-AttentionRows all_rows_of(const at::Tensor& qkv_TW, const AttentionShape& shape);
 
-/// o[O,Q]; lse[O,heads] (fp32) is filled for the backward pass if not null. Blocks of query rows times the keys before them.
-at::Tensor packed_attention(const AttentionRows& in, const Trees& trees, const AttentionShape& shape, at::Tensor* lse_ON);
-
-/// The same values computed row by row as decode does, bit for bit, whichever queries are here; for parity mode.
-at::Tensor packed_attention_by_row(const AttentionRows& in, const Trees& trees, const AttentionShape& shape);
+/// O queries of the plan's own tokens, keys and values of all T: rows of [query heads] and of [key heads | value heads], which may be
+/// parts of wider rows.
+struct AttentionRows {
+  at::Tensor q_OQ, kv_TK;
+};
+/// The columns of qkv.
+AttentionRows columns_of(const at::Tensor& qkv_TW, const AttentionShape& shape);
 
 /// What the forward pass gave, and the gradient of it. lse may be undefined; then it is recomputed.
 struct AttentionOutput {
   at::Tensor o_OQ, lse_ON, d_o_OQ;
 };
-/// Writes the gradients of the queries and those queries' part of the gradients of all keys and values; the rows of d_q and d_kv
-/// may be parts of wider rows.
-void packed_attention_backward(const AttentionRows& in, const AttentionOutput& out, const Trees& trees, const AttentionShape& shape,
-                               const AttentionRows& d_in);
 
-/// Where each of T tokens stands: its block table, how many keys it sees, and the cache slot its own key goes to.
+/// Where each of T tokens stands, on the host.
 struct PagedTokens {
-  std::vector<const int32_t*> block_tables;
-  std::vector<int64_t> positions;   ///< of the token in its sequence; it sees positions 0..position
-  Trees whole;                      ///< sequences that start at position 0 here: they attend as packed ones, not row by row
+  at::Tensor block_tables_SB;  ///< int32: the cache blocks of each of S sequences, in order, filled up with any
+  at::Tensor sequence_T;       ///< int64: whose blocks
+  at::Tensor positions_T;      ///< int64: of the token in its sequence; it sees positions 0 to its own
+  Trees whole;                 ///< sequences that start at position 0 here: they attend as packed ones, not row by row
+};
+/// The same, and what a backend adds once, for all layers.
+struct PagedPlan {
+  explicit PagedPlan(PagedTokens all) : tokens(std::move(all)) {}
+  virtual ~PagedPlan() = default;
+  PagedTokens tokens;
 };
 
-/// Writes the keys and values of T tokens into the cache of one layer, then attends. Threads: dynamic, but a token's result
-/// does not depend on who computes it.
-at::Tensor paged_attention(const at::Tensor& qkv_TW, const PagedTokens& tokens, const AttentionShape& shape, const PagedCache& cache);
+/// Of one layer; blocks come first in both tensors, the rest is the backend's.
+struct PagedCache {
+  at::Tensor keys, values;
+  int64_t block_tokens;
+};
+
+struct AttentionKernels {
+  std::shared_ptr<const PackedPlan> (*plan_packed)(Trees trees, std::vector<TokenRun> own, at::Device device);
+  /// o[O,Q]; lse[O,heads] (fp32) is filled for the backward pass if not null.
+  at::Tensor (*packed)(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape, at::Tensor* lse_ON);
+  /// The same values computed row by row as `paged` does, bit for bit, whichever queries are here; for parity mode.
+  at::Tensor (*packed_by_row)(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape);
+  /// Writes the gradients of the queries and those queries' part of the gradients of all keys and values; the rows of `d_in` may be
+  /// parts of wider rows.
+  void (*packed_backward)(const AttentionRows& in, const AttentionOutput& out, const PackedPlan& plan, const AttentionShape& shape,
+                          const AttentionRows& d_in);
+
+  /// The shape of a layer's keys, and of its values: `num_blocks` blocks of block_tokens tokens, of which it takes multiples alone.
+  std::vector<int64_t> (*cache_shape)(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape);
+  int64_t block_multiple;
+  std::shared_ptr<const PagedPlan> (*plan_paged)(PagedTokens tokens, at::Device device);
+  /// Writes the keys and values of T tokens into the cache of one layer, then attends: o[T,Q]. A token's result does not depend on its
+  /// company, but for sequences that are whole.
+  at::Tensor (*paged)(const at::Tensor& qkv_TW, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache);
+};
 
 }  // namespace tandem::model::kernel

@@ -3,7 +3,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
-#include "tandem/rollout/sampler.h"
+#include "tandem/model/kernel/logit.h"
 #include "tandem/queue/backend/exchange.h"
 #include "tandem/runtime/folder/step_failed.h"
 #include "tandem/runtime/sample/grades.h"
@@ -32,7 +32,7 @@ std::optional<std::vector<data::Group>> answers_of_all(const policy::RunParts& p
     if (e.decoder) mine = answers_of_rank(parts, tokenizer, std::move(e));
   } catch (const Interrupted&) {
     stopped = true;
-  } catch (const rollout::NotFinite&) {  // a step with such weights is no step to save
+  } catch (const model::kernel::NotFinite&) {  // a step with such weights is no step to save
     throw;
   } catch (const UserError& error) {
     fault = std::make_exception_ptr(error.seen_from(name));

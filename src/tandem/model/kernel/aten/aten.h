@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The tables of this folder: every function by libtorch's operators alone, on the device of its tensors. Sums are fp32, as everywhere.
+
+#include "tandem/model/kernel/backend.h"
+
+namespace tandem::model::kernel::aten {
+
+extern const ProductKernels kProductKernels;
+extern const RowKernels kRowKernels;
+extern const AttentionKernels kAttentionKernels;
+extern const LogitKernels kLogitKernels;
+extern const ExpertKernels kExpertKernels;
+extern const UpdateKernels kUpdateKernels;
+
+/// The same values in fp32; itself, if it is.
+at::Tensor in_float(const at::Tensor& t);
+/// By exp, whose bits do not depend on where an element stands: libtorch's own sigmoid computes the last few of a tensor another way.
+at::Tensor logistic(const at::Tensor& x);
+/// The host's values where `like` is.
+at::Tensor moved(const at::Tensor& host, const at::Tensor& like);
+
+}  // namespace tandem::model::kernel::aten

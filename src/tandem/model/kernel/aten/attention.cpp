@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention as products of batches: queries that see about as many keys are brought side by side, filled up to the longest.
+//
+// G parts of a batch, N heads, K kv heads, g = N / K, L rows of a part, C chunks of keys, D head dimension.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "tandem/base/check.h"
+#include "tandem/model/kernel/aten/aten.h"
+
+namespace tandem::model::kernel::aten {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr int64_t kKeyChunk = 64;  // keys whose scores are summed together, row by row: fixed, so that rows have the bits of any company
+constexpr int64_t kCells = 1 << 20;        // pairs of a query and a key of one batch, filled up
+constexpr int64_t kMostFilled = 4;         // a batch holds parts of at least 1 - 1/4 of its longest
+constexpr int64_t kRowsAtOnce = 64;        // tokens that attend one by one
+
+at::Tensor long_tensor(const std::vector<int64_t>& values, at::Device device) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {std::ssize(values)}, at::kLong).to(device, false, /*copy=*/true);
+}
+
+// Queries of a stem or a branch that are here, and the keys before them.
+struct Part {
+  int64_t first_row, num_queries;  // of the query tensor
+  int64_t first_seen;              // keys that the first of them sees
+  int64_t stem_begin, stem, begin; // keys: those of the stem, then the part's own from `begin`
+
+  int64_t num_keys() const { return first_seen + num_queries - 1; }
+  int64_t token(int64_t key) const { return key < stem ? stem_begin + key : begin + key - stem; }
+};
+
+std::vector<Part> parts_of(const Trees& trees, const std::vector<TokenRun>& own) {
+  std::vector<Part> parts;
+  const auto add = [&](int64_t begin, int64_t length, int64_t stem_begin, int64_t stem) {
+    int64_t row = 0;
+    for (const TokenRun& run : own) {
+      const int64_t first = std::max(run.begin, begin), end = std::min(run.begin + run.length, begin + length);
+      if (first < end) parts.push_back({row + first - run.begin, end - first, stem + first - begin + 1, stem_begin, stem, begin});
+      row += run.length;
+    }
+  };
+  for (const Tree& tree : trees) {
+    add(tree.begin, tree.stem, 0, 0);
+    int64_t begin = tree.begin + tree.stem;
+    for (const int64_t length : tree.branches) {
+      add(begin, length, tree.begin, tree.stem);
+      begin += length;
+    }
+  }
+  return parts;
+}
+
+// Parts that are computed together, filled up to the most queries and keys of any: with queries of row 0 that see one key, and with keys
+// that nobody sees.
+struct Batch {
+  int64_t size = 0, num_queries = 0, num_keys = 0;  // G, and L of both
+  at::Tensor query_GL, key_GL;                      // int64: rows of the query tensor, and tokens
+  at::Tensor hidden_G11LL;                          // bool: pairs that do not see each other
+  at::Tensor filled_GL1;                            // bool: queries that are there to fill up; undefined if none
+  at::Tensor place_V, row_V;                        // int64: of the queries that are none of those, in query_GL, and their rows
+};
+
+Batch batch_of(std::span<const Part> parts, at::Device device) {
+  Batch batch;
+  batch.size = std::ssize(parts);
+  for (const Part& part : parts) {
+    batch.num_queries = std::max(batch.num_queries, part.num_queries);
+    batch.num_keys = std::max(batch.num_keys, part.num_keys());
+  }
+  std::vector<int64_t> query, key, seen, place, row;
+  for (const Part& part : parts) {
+    for (int64_t i = 0; i < batch.num_queries; ++i) {
+      const bool is_there = i < part.num_queries;
+      if (is_there) place.push_back(std::ssize(query)), row.push_back(part.first_row + i);
+      query.push_back(is_there ? part.first_row + i : 0);
+      seen.push_back(is_there ? part.first_seen + i : 1);
+    }
+    for (int64_t i = 0; i < batch.num_keys; ++i) key.push_back(i < part.num_keys() ? part.token(i) : 0);
+  }
+  const int64_t G = batch.size, L = batch.num_queries;
+  batch.query_GL = long_tensor(query, device);
+  batch.key_GL = long_tensor(key, device);
+  const at::Tensor keys = at::arange(batch.num_keys, at::TensorOptions().dtype(at::kLong).device(device));
+  batch.hidden_G11LL = keys.ge(long_tensor(seen, device).unsqueeze(1)).view({G, 1, 1, L, batch.num_keys});
+  batch.place_V = long_tensor(place, device);
+  batch.row_V = long_tensor(row, device);
+  if (std::ssize(place) < G * L)
+    batch.filled_GL1 = at::empty({G * L}, at::TensorOptions().dtype(at::kBool).device(device))
+                           .fill_(true)
+                           .index_fill_(0, batch.place_V, false)
+                           .view({G, L, 1});
+  return batch;
+}
+
+struct Plan final : PackedPlan {
+  using PackedPlan::PackedPlan;
+  std::vector<Batch> batches;
+};
+
+std::vector<Batch> batches_of(std::vector<Part> parts, at::Device device) {
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.num_keys() > b.num_keys(); });
+  std::vector<Batch> batches;
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin;
+    const int64_t keys = parts[begin].num_keys();
+    int64_t queries = 0;
+    for (; end < parts.size(); ++end) {
+      const int64_t most = std::max(queries, parts[end].num_queries);
+      const bool fits =
+          (keys - parts[end].num_keys()) * kMostFilled <= keys && static_cast<int64_t>(end - begin + 1) * most * keys <= kCells;
+      if (end > begin && !fits) break;
+      queries = most;
+    }
+    batches.push_back(batch_of(std::span(parts).subspan(begin, end - begin), device));
+    begin = end;
+  }
+  return batches;
+}
+
+std::shared_ptr<const PackedPlan> plan_packed(Trees trees, std::vector<TokenRun> own, at::Device device) {
+  auto plan = std::make_shared<Plan>(std::move(trees), std::move(own));
+  plan->batches = batches_of(parts_of(plan->trees, plan->own), device);
+  return plan;
+}
+
+const Plan& plan_of(const PackedPlan& plan) {
+  const auto* own = dynamic_cast<const Plan*>(&plan);
+  TANDEM_CHECK(own, "a plan of another backend");
+  return *own;
+}
+
+// Rows of heads [*, heads D] at these rows, as [G * kv heads, rows of a head, D] in fp32: query heads of one kv head lie one behind the
+// other.
+at::Tensor by_head(const at::Tensor& rows, const at::Tensor& index, int64_t G, int64_t kv_heads, int64_t D) {
+  const int64_t L = index.numel() / G, g = rows.size(1) / kv_heads / D;
+  return in_float(rows.index_select(0, index)).view({G, L, kv_heads, g, D}).permute({0, 2, 3, 1, 4}).reshape({G * kv_heads, g * L, D});
+}
+// The way back: [G * L, heads D].
+at::Tensor by_row(const at::Tensor& heads, int64_t G, int64_t kv_heads, int64_t L) {
+  const int64_t D = heads.size(2), g = heads.size(1) / L;
+  return heads.view({G, kv_heads, g, L, D}).permute({0, 3, 1, 2, 4}).reshape({G * L, kv_heads * g * D});
+}
+
+struct Keys {
+  at::Tensor k, v;  // [G * kv heads, L, D]
+  Keys(const at::Tensor& kv, const Batch& b, const AttentionShape& s) {
+    const int64_t width = s.num_kv_heads * s.head_dim;
+    k = by_head(kv.narrow(1, 0, width), b.key_GL, b.size, s.num_kv_heads, s.head_dim);
+    v = by_head(kv.narrow(1, width, width), b.key_GL, b.size, s.num_kv_heads, s.head_dim);
+  }
+};
+
+// Masked and scaled, [G * K, g * L, keys].
+at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const Batch& b, const AttentionShape& s) {
+  at::Tensor scores = at::bmm(q, k.transpose(1, 2)).mul_(s.scale());
+  scores.view({b.size, s.num_kv_heads, s.group(), b.num_queries, b.num_keys}).masked_fill_(b.hidden_G11LL, kNothing);
+  return scores;
+}
+
+// Of the queries that are none to fill up: [V, columns].
+at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.filled_GL1.defined() ? rows.index_select(0, b.place_V) : rows; }
+
+at::Tensor packed(const AttentionRows& in, const PackedPlan& any_plan, const AttentionShape& s, at::Tensor* lse) {
+  const Plan& plan = plan_of(any_plan);
+  const at::Tensor o = at::empty({in.q_OQ.size(0), s.q_width()}, in.q_OQ.options());
+  if (lse) *lse = at::empty({o.size(0), s.num_heads}, o.options().dtype(at::kFloat));
+  for (const Batch& b : plan.batches) {
+    const Keys keys(in.kv_TK, b, s);
+    at::Tensor p = scores_of(by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim), keys.k, b, s);
+    const at::Tensor log_sum = at::logsumexp(p, {2}, /*keepdim=*/true);
+    p.sub_(log_sum).exp_();
+    o.index_copy_(0, b.row_V, real_rows(by_row(at::bmm(p, keys.v), b.size, s.num_kv_heads, b.num_queries), b).to(o.scalar_type()));
+    if (lse) lse->index_copy_(0, b.row_V, real_rows(by_row(log_sum, b.size, s.num_kv_heads, b.num_queries), b));
+  }
+  return o;
+}
+
+// Rows of heads in the place of the batch's keys, added to the tokens that they are.
+void add_keys(at::Tensor& d_kv, int64_t column, const at::Tensor& d, const Batch& b, const AttentionShape& s) {
+  const at::Tensor rows = by_row(d, b.size, s.num_kv_heads, b.num_keys);
+  at::Tensor to = d_kv.narrow(1, column, rows.size(1));
+  if (to.is_cpu()) to.index_add_(0, b.key_GL, rows);
+  else to.index_put_({b.key_GL}, rows, /*accumulate=*/true);  // in the order of the list; index_add_ has any there
+}
+
+void packed_backward(const AttentionRows& in, const AttentionOutput& out, const PackedPlan& any_plan, const AttentionShape& s,
+                     const AttentionRows& d_in) {
+  const Plan& plan = plan_of(any_plan);
+  at::Tensor d_kv = at::zeros({in.kv_TK.size(0), in.kv_TK.size(1)}, in.kv_TK.options().dtype(at::kFloat));
+  const int64_t K = s.num_kv_heads, D = s.head_dim;
+  for (const Batch& b : plan.batches) {
+    const Keys keys(in.kv_TK, b, s);
+    const at::Tensor q = by_head(in.q_OQ, b.query_GL, b.size, K, D), o = by_head(out.o_OQ, b.query_GL, b.size, K, D);
+    const at::Tensor d_o = by_head(out.d_o_OQ, b.query_GL, b.size, K, D);
+    at::Tensor p = scores_of(q, keys.k, b, s);
+    const at::Tensor log_sum = out.lse_ON.defined() ? by_head(out.lse_ON, b.query_GL, b.size, K, 1) : at::logsumexp(p, {2}, true);
+    p.sub_(log_sum).exp_();
+    if (b.filled_GL1.defined())
+      p.view({b.size, K, s.group(), b.num_queries, b.num_keys}).masked_fill_(b.filled_GL1.view({b.size, 1, 1, b.num_queries, 1}), 0);
+    const at::Tensor d_s = at::bmm(d_o, keys.v.transpose(1, 2)).sub_((d_o * o).sum(2, true)).mul_(p).mul_(s.scale());
+    add_keys(d_kv, 0, at::bmm(d_s.transpose(1, 2), q), b, s);
+    add_keys(d_kv, K * D, at::bmm(p.transpose(1, 2), d_o), b, s);
+    at::Tensor(d_in.q_OQ).index_copy_(0, b.row_V,
+                                      real_rows(by_row(at::bmm(d_s, keys.k), b.size, K, b.num_queries), b).to(d_in.q_OQ.scalar_type()));
+  }
+  at::Tensor(d_in.kv_TK).copy_(d_kv);
+}
+
+// Queries one by one. Each has its keys and values in chunks of kKeyChunk, of which it sees the first `seen`: products and sums of a chunk
+// have one shape whatever the row's company is, and chunks add up in their order.
+//   q [R, heads D], keys and values [R, C * kKeyChunk, K, D] in fp32
+at::Tensor attend_alone(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& seen_R1,
+                        const AttentionShape& s) {
+  const int64_t R = q.size(0), C = keys.size(1) / kKeyChunk, K = s.num_kv_heads, g = s.group(), D = s.head_dim;
+  const auto chunks = [&](const at::Tensor& t) {  // [R * K * C, kKeyChunk, D]
+    return t.view({R, C, kKeyChunk, K, D}).permute({0, 3, 1, 2, 4}).reshape({R * K * C, kKeyChunk, D});
+  };
+  const at::Tensor queries = in_float(q).view({R, K, 1, g, D}).expand({R, K, C, g, D}).reshape({R * K * C, g, D});
+  at::Tensor scores = at::bmm(queries, chunks(keys).transpose(1, 2)).mul_(s.scale()).view({R, K, C, g, kKeyChunk});
+  const at::Tensor column = at::arange(C * kKeyChunk, seen_R1.options()).unsqueeze(0);
+  scores.masked_fill_(column.ge(seen_R1).view({R, 1, C, 1, kKeyChunk}), kNothing);
+  const at::Tensor p = scores.sub_(scores.amax({2, 4}, /*keepdim=*/true)).exp_();
+  const at::Tensor masses = p.sum(4, true), mixed = at::bmm(p.view({R * K * C, g, kKeyChunk}), chunks(values)).view({R, K, C, g, D});
+  at::Tensor mass = masses.select(2, 0).clone(), sum = mixed.select(2, 0).clone();
+  for (int64_t c = 1; c < C; ++c) mass.add_(masses.select(2, c)), sum.add_(mixed.select(2, c));
+  return sum.div_(mass).reshape({R, s.q_width()});
+}
+
+int64_t whole_chunks(int64_t keys) { return (keys + kKeyChunk - 1) / kKeyChunk * kKeyChunk; }
+
+// run(some rows, the most keys that any of them sees) for `rows`, whose numbers of keys the host knows.
+void for_some(const std::vector<int64_t>& seen, const auto& run) {
+  for (int64_t begin = 0; begin < std::ssize(seen); begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, std::ssize(seen) - begin);
+    run(begin, count, whole_chunks(*std::max_element(seen.begin() + begin, seen.begin() + begin + count)));
+  }
+}
+
+at::Tensor packed_by_row(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& s) {
+  const at::Tensor o = at::empty({in.q_OQ.size(0), s.q_width()}, in.q_OQ.options());
+  const int64_t K = s.num_kv_heads, D = s.head_dim;
+  const at::Device device = o.device();
+  for (const Part& part : parts_of(plan.trees, plan.own)) {
+    std::vector<int64_t> tokens(static_cast<size_t>(whole_chunks(part.num_keys()))), seen(static_cast<size_t>(part.num_queries));
+    for (int64_t key = 0; key < part.num_keys(); ++key) tokens[static_cast<size_t>(key)] = part.token(key);
+    std::iota(seen.begin(), seen.end(), part.first_seen);
+    const at::Tensor kv = in_float(in.kv_TK.index_select(0, long_tensor(tokens, device))).view({1, -1, 2 * K, D});
+    for_some(seen, [&](int64_t begin, int64_t count, int64_t most) {
+      const auto side = [&](int64_t first) { return kv.narrow(1, 0, most).narrow(2, first, K).expand({count, most, K, D}).contiguous(); };
+      const at::Tensor some_seen =
+          at::arange(part.first_seen + begin, part.first_seen + begin + count, at::TensorOptions(at::kLong).device(device));
+      o.narrow(0, part.first_row + begin, count)
+          .copy_(attend_alone(in.q_OQ.narrow(0, part.first_row + begin, count), side(0), side(K), some_seen.unsqueeze(1), s));
+    });
+  }
+  return o;
+}
+
+std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape) {
+  return {num_blocks, block_tokens, shape.num_kv_heads, shape.head_dim};
+}
+
+struct TokensPlan final : PagedPlan {
+  using PagedPlan::PagedPlan;
+  at::Tensor block_T, offset_T;                  // int64: where each token's own key goes
+  at::Tensor alone_A, tables_AB, seen_A1;        // tokens that attend one by one, their blocks, and how many keys they see
+  std::vector<int64_t> seen;                     // the same on the host
+  std::shared_ptr<const PackedPlan> whole;       // of the others; null if there are none
+  at::Tensor whole_W;                            // those
+};
+
+// block_tokens is known with the cache alone: the plan keeps positions and tables.
+std::shared_ptr<const PagedPlan> plan_paged(PagedTokens all, at::Device device) {
+  auto plan = std::make_shared<TokensPlan>(std::move(all));
+  const PagedTokens& t = plan->tokens;
+  const int64_t T = t.positions_T.numel();
+  std::vector<int64_t> alone, whole;
+  std::vector<TokenRun> runs;
+  Trees trees;
+  size_t next = 0;
+  for (int64_t i = 0; i < T;) {
+    if (next < t.whole.size() && t.whole[next].begin == i) {
+      const Tree& tree = t.whole[next++];
+      trees.push_back({std::ssize(whole), tree.stem, {}});
+      for (int64_t end = i + tree.stem; i < end; ++i) whole.push_back(i);
+    } else {
+      plan->seen.push_back(t.positions_T.data_ptr<int64_t>()[i] + 1);
+      alone.push_back(i++);
+    }
+  }
+  if (!whole.empty()) {
+    const int64_t num_whole = std::ssize(whole);
+    plan->whole = plan_packed(std::move(trees), {{0, num_whole}}, device);
+    plan->whole_W = long_tensor(whole, device);
+  }
+  plan->block_T = t.block_tables_SB.index_select(0, t.sequence_T).to(device);  // [T, blocks]
+  plan->offset_T = t.positions_T.to(device);
+  plan->alone_A = long_tensor(alone, device);
+  plan->seen_A1 = long_tensor(plan->seen, device).unsqueeze(1);
+  return plan;
+}
+
+at::Tensor paged(const at::Tensor& qkv, const PagedPlan& any_plan, const AttentionShape& s, const PagedCache& cache) {
+  const auto* plan = dynamic_cast<const TokensPlan*>(&any_plan);
+  TANDEM_CHECK(plan && plan->offset_T.numel() == qkv.size(0), "paged attention");
+  const int64_t K = s.num_kv_heads, D = s.head_dim, Q = s.q_width();
+  const auto flat = [&](const at::Tensor& side) { return side.view({-1, K, D}); };  // [blocks * block_tokens, K, D]
+  const auto slots = [&](const at::Tensor& tables, const at::Tensor& positions) {   // of positions [*, n] in the cache
+    return tables.gather(1, positions.div(cache.block_tokens, "floor"))
+        .to(at::kLong)
+        .mul_(cache.block_tokens)
+        .add_(positions.remainder(cache.block_tokens));
+  };
+  const at::Tensor own = slots(plan->block_T, plan->offset_T.unsqueeze(1)).squeeze(1);
+  flat(cache.keys).index_copy_(0, own, qkv.narrow(1, Q, K * D).reshape({-1, K, D}));
+  flat(cache.values).index_copy_(0, own, qkv.narrow(1, Q + K * D, K * D).reshape({-1, K, D}));
+  const at::Tensor o = at::empty({qkv.size(0), Q}, qkv.options());
+  if (plan->whole) {
+    const at::Tensor rows = qkv.index_select(0, plan->whole_W);
+    o.index_copy_(0, plan->whole_W, packed(columns_of(rows, s), *plan->whole, s, nullptr));
+  }
+  for_some(plan->seen, [&](int64_t begin, int64_t count, int64_t most) {
+    const at::Tensor token = plan->alone_A.narrow(0, begin, count), seen = plan->seen_A1.narrow(0, begin, count);
+    // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
+    const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most});
+    const at::Tensor slot = slots(plan->block_T.index_select(0, token), column.masked_fill(column.ge(seen), 0)).reshape({-1});
+    const auto side = [&](const at::Tensor& of) { return in_float(flat(of).index_select(0, slot)).view({count, most, K, D}); };
+    o.index_copy_(
+        0, token,
+        attend_alone(qkv.index_select(0, token).narrow(1, 0, Q), side(cache.keys), side(cache.values), seen, s).to(o.scalar_type()));
+  });
+  return o;
+}
+
+}  // namespace
+
+const AttentionKernels kAttentionKernels = {plan_packed, packed, packed_by_row, packed_backward, cache_shape, 1, plan_paged, paged};
+
+}  // namespace tandem::model::kernel::aten

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The seam between a model and what computes it: one table of functions on tensors for each backend. `cpu` has kernels of our own, `aten`
+// has libtorch's operators alone and runs wherever libtorch does.
+
+#include "tandem/model/kernel/attention.h"
+#include "tandem/model/kernel/expert.h"
+#include "tandem/model/kernel/logit.h"
+#include "tandem/model/kernel/product.h"
+#include "tandem/model/kernel/row.h"
+#include "tandem/model/kernel/update.h"
+
+namespace tandem::model::kernel {
+
+/// Threads    every function from any thread.
+/// Errors     InternalError on shapes that do not fit, where nothing else is said.
+struct Backend {
+  const char* name;
+  std::string (*instructions)(c10::ScalarType dtype, bool parity);  ///< what rows are computed by: equal texts, equal bits
+  ProductKernels product;
+  RowKernels row;
+  AttentionKernels attention;
+  LogitKernels logit;
+  ExpertKernels expert;
+  UpdateKernels update;
+};
+
+namespace cpu {
+const Backend& backend();
+}
+namespace aten {
+const Backend& backend();
+}
+
+/// "native": the kernels of our own for the device; or "aten". Errors: UserError that names the option.
+const Backend& backend_named(const std::string& name, const std::string& option);
+
+}  // namespace tandem::model::kernel

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/kernel/cpu/rows_isa.inc"
+
+namespace tandem::model::kernel::cpu {
+
+extern const Rows kRows_avx512;
+const Rows kRows_avx512 = {table<float>(), table<Half>(), float_table(), "avx512"};
+
+}  // namespace tandem::model::kernel::cpu

@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "tandem/model/kernel/rows_isa.inc"
-
-namespace tandem::model::kernel {
-
-extern const Rows kRows_avx512;
-const Rows kRows_avx512 = {table<float>(), table<Half>(), float_table(), "avx512"};
-
-}  // namespace tandem::model::kernel

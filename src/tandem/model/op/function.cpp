@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/op/function.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "tandem/model/op/step.h"
+
+namespace tandem::model::op {
+namespace {
+
+// Each keeps the kernels that its forward pass ran by.
+struct KernelStep : Step {
+  const Kernels* kernels = nullptr;
+};
+
+template <class S>
+auto make_kernel_step(const Kernels& k, std::initializer_list<at::Tensor> inputs) {
+  auto step = make_step<S>(inputs);
+  step->kernels = &k;
+  return step;
+}
+
+struct EmbedStep final : KernelStep {
+  at::Tensor grad;
+  int64_t first_row = 0;
+  variable_list apply(variable_list&& grads) override {
+    kernels->row().embed_backward(grad, grad_of(grads, 0), saved[0], first_row);
+    return {at::Tensor()};
+  }
+};
+
+struct SelectStep final : KernelStep {
+  int64_t num_rows = 0;
+  variable_list apply(variable_list&& grads) override { return {kernels->row().scatter(grad_of(grads, 0), saved[0], num_rows)}; }
+};
+
+struct NormStep final : KernelStep {
+  at::Tensor grad;
+  bool has_delta = false;
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d_sum = grad_of(grads, 0), d_normed = grad_of(grads, 1);
+    const at::Tensor dx =
+        d_normed.defined() ? kernels->row().rms_norm_backward({d_normed, d_sum, saved[0], saved[1], saved[2]}, grad) : d_sum;
+    return has_delta ? variable_list{dx, dx} : variable_list{dx};
+  }
+};
+
+struct HeadNormStep final : KernelStep {
+  at::Tensor grad;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    return {kernels->row().head_norm_backward({grad_of(grads, 0), saved[0], saved[1], saved[2]}, shape, grad)};
+  }
+};
+
+struct LinearStep final : KernelStep {
+  Parameter weight;
+  Again x_again;
+  void release_variables() override {
+    saved.clear();
+    x_again = nullptr;
+  }
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor dy = grad_of(grads, 0);
+    add_weight_grad(*kernels, weight, 0, dy, x_again ? x_again() : saved[0]);
+    at::Tensor dx = at::empty({dy.size(0), weight.value.size(1)}, dy.options());
+    kernels->input_grad(dx, dy, weight.value);
+    return {dx};
+  }
+};
+
+struct RopeStep final : KernelStep {
+  at::Tensor bias_grad;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = kernels->row().rope(grad_of(grads, 0), {}, {saved[0], saved[1], shape}, false);
+    if (bias_grad.defined()) kernels->row().add_rows(bias_grad, d);
+    return {d};
+  }
+};
+
+struct AttentionStep final : KernelStep {
+  std::shared_ptr<const kernel::PackedPlan> plan;
+  AttentionShape shape{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d_qkv = at::empty_like(saved[0]);
+    kernels->attention().packed_backward(columns_of(saved[0], shape), {saved[1], saved[2], grad_of(grads, 0)}, *plan, shape,
+                                         columns_of(d_qkv, shape));
+    return {d_qkv};
+  }
+};
+
+struct SwigluStep final : KernelStep {
+  variable_list apply(variable_list&& grads) override { return {kernels->row().swiglu_backward(saved[0], grad_of(grads, 0))}; }
+};
+
+struct RecomputeStep final : Step {
+  LayerFunction layer;
+  variable_list apply(variable_list&& grads) override {
+    at::AutoGradMode on(true);
+    variable_list inputs;
+    for (const at::Tensor& t : saved) inputs.push_back(t.detach().requires_grad_(true));
+    auto [a, b] = layer(inputs[0], inputs.size() > 1 ? inputs[1] : at::Tensor());
+    variable_list outputs, output_grads;
+    for (size_t i = 0; i < 2; ++i) {
+      if (!grads[i].defined()) continue;
+      outputs.push_back(i == 0 ? a : b);
+      output_grads.push_back(grads[i]);
+    }
+    return torch::autograd::grad(outputs, inputs, output_grads, false, false, true);
+  }
+};
+
+}  // namespace
+
+void add_weight_grad(const Kernels& k, const Parameter& w, int64_t first_row, const at::Tensor& dy, const at::Tensor& x) {
+  if (w.grad.defined()) {
+    at::Tensor grad = w.grad.narrow(0, first_row, dy.size(1));
+    k.weight_grad(grad, dy, x);
+  }
+  for (const Adapter& adapter : w.adapters) {
+    const int64_t begin = std::max(adapter.first_row, first_row);
+    const int64_t rows = std::min(adapter.first_row + adapter.b_Nr.size(0), first_row + dy.size(1)) - begin;
+    if (rows <= 0) continue;
+    const at::Tensor d = dy.narrow(1, begin - first_row, rows).contiguous();
+    const auto b_of = [&](const at::Tensor& b) { return b.narrow(0, begin - adapter.first_row, rows); };
+    at::Tensor low = at::empty({d.size(0), adapter.a_rK.size(0)}, d.options()), b_grad = b_of(adapter.b_grad), a_grad = adapter.a_grad;
+    k.input_grad(low, d, b_of(adapter.b_Nr).to(d.scalar_type()));
+    k.weight_grad(a_grad, low.mul_(adapter.scale), x);
+    k.forward(low, x, adapter.a_rK.to(x.scalar_type()));
+    k.weight_grad(b_grad, d, low.mul_(adapter.scale));
+  }
+}
+
+at::Tensor embed(const Kernels& k, const Parameter& table, const at::Tensor& ids, int64_t first_row) {
+  at::Tensor x = k.row().embed(table.value, ids, first_row);
+  if (at::GradMode::is_enabled() && table.grad.defined()) {
+    // The graph needs one leaf to start from; the ids themselves have no gradient.
+    const at::Tensor leaf = at::zeros({1}, x.options().dtype(at::kFloat)).requires_grad_(true);
+    auto step = make_kernel_step<EmbedStep>(k, {leaf});
+    step->saved = {ids};
+    step->grad = table.grad;
+    step->first_row = first_row;
+    attach(x, step);
+  }
+  return x;
+}
+
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const Kernels& k, const at::Tensor& x, const at::Tensor& delta, const Parameter& weight,
+                                               double eps) {
+  auto [sum, normed, rstd] = k.row().add_rms_norm(x.detach(), delta.defined() ? delta.detach() : delta, weight.value, eps);
+  if (recording({x, delta})) {
+    auto step = make_kernel_step<NormStep>(k, {x, delta});
+    step->has_delta = delta.defined();
+    step->saved = {sum.detach(), weight.value, rstd};
+    step->grad = weight.grad;
+    attach(sum, step);
+    attach(normed, step);
+  }
+  return {sum, normed};
+}
+
+at::Tensor rms_norm(const Kernels& k, const at::Tensor& x, const Parameter& weight, double eps) {
+  at::NoGradGuard no_grad;
+  return add_rms_norm(k, x, {}, weight, eps).second;
+}
+
+namespace {
+
+// The sum is rounded once: a small change of a product that was rounded before would be lost again.
+void forward_by_adapters(const Kernels& k, at::Tensor& y, const at::Tensor& x, const Parameter& w) {
+  constexpr int64_t kRows = 16 * kernel::kParityRows;  // of fp32 at a time
+  std::vector<std::pair<at::Tensor, at::Tensor>> factors;
+  for (const Adapter& a : w.adapters) factors.emplace_back(a.a_rK.to(x.scalar_type()), a.b_Nr.to(x.scalar_type()));
+  for (int64_t begin = 0; begin < x.size(0); begin += kRows) {
+    const at::Tensor some = x.narrow(0, begin, std::min(kRows, x.size(0) - begin));
+    at::Tensor sum = at::empty({some.size(0), y.size(1)}, at::kFloat);
+    k.forward_float(sum, some, w.base);
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const auto& [a, b] = factors[i];
+      at::Tensor low = at::empty({some.size(0), a.size(0)}, x.options()), part = at::empty({some.size(0), b.size(0)}, at::kFloat);
+      k.forward(low, some, a);
+      k.forward_float(part, low, b);
+      sum.narrow(1, w.adapters[i].first_row, b.size(0)).add_(part, w.adapters[i].scale);
+    }
+    y.narrow(0, begin, some.size(0)).copy_(sum);
+  }
+}
+
+}  // namespace
+
+at::Tensor linear(const Kernels& k, const at::Tensor& x, const Parameter& weight, const Again& x_again) {
+  if (weight.packed.serves(x.size(0)) && !recording({x})) return k.product().packed_product(x, weight.packed);
+  at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
+  if (weight.base.defined()) forward_by_adapters(k, y, x.detach(), weight);
+  else k.forward(y, x.detach(), weight.value);
+  if (recording({x})) {
+    auto step = make_kernel_step<LinearStep>(k, {x});
+    if (x_again) step->x_again = x_again;
+    else step->saved = {x.detach()};
+    step->weight = weight;
+    attach(y, step);
+  }
+  return y;
+}
+
+at::Tensor select_rows(const Kernels& k, const at::Tensor& x, const at::Tensor& rows) {
+  at::Tensor out = k.row().gather(x.detach(), rows);
+  if (recording({x})) {
+    auto step = make_kernel_step<SelectStep>(k, {x});
+    step->saved = {rows};
+    step->num_rows = x.size(0);
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor head_norm(const Kernels& k, const at::Tensor& qkv, const Parameter& norms, double eps, const AttentionShape& shape) {
+  auto [out, rstd] = k.row().head_norm(qkv.detach(), norms.value, eps, shape);
+  if (recording({qkv})) {
+    auto step = make_kernel_step<HeadNormStep>(k, {qkv});
+    step->saved = {qkv.detach(), norms.value, rstd};
+    step->grad = norms.grad;
+    step->shape = shape;
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor rope(const Kernels& k, const at::Tensor& qkv, const Parameter& bias, const kernel::Rotation& rotation) {
+  at::Tensor out = k.row().rope(qkv.detach(), bias.value, rotation, true);
+  if (recording({qkv})) {
+    auto step = make_kernel_step<RopeStep>(k, {qkv});
+    step->saved = {rotation.cos_sin_PD, rotation.positions_T};
+    step->bias_grad = bias.grad;
+    step->shape = rotation.shape;
+    attach(out, step);
+  }
+  return out;
+}
+
+at::Tensor attention(const Kernels& k, const at::Tensor& qkv, std::shared_ptr<const kernel::PackedPlan> plan, const AttentionShape& shape) {
+  const bool record = recording({qkv});
+  const kernel::AttentionRows rows = columns_of(qkv.detach(), shape);
+  at::Tensor lse;
+  at::Tensor o =
+      k.parity() ? k.attention().packed_by_row(rows, *plan, shape) : k.attention().packed(rows, *plan, shape, record ? &lse : nullptr);
+  if (record) {
+    auto step = make_kernel_step<AttentionStep>(k, {qkv});
+    step->saved = {qkv.detach(), o.detach(), lse};
+    step->plan = std::move(plan);
+    step->shape = shape;
+    attach(o, step);
+  }
+  return o;
+}
+
+at::Tensor swiglu(const Kernels& k, const at::Tensor& gate_up) {
+  at::Tensor out = k.row().swiglu(gate_up.detach());
+  if (recording({gate_up})) {
+    auto step = make_kernel_step<SwigluStep>(k, {gate_up});
+    step->saved = {gate_up.detach()};
+    attach(out, step);
+  }
+  return out;
+}
+
+std::pair<at::Tensor, at::Tensor> recompute(LayerFunction layer, const at::Tensor& a, const at::Tensor& b) {
+  if (!recording({a, b})) return layer(a, b);
+  std::pair<at::Tensor, at::Tensor> out;
+  {
+    at::NoGradGuard off;
+    out = layer(a.detach(), b.defined() ? b.detach() : b);
+  }
+  auto step = make_step<RecomputeStep>({a, b});
+  step->saved = {a.detach()};
+  if (b.defined()) step->saved.push_back(b.detach());
+  step->layer = std::move(layer);
+  attach(out.first, step);
+  attach(out.second, step);
+  return out;
+}
+
+}  // namespace tandem::model::op

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The differentiable steps of the decoder. Each is one node of libtorch's graph whose backward adds weight gradients
+// straight into their fp32 buffers; only activations carry graph edges. Without grad mode no node is made.
+//
+// T tokens, H hidden, W qkv width, F intermediate (as this rank holds them).
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tandem/comm/group.h"
+#include "tandem/model/kernel/kernels.h"
+
+namespace tandem::model::op {
+
+using kernel::AttentionShape, kernel::Kernels;
+
+/// Rows [first_row, first_row + N) of a matrix are W0 + scale b a, with a and b in fp32. The matrix itself holds the sum, as its dtype
+/// rounds it; its gradient goes into those of a and b (fp32).
+struct Adapter {
+  int64_t first_row;
+  at::Tensor a_rK, b_Nr, a_grad, b_grad;
+  double scale;
+};
+
+/// A parameter in the compute dtype, where its gradient adds up (fp32; undefined when it is not trained), its adapters, and a
+/// packed copy for decoding (undefined where there is none).
+struct Parameter {
+  at::Tensor value;
+  at::Tensor grad;
+  std::vector<Adapter> adapters;
+  kernel::PackedWeight packed;
+  at::Tensor base;  ///< W0, where forward passes go through the adapters, as the sum's rounding would lose them; else undefined
+};
+
+/// Adds dy^T x, the gradient of the rows of w from `first_row` on, to w's gradient and those of its adapters.
+void add_weight_grad(const Kernels& k, const Parameter& w, int64_t first_row, const at::Tensor& dy_TN, const at::Tensor& x_TK);
+
+/// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).
+at::Tensor embed(const Kernels& k, const Parameter& table_VH, const at::Tensor& ids_T, int64_t first_row);
+
+/// {x + delta, rms_norm(x + delta) * weight}; delta may be undefined.
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const Kernels& k, const at::Tensor& x_TH, const at::Tensor& delta_TH,
+                                               const Parameter& weight_H, double eps);
+
+/// Computes a tensor again in the backward pass, the same bits, so that it need not be kept. Empty: it is kept.
+using Again = std::function<at::Tensor()>;
+
+/// x w^T; x_again gives x. With a base: x W0^T + scale (x a^T) b^T for each adapter, added in fp32 and rounded once.
+at::Tensor linear(const Kernels& k, const at::Tensor& x_TK, const Parameter& weight_NK, const Again& x_again = {});
+
+/// The second output of add_rms_norm from the first. No gradient.
+at::Tensor rms_norm(const Kernels& k, const at::Tensor& x_TH, const Parameter& weight_H, double eps);
+
+/// RMSNorm of each query head by the first D of `norms` and of each key head by the others; values pass.
+at::Tensor head_norm(const Kernels& k, const at::Tensor& qkv_TW, const Parameter& norms_2D, double eps, const AttentionShape& shape);
+
+/// Adds the bias (may be undefined) and rotates the query and key heads by their positions.
+at::Tensor rope(const Kernels& k, const at::Tensor& qkv_TW, const Parameter& bias_W, const kernel::Rotation& rotation);
+
+/// The rows of x that `rows` lists, each once, in rising order.
+at::Tensor select_rows(const Kernels& k, const at::Tensor& x_TH, const at::Tensor& rows_R);
+
+/// Causal attention inside each packed tree of the plan, which has all tokens.
+at::Tensor attention(const Kernels& k, const at::Tensor& qkv_TW, std::shared_ptr<const kernel::PackedPlan> plan,
+                     const AttentionShape& shape);
+
+/// silu(gate) * up, of rows [gate | up].
+at::Tensor swiglu(const Kernels& k, const at::Tensor& gate_up_T2F);
+
+/// Two activations in, two out: what one decoder layer is.
+using LayerFunction = std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
+/// Runs `layer` and keeps its inputs alone; the backward runs it again.
+std::pair<at::Tensor, at::Tensor> recompute(LayerFunction layer, const at::Tensor& a, const at::Tensor& b);
+
+struct HeadInput {
+  at::Tensor hidden_RH;
+  at::Tensor targets_R;      ///< int64, global token ids
+  int64_t first_row = 0;     ///< of the vocabulary this rank holds
+  double temperature = 1.0;
+  comm::Group* tp = nullptr;
+};
+/// Fp32; both carry the gradient.
+struct HeadOutput {
+  at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target]
+  at::Tensor entropy_R;      ///< of softmax(logits / T)
+};
+/// Logits exist for one chunk of rows at a time, forward and backward.
+HeadOutput head_logprobs(const Kernels& k, const HeadInput& in, const Parameter& weight_VH);
+
+/// hidden w^T in fp32, [R,L]: the scores of L labels. A row does not depend on its company.
+at::Tensor head_scores(const Kernels& k, const at::Tensor& hidden_RH, const Parameter& weight_LH);
+
+}  // namespace tandem::model::op

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/model/op/heads.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "tandem/model/op/step.h"
+
+namespace tandem::model::op {
+namespace {
+
+at::Tensor columns_of(const at::Tensor& x, int64_t head, int64_t heads) {
+  const int64_t width = x.size(1) / heads;
+  return x.narrow(1, head * width, width);
+}
+
+at::Tensor matrix_of(const at::Tensor& w, const HeadSlice& s, int64_t head) { return w.narrow(0, head * s.rows + s.begin, s.count); }
+
+struct HeadLinearStep final : Step {
+  const Kernels* kernels = nullptr;
+  Parameter weight;
+  HeadSlice slice{};
+  variable_list apply(variable_list&& grads) override {
+    const at::Tensor d = grad_of(grads, 0), &x = saved[0], &w = weight.value;
+    at::Tensor dx = at::empty_like(x);
+    for (int64_t h = 0; h < slice.heads; ++h) {
+      const at::Tensor dy = columns_of(d, h, slice.heads).contiguous(), x_h = columns_of(x, h, slice.heads).contiguous();
+      at::Tensor dx_h = at::empty_like(x_h);
+      if (slice.transpose) {
+        add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, dy, x_h);
+        kernels->input_grad(dx_h, dy, matrix_of(w, slice, h));
+      } else {
+        add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, x_h, dy);
+        kernels->forward(dx_h, dy, matrix_of(w, slice, h));
+      }
+      columns_of(dx, h, slice.heads).copy_(dx_h);
+    }
+    return {dx};
+  }
+};
+
+}  // namespace
+
+at::Tensor head_linear(const Kernels& k, const at::Tensor& x, const Parameter& w, const HeadSlice& slice) {
+  const int64_t T = x.size(0), N = slice.transpose ? slice.count : w.value.size(1);
+  at::Tensor out = at::empty({T, slice.heads * N}, x.options());
+  for (int64_t h = 0; h < slice.heads; ++h) {
+    const at::Tensor matrix = matrix_of(w.value, slice, h);
+    at::Tensor y = at::empty({T, N}, x.options());
+    k.forward(y, columns_of(x.detach(), h, slice.heads).contiguous(), slice.transpose ? matrix : matrix.t().contiguous());
+    columns_of(out, h, slice.heads).copy_(y);
+  }
+  if (recording({x})) {
+    auto step = make_step<HeadLinearStep>({x});
+    step->kernels = &k;
+    step->weight = w;
+    step->slice = slice;
+    step->saved = {x.detach()};
+    attach(out, step);
+  }
+  return out;
+}
+
+}  // namespace tandem::model::op
