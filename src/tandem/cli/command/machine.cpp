@@ -12,6 +12,7 @@
 #include "tandem/cli/recipe_arguments.h"
 #include "tandem/cli/signals.h"
 #include "tandem/config/layouts.h"
+#include "tandem/doctor/proof.h"
 #include "tandem/planner/interpret.h"
 #include "tandem/bench/machine.h"
 
@@ -60,15 +61,27 @@ class Doctor : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "One JSON object");
-    app.footer("Examples:\n  tandem doctor\n  tandem doctor --json");
+    add_checked(app, "--device", &device_, "Prove that this device computes what it should", one_of({"cpu"}));
+    add_kernels(app, kernels_);
+    app.footer(
+        "With --device each kernel is compared with its formula in double, forward and backward. Exit code 3: one is wrong.\n"
+        "Examples:\n  tandem doctor\n  tandem doctor --json\n  tandem doctor --device cpu --kernels aten");
   }
   void run() override {
+    if (!device_.empty()) return prove();
     const nlohmann::json report = bench::machine_report();
     std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
   }
 
  private:
+  void prove() {
+    const doctor::Proof proof = doctor::prove(kernels_, device_);
+    std::cout << (json_ ? to_json(proof).dump(2) + "\n" : to_text(proof));
+    if (const std::string fault = proof.fault(); !fault.empty()) throw PeerError(device_ + ": " + fault);
+  }
+
   bool json_ = false;
+  std::string device_, kernels_ = "native";
 };
 
 class Board : public Command {
