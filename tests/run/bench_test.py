@@ -17,7 +17,7 @@ import learning  # noqa: E402
 from run_folder import said
 
 MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
-EVERY = {"model", "dtype", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
+EVERY = {"model", "dtype", "kernels", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
 STEP = {"prompts": 4, "gens": 4, "prompt_len": 8, "new": 4, "beta": 0.0}
 
 

@@ -68,7 +68,7 @@ class Layer {
     const int64_t H = c_.hidden_size, F = m.intermediate_size / etp_, k = m.experts_per_token;
     const int64_t mine = behind_ / tp_, here = mine * etp_;  // rows of this rank, and of those that cut the same experts
     kept_.always += mine * (H * b_ + m.num_experts * kFloat + k * (kLong + kFloat));
-    kept_.always += here * k * (2 * F * b_ + kFloat);
+    kept_.always += here * k * (2 * F * b_ + kFloat + 3 * kLong);  // with where each row lies by expert, and whence it came
     if (etp_ > 1) kept_.always += here * (H * b_ + k * (kLong + kFloat));
     if (m.num_shared_experts == 0) return;
     const int64_t shared = m.num_shared_experts * m.intermediate_size / tp_;
