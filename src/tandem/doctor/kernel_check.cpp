@@ -60,7 +60,7 @@ class Checker {
     if (value.sizes() != wanted.sizes()) return fail(kernel, join_text(what, " has another shape"));
     if (wanted.numel() == 0) return;
     const double rounded = got.scalar_type() == at::kBFloat16 ? 1.0 / 128 : 0, through = dtype == at::kBFloat16 ? 1.0 / 64 : 2e-5;
-    const double allowed = std::max(got.scalar_type() == at::kFloat && exact_ ? 2e-5 : through, rounded) * loose;
+    const double allowed = std::max(got.scalar_type() == at::kFloat ? 2e-5 : through, rounded) * loose;
     const at::Tensor error = (value - wanted).abs() / (wanted.abs().max() * allowed + 1e-30);
     const double worst = at::isfinite(value).all().item<bool>() ? error.max().item<double>() : INFINITY;
     double& most = report_.worst[kernel];
@@ -76,8 +76,6 @@ class Checker {
     const auto is_known = [&](const KernelFault& fault) { return fault.kernel == kernel; };
     if (std::ranges::none_of(report_.faults, is_known)) report_.faults.push_back({kernel, join_text(c10::toString(dtype), ": ", what)});
   }
-  /// fp32 results of what follows come from fp32 sums over rounded inputs: no rounding of the dtype shows.
-  void set_exact(bool exact) { exact_ = exact; }
 
  private:
   at::Tensor random_as(std::vector<int64_t> shape, c10::ScalarType type, double deviation) {
@@ -89,7 +87,6 @@ class Checker {
   const uint64_t seed_;
   RandomStream stream_{seed_, 41};
   KernelReport& report_;
-  bool exact_ = true;
 };
 
 at::Tensor wide(const at::Tensor& t) { return t.defined() ? t.to(at::kCPU).to(at::kDouble) : t; }
