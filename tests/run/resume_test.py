@@ -295,9 +295,9 @@ def stop_at_random(h, recipe, name, extra):
     raise AssertionError(f"{name}: not at its end after 60 stops")
 
 
-def check_stop_in_evaluation(h, name, extra):
+def check_stop_in_evaluation(h, name, extra, answers=40):
     """Evaluations that take most of the time: signals fall into them, in one history or the next. Nothing is lost or done again."""
-    recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=40, eval__temperature=1.0, eval__max_new_tokens=60,
+    recipe = rf.tiny_recipe(h.scratch / "evals.yaml", eval__every_steps=1, eval__n=answers, eval__temperature=1.0, eval__max_new_tokens=60,
                             data__synthetic_eval_rows=30)
     whole = h.uninterrupted(recipe, name, extra)
     for _ in range(8):
@@ -479,7 +479,7 @@ def main():
             latent = small_model.with_tokenizer(h.scratch / "latent", rf.ROOT / "tests/fixtures/deepseek_v3", h.scratch / "dense/init/hf")
             shared = ["--model", str(latent), "--ranks", "2", "--train-layout", "dp2", "--rollout-layout", "dp2,ep2"]
             check_sync(h, ranks_plan, [*shared, *rf.sets({"model.dtype": "bfloat16", "train.router_bias_rate": 0.01})], "shared_experts")
-            check_stop_in_evaluation(h, "evals_experts", shared)
+            check_stop_in_evaluation(h, "evals_experts", shared, answers=10)  # an answer takes four times as long
         if wanted("evals"):
             check_stop_in_evaluation(h, "evals", [])
             if options.full:  # two ranks are in the check of experts, too
