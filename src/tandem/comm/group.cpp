@@ -17,6 +17,8 @@ namespace {
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
+at::Tensor host_room(const at::Tensor& like) { return at::empty(like.sizes(), like.scalar_type()); }
+
 /// What all ranks bring, on the CPU as `in` is, by way of the group's device.
 at::Tensor gathered(Group& group, const at::Tensor& in) {
   at::Tensor out = at::empty({group.size() * in.numel()}, in.options().device(group.device()));
@@ -52,6 +54,12 @@ void Group::barrier() {
 }
 
 void Group::broadcast(at::Tensor& tensor, int root) {
+  if (goes_by_host(tensor)) {
+    at::Tensor host = tensor.cpu();
+    broadcast(host, root);
+    if (rank_ != root) tensor.copy_(host);
+    return;
+  }
   check_movable(tensor, device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
   count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
@@ -60,6 +68,12 @@ void Group::broadcast(at::Tensor& tensor, int root) {
 }
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
+  if (goes_by_host(tensor)) {
+    at::Tensor host = tensor.cpu();
+    all_reduce(host, op);
+    tensor.copy_(host);
+    return;
+  }
   check_movable(tensor, device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
   const Waiting waiting(is_one_worker_);
@@ -67,6 +81,12 @@ void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
 }
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
+  if (goes_by_host(in)) {
+    at::Tensor host = host_room(out);
+    all_gather(host, in.cpu());
+    out.copy_(host);
+    return;
+  }
   check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
   const Waiting waiting(is_one_worker_);
@@ -74,6 +94,12 @@ void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
 }
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
+  if (goes_by_host(in)) {
+    at::Tensor host = host_room(out);
+    reduce_scatter(host, in.cpu());
+    out.copy_(host);
+    return;
+  }
   check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   const Waiting waiting(is_one_worker_);
@@ -91,12 +117,19 @@ void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_
 }
 
 void Group::send(const at::Tensor& tensor, int to, int tag) {
+  if (goes_by_host(tensor)) return send(tensor.cpu(), to, tag);
   check_message(tensor, to, tag);
   count(Operation::kSend, to == rank_ ? 0 : bytes_of(tensor));
   do_send(tensor, to, tag);
 }
 
 void Group::receive(at::Tensor& tensor, int from, int tag) {
+  if (goes_by_host(tensor)) {
+    at::Tensor host = host_room(tensor);
+    receive(host, from, tag);
+    tensor.copy_(host);
+    return;
+  }
   check_message(tensor, from, tag);
   count(Operation::kReceive, 0);
   const Waiting waiting(is_one_worker_);

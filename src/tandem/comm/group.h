@@ -21,7 +21,8 @@ inline constexpr int kMaxTag = (1 << 20) - 1;
 /// Some ranks that communicate in lock step.
 ///
 /// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous tensors on device(), the CPU
-///            but for c10d, of any dtype for moves; float32, float64, bfloat16 and int64 for reductions.
+///            but for c10d, of any dtype for moves; float32, float64, bfloat16 and int64 for reductions. Where device() is the CPU,
+///            tensors of others go by way of it.
 /// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
 ///            used at once. All ranks call the same collectives in the same order; messages stand outside that order.
 /// Blocking   every call but send and arrived waits for the peers, at most the group's deadline.
@@ -99,6 +100,7 @@ class Group {
   virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
 
   void count(Operation operation, int64_t bytes);
+  bool goes_by_host(const at::Tensor& tensor) const { return device_.is_cpu() && !tensor.is_cpu(); }
   void check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const;
   void check_message(const at::Tensor& tensor, int peer, int tag) const;
   void check_peer(int peer, int tag) const;

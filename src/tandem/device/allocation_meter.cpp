@@ -12,7 +12,9 @@ namespace tandem::device {
 class AllocationMeter::Report final : public c10::MemoryReportingInfoBase {
  public:
   Report(Arena& arena, Owner owner) : arena_(arena), owner_(std::move(owner)) {}
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { count(bytes); }
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (device.type() == arena_.device().type()) count(bytes);
+  }
   bool memoryProfilingEnabled() const override { return true; }
 
   void count(int64_t bytes) {

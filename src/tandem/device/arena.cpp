@@ -2,15 +2,14 @@
 #include "tandem/device/arena.h"
 
 #include <ATen/ops/from_blob.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
 #include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/device/device.h"
 
 namespace tandem::device {
 
@@ -44,38 +43,19 @@ struct Arena::Account {
   }
 };
 
-namespace {
-
-// Chunks of huge pages where there are several of them.
-constexpr int64_t kHugeChunk = 2 << 20, kSmallChunk = 64 << 10, kManyChunks = 8;
-
-}  // namespace
-
 struct Region::State {
-  State(std::shared_ptr<Arena::Account> account, Owner owner, int64_t num_bytes)
-      : account(std::move(account)), owner(std::move(owner)), bytes(num_bytes) {
-    chunk = bytes >= kManyChunks * kHugeChunk ? kHugeChunk : kSmallChunk;
+  State(std::shared_ptr<Arena::Account> account, Owner owner, at::Device device, int64_t num_bytes)
+      : account(std::move(account)), owner(std::move(owner)), bytes(num_bytes), memory(backend_of(device).reserve(device, num_bytes)) {
+    chunk = memory->chunk_bytes();
     backed.resize(static_cast<size_t>((bytes + chunk - 1) / chunk));
-    mapped = static_cast<size_t>(std::ssize(backed) * chunk + chunk);
-    mapping = ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED) refuse();
-    const auto address = reinterpret_cast<uintptr_t>(mapping), unit = static_cast<uintptr_t>(chunk);
-    memory = reinterpret_cast<std::byte*>((address + unit - 1) / unit * unit);
-    if (chunk == kHugeChunk) ::madvise(mapping, mapped, MADV_HUGEPAGE);
   }
-  ~State() {
-    if (mapping == MAP_FAILED) return;
-    // An error may end an exchange whose transport still reads here: the pages go, the addresses stay for what is left of the process.
-    if (std::uncaught_exceptions() > 0) ::madvise(mapping, mapped, MADV_DONTNEED);
-    else ::munmap(mapping, mapped);
-    account->give_back(owner, bytes_of(0, std::ssize(backed), true));
-  }
+  ~State() { account->give_back(owner, bytes_of(0, std::ssize(backed), true)); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   [[noreturn]] void refuse() const {
-    throw PeerError(join_text("memory.", account->name, ": the system does not map ", bytes, " bytes for ", owner,
-                              " (is there as much, and room under vm.max_map_count?)"));
+    throw PeerError(join_text("memory.", account->name, ": there are no ", bytes, " bytes for ", owner,
+                              " (is there as much memory, and room under vm.max_map_count?)"));
   }
   /// Of the chunks that are backed, or are not.
   int64_t bytes_of(int64_t first, int64_t last, bool are_backed) const {
@@ -84,7 +64,7 @@ struct Region::State {
       if (backed[static_cast<size_t>(c)] == are_backed) sum += std::min(chunk, bytes - c * chunk);
     return sum;
   }
-  /// Calls `change(address, size)` for each run of chunks that are not as they shall be; then they are.
+  /// Calls `change(first, last)` for each run of chunks that are not as they shall be; then they are.
   template <class Change>
   void turn(int64_t first, int64_t last, bool to, Change change) {
     TANDEM_CHECK(0 <= first && first <= last && last <= std::ssize(backed), "chunks ", first, " to ", last, " of ", backed.size());
@@ -92,7 +72,7 @@ struct Region::State {
       int64_t end = begin;
       while (end < last && backed[static_cast<size_t>(end)] != to) ++end;
       if (end == begin) continue;
-      change(memory + begin * chunk, static_cast<size_t>((end - begin) * chunk));
+      if (!change(begin, end)) refuse();
       std::fill(backed.begin() + begin, backed.begin() + end, to);
       begin = end;
     }
@@ -102,9 +82,7 @@ struct Region::State {
   Owner owner;
   int64_t bytes, chunk = 0;
   std::vector<bool> backed;
-  void* mapping = MAP_FAILED;
-  size_t mapped = 0;
-  std::byte* memory = nullptr;  // aligned to a chunk
+  std::unique_ptr<Memory> memory;
 };
 
 int64_t Region::num_chunks() const { return std::ssize(state_->backed); }
@@ -117,9 +95,7 @@ void Region::back(int64_t first, int64_t last) {
   const int64_t wanted = state_->bytes_of(first, last, false), held = backed_bytes();
   state_->account->take(state_->owner, wanted);
   try {
-    state_->turn(first, last, true, [&](std::byte* memory, size_t size) {
-      if (::mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) state_->refuse();
-    });
+    state_->turn(first, last, true, [&](int64_t begin, int64_t end) { return state_->memory->back(begin, end); });
   } catch (...) {
     state_->account->give_back(state_->owner, wanted - (backed_bytes() - held));
     throw;
@@ -129,9 +105,7 @@ void Region::back(int64_t first, int64_t last) {
 void Region::release(int64_t first, int64_t last) {
   const int64_t held = backed_bytes();
   try {
-    state_->turn(first, last, false, [&](std::byte* memory, size_t size) {
-      if (::madvise(memory, size, MADV_DONTNEED) != 0 || ::mprotect(memory, size, PROT_NONE) != 0) state_->refuse();
-    });
+    state_->turn(first, last, false, [&](int64_t begin, int64_t end) { return state_->memory->release(begin, end); });
   } catch (...) {
     state_->account->give_back(state_->owner, held - backed_bytes());
     throw;
@@ -139,7 +113,8 @@ void Region::release(int64_t first, int64_t last) {
   state_->account->give_back(state_->owner, held - backed_bytes());
 }
 
-Arena::Arena(std::string name, int64_t budget_bytes) : name_(std::move(name)), account_(std::make_shared<Account>()) {
+Arena::Arena(std::string name, int64_t budget_bytes, at::Device device)
+    : name_(std::move(name)), device_(device), account_(std::make_shared<Account>()) {
   account_->name = name_;
   account_->budget_bytes = budget_bytes;
 }
@@ -148,9 +123,10 @@ Region Arena::reserve(const Owner& owner, std::vector<int64_t> shape, c10::Scala
   int64_t elements = 1;
   for (int64_t n : shape) elements *= n;
   Region region;
-  region.state_ = std::make_shared<Region::State>(account_, owner,
+  region.state_ = std::make_shared<Region::State>(account_, owner, device_,
                                                   std::max<int64_t>(elements * static_cast<int64_t>(c10::elementSize(dtype)), 1));
-  region.tensor_ = at::from_blob(region.state_->memory, shape, [state = region.state_](void*) {}, at::TensorOptions().dtype(dtype));
+  region.tensor_ = at::from_blob(region.state_->memory->address(), shape, [state = region.state_](void*) {},
+                                 at::TensorOptions().dtype(dtype).device(device_), device_);
   return region;
 }
 

@@ -51,8 +51,8 @@ class Region {
 /// Read next  swappable.h
 class Arena {
  public:
-  /// `budget_bytes` 0 means no bound. `name` is "device" or "host".
-  explicit Arena(std::string name, int64_t budget_bytes = 0);
+  /// `budget_bytes` 0 means no bound. `name` is "device" or "host"; what it holds is on `device`.
+  explicit Arena(std::string name, int64_t budget_bytes = 0, at::Device device = at::kCPU);
 
   /// A zeroed, 64-byte aligned tensor counted under `owner`.
   at::Tensor allocate(const Owner& owner, std::vector<int64_t> shape, c10::ScalarType dtype);
@@ -71,11 +71,13 @@ class Arena {
   std::optional<int64_t> left_bytes() const;
   std::map<Owner, int64_t> by_owner() const;
   const std::string& name() const { return name_; }
+  at::Device device() const { return device_; }
 
  private:
   friend struct Region::State;
   struct Account;
   std::string name_;
+  at::Device device_;
   std::shared_ptr<Account> account_;
 };
 

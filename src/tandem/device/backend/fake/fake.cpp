@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device on the processor for tests: all it does, it does late.
+#include "tandem/base/error.h"
+#include "tandem/device/backend/fake/queue.h"
+#include "tandem/device/backend/fake/register.h"
+#include "tandem/device/device.h"
+#include "tandem/device/pages.h"
+
+namespace tandem::device {
+namespace {
+
+// Pages of the host; to touch those without memory is a fault.
+class FakeMemory final : public Memory {
+ public:
+  FakeMemory(at::Device device, int64_t num_bytes) : queue_(fake::queue_of(device.index())), pages_(pages(num_bytes)) {
+    address_ = pages_->address();
+    chunk_bytes_ = pages_->chunk_bytes();
+  }
+  ~FakeMemory() override {
+    try {
+      queue_.drain();
+    } catch (const PeerError&) {  // what failed has been said to who waited
+    }
+  }
+  bool back(int64_t first, int64_t last) override { return pages_->back(first, last); }
+  bool release(int64_t first, int64_t last) override {
+    queue_.drain();
+    return pages_->release(first, last);
+  }
+
+ private:
+  fake::Queue& queue_;
+  std::unique_ptr<Memory> pages_;
+};
+
+// What was queued, to be queued again.
+class FakeGraph final : public Graph {
+ public:
+  explicit FakeGraph(fake::Queue& queue) : queue_(queue) {}
+  void capture(const std::function<void()>& work) override {
+    work();
+    queue_.drain();
+    queue_.begin_capture();
+    try {
+      work();
+    } catch (...) {
+      queue_.end_capture();
+      throw;
+    }
+    kept_ = queue_.end_capture();
+  }
+  void replay() override { queue_.push("a graph", [kept = kept_] { kept->run(); }); }
+
+ private:
+  fake::Queue& queue_;
+  std::shared_ptr<const fake::Kept> kept_;
+};
+
+const Backend kFake = {"fake",
+                       at::kPrivateUse1,
+                       [] { return fake::can_register() ? fake::kNumDevices : 0; },
+                       [] { return std::pair<std::string, std::string>("libtorch's private type of devices is taken", "cpu"); },
+                       [](at::Device device) {
+                         fake::register_device();
+                         c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
+                         fake::queue_of(device.index()).compute_as_here();
+                       },
+                       [](at::Device device) { fake::queue_of(device.index()).drain(); },
+                       [](at::Device) { return std::string("a fake device: the processor, late"); },
+                       [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
+                         fake::register_device();
+                         return std::make_unique<FakeMemory>(device, num_bytes);
+                       },
+                       [](at::Device device) -> std::unique_ptr<Graph> {
+                         return std::make_unique<FakeGraph>(fake::queue_of(device.index()));
+                       }};
+
+}  // namespace
+
+const Backend& fake::backend() { return kFake; }
+
+}  // namespace tandem::device

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/backend/fake/queue.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "tandem/base/error.h"
+#include "tandem/base/strings.h"
+#include "tandem/device/process.h"
+
+namespace tandem::device::fake {
+namespace {
+
+constexpr int kPoison = 0xFF;                      // NaN in every float, -1 in every integer
+constexpr size_t kMostRetiredBytes = 64 << 20;
+
+}  // namespace
+
+Queue::~Queue() {
+  for (const auto& [memory, bytes] : retired_) std::free(memory);
+}
+
+Kept::~Kept() {
+  for (void* each : memory) std::free(each);
+}
+
+void Kept::run() const {
+  for (const std::function<void()>& each : work) each();
+}
+
+void Queue::push(const char* what, std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  if (capture_) return capture_->work.push_back(std::move(work));
+  entries_.push_back({what, std::move(work)});
+}
+
+void Queue::compute_as_here() {
+  const int here = at::get_num_threads();
+  std::lock_guard lock(mutex_);
+  threads_ = here;
+}
+
+void Queue::fail(const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (fault_.empty()) fault_ = "on the fake device, " + what;
+}
+
+void Queue::run(const Entry& entry) {
+  try {
+    entry.work();
+  } catch (const c10::Error& e) {
+    fail(join_text(entry.what, ": ", e.what_without_backtrace()));
+  } catch (const std::exception& e) {
+    fail(join_text(entry.what, ": ", e.what()));
+  }
+}
+
+void Queue::free(void* memory, size_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    if (capture_) return capture_->memory.push_back(memory);
+  }
+  push("free", [this, memory, bytes] { retire(memory, bytes); });
+}
+
+void Queue::begin_capture() {
+  std::lock_guard lock(mutex_);
+  capture_ = std::make_shared<Kept>();
+}
+
+std::shared_ptr<const Kept> Queue::end_capture() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(capture_, nullptr);
+}
+
+bool Queue::is_capturing() {
+  std::lock_guard lock(mutex_);
+  return capture_ != nullptr;
+}
+
+void Queue::drain() {
+  if (is_capturing()) throw PeerError("on the fake device: what is captured must not wait for the device");
+  std::lock_guard one(running_);
+  std::optional<ThreadLimit> limit;
+  for (;;) {
+    Entry next;
+    {
+      std::lock_guard lock(mutex_);
+      if (!fault_.empty()) throw PeerError(fault_);
+      if (entries_.empty()) return;
+      next = std::move(entries_.front());
+      entries_.pop_front();
+      if (!limit && threads_ > 0 && threads_ != at::get_num_threads()) limit.emplace(threads_);
+    }
+    run(next);
+  }
+}
+
+void Queue::retire(void* memory, size_t bytes) {
+  std::memset(memory, kPoison, bytes);
+  std::lock_guard lock(mutex_);
+  retired_.emplace_back(memory, bytes);
+  retired_bytes_ += bytes;
+  for (; retired_bytes_ > kMostRetiredBytes && retired_.size() > 1; retired_.pop_front()) {
+    retired_bytes_ -= retired_.front().second;
+    std::free(retired_.front().first);
+  }
+}
+
+Queue& queue_of(int index) {
+  static std::array<Queue, kNumDevices> queues;
+  return queues[static_cast<size_t>(index)];
+}
+
+}  // namespace tandem::device::fake

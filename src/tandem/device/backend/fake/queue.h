@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is queued on a fake device. Nothing runs before somebody waits, so that whoever reads too early sees what was not computed.
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::device::fake {
+
+/// What was queued during a capture, and the memory that it freed meanwhile: that stays, as its own.
+struct Kept {
+  std::vector<std::function<void()>> work;
+  std::vector<void*> memory;
+  ~Kept();
+  void run() const;
+};
+
+/// Threads    any.
+class Queue {
+ public:
+  /// `what` names it in errors.
+  void push(const char* what, std::function<void()> work);
+  /// Runs all that was pushed, in its order, on the calling thread. Errors: PeerError of the first that threw, and ever after.
+  void drain();
+  /// With as many compute threads as the calling thread has. Bits of sums depend on it.
+  void compute_as_here();
+  /// Frees memory, when what was pushed before has run: it is poisoned then, and given back to the system late.
+  void free(void* memory, size_t bytes);
+
+  /// From here on what is pushed is kept, not run; to wait is an error.
+  void begin_capture();
+  std::shared_ptr<const Kept> end_capture();
+  bool is_capturing();
+
+  ~Queue();
+
+ private:
+  struct Entry {
+    const char* what;
+    std::function<void()> work;
+  };
+  void run(const Entry& entry);
+  void fail(const std::string& what);
+  void retire(void* memory, size_t bytes);
+
+  std::mutex mutex_, running_;
+  std::deque<Entry> entries_;
+  std::shared_ptr<Kept> capture_;  // while one goes on
+  std::string fault_;
+  int threads_ = 0;
+  std::deque<std::pair<void*, size_t>> retired_;
+  size_t retired_bytes_ = 0;
+};
+
+inline constexpr int kNumDevices = 16;
+/// Of one device, for the life of the process.
+Queue& queue_of(int index);
+
+}  // namespace tandem::device::fake

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/backend/fake/register.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "tandem/base/check.h"
+#include "tandem/device/backend/fake/queue.h"
+
+namespace tandem::device::fake {
+namespace {
+
+constexpr auto kName = "fake";
+constexpr auto kType = c10::DeviceType::PrivateUse1;
+thread_local c10::DeviceIndex current = 0;
+
+c10::Device here() { return {kType, current}; }
+bool is_fake(const at::Tensor& t) { return t.defined() && t.device().type() == kType; }
+Queue& queue_of_tensor(const at::Tensor& t) { return queue_of(t.device().index()); }
+
+// ---- memory
+
+struct Block {
+  void* memory;
+  size_t bytes;
+  c10::DeviceIndex device;
+};
+
+void free_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  c10::reportMemoryUsageToProfiler(block->memory, -static_cast<int64_t>(block->bytes), 0, 0, {kType, block->device});
+  queue_of(block->device).free(block->memory, block->bytes);
+  delete block;
+}
+
+// What was not computed yet is NaN, or -1.
+class FakeAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, here()};
+    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    TORCH_CHECK(memory, "no memory for ", bytes, " bytes of a fake device");
+    std::memset(memory, 0xFF, bytes);
+    c10::reportMemoryUsageToProfiler(memory, static_cast<int64_t>(bytes), 0, 0, here());
+    return {memory, new Block{memory, bytes, current}, &free_block, here()};
+  }
+  void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK(false, "a storage of a fake device was copied"); }
+};
+
+FakeAllocator& allocator() {
+  static FakeAllocator one;
+  return one;
+}
+
+// ---- devices and streams: one stream each
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device d) const override { return {kType, std::exchange(current, d.index())}; }
+  c10::Device getDevice() const override { return here(); }
+  void setDevice(c10::Device d) const override { current = d.index(); }
+  void uncheckedSetDevice(c10::Device d) const noexcept override { current = d.index(); }
+  c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
+  c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
+  c10::Stream exchangeStream(c10::Stream s) const override { return s; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kNumDevices; }
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override { *event = nullptr; }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  void synchronizeStream(const c10::Stream& s) const override { queue_of(s.device_index()).drain(); }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { queue_of(index).drain(); }
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return kNumDevices; }
+  c10::DeviceIndex getCurrentDevice() const override { return current; }
+};
+
+// ---- tensors
+
+struct OnDevice {
+  explicit OnDevice(std::optional<c10::Device> device) {
+    if (device && device->has_index()) current = device->index();
+  }
+  ~OnDevice() { current = before; }
+  const c10::DeviceIndex before = current;
+};
+
+using Keys = c10::DispatchKeySet;
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
+                 std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const OnDevice on(device);
+  return at::detail::empty_generic(size, &allocator(), Keys(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                         std::optional<at::Device> device, std::optional<bool>) {
+  const OnDevice on(device);
+  return at::detail::empty_strided_generic(size, stride, &allocator(), Keys(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
+}
+
+// From the host a plain copy has read its source when it returns; one that does not block reads it late, as a device would.
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (is_fake(to)) {
+    at::Tensor source;
+    if (is_fake(from)) {
+      if (from.device() != to.device()) queue_of_tensor(from).drain();
+      source = host_view(from);
+      if (from.device() != to.device()) source = source.clone();
+    } else {
+      TORCH_CHECK(!queue_of_tensor(to).is_capturing(), "what is captured must not read the host");
+      source = non_blocking ? from : from.clone();
+    }
+    queue_of_tensor(to).push("copy", [target = host_view(to), source]() mutable { target.copy_(source); });
+    return to;
+  }
+  at::Tensor target = to;
+  if (non_blocking) {
+    queue_of_tensor(from).push("copy to the host", [target, source = host_view(from)]() mutable { target.copy_(source); });
+    return to;
+  }
+  queue_of_tensor(from).drain();
+  target.copy_(host_view(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  TORCH_CHECK(from.sizes() == to.sizes(), "a copy that resizes, on a fake device");
+  return copy_from(from, to, false);
+}
+
+at::Scalar local_scalar(const at::Tensor& t) {
+  queue_of_tensor(t).drain();
+  return host_view(t).item();
+}
+
+// ---- everything else: the processor's operator, late
+
+// Calls `each` for the tensors of a value, and puts what it returns in their place.
+template <class Each>
+c10::IValue with_tensors(const c10::IValue& value, const Each& each) {
+  if (value.isTensor()) return each(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> out;
+    for (const at::Tensor& t : value.toTensorVector()) out.push_back(each(t));
+    return out;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> out;
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorVector())
+      out.push_back(t ? std::optional<at::Tensor>(each(*t)) : std::nullopt);
+    return out;
+  }
+  return value;
+}
+
+// The device of all tensors among the arguments. One number may be on the host.
+c10::Device device_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> device;
+  for (const c10::IValue& argument : arguments)
+    with_tensors(argument, [&](const at::Tensor& t) {
+      if (!is_fake(t)) {
+        TORCH_CHECK(!t.defined() || t.dim() == 0, op.schema().name(), ": a tensor of the host among those of a fake device");
+        return t;
+      }
+      TORCH_CHECK(!device || *device == t.device(), op.schema().name(), ": tensors of ", *device, " and of ", t.device());
+      device = t.device();
+      return t;
+    });
+  TORCH_CHECK(device, op.schema().name(), " makes a tensor on a fake device in a way that is not known");
+  return *device;
+}
+
+// What it returns is what it has written into its arguments.
+bool writes_in_place(const c10::FunctionSchema& schema) {
+  return std::ranges::all_of(schema.returns(), [](const c10::Argument& r) { return r.alias_info() && r.alias_info()->isWrite(); });
+}
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.callBoxed(&stack);
+}
+
+void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
+  const c10::Device device = device_of(op, arguments);
+  Queue& queue = queue_of(device.index());
+  torch::jit::Stack on_host, written;
+  std::vector<std::pair<at::Tensor, at::Tensor>> rooms;  // tensors that get their size from what is written into them, and the host's
+  for (size_t i = 0; i < count; ++i) {
+    on_host.push_back(with_tensors(arguments[i], [](const at::Tensor& t) {
+      if (is_fake(t)) return host_view(t);
+      return t.defined() ? t.clone() : t;
+    }));
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (!alias || !alias->isWrite()) continue;
+    written.push_back(arguments[i]);
+    if (!arguments[i].isTensor() || arguments[i].toTensor().sizes() != at::IntArrayRef({0})) continue;
+    rooms.emplace_back(arguments[i].toTensor(), at::empty({0}, arguments[i].toTensor().scalar_type()));
+    on_host.back() = rooms.back().second;
+  }
+  if (writes_in_place(schema)) {
+    const size_t results = schema.returns().size();
+    TORCH_CHECK(results <= written.size(), schema.name(), " returns more than it writes");
+    if (rooms.empty()) {
+      queue.push(schema.name().c_str(), [op, on_host = std::move(on_host)] {
+        torch::jit::Stack again = on_host;
+        run_on_host(op, again);
+      });
+    } else {
+      queue.drain();  // sizes are not known before
+      run_on_host(op, on_host);
+      for (const auto& [to, from] : rooms) to.resize_(from.sizes()).copy_(from);
+    }
+    torch::jit::drop(*stack, count);
+    for (size_t i = 0; i < results; ++i) stack->push_back(written[i]);
+    return;
+  }
+  for (const c10::Argument& result : schema.returns())
+    TORCH_CHECK(!result.alias_info(), schema.name(), " makes a view in a way that is not known on a fake device");
+  queue.drain();  // the shape of the result is not known before
+  run_on_host(op, on_host);
+  torch::jit::drop(*stack, count);
+  for (const c10::IValue& result : on_host)
+    stack->push_back(with_tensors(result, [&](const at::Tensor& t) {
+      return t.defined() ? t.to(device, /*non_blocking=*/false, /*copy=*/true) : t;
+    }));
+}
+
+void register_all() {
+  c10::register_privateuse1_backend(kName);
+  c10::SetAllocator(kType, &allocator());
+  static const Guard guard;
+  static const c10::impl::DeviceGuardImplRegistrar guards(kType, &guard);
+  static Hooks hooks;
+  at::RegisterPrivateUse1HooksInterface(&hooks);
+  static torch::Library rest(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  rest.fallback(torch::CppFunction::makeFromBoxedFunction<&compute>());
+  static torch::Library own(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  own.impl("empty.memory_format", empty);
+  own.impl("empty_strided", empty_strided);
+  own.impl("as_strided", at::native::as_strided_tensorimpl);
+  own.impl("view", at::native::view);
+  own.impl("_reshape_alias", at::native::_reshape_alias);
+  own.impl("resize_", at::native::resize_);
+  own.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+  own.impl("_copy_from", copy_from);
+  own.impl("_copy_from_and_resize", copy_from_and_resize);
+  own.impl("_local_scalar_dense", local_scalar);
+}
+
+}  // namespace
+
+at::Tensor host_view(const at::Tensor& t) {
+  return at::for_blob(t.data_ptr(), t.sizes())
+      .strides(t.strides())
+      .options(at::TensorOptions(t.scalar_type()))
+      .target_device(at::kCPU)
+      .make_tensor();
+}
+
+bool can_register() { return !c10::is_privateuse1_backend_registered() || c10::get_privateuse1_backend() == kName; }
+
+void register_device() {
+  static std::once_flag once;
+  std::call_once(once, register_all);
+}
+
+}  // namespace tandem::device::fake

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tells libtorch how tensors on a fake device are made, copied and computed.
+
+#include <ATen/core/Tensor.h>
+
+namespace tandem::device::fake {
+
+/// Once in a process, before its first tensor there; later calls do nothing. It takes libtorch's private device type.
+void register_device();
+
+/// False where another backend has taken that type.
+bool can_register();
+
+/// The same elements, to be touched by what is queued alone.
+at::Tensor host_view(const at::Tensor& tensor);
+
+}  // namespace tandem::device::fake

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/device.h"
+
+#include <array>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+
+namespace tandem::device {
+namespace {
+
+const std::array kBackends = {&cpu::backend, &cuda::backend, &npu::backend, &fake::backend};
+
+}  // namespace
+
+const Backend& backend_of(at::DeviceType type) {
+  if (type == at::kCPU) return cpu::backend();
+  if (type == at::kCUDA) return cuda::backend();
+  TANDEM_CHECK(type == at::kPrivateUse1, "no backend for devices of type ", c10::DeviceTypeName(type));
+  return npu::backend().count() > 0 ? npu::backend() : fake::backend();  // libtorch has one type for both; a build has one of them
+}
+
+at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine, int ranks_on_machine) {
+  if (name == "auto") {
+    for (const auto backend : {&cuda::backend, &npu::backend})
+      if (backend().count() > 0) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
+    return at::kCPU;
+  }
+  for (const auto backend : kBackends) {
+    const Backend& b = backend();
+    if (name != b.name) continue;
+    if (b.type == at::kCPU) return at::kCPU;
+    const int count = b.count();
+    if (count == 0) {
+      const auto [what, expected] = b.missing();
+      throw UserError(option, join_text("is ", name, ", and ", what), expected);
+    }
+    if (ranks_on_machine > count)
+      throw UserError(option, join_text("is ", name, ": this machine has ", count, " of them for its ", ranks_on_machine, " ranks"),
+                      "one device for each rank");
+    return at::Device(b.type, static_cast<at::DeviceIndex>(rank_on_machine));
+  }
+  throw UserError(option, join_text("is ", name), "auto, cpu, cuda, npu or fake");
+}
+
+}  // namespace tandem::device

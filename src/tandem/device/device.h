@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Kinds of devices: a table of functions for each. Nothing above this folder asks which kind it is.
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tandem/device/graph.h"
+#include "tandem/device/memory.h"
+
+namespace tandem::device {
+
+/// Threads    every function from any thread.
+struct Backend {
+  const char* name;  ///< as run.device has it
+  at::DeviceType type;
+  /// How many there are here.
+  int (*count)();
+  /// Why there is none, and what would be right: {what, expected}. For people; asked where count() is 0.
+  std::pair<std::string, std::string> (*missing)();
+  /// What the calling thread works with from now on. Before its first tensor there.
+  void (*use)(at::Device device);
+  /// Waits until what any thread has queued on it is done. Errors: PeerError of what failed there.
+  void (*synchronize)(at::Device device);
+  /// Its name and its memory, for people.
+  std::string (*description)(at::Device device);
+  /// Errors: PeerError, if there are no such addresses.
+  std::unique_ptr<Memory> (*reserve)(at::Device device, int64_t num_bytes);
+  /// Null where the kind has none: then work is queued operator by operator.
+  std::unique_ptr<Graph> (*make_graph)(at::Device device);
+};
+
+namespace cpu {
+const Backend& backend();
+}
+namespace cuda {
+const Backend& backend();
+}
+namespace npu {
+const Backend& backend();
+}
+namespace fake {
+const Backend& backend();
+}
+
+/// Of devices of that type.
+const Backend& backend_of(at::DeviceType type);
+inline const Backend& backend_of(at::Device device) { return backend_of(device.type()); }
+
+/// `name` is cpu, cuda, npu or fake, or auto: a device if there is one, else the processor. Each rank of a machine has a device of its own.
+/// Errors: UserError naming the option, if there are not as many.
+at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine = 0, int ranks_on_machine = 1);
+
+/// Returns at once where tensors are on the processor.
+inline void synchronize(at::Device device) {
+  if (!device.is_cpu()) backend_of(device).synchronize(device);
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a device does again and again, kept as one: launched once instead of operator by operator.
+
+#include <functional>
+
+namespace tandem::device {
+
+/// Ownership  owns what the work allocated on the device while it was captured.
+/// Threads    that of its device.
+/// Read next  device.h:Backend::make_graph
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  /// Runs `work` once as it is, and once more to keep what it does on the device; what that made is not computed before replay(). The work
+  /// must not wait for the device, nor read the host. Errors: PeerError of what the device refuses.
+  virtual void capture(const std::function<void()>& work) = 0;
+  /// Queues it, on the tensors that it was captured with.
+  virtual void replay() = 0;
+};
+
+}  // namespace tandem::device
