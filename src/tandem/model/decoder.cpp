@@ -48,7 +48,7 @@ Decoder::Decoder(const ModelConfig& config, const kernel::Kernels& kernels, cons
       place_(place),
       layers_(layers_of(place.layout, config.num_layers, place.layout.pp_rank(place.rank))),
       expert_place_(expert_place(config, place)),
-      cos_sin_PD_(rope_table(config)) {
+      cos_sin_PD_(rope_table(config).to(kernels.device())) {
   const int64_t heads = config.num_heads / tp_size();
   shape_ = {heads, local_kv_heads(config, tp_size()), config.head_dim};
   // A latent is one key and value for all heads; see latent_attention.
@@ -58,7 +58,7 @@ Decoder::Decoder(const ModelConfig& config, const kernel::Kernels& kernels, cons
 
 struct Decoder::Pass {
   const ModelParameters& parameters;
-  const TokenBatch& batch;
+  const TokenBatch batch;  // on the device
   AttentionContext& context;
   op::RowShares tokens, wanted;  // of T and of R
   bool selective = false;            // recompute
@@ -71,6 +71,12 @@ struct Decoder::Pass {
 // Experts are dealt tokens anyway. Without them decoding has few rows and one all-reduce is quicker than two halves of it.
 bool Decoder::deals_rows(const AttentionContext& context) const {
   return place_.tp && (config_.moe.num_experts > 0 || !context.keeps_keys());
+}
+
+TokenBatch Decoder::moved(TokenBatch batch) const {
+  for (at::Tensor* t : {&batch.ids_T, &batch.positions_T, &batch.rows_R, &batch.replayed_routes_TX})
+    if (t->defined()) *t = t->to(kernels_.device());
+  return batch;
 }
 
 int64_t Decoder::carried_rows(const TokenBatch& batch, const AttentionContext& context) const {
@@ -201,9 +207,9 @@ op::RouterLoss Decoder::router_loss(const Pass& pass, size_t index) const {
   op::RouterLoss loss;
   loss.terms.z = static_cast<float>(losses.z);
   loss.terms.balance = static_cast<float>(losses.balance);
-  if (losses.balance > 0) loss.terms.load_E = losses.load_LE[sparse_before(index)];
+  if (losses.balance > 0) loss.terms.load_E = losses.load_LE[sparse_before(index)].to(kernels_.device());
   if (!pass.selects(index) && pass.batch.rows_R.defined())
-    loss.terms.counted_T = at::zeros({pass.tokens.total()}, at::kBool)
+    loss.terms.counted_T = at::zeros({pass.tokens.total()}, kernels_.options(at::kBool))
                          .index_fill_(0, pass.batch.rows_R, true)
                          .narrow(0, pass.tokens.begin(), pass.tokens.count());
   loss.z_sum = &losses.z_sum;
@@ -282,11 +288,11 @@ at::Tensor Decoder::forward(const ModelParameters& parameters, const TokenBatch&
                             const PassOptions& options) const {
   comm::Group* dealt = deals_rows(context) ? place_.tp : nullptr;
   const int64_t T = batch.ids_T.size(0), R = batch.rows_R.defined() ? batch.rows_R.numel() : T;
-  const Pass pass{parameters, batch, context, op::even_shares(dealt, T), op::even_shares(dealt, R),
+  const Pass pass{parameters, moved(batch), context, op::even_shares(dealt, T), op::even_shares(dealt, R),
                   options.recompute == Recompute::kSelective};
   at::Tensor x = options.carried_tH, delta;
   if (begins(options.chunk)) {
-    x = leave(op::embed(kernels_, parameters.embedding, batch.ids_T, first_row_), pass.tokens);
+    x = leave(op::embed(kernels_, parameters.embedding, pass.batch.ids_T, first_row_), pass.tokens);
     if (parameters.adapted && at::GradMode::is_enabled()) x.requires_grad_(true);  // the graph starts behind the frozen embedding
   }
   const auto [begin, end] = layers_[static_cast<size_t>(options.chunk)];
@@ -309,7 +315,7 @@ at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const Toke
     PassOptions options;
     options.chunk = chunk;
     if (!begins(chunk)) {
-      options.carried_tH = at::empty({carried_rows(batch, context), config_.hidden_size}, at::TensorOptions().dtype(kernels_.dtype()));
+      options.carried_tH = at::empty({carried_rows(batch, context), config_.hidden_size}, kernels_.options(kernels_.dtype()));
       place_.pp->receive(options.carried_tH, (stage + stages - 1) % stages, activation_tag(stage == 0 ? chunk - 1 : chunk));
     }
     out = forward(parameters, batch, context, options);
@@ -320,7 +326,7 @@ at::Tensor Decoder::forward_stages(const ModelParameters& parameters, const Toke
 
 void Decoder::serve_experts(const ModelParameters& parameters) const {
   const int64_t choices = config_.moe.experts_per_token;
-  const op::Routing routing{at::empty({0, choices}, at::kLong), at::empty({0, choices}, at::kFloat)};
+  const op::Routing routing{at::empty({0, choices}, kernels_.options(at::kLong)), at::empty({0, choices}, kernels_.options(at::kFloat))};
   const op::RowShares none = op::even_shares(place_.tp, 0);
   for (const LayerParameters& p : parameters.layers)
     if (p.router.value.defined()) routed(p, at::empty({0, config_.hidden_size}, p.router.value.options()), routing, none);
@@ -337,7 +343,8 @@ void Decoder::merge_routes(const at::Tensor& recorded) const {
 
 op::HeadOutput Decoder::logprobs(const ModelParameters& parameters, const at::Tensor& hidden, const at::Tensor& targets,
                                      double temperature) const {
-  return op::head_logprobs(kernels_, {hidden, targets, first_row_, temperature == 0 ? 1.0 : temperature, place_.tp}, parameters.head);
+  const at::Tensor there = targets.to(kernels_.device());
+  return op::head_logprobs(kernels_, {hidden, there, first_row_, temperature == 0 ? 1.0 : temperature, place_.tp}, parameters.head);
 }
 
 // Every TP rank computes all of them, and the gradients of the ranks add up.

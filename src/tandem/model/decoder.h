@@ -51,14 +51,14 @@ struct RouterLosses {
   double z_sum = 0, balance_sum = 0;
 };
 
-/// What goes through the model in one pass.
+/// What goes through the model in one pass. On the host or the device, but for what is written.
 struct TokenBatch {
   at::Tensor ids_T, positions_T;   ///< int64; ids lie in the vocabulary, positions below max_positions (callers check user input)
   at::Tensor rows_R;               ///< int64, rising: the tokens whose hidden state is wanted. Undefined: all
   /// int16 [T, Decoder::route_width]: the experts to take instead of the router's choice. Undefined: the router chooses.
   at::Tensor replayed_routes_TX;
-  /// The same, where this rank writes the experts it took; -1 stays for tokens of other TP ranks (merge_routes), layers of other
-  /// stages, and those that the last layer does not compute. May be undefined.
+  /// On the device: the same, where this rank writes the experts it took; -1 stays for tokens of other TP ranks (merge_routes), layers of
+  /// other stages, and those that the last layer does not compute. May be undefined.
   at::Tensor recorded_routes_TX;
   RouterLosses* router_losses = nullptr;  ///< null: none
 };
@@ -114,7 +114,7 @@ class Decoder {
   /// Every rank of the tp and pp groups gets the routes that the others recorded. Collective over them.
   void merge_routes(const at::Tensor& recorded_TX) const;
 
-  /// Log-probabilities of `targets` after the rows of `hidden`; temperature 0 counts as 1.
+  /// Log-probabilities of `targets`, on the host or the device, after the rows of `hidden`; temperature 0 counts as 1.
   op::HeadOutput logprobs(const ModelParameters& parameters, const at::Tensor& hidden_RH, const at::Tensor& targets_R,
                               double temperature) const;
 
@@ -140,6 +140,7 @@ class Decoder {
  private:
   struct Pass;
   bool deals_rows(const AttentionContext& context) const;
+  TokenBatch moved(TokenBatch batch) const;
   op::Again entered_again(const op::Again& x_again, const op::RowShares& shares) const;
   at::Tensor enter(const at::Tensor& x, const op::RowShares& shares) const;
   std::vector<at::Tensor> enter_together(std::vector<at::Tensor> parts, const op::RowShares& shares) const;

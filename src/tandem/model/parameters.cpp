@@ -166,7 +166,11 @@ int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kern
 }
 
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read) {
-  for (const ParameterEntry& e : table.entries) read({e.parameter.name, e.parameter.shape, e.box}, table.view(values, e));
+  for (const ParameterEntry& e : table.entries) {
+    const at::Tensor view = table.view(values, e), host = view.is_cpu() ? view : at::empty(view.sizes(), view.scalar_type());
+    read({e.parameter.name, e.parameter.shape, e.box}, host);
+    if (!view.is_cpu()) at::Tensor(view).copy_(host);
+  }
 }
 
 // A rank's box of a random tensor: draw() in the order of the whole.

@@ -44,14 +44,14 @@ std::optional<GemmChoice> known_choice(const ProductsWanted& w, comm::Group& wor
 }
 
 Kernels products_for(const ProductsWanted& w, comm::Group& world) {
-  if (!w.asked.empty()) return {*w.backend, w.dtype, choice_asked_for(w)};
-  if (w.parity) return {*w.backend, w.dtype, true};
-  if (const auto known = known_choice(w, world)) return {*w.backend, w.dtype, *known};
-  if (world.size() == 1) return {*w.backend, w.dtype, false};
+  if (!w.asked.empty()) return {*w.backend, w.dtype, choice_asked_for(w), w.device};
+  if (w.parity) return {*w.backend, w.dtype, true, w.device};
+  if (const auto known = known_choice(w, world)) return {*w.backend, w.dtype, *known, w.device};
+  if (world.size() == 1) return {*w.backend, w.dtype, false, w.device};
   GemmChoice choice;
-  if (world.rank() == 0) choice = Kernels(*w.backend, w.dtype, false).choice();
+  if (world.rank() == 0) choice = Kernels(*w.backend, w.dtype, false, w.device).choice();
   choice = comm::value_of_first(world, choice);
-  return {*w.backend, w.dtype, all_compute(choice, w, world) ? choice : w.backend->product.plain_choice(w.dtype)};
+  return {*w.backend, w.dtype, all_compute(choice, w, world) ? choice : w.backend->product.plain_choice(w.dtype), w.device};
 }
 
 }  // namespace tandem::model

@@ -23,6 +23,7 @@ void from_json(const nlohmann::json& j, Products& products);
 
 struct ProductsWanted {
   const kernel::Backend* backend = &kernel::cpu::backend();
+  at::Device device = at::kCPU;
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool parity = false;
   std::string option;  ///< names `asked` in errors

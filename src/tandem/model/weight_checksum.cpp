@@ -55,7 +55,7 @@ uint64_t sum_of_box(const ParameterEntry& e, const at::Tensor& held) {
 std::string weight_checksum(const ParameterTable& table, const at::Tensor& values, comm::Group& world) {
   std::vector<uint64_t> mine = {0};
   for (const ParameterEntry& e : table.entries)
-    if (table.holds_first(e)) mine[0] += sum_of_box(e, table.view(values, e));
+    if (table.holds_first(e)) mine[0] += sum_of_box(e, table.view(values, e).cpu());
   uint64_t all = 0;
   for (uint64_t one : comm::values_of_all(world, mine)) all += one;
   std::ostringstream text;

@@ -95,6 +95,11 @@ struct AttentionKernels {
   std::vector<int64_t> (*cache_shape)(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape);
   int64_t block_multiple;
   std::shared_ptr<const PagedPlan> (*plan_paged)(PagedTokens tokens, at::Device device);
+  /// For work that is captured once and replayed: a plan of `num_tokens` tokens that attend one by one, each to `num_blocks` blocks of
+  /// `block_tokens` at most, whose tensors keep their addresses. Null: the backend has none.
+  std::shared_ptr<PagedPlan> (*plan_fixed)(int64_t num_tokens, int64_t num_blocks, int64_t block_tokens, at::Device device);
+  /// Fills it, in the device's order. As many tokens, none whole, and tables of as many blocks.
+  void (*refill)(PagedPlan& plan, const PagedTokens& tokens);
   /// Writes the keys and values of T tokens into the cache of one layer, then attends: o[T,Q]. A token's result does not depend on its
   /// company, but for sequences that are whole.
   at::Tensor (*paged)(const at::Tensor& qkv_TW, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache);

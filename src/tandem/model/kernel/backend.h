@@ -16,7 +16,8 @@ namespace tandem::model::kernel {
 /// Errors     InternalError on shapes that do not fit, where nothing else is said.
 struct Backend {
   const char* name;
-  std::string (*instructions)(c10::ScalarType dtype, bool parity);  ///< what rows are computed by: equal texts, equal bits
+  /// What rows are computed by: equal texts, equal bits.
+  std::string (*instructions)(c10::ScalarType dtype, bool parity, at::Device device);
   ProductKernels product;
   RowKernels row;
   AttentionKernels attention;
@@ -31,8 +32,12 @@ const Backend& backend();
 namespace aten {
 const Backend& backend();
 }
+namespace cuda {
+/// Null in a build without CUDA.
+const Backend* backend();
+}
 
-/// "native": the kernels of our own for the device; or "aten". Errors: UserError that names the option.
-const Backend& backend_named(const std::string& name, const std::string& option);
+/// "cpu", "cuda", "aten", or "auto": our own kernels where there are any for the device, else aten. Errors: UserError naming the option.
+const Backend& backend_named(const std::string& name, at::Device device, const std::string& option);
 
 }  // namespace tandem::model::kernel

@@ -46,18 +46,24 @@ AttentionRows columns_of(const at::Tensor& qkv, const AttentionShape& shape) {
   return {qkv.narrow(1, 0, Q), qkv.narrow(1, Q, qkv.size(1) - Q)};
 }
 
-const Backend& backend_named(const std::string& name, const std::string& option) {
-  if (name == "native") return cpu::backend();
-  if (name == "aten") return aten::backend();
-  throw UserError(option, "is '" + name + "'", "native or aten");
+const Backend& backend_named(const std::string& name, at::Device device, const std::string& option) {
+  const Backend* own = device.is_cpu() ? &cpu::backend() : device.is_cuda() ? cuda::backend() : nullptr;
+  if (name == "aten" || (name == "auto" && !own)) return aten::backend();
+  if (name == "auto") return *own;
+  if (name != "cpu" && name != "cuda") throw UserError(option, "is '" + name + "'", "auto, cpu, cuda or aten");
+  if (!own || name != own->name)
+    throw UserError(option, join_text("is ", name, ", and tensors are on ", device.str()), "auto or aten");
+  return *own;
 }
 
 NotFinite::NotFinite(double log_sum)
     : UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", log_sum),
                 "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint") {}
 
-Kernels::Kernels(const Backend& backend, c10::ScalarType dtype, bool parity)
-    : backend_(&backend), numerics_{dtype, parity, parity ? backend.product.plain_choice(dtype) : backend.product.measured_choice(dtype)} {
+Kernels::Kernels(const Backend& backend, c10::ScalarType dtype, bool parity, at::Device device)
+    : backend_(&backend),
+      device_(device),
+      numerics_{dtype, parity, parity ? backend.product.plain_choice(dtype) : backend.product.measured_choice(dtype)} {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "dtype");
 }
 

@@ -12,12 +12,15 @@ namespace tandem::model::kernel {
 class Kernels {
  public:
   /// Takes the products that are measured to be fastest, but in parity mode.
-  Kernels(const Backend& backend, c10::ScalarType dtype, bool parity);
+  Kernels(const Backend& backend, c10::ScalarType dtype, bool parity, at::Device device = at::kCPU);
   /// A choice made elsewhere; nothing is measured.
-  Kernels(const Backend& backend, c10::ScalarType dtype, const GemmChoice& choice) : backend_(&backend), numerics_{dtype, false, choice} {}
+  Kernels(const Backend& backend, c10::ScalarType dtype, const GemmChoice& choice, at::Device device = at::kCPU)
+      : backend_(&backend), device_(device), numerics_{dtype, false, choice} {}
 
   const Backend& backend() const { return *backend_; }
-  at::Device device() const { return at::kCPU; }
+  /// Where every tensor is that they are given.
+  at::Device device() const { return device_; }
+  at::TensorOptions options(c10::ScalarType type) const { return at::TensorOptions(type).device(device_); }
   const Numerics& numerics() const { return numerics_; }
   bool parity() const { return numerics_.parity; }
   c10::ScalarType dtype() const { return numerics_.dtype; }
@@ -47,6 +50,7 @@ class Kernels {
 
  private:
   const Backend* backend_;
+  at::Device device_;
   Numerics numerics_;
 };
 

@@ -37,7 +37,7 @@ struct DrawArgs {
   int64_t vocab_size;        ///< ids of the model; columns behind them are none
   int64_t num_tokens;        ///< only the first ones may be drawn
 };
-/// Parts of one buffer of 3 D words, so that one copy takes them to the host.
+/// On the host: parts of one buffer of 3 D words, so that one copy takes them there.
 struct Draws {
   at::Tensor tokens_D;     ///< int32
   at::Tensor logprobs_D;   ///< fp32: log_softmax(logits / T)[token] over the full vocabulary; T = 1 when greedy

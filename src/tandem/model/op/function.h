@@ -89,6 +89,9 @@ struct HeadOutput {
   at::Tensor logprobs_R;     ///< log_softmax(logits / T)[target]
   at::Tensor entropy_R;      ///< of softmax(logits / T)
 };
+/// Rows whose fp32 logits exist at a time, of a vocabulary or a TP rank's part of it: as many as the processor's cache holds, or as many as
+/// keep a device busy.
+int64_t head_chunk_rows(int64_t vocabulary, at::Device device = at::kCPU);
 /// Logits exist for one chunk of rows at a time, forward and backward.
 HeadOutput head_logprobs(const Kernels& k, const HeadInput& in, const Parameter& weight_VH);
 

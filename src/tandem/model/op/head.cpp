@@ -15,16 +15,13 @@ namespace tandem::model::op {
 namespace {
 
 constexpr int64_t kChunkBytes = 16 << 20;  // of fp32 logits held at a time: what a cache may keep
+constexpr int64_t kDeviceChunkBytes = 256 << 20;
 constexpr int64_t kChunkRows = 4 * kernel::kParityRows;  // but so many rows: every chunk reads the weight, and adds to its whole gradient
-
-int64_t chunk_rows(int64_t vocabulary) {
-  return std::max(kChunkRows, kChunkBytes / 4 / vocabulary / kernel::kParityRows * kernel::kParityRows);
-}
 
 // Runs body(logits, begin, rows) for each chunk of rows, in order.
 template <class Body>
 void for_chunks(const Kernels& k, const at::Tensor& hidden, const at::Tensor& weight, const Body& body) {
-  const int64_t R = hidden.size(0), V = weight.size(0), step = std::min(chunk_rows(V), std::max<int64_t>(R, 1));
+  const int64_t R = hidden.size(0), V = weight.size(0), step = std::min(head_chunk_rows(V, k.device()), std::max<int64_t>(R, 1));
   at::Tensor buffer = at::empty({step, V}, hidden.options().dtype(at::kFloat));
   for (int64_t begin = 0; begin < R; begin += step) {
     const int64_t rows = std::min(step, R - begin);
@@ -82,6 +79,11 @@ struct ScoreStep final : Step {
 };
 
 }  // namespace
+
+int64_t head_chunk_rows(int64_t vocabulary, at::Device device) {
+  const int64_t rows = (device.is_cuda() ? kDeviceChunkBytes : kChunkBytes) / 4 / vocabulary;
+  return std::max(kChunkRows, rows / kernel::kParityRows * kernel::kParityRows);
+}
 
 at::Tensor head_scores(const Kernels& k, const at::Tensor& hidden, const Parameter& weight) {
   at::Tensor out = k.logit().scores(hidden.detach(), weight.value);

@@ -2,9 +2,20 @@
 #pragma once
 // The tables of this folder: every function by libtorch's operators alone, on the device of its tensors. Sums are fp32, as everywhere.
 
+#include "tandem/model/kernel/aten/flash.h"
 #include "tandem/model/kernel/backend.h"
 
 namespace tandem::model::kernel::aten {
+
+/// What paged attention does beside the attention itself, for a device that has kernels of its own for it.
+struct PagedSteps {
+  void (*write_cache)(const at::Tensor& qkv_TW, const at::Tensor& tables_TB, const at::Tensor& positions_T, const AttentionShape& shape,
+                      const PagedCache& cache);
+  CombineParts combine;
+};
+/// As AttentionKernels::paged.
+at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv_TW, const PagedPlan& plan, const AttentionShape& shape,
+                    const PagedCache& cache);
 
 extern const ProductKernels kProductKernels;
 extern const RowKernels kRowKernels;

@@ -16,9 +16,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/aten/aten.h"
+#include "tandem/model/kernel/aten/flash.h"
 
 namespace tandem::model::kernel::aten {
 namespace {
@@ -106,9 +108,21 @@ Batch batch_of(std::span<const Part> parts, at::Device device) {
   return batch;
 }
 
-struct Plan final : PackedPlan {
-  using PackedPlan::PackedPlan;
-  std::vector<Batch> batches;
+// What it makes of the lists it makes when it is first asked for. One thread at a time.
+class Plan final : public PackedPlan {
+ public:
+  Plan(Trees all, std::vector<TokenRun> here, at::Device device) : PackedPlan(std::move(all), std::move(here)), device_(device) {}
+  const std::vector<Batch>& batches() const;
+  /// Where all queries are here.
+  const FlashPlan& flash() const {
+    if (!flash_) flash_ = flash_plan(trees, device_);
+    return *flash_;
+  }
+
+ private:
+  at::Device device_;
+  mutable std::optional<std::vector<Batch>> batches_;
+  mutable std::optional<FlashPlan> flash_;
 };
 
 std::vector<Batch> batches_of(std::vector<Part> parts, at::Device device) {
@@ -131,10 +145,13 @@ std::vector<Batch> batches_of(std::vector<Part> parts, at::Device device) {
   return batches;
 }
 
+const std::vector<Batch>& Plan::batches() const {
+  if (!batches_) batches_ = batches_of(parts_of(trees, own), device_);
+  return *batches_;
+}
+
 std::shared_ptr<const PackedPlan> plan_packed(Trees trees, std::vector<TokenRun> own, at::Device device) {
-  auto plan = std::make_shared<Plan>(std::move(trees), std::move(own));
-  plan->batches = batches_of(parts_of(plan->trees, plan->own), device);
-  return plan;
+  return std::make_shared<Plan>(std::move(trees), std::move(own), device);
 }
 
 const Plan& plan_of(const PackedPlan& plan) {
@@ -174,11 +191,17 @@ at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const Batch& b, c
 // Of the queries that are none to fill up: [V, columns].
 at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.filled_GL1.defined() ? rows.index_select(0, b.place_V) : rows; }
 
+// All queries are here, in a form that the flash kernels take.
+bool by_flash(const AttentionRows& in, const AttentionShape& s) {
+  return flash_serves(in.q_OQ, s) && in.q_OQ.size(0) > 0 && in.q_OQ.size(0) == in.kv_TK.size(0);
+}
+
 at::Tensor packed(const AttentionRows& in, const PackedPlan& any_plan, const AttentionShape& s, at::Tensor* lse) {
   const Plan& plan = plan_of(any_plan);
+  if (by_flash(in, s)) return flash_packed(in, plan.flash(), s, lse);
   const at::Tensor o = at::empty({in.q_OQ.size(0), s.q_width()}, in.q_OQ.options());
   if (lse) *lse = at::empty({o.size(0), s.num_heads}, o.options().dtype(at::kFloat));
-  for (const Batch& b : plan.batches) {
+  for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
     at::Tensor p = scores_of(by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim), keys.k, b, s);
     const at::Tensor log_sum = at::logsumexp(p, {2}, /*keepdim=*/true);
@@ -200,9 +223,11 @@ void add_keys(at::Tensor& d_kv, int64_t column, const at::Tensor& d, const Batch
 void packed_backward(const AttentionRows& in, const AttentionOutput& out, const PackedPlan& any_plan, const AttentionShape& s,
                      const AttentionRows& d_in) {
   const Plan& plan = plan_of(any_plan);
+  if (by_flash(in, s) && out.lse_ON.defined())
+    return flash_packed_backward(in, out, plan.flash(), s, d_in);
   at::Tensor d_kv = at::zeros({in.kv_TK.size(0), in.kv_TK.size(1)}, in.kv_TK.options().dtype(at::kFloat));
   const int64_t K = s.num_kv_heads, D = s.head_dim;
-  for (const Batch& b : plan.batches) {
+  for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
     const at::Tensor q = by_head(in.q_OQ, b.query_GL, b.size, K, D), o = by_head(out.o_OQ, b.query_GL, b.size, K, D);
     const at::Tensor d_o = by_head(out.d_o_OQ, b.query_GL, b.size, K, D);
@@ -278,7 +303,8 @@ struct TokensPlan final : PagedPlan {
   using PagedPlan::PagedPlan;
   at::Tensor block_T, offset_T;                  // int64: where each token's own key goes
   at::Tensor alone_A, tables_AB, seen_A1;        // tokens that attend one by one, their blocks, and how many keys they see
-  std::vector<int64_t> seen;                     // the same on the host
+  std::vector<int64_t> alone, seen;              // the same on the host
+  mutable std::optional<FlashPages> pages;       // the same for flash kernels, made with the first layer
   std::shared_ptr<const PackedPlan> whole;       // of the others; null if there are none
   at::Tensor whole_W;                            // those
 };
@@ -288,8 +314,8 @@ std::shared_ptr<const PagedPlan> plan_paged(PagedTokens all, at::Device device) 
   auto plan = std::make_shared<TokensPlan>(std::move(all));
   const PagedTokens& t = plan->tokens;
   const int64_t T = t.positions_T.numel();
-  std::vector<int64_t> alone, whole;
-  std::vector<TokenRun> runs;
+  std::vector<int64_t>& alone = plan->alone;
+  std::vector<int64_t> whole;
   Trees trees;
   size_t next = 0;
   for (int64_t i = 0; i < T;) {
@@ -314,30 +340,83 @@ std::shared_ptr<const PagedPlan> plan_paged(PagedTokens all, at::Device device) 
   return plan;
 }
 
-at::Tensor paged(const at::Tensor& qkv, const PagedPlan& any_plan, const AttentionShape& s, const PagedCache& cache) {
+// Of positions [*, n] in the cache, from blocks [*, B].
+at::Tensor slots_of(const at::Tensor& tables, const at::Tensor& positions, int64_t block_tokens) {
+  return tables.gather(1, positions.div(block_tokens, "floor")).to(at::kLong).mul_(block_tokens).add_(positions.remainder(block_tokens));
+}
+
+// The host's numbers of keys are the most there can be: they say how much is computed, the device's say what is seen.
+std::shared_ptr<PagedPlan> plan_fixed(int64_t num_tokens, int64_t num_blocks, int64_t block_tokens, at::Device device) {
+  auto plan = std::make_shared<TokensPlan>(PagedTokens{});
+  const auto room = [&](std::vector<int64_t> shape, c10::ScalarType dtype) {
+    return at::zeros(shape, at::TensorOptions(dtype).device(device));
+  };
+  plan->block_T = room({num_tokens, num_blocks}, at::kInt);
+  plan->offset_T = room({num_tokens}, at::kLong);
+  plan->seen_A1 = room({num_tokens, 1}, at::kLong).fill_(1);
+  plan->alone.resize(static_cast<size_t>(num_tokens));
+  std::iota(plan->alone.begin(), plan->alone.end(), 0);
+  plan->alone_A = long_tensor(plan->alone, device);
+  plan->seen.assign(static_cast<size_t>(num_tokens), num_blocks * block_tokens);
+  plan->pages = flash_pages(num_tokens, num_blocks, block_tokens, device);
+  return plan;
+}
+
+void refill(PagedPlan& any_plan, const PagedTokens& t) {
+  auto* plan = dynamic_cast<TokensPlan*>(&any_plan);
+  TANDEM_CHECK(plan && t.whole.empty() && t.positions_T.numel() == plan->offset_T.numel(), "tokens of another plan");
+  const at::Tensor tables = t.block_tables_SB.index_select(0, t.sequence_T), seen = t.positions_T + 1;
+  plan->block_T.copy_(tables, /*non_blocking=*/true);
+  plan->offset_T.copy_(t.positions_T, true);
+  plan->seen_A1.copy_(seen.unsqueeze(1), true);
+  flash_refill(*plan->pages, tables, seen);
+}
+
+// Made with the first layer, for the cache says how many tokens a block has.
+const FlashPages& pages_of(const TokensPlan& plan, int64_t block_tokens) {
+  if (plan.pages) return *plan.pages;
+  const at::Tensor alone = long_tensor(plan.alone, at::kCPU), seen = long_tensor(plan.seen, at::kCPU);
+  const at::Tensor tables = plan.tokens.block_tables_SB.index_select(0, plan.tokens.sequence_T.index_select(0, alone));
+  plan.pages = flash_pages(tables.size(0), tables.size(1), block_tokens, plan.alone_A.device());
+  flash_refill(*plan.pages, tables, seen);
+  return *plan.pages;
+}
+
+// Keys and values of all tokens, to where their positions lie in their blocks.
+void write_cache(const at::Tensor& qkv, const at::Tensor& tables_TB, const at::Tensor& positions_T, const AttentionShape& s,
+                 const PagedCache& cache) {
+  const int64_t K = s.num_kv_heads, D = s.head_dim, Q = s.q_width();
+  const at::Tensor own = slots_of(tables_TB, positions_T.unsqueeze(1), cache.block_tokens).squeeze(1);
+  cache.keys.view({-1, K, D}).index_copy_(0, own, qkv.narrow(1, Q, K * D).reshape({-1, K, D}));
+  cache.values.view({-1, K, D}).index_copy_(0, own, qkv.narrow(1, Q + K * D, K * D).reshape({-1, K, D}));
+}
+
+}  // namespace
+
+at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedPlan& any_plan, const AttentionShape& s,
+                    const PagedCache& cache) {
   const auto* plan = dynamic_cast<const TokensPlan*>(&any_plan);
   TANDEM_CHECK(plan && plan->offset_T.numel() == qkv.size(0), "paged attention");
   const int64_t K = s.num_kv_heads, D = s.head_dim, Q = s.q_width();
   const auto flat = [&](const at::Tensor& side) { return side.view({-1, K, D}); };  // [blocks * block_tokens, K, D]
-  const auto slots = [&](const at::Tensor& tables, const at::Tensor& positions) {   // of positions [*, n] in the cache
-    return tables.gather(1, positions.div(cache.block_tokens, "floor"))
-        .to(at::kLong)
-        .mul_(cache.block_tokens)
-        .add_(positions.remainder(cache.block_tokens));
-  };
-  const at::Tensor own = slots(plan->block_T, plan->offset_T.unsqueeze(1)).squeeze(1);
-  flat(cache.keys).index_copy_(0, own, qkv.narrow(1, Q, K * D).reshape({-1, K, D}));
-  flat(cache.values).index_copy_(0, own, qkv.narrow(1, Q + K * D, K * D).reshape({-1, K, D}));
+  steps.write_cache(qkv, plan->block_T, plan->offset_T, s, cache);
   const at::Tensor o = at::empty({qkv.size(0), Q}, qkv.options());
   if (plan->whole) {
     const at::Tensor rows = qkv.index_select(0, plan->whole_W);
     o.index_copy_(0, plan->whole_W, packed(columns_of(rows, s), *plan->whole, s, nullptr));
   }
+  if (flash_serves(qkv, s) && !plan->alone.empty()) {
+    const FlashPages& pages = pages_of(*plan, cache.block_tokens);
+    if (!plan->whole) return flash_paged(qkv.narrow(1, 0, Q), cache, pages, s, steps.combine);
+    o.index_copy_(0, plan->alone_A, flash_paged(qkv.index_select(0, plan->alone_A).narrow(1, 0, Q), cache, pages, s, steps.combine));
+    return o;
+  }
   for_some(plan->seen, [&](int64_t begin, int64_t count, int64_t most) {
     const at::Tensor token = plan->alone_A.narrow(0, begin, count), seen = plan->seen_A1.narrow(0, begin, count);
     // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
     const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most});
-    const at::Tensor slot = slots(plan->block_T.index_select(0, token), column.masked_fill(column.ge(seen), 0)).reshape({-1});
+    const at::Tensor tables = plan->block_T.index_select(0, token);
+    const at::Tensor slot = slots_of(tables, column.masked_fill(column.ge(seen), 0), cache.block_tokens).reshape({-1});
     const auto side = [&](const at::Tensor& of) { return in_float(flat(of).index_select(0, slot)).view({count, most, K, D}); };
     o.index_copy_(
         0, token,
@@ -346,8 +425,15 @@ at::Tensor paged(const at::Tensor& qkv, const PagedPlan& any_plan, const Attenti
   return o;
 }
 
+namespace {
+
+at::Tensor paged(const at::Tensor& qkv, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache) {
+  return paged_by({write_cache, combine_parts}, qkv, plan, shape, cache);
+}
+
 }  // namespace
 
-const AttentionKernels kAttentionKernels = {plan_packed, packed, packed_by_row, packed_backward, cache_shape, 1, plan_paged, paged};
+const AttentionKernels kAttentionKernels = {plan_packed, packed, packed_by_row, packed_backward, cache_shape, 1,
+                                           plan_paged, plan_fixed, refill, paged};
 
 }  // namespace tandem::model::kernel::aten

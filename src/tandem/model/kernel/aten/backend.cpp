@@ -7,6 +7,7 @@
 #include <ATen/ops/exp.h>
 
 #include "tandem/base/check.h"
+#include "tandem/device/device.h"
 #include "tandem/model/kernel/aten/aten.h"
 
 namespace tandem::model::kernel::aten {
@@ -19,7 +20,9 @@ at::Tensor moved(const at::Tensor& host, const at::Tensor& like) { return host.t
 
 namespace {
 
-std::string instructions(c10::ScalarType, bool) { return join_text("aten, ", at::get_cpu_capability()); }
+std::string instructions(c10::ScalarType, bool, at::Device device) {
+  return join_text("aten, ", device.is_cpu() ? at::get_cpu_capability() : device::backend_of(device).description(device));
+}
 
 }  // namespace
 

@@ -100,12 +100,14 @@ at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight) {
   return at::stack(columns, 1);
 }
 
-constexpr int64_t kDrawRows = 16;  // at a time: their masses are fp64
+// At a time: their masses are fp64.
+int64_t draw_rows(const at::Tensor& logits) { return logits.is_cpu() ? 16 : 256; }
 
 // Some rows to draw from, and how.
 struct Some {
   std::vector<at::Tensor> shards;  // [D, ids of a shard]
   at::Tensor inv_temperature_D1, top_k_D1, top_p_D1, uniform_D1, greedy_D1;
+  bool filters;  // any of them by top-k or top-p
 
   Some(const at::Tensor& logits_SRV, const DrawArgs& args, int64_t first, int64_t count) {
     const auto column = [&](const at::Tensor& host) { return moved(host.narrow(0, first, count), logits_SRV).unsqueeze(1); };
@@ -118,6 +120,8 @@ struct Some {
     top_k_D1 = column(args.top_k_D);
     top_p_D1 = column(args.top_p_D);
     uniform_D1 = column(args.uniform_D);
+    const auto part = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
+    filters = (part(args.top_k_D) > 0).logical_or(part(args.top_p_D) < 1).any().item<bool>();
   }
   // Of the first ids alone.
   at::Tensor softmax(int64_t num_tokens) const {
@@ -157,16 +161,13 @@ void draw_some(const Some& some, const DrawArgs& args, at::Tensor words) {
   const at::Tensor softmax = some.softmax(args.vocab_size), all = at::cat(some.shards, 1), logits = all.narrow(1, 0, args.num_tokens);
   const bool takes_all = args.num_tokens == args.vocab_size;
   const at::Tensor allowed = takes_all ? softmax : some.softmax(args.num_tokens), top = allowed.narrow(1, 0, 1);
-  const at::Tensor sums = (softmax.narrow(1, 0, 2).sum(1) + allowed.select(1, 0)).to(at::kCPU).contiguous();
-  for (int64_t d = 0; d < sums.numel(); ++d)
-    if (const float sum = sums.data_ptr<float>()[d]; !std::isfinite(sum)) throw NotFinite(sum);
   const at::Tensor mass = at::exp((logits - top) * some.inv_temperature_D1).to(at::kDouble), cumulated = mass.cumsum(1);
   const at::Tensor plain = walked_to(cumulated, cumulated.narrow(1, args.num_tokens - 1, 1), some.uniform_D1);
   const at::Tensor filters = some.greedy_D1.logical_not().logical_and((some.top_k_D1 > 0).logical_or(some.top_p_D1 < 1));
   at::Tensor token = at::where(some.greedy_D1, at::argmax(logits, 1, true), plain);
   at::Tensor kept = takes_all ? at::zeros_like(top) : ((top - softmax.narrow(1, 0, 1)) * some.inv_temperature_D1 - softmax.narrow(1, 1, 1) +
                                                        allowed.narrow(1, 1, 1));
-  if (filters.any().item<bool>()) {
+  if (some.filters) {
     const Filtered found = filtered(logits, mass, some);
     const at::Tensor log_mass =
         at::log(found.mass_D1) + ((top - softmax.narrow(1, 0, 1)) * some.inv_temperature_D1 - softmax.narrow(1, 1, 1));
@@ -176,18 +177,23 @@ void draw_some(const Some& some, const DrawArgs& args, at::Tensor words) {
   words[0].view(at::kInt).copy_(token.squeeze(1));
   words[1].copy_(logprob_of(softmax, all.gather(1, token).squeeze(1), some.inv_temperature_D1.squeeze(1)));
   words[2].copy_(kept.squeeze(1).clamp_max(0));
+  words[3].copy_(softmax.narrow(1, 0, 2).sum(1) + allowed.select(1, 0));
 }
 
 Draws draw(const at::Tensor& logits, const DrawArgs& args) {
   TANDEM_CHECK(args.num_tokens > 0 && args.num_tokens <= args.vocab_size && args.vocab_size <= logits.size(0) * logits.size(2),
                args.num_tokens, " of ", args.vocab_size, " tokens");
   const int64_t D = args.rows_D.numel();
-  const at::Tensor words = at::empty({3, D}, logits.options());
-  for (int64_t first = 0; first < D; first += kDrawRows) {
-    const int64_t count = std::min(kDrawRows, D - first);
+  const at::Tensor words = at::empty({4, D}, logits.options());  // the last says whether the logits are finite
+  for (int64_t first = 0, step = draw_rows(logits); first < D; first += step) {
+    const int64_t count = std::min(step, D - first);
     draw_some(Some(logits, args, first, count), args, words.narrow(1, first, count));
   }
-  return {words[0].view(at::kInt), words[1], words[2]};
+  const at::Tensor host = words.to(at::kCPU);
+  const float* sums = host.data_ptr<float>() + 3 * D;
+  for (int64_t d = 0; d < D; ++d)
+    if (!std::isfinite(sums[d])) throw NotFinite(sums[d]);
+  return {host[0].view(at::kInt), host[1], host[2]};
 }
 
 }  // namespace

@@ -39,6 +39,10 @@ void forward(const Numerics& n, at::Tensor& out, const at::Tensor& x, const at::
 // Of bfloat16 a product would round its result, so some rows of w at a time are multiplied as fp32.
 void forward_float(const Numerics& n, at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
   if (x.scalar_type() == at::kFloat) return forward(n, out, x, w);
+  if (out.is_cuda() && !n.parity && x.size(0) > 0) {
+    at::mm_out(out, x, w.t(), at::kFloat);
+    return;
+  }
   const at::Tensor x_float = in_float(x);
   const int64_t step = std::max<int64_t>(1, kCopyElements / w.size(1));
   for (int64_t begin = 0; begin < w.size(0); begin += step) {
@@ -53,6 +57,10 @@ void input_grad(const Numerics&, at::Tensor& dx, const at::Tensor& dy, const at:
 }
 
 void weight_grad(const Numerics&, at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) {
+  if (dw.is_cuda() && dy.scalar_type() != at::kFloat) {
+    if (dy.size(0) > 0) dw.add_(at::mm(dy.t(), x, at::kFloat));
+    return;
+  }
   const int64_t step = dy.scalar_type() == at::kFloat ? std::max<int64_t>(1, dy.size(0)) : kCopyRows;
   for (int64_t begin = 0; begin < dy.size(0); begin += step) {
     const int64_t rows = std::min(step, dy.size(0) - begin);

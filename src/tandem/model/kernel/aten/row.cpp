@@ -87,8 +87,8 @@ at::Tensor head_norm_backward(const HeadNormGrad& in, const AttentionShape& shap
   to.values.copy_(d.values);
   if (norms_grad.defined()) {
     const int64_t D = shape.head_dim;
-    norms_grad.narrow(0, 0, D).add_(of_weight.narrow(1, 0, shape.num_heads).sum({0, 1}));
-    norms_grad.narrow(0, D, D).add_(of_weight.narrow(1, shape.num_heads, shape.num_kv_heads).sum({0, 1}));
+    norms_grad.narrow(0, 0, D).add_(of_weight.narrow(1, 0, shape.num_heads).sum(at::IntArrayRef{0, 1}));
+    norms_grad.narrow(0, D, D).add_(of_weight.narrow(1, shape.num_heads, shape.num_kv_heads).sum(at::IntArrayRef{0, 1}));
   }
   return dx;
 }

@@ -16,7 +16,7 @@
 namespace tandem::model::kernel::cpu {
 namespace {
 
-std::string instructions(c10::ScalarType dtype, bool parity) {
+std::string instructions(c10::ScalarType dtype, bool parity, at::Device) {
   return join_text(rows().isa, dtype == at::kBFloat16 && !parity && brgemm_available() ? ", attention by brgemm" : "");
 }
 
@@ -36,7 +36,7 @@ const Backend& backend() {
                   grouped_input_grad, grouped_weight_grad, pack_weight, pack_head, packed_product},
       .row = kRowKernels,
       .attention = {plan_packed, packed_attention, packed_attention_by_row, packed_attention_backward, cache_shape, kLaneTokens, plan_paged,
-                    paged_attention},
+                    nullptr, nullptr, paged_attention},
       .logit = kLogitKernels,
       .expert = kExpertKernels,
       .update = kUpdateKernels};
