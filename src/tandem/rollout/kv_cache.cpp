@@ -3,9 +3,10 @@
 
 namespace tandem::rollout {
 
-KvCache::KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena)
+KvCache::KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena,
+                 bool has_spare)
     : block_tokens_(shape.block_tokens), num_blocks_(num_blocks) {
-  const std::vector<int64_t> layer_shape = kernels.cache_shape(num_blocks, shape.block_tokens, shape.attention);
+  const std::vector<int64_t> layer_shape = kernels.cache_shape(num_blocks + has_spare, shape.block_tokens, shape.attention);
   for (int64_t i = 0; i < shape.num_layers; ++i) {
     keys_.push_back(arena.allocate("kv_cache", layer_shape, shape.dtype));
     values_.push_back(arena.allocate("kv_cache", layer_shape, shape.dtype));

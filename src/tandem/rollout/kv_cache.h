@@ -30,11 +30,15 @@ struct CacheShape {
 /// Read next  block_ledger.h (who holds a block, and what is in it)
 class KvCache {
  public:
-  KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena);
+  /// `has_spare`: with one block more, that tokens which nobody wants may write to.
+  KvCache(const model::kernel::AttentionKernels& kernels, const CacheShape& shape, int64_t num_blocks, device::Arena& arena,
+          bool has_spare = false);
 
   /// Copies what block `from` holds, in every layer.
   void copy(int32_t from, int32_t to);
   int64_t num_blocks() const { return num_blocks_; }
+  int64_t block_tokens() const { return block_tokens_; }
+  int64_t spare_block() const { return num_blocks_; }
   model::kernel::PagedCache layer(int64_t index) const;
 
  private:

@@ -12,6 +12,7 @@ struct Options {
   int64_t kv_cache_mib = 1024;
   int64_t prefill_tokens = 2048;
   bool packed_weights = true;
+  bool graphs = true;
 };
 
 inline void describe(OptionVisitor& field, Options& o) {
@@ -20,6 +21,7 @@ inline void describe(OptionVisitor& field, Options& o) {
   field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache, per rank; less is taken when less is enough.", at_least(1));
   field("prefill_tokens", o.prefill_tokens, "Prompt tokens that join one decode step (chunked prefill).", at_least(1));
   field("packed_weights", o.packed_weights, "Keep a copy of the weights in the order decoding reads them fastest; never in parity mode.");
+  field("graphs", o.graphs, "Capture decode steps as graphs and replay them, where the device has graphs.");
 }
 
 /// How tokens are drawn. Part of each request, so that evaluation and training share an engine.

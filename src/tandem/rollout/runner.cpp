@@ -27,22 +27,6 @@ int64_t common_blocks(const Options& options, const model::Decoder& decoder, int
   return num_kv_blocks(options, cache_shape(options, decoder, most), max_context_tokens);
 }
 
-// Each token sees what its sequence has in the cache; a prompt that runs as a whole sees itself.
-class PagedContext final : public model::AttentionContext {
- public:
-  PagedContext(const KvCache& cache, const model::Decoder& decoder, model::kernel::PagedTokens tokens)
-      : cache_(cache), decoder_(decoder), plan_(decoder.kernels().attention().plan_paged(std::move(tokens), decoder.kernels().device())) {}
-  bool keeps_keys() const override { return true; }
-  at::Tensor attend(int64_t layer, const at::Tensor& qkv, const model::kernel::AttentionShape& shape) override {
-    return decoder_.kernels().attention().paged(qkv, *plan_, shape, cache_.layer(decoder_.place_of_layer(layer)));
-  }
-
- private:
-  const KvCache& cache_;
-  const model::Decoder& decoder_;
-  std::shared_ptr<const model::kernel::PagedPlan> plan_;
-};
-
 model::kernel::PagedTokens paged_tokens(const Plan& plan, bool parity) {
   size_t most_blocks = 1;
   for (const Plan::Run& run : plan.runs) most_blocks = std::max(most_blocks, run.blocks.size());
@@ -74,7 +58,7 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
 }
 
 Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena)
-    : options_(options), decoder_(decoder), arena_(arena) {}
+    : options_(options), decoder_(decoder), arena_(arena), has_graphs_(options.graphs && DecodeGraph::serves(decoder)) {}
 
 Runner::~Runner() { count_packed(0); }
 
@@ -84,6 +68,9 @@ void Runner::count_packed(int64_t bytes) {
 }
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
+  const auto address = [](const model::ModelParameters& p) { return p.final_norm.value.data_ptr(); };
+  if (parameters_for_graphs_ != address(parameters)) graphs_.clear();
+  parameters_for_graphs_ = address(parameters);
   parameters_ = parameters;
   if (options_.packed_weights && !decoder_.kernels().parity())
     count_packed(model::pack_parameters(*parameters_, decoder_.kernels()));
@@ -116,7 +103,25 @@ void Runner::open_cache(int64_t max_context_tokens) {
                                 one * shape.bytes_per_block()),
                       "a larger budget, memory.offload_train_optimizer and its like, or a shorter context");
   }
-  cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_);
+  cache_.emplace(decoder_.kernels().attention(), shape, blocks, arena_, has_graphs_);
+}
+
+void Runner::close_cache() {
+  graphs_.clear();
+  cache_.reset();
+}
+
+// Of a step in which each sequence has one token, whose logits are wanted.
+at::Tensor Runner::run_graph(const Plan& plan, const model::kernel::PagedTokens& tokens) {
+  const GraphShape shape = GraphShape::around(std::ssize(plan.ids), tokens.block_tables_SB.size(1));
+  std::unique_ptr<DecodeGraph>& graph = graphs_[shape];
+  if (!graph) graph = std::make_unique<DecodeGraph>(shape, decoder_, *parameters_, *cache_);
+  return graph->run(plan.ids, tokens).unsqueeze(0);
+}
+
+bool Runner::fits_graph(const Plan& plan) const {
+  return has_graphs_ && plan.rows.size() == plan.ids.size() &&
+         std::ranges::all_of(plan.runs, [](const Plan::Run& run) { return run.count == 1; });
 }
 
 StepOutput Runner::run(const Plan& plan, bool record_routes) {
@@ -129,12 +134,17 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
     return out;
   }
   const model::kernel::PagedTokens tokens = paged_tokens(plan, decoder_.kernels().parity());
-  PagedContext context(*cache_, decoder_, tokens);
+  if (fits_graph(plan) && !record_routes) {
+    out.logits_SRV = run_graph(plan, tokens);
+    return out;
+  }
+  PagedContext context(*cache_, decoder_, decoder_.kernels().attention().plan_paged(tokens, decoder_.kernels().device()));
   model::TokenBatch batch{tensor_of(plan.ids), tokens.positions_T, tensor_of(plan.rows), {}, {}};
-  if (record_routes) batch.recorded_routes_TX = at::full({std::ssize(plan.ids), decoder_.route_width()}, -1, at::kShort);
+  if (record_routes)
+    batch.recorded_routes_TX = at::full({std::ssize(plan.ids), decoder_.route_width()}, -1, decoder_.kernels().options(at::kShort));
   const at::Tensor hidden_RH = decoder_.forward_stages(*parameters_, batch, context);
   if (record_routes) decoder_.merge_routes(batch.recorded_routes_TX);
-  out.routes_TX = batch.recorded_routes_TX;
+  if (record_routes) out.routes_TX = batch.recorded_routes_TX.cpu();
   if (!plan.rows.empty() && hidden_RH.defined()) out.logits_SRV = gathered_logits(hidden_RH);
   return out;
 }

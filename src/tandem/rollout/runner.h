@@ -4,10 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <memory>
 #include <optional>
 
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
+#include "tandem/rollout/decode_graph.h"
 #include "tandem/rollout/kv_cache.h"
 #include "tandem/rollout/options.h"
 #include "tandem/rollout/scheduler.h"
@@ -18,7 +21,7 @@ namespace tandem::rollout {
 struct StepOutput {
   /// fp32; undefined without rows, and but on the last pipeline stage. The last shard may end in columns that are no ids.
   at::Tensor logits_SRV;
-  at::Tensor routes_TX;    ///< int16, -1 where there is none; undefined if they were not asked for
+  at::Tensor routes_TX;    ///< int16, on the host, -1 where there is none; undefined if they were not asked for
 };
 
 /// Ownership  uses the decoder, the arena and the weights; owns the KV cache and counts the packed copy of the weights in the arena.
@@ -40,7 +43,7 @@ class Runner {
 
   /// Makes the KV cache with what is left of the arena, for sequences of that many tokens. Collective over TP and PP peers.
   void open_cache(int64_t max_context_tokens);
-  void close_cache() { cache_.reset(); }
+  void close_cache();
   int64_t num_blocks() const { return cache_ ? cache_->num_blocks() : 0; }
 
   /// A plan without tokens computes what peers need of the experts held here.
@@ -48,6 +51,8 @@ class Runner {
 
  private:
   void count_packed(int64_t bytes);
+  bool fits_graph(const Plan& plan) const;
+  at::Tensor run_graph(const Plan& plan, const model::kernel::PagedTokens& tokens);
   at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;
 
   const Options options_;
@@ -55,6 +60,9 @@ class Runner {
   device::Arena& arena_;
   std::optional<model::ModelParameters> parameters_;
   std::optional<KvCache> cache_;
+  const bool has_graphs_;
+  std::map<GraphShape, std::unique_ptr<DecodeGraph>> graphs_;
+  const void* parameters_for_graphs_ = nullptr;  // where the weights lay that they read
   int64_t packed_bytes_ = 0;
 };
 
