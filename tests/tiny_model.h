@@ -14,6 +14,7 @@
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/device/arena.h"
+#include "tandem/device/device.h"
 #include "tandem/model/decoder.h"
 
 namespace tandem::test {
@@ -67,24 +68,32 @@ inline model::ModelConfig experts_config(const std::string& family) {
   return config;
 }
 
-/// What TANDEM_TEST_KERNELS names; the native kernels without it.
-inline const model::kernel::Backend& backend_under_test() {
+/// What TANDEM_TEST_DEVICE names, of a rank; the processor without it. The calling thread works with it from now on.
+inline at::Device device_under_test(int rank = 0) {
+  const char* name = std::getenv("TANDEM_TEST_DEVICE");
+  const at::Device device = device::device_named(name ? name : "cpu", "TANDEM_TEST_DEVICE", rank, rank + 1);
+  device::backend_of(device).use(device);
+  return device;
+}
+
+/// What TANDEM_TEST_KERNELS names; our own kernels without it.
+inline const model::kernel::Backend& backend_under_test(at::Device device) {
   const char* name = std::getenv("TANDEM_TEST_KERNELS");
-  return model::kernel::backend_named(name ? name : "native", "TANDEM_TEST_KERNELS");
+  return model::kernel::backend_named(name ? name : "auto", device, "TANDEM_TEST_KERNELS");
 }
 
 /// Not as measured, which may differ from one model to the next and bits with it.
-inline model::kernel::Kernels fixed_products(c10::ScalarType dtype, bool parity) {
+inline model::kernel::Kernels fixed_products(c10::ScalarType dtype, bool parity, at::Device device) {
   using model::kernel::Library;
-  const model::kernel::Backend& backend = backend_under_test();
-  if (parity || !backend.product.choices) return {backend, dtype, parity};
+  const model::kernel::Backend& backend = backend_under_test(device);
+  if (parity || !backend.product.choices) return {backend, dtype, parity, device};
   const Library library = dtype == at::kFloat ? Library::kBlas : Library::kOneDnn;
-  return {backend, dtype, model::kernel::GemmChoice{library, library, library}};
+  return {backend, dtype, model::kernel::GemmChoice{library, library, library}, device};
 }
 
 /// Weights are N(0, deviation) with non-zero biases, so that every term of the decoder counts.
 struct TinyModel {
-  device::Arena arena{"device"};
+  device::Arena arena{"device", 0, device_under_test()};
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Kernels kernels;
   model::ParameterTable table;
@@ -94,7 +103,7 @@ struct TinyModel {
 
   explicit TinyModel(const model::ModelConfig& config = tiny_config(), c10::ScalarType dtype = at::kFloat, bool parity = false,
                      double deviation = 0.3, uint64_t seed = 1)
-      : kernels(fixed_products(dtype, parity)),
+      : kernels(fixed_products(dtype, parity, arena.device())),
         table(model::parameter_table(config, {}, 0)),
         decoder(config, kernels, {}),
         values(arena.allocate("weights", {table.num_elements}, dtype)),
@@ -103,8 +112,9 @@ struct TinyModel {
     RandomStream random(seed, 7);
     for (const model::ParameterEntry& e : table.entries) {
       if (e.parameter.shape.size() != 1) continue;
-      at::Tensor view = table.view(values, e);
-      for (int64_t i = 0; i < view.numel(); ++i) view[i] = view[i].item<float>() + 0.2 * random.normal();
+      at::Tensor view = table.view(values, e), host = view.cpu();
+      for (int64_t i = 0; i < host.numel(); ++i) host[i] = host[i].item<float>() + 0.2 * random.normal();
+      view.copy_(host);
     }
   }
 };

@@ -30,14 +30,15 @@ namespace fs = std::filesystem;
 
 // A model directory opened in parity mode.
 struct Open {
-  device::Arena arena{"device"};
+  device::Arena arena{"device", 0, test::device_under_test()};
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Kernels kernels;
   model::ModelOnRank model;
   const model::ModelParameters* runs = &model.parameters();  // on both sides
 
   Open(const std::string& dir, c10::ScalarType dtype, bool parity = true)
-      : kernels(test::backend_under_test(), dtype, parity), model(model::read_config(dir), {}, kernels, {arena, "weights"}) {
+      : kernels(test::backend_under_test(arena.device()), dtype, parity, arena.device()),
+        model(model::read_config(dir), {}, kernels, {arena, "weights"}) {
     model.load(dir);
   }
 };

@@ -42,8 +42,8 @@ std::vector<Answer> generate(const model::Layout& layout, const model::ModelConf
   comm::run_local(layout.world(), 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
-    device::Arena arena("device");
-    const model::kernel::Kernels kernels(test::backend_under_test(), at::kFloat, model::kernel::GemmChoice{});
+    device::Arena arena("device", 0, test::device_under_test(world.rank()));
+    const model::kernel::Kernels kernels(test::backend_under_test(arena.device()), at::kFloat, model::kernel::GemmChoice{}, arena.device());
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, kernels, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, at::kFloat);
@@ -119,7 +119,7 @@ at::Tensor random(const std::string& name, std::vector<int64_t> shape) {
 }
 
 Products run(const model::op::ExpertPlace& place, const at::Tensor& x, const at::Tensor& d_out) {
-  const model::kernel::Kernels kernels(test::backend_under_test(), at::kFloat, model::kernel::GemmChoice{});
+  const model::kernel::Kernels kernels(test::backend_under_test(at::kCPU), at::kFloat, model::kernel::GemmChoice{});
   const int64_t first = place.bounds[static_cast<size_t>(place.index)], held = place.num_held();
   const auto parameter = [](const at::Tensor& value) {
     model::op::Parameter p;

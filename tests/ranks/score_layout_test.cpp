@@ -27,15 +27,16 @@ Result run(const ModelConfig& config, int tp) {
   std::mutex mutex;
   comm::run_local(tp, 60, [&](comm::Group& world) {
     device::set_compute_threads(1);
-    const kernel::Kernels kernels(test::backend_under_test(), at::kFloat, kernel::GemmChoice{});
+    const at::Device device = test::device_under_test(world.rank());
+    const kernel::Kernels kernels(test::backend_under_test(device), at::kFloat, kernel::GemmChoice{}, device);
     const ParameterTable table = parameter_table(config, layout, world.rank());
-    at::Tensor values = at::zeros({table.num_elements}, at::kFloat), grads = at::zeros({table.num_elements}, at::kFloat);
+    at::Tensor values = at::zeros({table.num_elements}, kernels.options(at::kFloat)), grads = at::zeros_like(values);
     initialize_parameters(table, values, 9, 0.3);
     const ModelParameters parameters = make_parameters(table, values, grads);
     const Decoder decoder(config, kernels, {layout, world.rank(), tp > 1 ? &world : nullptr});
     const at::Tensor ids = at::arange(23, at::kLong) * 5 % 64, positions = at::cat({at::arange(9, at::kLong), at::arange(14, at::kLong)});
     PackedContext context(kernels, kernel::stems(lengths));
-    const at::Tensor scores = decoder.scores(parameters, decoder.forward(parameters, {ids, positions, {}, {}, {}}, context));
+    const at::Tensor scores = decoder.scores(parameters, decoder.forward(parameters, {ids, positions, {}, {}, {}}, context)).cpu();
     scores.pow(2).sum().backward();
     std::lock_guard lock(mutex);
     if (result.scores.defined()) {
@@ -47,7 +48,7 @@ Result run(const ModelConfig& config, int tp) {
       if (!whole.defined()) whole = at::zeros(e.parameter.shape);
       at::Tensor part = whole;
       for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      part.add_(table.view(grads, e));  // what several ranks hold has a part of its gradient on each
+      part.add_(table.view(grads, e).cpu());  // what several ranks hold has a part of its gradient on each
     }
   });
   return result;

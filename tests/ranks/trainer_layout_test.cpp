@@ -87,8 +87,8 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
     device::set_compute_threads(1);
     comm::Mesh mesh(world, model::mesh_sizes(layout));
     const auto rank = static_cast<size_t>(world.rank());
-    device::Arena arena("device", extra.budgets.empty() ? 0 : extra.budgets[rank]);
-    const model::kernel::Kernels kernels = test::fixed_products(extra.dtype, false);
+    device::Arena arena("device", extra.budgets.empty() ? 0 : extra.budgets[rank], test::device_under_test(world.rank()));
+    const model::kernel::Kernels kernels = test::fixed_products(extra.dtype, false, arena.device());
     const model::ParameterTable table = model::parameter_table(config, layout, world.rank());
     const model::Decoder decoder(config, kernels, model::place_in(layout, mesh));
     at::Tensor values = arena.allocate("weights", {table.num_elements}, extra.dtype);
@@ -142,7 +142,7 @@ Result train(const model::Layout& layout, const model::ModelConfig& config, int6
       if (!whole.defined()) whole = at::full(e.parameter.shape, NAN);
       at::Tensor part = whole;
       for (size_t d = 0; d < e.box.begin.size(); ++d) part = part.narrow(static_cast<int64_t>(d), e.box.begin[d], e.box.extent(d));
-      const at::Tensor held = table.view(values, e).to(at::kFloat);
+      const at::Tensor held = table.view(values, e).to(at::kFloat).cpu();
       EXPECT_TRUE(part.isnan().any().item<bool>() || at::equal(part, held)) << e.parameter.name << ": ranks hold different copies";
       part.copy_(held);
     }

@@ -17,7 +17,7 @@ import learning  # noqa: E402
 from run_folder import said
 
 MODEL = rf.ROOT / "tests/fixtures/qwen2_tied"
-EVERY = {"model", "dtype", "kernels", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
+EVERY = {"model", "dtype", "device", "kernels", "parity", "seed", "repeats", "threads"}  # conditions of all benchmarks
 STEP = {"prompts": 4, "gens": 4, "prompt_len": 8, "new": 4, "beta": 0.0}
 
 
@@ -42,7 +42,7 @@ def read_by(report):
 def check_generate(program, lengths):
     short = ["--batch", 2, "--prompt-len", 6]
     fixed = read_by(report_of(program, "generate", *short, "--new", 5))
-    assert fixed == {"mode": "fixed", "batch": 2, "sequences": 2, "prompt_len": 6,
+    assert fixed == {"mode": "fixed", "batch": 2, "sequences": 2, "prompt_len": 6, "kv_block_tokens": 16, "graphs": True,
                      "lengths": {"min": 5, "median": 5, "max": 5, "total": 10}}, fixed
     assert read_by(report_of(program, "generate", *short, "--new", 5, "--prompts", 3))["sequences"] == 3
     ragged = ["--mode", "ragged", "--lengths", lengths, *short]

@@ -16,7 +16,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-KERNELS = os.environ.get("TANDEM_TEST_KERNELS")  # what every run and command of a test computes by, in place of the native kernels
+KERNELS = os.environ.get("TANDEM_TEST_KERNELS")  # what every run and command of a test computes by, in place of our own kernels
+DEVICE = os.environ.get("TANDEM_TEST_DEVICE")    # where, in place of the processor
 CLOCKED = ("time/", "throughput/", "memory/", "switch/", "idle/")  # metrics that runs share only with the same clock, memory and ranks
 
 # The quickstart's shape, shrunk: a random model, a reward that gives a random model signal.
@@ -69,13 +70,13 @@ def tiny_recipe(path, **changed):
 
 
 def with_kernels(arguments):
-    """The arguments, by the kernels that TANDEM_TEST_KERNELS names."""
+    """The arguments, by the kernels and on the device that TANDEM_TEST_KERNELS and TANDEM_TEST_DEVICE name."""
     words = [str(a) for a in arguments]
-    if not KERNELS or not words:
-        return words
-    if words[0] == "run":
-        return [*words, "--set", f"run.kernels={KERNELS}"]
-    return [*words, "--kernels", KERNELS] if words[0] in ("generate", "logprobs", "talk", "eval") else words
+    if words and words[0] == "run":
+        return [*words, *sets({name: value for name, value in (("run.kernels", KERNELS), ("run.device", DEVICE)) if value})]
+    if words and words[0] in ("generate", "logprobs", "talk", "eval"):
+        return [*words, *(("--kernels", KERNELS) if KERNELS else ()), *(("--device", DEVICE) if DEVICE else ())]
+    return words
 
 
 class Program:

@@ -25,14 +25,18 @@ struct Generated {
   std::vector<data::Group> groups;
 };
 
-Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::vector<int64_t>& lengths) {
-  rollout::Options engine_options;
-  engine_options.max_running = o.batch;
-  engine_options.kv_cache_mib = 4096;
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  rollout::Engine engine(engine_options,
-                         {loaded.model.decoder(), loaded.arena, loaded.model.config().vocab_size, o.prompt_len + longest});
-  engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
+rollout::Options engine_options(const GenerateOptions& o) {
+  rollout::Options options;
+  options.max_running = o.batch;
+  options.kv_block_tokens = o.kv_block_tokens;
+  options.kv_cache_mib = o.kv_cache_mib;
+  options.graphs = o.graphs;
+  return options;
+}
+
+// Nothing is found in the cache of what was generated before.
+Generated generated(LoadedModel& loaded, const GenerateOptions& o, const std::vector<int64_t>& lengths, rollout::Engine& engine) {
+  engine.forget_cache();
   rollout::GroupAssembly groups(engine);
   Generated out;
   const double begin = now_s();
@@ -99,6 +103,9 @@ void describe(OptionVisitor& field, GenerateOptions& o) {
   field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
   field("new", o.new_tokens, "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound",
         at_least(0));
+  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; at least 16", power_of_two());
+  field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache", at_least(1));
+  field("graphs", o.graphs, "Capture decode steps as graphs, where the device has graphs");
   describe(field, static_cast<Computing&>(o));
 }
 
@@ -107,9 +114,13 @@ json generate(const GenerateOptions& o) {
   LoadedModel loaded(o);
   const double useful = std::accumulate(lengths.begin(), lengths.end(), 0.0), num = static_cast<double>(lengths.size());
   const std::vector<int64_t> one(lengths.size(), 1);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const model::Decoder& decoder = loaded.model.decoder();
+  rollout::Engine engine(engine_options(o), {decoder, loaded.arena, decoder.config().vocab_size, o.prompt_len + longest});
+  engine.switch_weights(loaded.model.parameters(), data::PolicyVersion{0});
   Figures figures;
   for (int64_t i = 0; i <= o.repeats; ++i) {
-    const Generated first = generated(loaded, o, one), all = generated(loaded, o, lengths);
+    const Generated first = generated(loaded, o, one, engine), all = generated(loaded, o, lengths, engine);
     if (i == 0) {
       check_generated(loaded, all, lengths);
       continue;  // the warm-up
@@ -121,6 +132,7 @@ json generate(const GenerateOptions& o) {
     figures["decode_tok_s"].push_back((useful - num) / after_first_s);
   }
   return report("generate", o, {{"mode", o.mode}, {"batch", o.batch}, {"sequences", lengths.size()}, {"prompt_len", o.prompt_len},
+                                {"kv_block_tokens", o.kv_block_tokens}, {"graphs", o.graphs},
                                 {"lengths", lengths_summary(lengths)}}, figures);
 }
 

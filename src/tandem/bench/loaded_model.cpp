@@ -2,14 +2,17 @@
 #include "tandem/bench/loaded_model.h"
 
 #include "tandem/base/rng.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 
 namespace tandem::bench {
 namespace {
 
-c10::ScalarType threads_then_dtype(const Computing& o) {
+at::Device threads_then_device(const Computing& o) {
   device::set_compute_threads(num_threads(o));
-  return model::dtype_of(o.dtype, "--dtype");
+  const at::Device device = device::device_named(o.device, "--device");
+  device::backend_of(device).use(device);
+  return device;
 }
 
 }  // namespace
@@ -18,7 +21,9 @@ int num_threads(const WithModel& o) { return static_cast<int>(o.threads > 0 ? o.
 
 LoadedModel::LoadedModel(const Computing& o)
     : options(o),
-      kernels(model::kernel::backend_named(o.kernels, "--kernels"), threads_then_dtype(o), o.parity),
+      arena("device", 0, threads_then_device(o)),
+      kernels(model::kernel::backend_named(o.kernels, arena.device(), "--kernels"), model::dtype_of(o.dtype, "--dtype"), o.parity,
+              arena.device()),
       model(model::read_config(o.model), {}, kernels, {arena, "weights"}) {
   model.load(o.model);
 }

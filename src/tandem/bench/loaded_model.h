@@ -15,7 +15,7 @@ namespace tandem::bench {
 /// Errors     UserError for a model or a dtype that is none.
 struct LoadedModel {
   const Computing& options;
-  device::Arena arena{"device"};
+  device::Arena arena;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Kernels kernels;
   model::ModelOnRank model;

@@ -15,6 +15,7 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/network.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/kernel/backend.h"
 
@@ -49,6 +50,15 @@ int64_t num_gpus() {
   return count;
 }
 
+/// Those that this build can use: kind, name and memory of each.
+json devices() {
+  json all = json::array();
+  for (const device::Backend* backend : {&device::cuda::backend(), &device::npu::backend()})
+    for (int i = 0; i < backend->count(); ++i)
+      all.push_back(join_text(backend->name, ": ", backend->description(at::Device(backend->type, static_cast<at::DeviceIndex>(i)))));
+  return all;
+}
+
 std::string blas_name() {
   if (at::hasMKL()) return "MKL";
   return at::hasLAPACK() ? "BLAS with LAPACK" : "BLAS";
@@ -77,7 +87,7 @@ json machine_report() {
                  {"cores", device::num_cores()},
                  {"memory_bytes", memory_bytes("MemTotal")},
                  {"memory_available_bytes", memory_bytes("MemAvailable")},
-                 {"isa", model::kernel::cpu::backend().instructions(c10::kFloat, false)},
+                 {"isa", model::kernel::cpu::backend().instructions(c10::kFloat, false, at::kCPU)},
                  {"libtorch", TORCH_VERSION},
                  {"blas", blas_name()},
                  {"onednn", at::hasMKLDNN()},
@@ -85,7 +95,7 @@ json machine_report() {
                  {"network", network_report()},
                  {"interface", comm::interface_choice()},
                  {"c10d", comm::c10d_library()},
-                 {"cuda", false},
+                 {"devices", devices()},
                  {"gpus", num_gpus()}};
   json missing = json::object();
   if (!comm::mpi_available())
@@ -93,7 +103,10 @@ json machine_report() {
   if (comm::c10d_library().empty())
     missing["c10d"] = "no collectives between devices; built by cmake --preset cuda or npu (docs/design/c10d.md)";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
-  missing["cuda"] = "this version computes on the CPU; a CUDA backend comes with a later one";
+  if (devices().empty()) {
+    const auto [what, expected] = device::cuda::backend().missing();
+    missing["device"] = what + "; expected " + expected;
+  }
   try {
     (void)comm::chosen(comm::own_addresses(), comm::interface_choice(), comm::kInterfaceVariable);
   } catch (const UserError& e) {
@@ -117,7 +130,8 @@ std::string machine_text(const json& report) {
       << "mpi       " << yes("mpi") << "\n"
       << "network   " << network_text(report) << "\n"
       << "c10d      " << (c10d.empty() ? "no" : c10d) << "\n"
-      << "cuda      " << yes("cuda") << ", " << report.at("gpus") << " NVIDIA devices seen\n";
+      << "devices   " << report.at("gpus") << " of NVIDIA seen\n";
+  for (const json& device : report.at("devices")) out << "device    " << device.get<std::string>() << "\n";
   for (const auto& [name, remedy] : report.at("missing").items()) out << "missing   " << name << ": " << remedy.get<std::string>() << "\n";
   return out.str();
 }

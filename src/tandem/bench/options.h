@@ -24,7 +24,8 @@ struct WithModel : Common {
 
 /// Of those that compute with it, on ids drawn at random.
 struct Computing : WithModel {
-  std::string kernels = "native";
+  std::string device = "auto";
+  std::string kernels = "auto";
   bool parity = false;
   int64_t seed = 0;
 };

@@ -10,6 +10,7 @@
 #include "tandem/bench/loaded_model.h"
 #include "tandem/comm/launch.h"
 #include "tandem/bench/machine.h"
+#include "tandem/device/device.h"
 
 namespace tandem::bench {
 
@@ -49,12 +50,16 @@ json report(const char* name, const json& conditions, const Figures& figures) {
 json report(const char* name, const Computing& o, json own, const Figures& figures) {
   own.update({{"model", o.model},
               {"dtype", o.dtype},
+              {"device", o.device},
               {"kernels", o.kernels},
               {"parity", o.parity},
               {"seed", o.seed},
               {"repeats", o.repeats},
               {"threads", num_threads(o)}});
-  return report(name, own, figures);
+  json whole = report(name, own, figures);
+  if (const at::Device device = device::device_named(o.device, "--device"); !device.is_cpu())
+    whole["device"] = device::backend_of(device).description(device);
+  return whole;
 }
 
 json lengths_summary(std::vector<int64_t> lengths) {

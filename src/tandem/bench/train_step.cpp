@@ -15,6 +15,7 @@
 #include "tandem/bench/loaded_model.h"
 #include "tandem/bench/report.h"
 #include "tandem/comm/launch.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/flops.h"
 #include "tandem/train/balance.h"
@@ -109,10 +110,11 @@ struct TrainBench {
 
 // Seconds of each measured step, and the peaks of this rank's arena; of rank 0 where the ranks differ.
 void train_on_rank(const TrainBench& b, const model::kernel::Kernels& kernels, comm::Group& world, Figures& figures) {
+  device::backend_of(kernels.device()).use(kernels.device());
   const TrainStepOptions& o = b.options;
   device::set_compute_threads(std::max(1, num_threads(o) / world.size()));
   comm::Mesh mesh(world, model::mesh_sizes(b.layout));
-  device::Arena arena("device"), host("host");
+  device::Arena arena("device", 0, kernels.device()), host("host");
   model::ModelOnRank model(model::read_config(o.model), model::place_in(b.layout, mesh), kernels, {arena, "weights"});
   model.load(o.model);
   train::Trainer trainer(b.train, {model.table(), model.decoder(), model.values(), train::Ranks::in(mesh, model.config()), arena, {}, 0,

@@ -41,21 +41,28 @@ void add_options(CLI::App& app, const OptionList& list, const std::string& group
     add_checked(app, flag_of(entry.path), entry.ref.value, std::string(entry.ref.help), entry.ref.check)->group(group);
 }
 
-void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads) {
+void add_device(CLI::App& app, std::string& device) {
+  add_checked(app, "--device", &device, "Where to compute; auto takes a device if there is one",
+              one_of({"auto", "cpu", "cuda", "npu", "fake"}))
+      ->group("Computing");
+}
+
+void add_dtype(CLI::App& app, std::string& dtype, int64_t& threads) {
   const std::string group = "Computing";
-  add_checked(app, "--device", &device, "Where to compute", one_of({"cpu", "cuda"}))->group(group);
   add_checked(app, "--dtype", &dtype, "Compute dtype", one_of({"float32", "bfloat16"}))->group(group);
   add_checked(app, "--threads", &threads, "Compute threads; 0 takes every core", between(0, 1024))->group(group);
 }
 
 void add_kernels(CLI::App& app, std::string& kernels) {
-  add_checked(app, "--kernels", &kernels, "Our own for the device, or libtorch's operators alone", one_of({"native", "aten"}))
+  add_checked(app, "--kernels", &kernels, "Our own (cpu, cuda), or libtorch's operators alone (aten); auto takes our own if any",
+              one_of({"auto", "cpu", "cuda", "aten"}))
       ->group("Computing");
 }
 
 void add_model(CLI::App& app, serve::InferenceOptions& options) {
   app.add_option("--model", options.model, "Hugging Face directory of the model, or OWNER/NAME on a hub")->required()->type_name("DIR");
-  add_compute(app, options.device, options.dtype, options.threads);
+  add_device(app, options.device);
+  add_dtype(app, options.dtype, options.threads);
   add_kernels(app, options.kernels);
   add_checked(app, "--parity", &options.parity, "The very bits that training computes; slower")->group("Computing");
 }

@@ -30,8 +30,9 @@ void add_described(CLI::App& app, Options& options, const std::string& group) {
 void add_model(CLI::App& app, serve::InferenceOptions& options);
 /// The same with --seed and the engine's options.
 void add_inference(CLI::App& app, serve::InferenceOptions& options);
-/// --device, --dtype, --threads.
-void add_compute(CLI::App& app, std::string& device, std::string& dtype, int64_t& threads);
+void add_device(CLI::App& app, std::string& device);
+/// --dtype, --threads.
+void add_dtype(CLI::App& app, std::string& dtype, int64_t& threads);
 void add_kernels(CLI::App& app, std::string& kernels);
 /// An option that may be given several times, one value each.
 CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const std::string& help);

@@ -42,9 +42,14 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("dir", o.dir, "Run folder; --run-dir sets it. Empty: runs/<name of the recipe>.");
   field("steps", o.steps, "Optimizer steps.", at_least(1));
   field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
-  field("device", o.device, "Where to compute.", one_of({"cpu", "cuda"}));
-  field("kernels", o.kernels, "What computes: our own kernels for the device, or libtorch's operators alone, which run on any device.",
-        one_of({"native", "aten"}));
+  field("device", o.device,
+        "Where to compute: auto takes a CUDA or Ascend device for each rank where there is one, else the processor. fake is a device on "
+        "the processor that does everything late, for tests.",
+        one_of({"auto", "cpu", "cuda", "npu", "fake"}));
+  field("kernels", o.kernels,
+        "What computes: our own kernels (cpu, cuda), or libtorch's operators alone (aten), which run on any device. auto takes our own "
+        "where there are any.",
+        one_of({"auto", "cpu", "cuda", "aten"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
   field("samples_steps", o.samples_steps,
         "samples.sqlite keeps the samples of so many last steps; 0 keeps all, as --replay wants them.", at_least(0));

@@ -22,8 +22,8 @@ struct RunOptions {
   std::string dir;
   int64_t steps = 100;
   int64_t seed = 0;
-  std::string device = "cpu";
-  std::string kernels = "native";
+  std::string device = "auto";
+  std::string kernels = "auto";
   bool parity = false;
   int64_t samples_steps = 0;
   double samples_wait_s = 300;

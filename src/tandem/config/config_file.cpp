@@ -278,8 +278,6 @@ void check_listen(const std::string& listen, const std::string& where) {
 }  // namespace
 
 void validate(const RunConfig& c, const std::string& where) {
-  if (c.run.device == "cuda")
-    throw UserError(where, "run.device is cuda, and this build has no CUDA backend", "run.device: cpu");
   if (c.schedule.kind == "sync" && c.schedule.queue.staleness != 0)
     throw UserError(where, join_text("schedule.staleness is ", c.schedule.queue.staleness, " under sync"),
                     "schedule.kind: stale, or staleness 0");

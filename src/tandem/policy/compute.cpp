@@ -7,14 +7,15 @@
 #include "tandem/base/strings.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
+#include "tandem/device/device.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
 namespace tandem::policy {
 namespace {
 
-const model::kernel::Backend& backend_of(const config::RunConfig& c) {
-  return model::kernel::backend_named(c.run.kernels, "run.kernels");
+const model::kernel::Backend& backend_of(const config::RunConfig& c, at::Device device) {
+  return model::kernel::backend_named(c.run.kernels, device, "run.kernels");
 }
 
 // Whether generation computes in another dtype than training.
@@ -34,26 +35,16 @@ std::string known_in(const std::string& dtype, const std::string& text, const st
   return text_dtype.empty() || text_dtype == dtype ? text : "";
 }
 
-model::ProductsWanted of_training(const config::RunConfig& c, const model::Products& known) {
-  return {&backend_of(c), model::dtype_of(c.model.dtype, "model.dtype"), c.run.parity, "model.products", c.model.products,
-          known_in(c.model.dtype, known.training, known.training_dtype)};
-}
-
-model::ProductsWanted of_rollout(const config::RunConfig& c, const model::Products& known) {
-  return {&backend_of(c), model::dtype_of(rollout_dtype(c), "rollout.dtype"), c.run.parity, "rollout.products", c.rollout.products,
-          known_in(rollout_dtype(c), known.rollout, known.rollout_dtype)};
-}
-
-// How rows are computed here: by instructions of which processor, and what attention multiplies bfloat16 rows by.
-std::string rows_here(const config::RunConfig& c) {
+// How rows are computed there: by instructions of which processor, and what attention multiplies bfloat16 rows by.
+std::string rows_on(at::Device device, const config::RunConfig& c) {
   const bool half = c.model.dtype == "bfloat16" || rollout_dtype(c) == "bfloat16";
-  return backend_of(c).instructions(half ? c10::kBFloat16 : c10::kFloat, c.run.parity);
+  return backend_of(c, device).instructions(half ? c10::kBFloat16 : c10::kFloat, c.run.parity, device);
 }
 
 // The products if all ranks compute rows as they were computed, else none. Collective.
-model::Products kept(const model::Products& products, const config::RunConfig& c, comm::Group& world) {
+model::Products kept(const model::Products& products, const config::RunConfig& c, at::Device device, comm::Group& world) {
   if (c.run.parity || products.rows.empty()) return {};
-  const std::string here = rows_here(c);
+  const std::string here = rows_on(device, c);
   if (!comm::any_of(world, products.rows != here)) return products;
   if (world.rank() == 0)
     log::warning("the run goes on from one with row kernels for ", products.rows, ", here they are for ", here,
@@ -63,35 +54,59 @@ model::Products kept(const model::Products& products, const config::RunConfig& c
 
 }  // namespace
 
-Compute::Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known)
-    : Compute(Held{kept(known, config, world)}, config, world) {}
+at::Device device_of(const config::RunConfig& config, const comm::Group& world) {
+  int here = 0, before = 0;  // ranks of this machine, and those of them before this one
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (world.machine(rank) != world.machine(world.rank())) continue;
+    ++here;
+    before += rank < world.rank();
+  }
+  const at::Device device = device::device_named(config.run.device, "run.device", before, here);
+  device::backend_of(device).use(device);
+  return device;
+}
 
-Compute::Compute(const Held& held, const config::RunConfig& config, comm::Group& world)
+Compute::Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known, at::Device device)
+    : Compute(Held{kept(known, config, device, world)}, config, world, device) {}
+
+Compute::Compute(const Held& held, const config::RunConfig& config, comm::Group& world, at::Device device)
     : config_(config),
       world_(world),
-      train_(model::products_for(of_training(config, held.products), world)),
-      rollout_(has_own_dtype(config) ? model::products_for(of_rollout(config, held.products), world) : train_) {}
+      device_(device),
+      train_(model::products_for(of_training(held.products), world)),
+      rollout_(has_own_dtype(config) ? model::products_for(of_rollout(held.products), world) : train_) {}
+
+model::ProductsWanted Compute::of_training(const model::Products& known) const {
+  return {&backend_of(config_, device_), device_, model::dtype_of(config_.model.dtype, "model.dtype"), config_.run.parity, "model.products",
+          config_.model.products, known_in(config_.model.dtype, known.training, known.training_dtype)};
+}
+
+model::ProductsWanted Compute::of_rollout(const model::Products& known) const {
+  const std::string& dtype = rollout_dtype(config_);
+  return {&backend_of(config_, device_), device_, model::dtype_of(dtype, "rollout.dtype"), config_.run.parity, "rollout.products",
+          config_.rollout.products, known_in(dtype, known.rollout, known.rollout_dtype)};
+}
 
 model::Products Compute::products() const {
-  return {to_text(train_.choice()), config_.model.dtype, to_text(rollout_.choice()), rollout_dtype(config_), rows_here(config_)};
+  return {to_text(train_.choice()), config_.model.dtype, to_text(rollout_.choice()), rollout_dtype(config_), rows_on(device_, config_)};
 }
 
 std::string Compute::text() const {
   const bool two = train_.dtype() != rollout_.dtype();
   std::string text = join_text("products: ", train_.description());
   if (two) text += join_text("; of rollout: ", rollout_.description());
-  text += join_text("; rows ", rows_here(config_));
-  if (config_.run.parity || config_.run.kernels != "native") return text;
+  text += join_text("; rows ", rows_on(device_, config_));
+  if (config_.run.parity || train_.backend().product.choices == nullptr) return text;
   text += join_text("; to repeat: model.products=\"", to_text(train_.choice()), '"');
   return two ? join_text(text, " rollout.products=\"", to_text(rollout_.choice()), '"') : text;
 }
 
 void Compute::adopt(const model::Products& products) {
-  const model::Products known = kept(products, config_, world_);
-  if (const auto choice = model::known_choice(of_training(config_, known), world_)) train_ = {train_.backend(), train_.dtype(), *choice};
+  const model::Products known = kept(products, config_, device_, world_);
+  if (const auto choice = model::known_choice(of_training(known), world_)) train_ = {train_.backend(), train_.dtype(), *choice, device_};
   if (rollout_.dtype() == train_.dtype()) rollout_ = train_;
-  else if (const auto own = model::known_choice(of_rollout(config_, known), world_))
-    rollout_ = {rollout_.backend(), rollout_.dtype(), *own};
+  else if (const auto own = model::known_choice(of_rollout(known), world_))
+    rollout_ = {rollout_.backend(), rollout_.dtype(), *own, device_};
 }
 
 void MemoryMetrics::record(monitor::Recorder& recorder, comm::Group& world) {

@@ -17,7 +17,7 @@ namespace tandem::policy {
 class Compute {
  public:
   /// `known`: the products of a warm start. The run keeps them unless its options name others. Collective.
-  Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known = {});
+  Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known = {}, at::Device device = at::kCPU);
 
   const model::kernel::Kernels& train() const { return train_; }
   /// The same as train(), unless rollout has a dtype of its own.
@@ -35,16 +35,22 @@ class Compute {
   struct Held {
     model::Products products;  // what holds here of those that were known
   };
-  Compute(const Held& held, const config::RunConfig& config, comm::Group& world);
+  Compute(const Held& held, const config::RunConfig& config, comm::Group& world, at::Device device);
+  model::ProductsWanted of_training(const model::Products& known) const;
+  model::ProductsWanted of_rollout(const model::Products& known) const;
 
   const config::RunConfig& config_;
   comm::Group& world_;
+  at::Device device_;
   model::kernel::Kernels train_, rollout_;
 };
 
+/// Where this rank computes, as run.device has it; the calling thread works with that from now on. Errors: UserError.
+at::Device device_of(const config::RunConfig& config, const comm::Group& world);
+
 struct Memory {
-  explicit Memory(const config::MemoryOptions& options)
-      : device("device", options.device_mib << 20), host("host", options.host_mib << 20) {}
+  Memory(const config::MemoryOptions& options, at::Device place)
+      : device("device", options.device_mib << 20, place), host("host", options.host_mib << 20) {}
 
   device::Arena device, host;
 };

@@ -20,7 +20,10 @@ struct RunParts {
 struct Rank {
   /// `known`: products of a warm start. Collective.
   Rank(const config::RunConfig& config, const config::Layouts& layouts, comm::Group& world, const model::Products& known = {})
-      : ranks(layouts, world), memory(config.memory), compute(config, world, known), parts{config, ranks, memory, compute, recorder} {}
+      : ranks(layouts, world),
+        memory(config.memory, device_of(config, world)),
+        compute(config, world, known, memory.device.device()),
+        parts{config, ranks, memory, compute, recorder} {}
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 

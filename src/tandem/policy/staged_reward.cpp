@@ -16,7 +16,7 @@ model::ModelConfig config_fitting(const std::string& dir, const model::Layout& l
 }  // namespace
 
 StagedReward::StagedReward(const reward::Options& options, const model::RankPlace& place, device::Arena& device, device::Arena& host)
-    : kernels_(serve::reward_products(options)),
+    : kernels_(serve::reward_products(options, device.device())),
       model_(config_fitting(options.model, place.layout), place, kernels_,
              device::Home{device, "reward_model", &host, device::Keep::kOriginal}),
       text_(options.model, model_.config()) {

@@ -141,7 +141,7 @@ TrainedRole::Staging TrainedRole::stage() {
 at::Tensor TrainedRole::gather(const std::string& name, const Staging& staging) {
   const Origin& origin = origins_.at(name);
   const model::family::Parameter& parameter = origin.parameter;
-  const at::Tensor mine = part_of(origin);
+  const at::Tensor mine = part_of(origin).cpu();
   const auto parts = parts_of(parameter);
   if (first_has_all(parts, parameter)) return parts_.ranks.is_first() ? mine : at::Tensor();
   comm::Group& world = parts_.ranks.world;

@@ -64,7 +64,7 @@ std::vector<std::vector<NumberedBox>> parts_of(std::span<const NumberedBox> boxe
 std::vector<std::byte> values_of(std::span<const reshard::Held> held, std::span<const NumberedBox> boxes, at::ScalarType dtype) {
   std::vector<std::byte> bytes;
   for (const NumberedBox& each : boxes) {
-    const at::Tensor part = view_of(held, each).to(dtype).contiguous();
+    const at::Tensor part = view_of(held, each).to(dtype).cpu().contiguous();
     const auto* from = static_cast<const std::byte*>(part.data_ptr());
     bytes.insert(bytes.end(), from, from + part.nbytes());
   }

@@ -4,6 +4,7 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/serve/reward_model.h"
@@ -15,16 +16,17 @@ namespace tandem::serve {
 
 struct Inference::State {
   InferenceOptions options;
-  device::Arena arena{"device"};
+  device::Arena arena;
   model::kernel::Kernels kernels;
   model::ModelOnRank model;
   std::optional<text::Tokenizer> tokenizer;
   std::unique_ptr<rollout::Engine> engine;  // of answer_one; null before its first call
   int64_t num_answers = 0;                  // each has random numbers of its own
 
-  explicit State(const InferenceOptions& o)
+  State(const InferenceOptions& o, at::Device device)
       : options(o),
-        kernels(model::kernel::backend_named(o.kernels, "--kernels"), model::dtype_of(o.dtype, "--dtype"), o.parity),
+        arena("device", 0, device),
+        kernels(model::kernel::backend_named(o.kernels, device, "--kernels"), model::dtype_of(o.dtype, "--dtype"), o.parity, device),
         model(model::read_config(o.model), {}, kernels, {arena, "weights"}) {
     model.load(o.model);
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
@@ -57,9 +59,10 @@ class Listener final : public rollout::StopMatcher {
 }  // namespace
 
 Inference::Inference(const InferenceOptions& options) {
-  if (options.device != "cpu") throw UserError("--device", options.device + " is not in this build", "cpu");
+  const at::Device device = device::device_named(options.device, "--device");
   device::set_compute_threads(static_cast<int>(options.threads > 0 ? options.threads : device::num_cores()));
-  state_ = std::make_unique<State>(options);
+  device::backend_of(device).use(device);
+  state_ = std::make_unique<State>(options, device);
 }
 Inference::~Inference() = default;
 

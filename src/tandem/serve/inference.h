@@ -20,9 +20,9 @@ namespace tandem::serve {
 
 struct InferenceOptions {
   std::string model;                 ///< Hugging Face directory; a tokenizer is needed only for text
-  std::string device = "cpu";
+  std::string device = "auto";
   std::string dtype = "float32";
-  std::string kernels = "native";
+  std::string kernels = "auto";
   int64_t threads = 0;               ///< 0 takes every core
   bool parity = false;
   int64_t seed = 0;

@@ -12,6 +12,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/serve/scored_text.h"
@@ -92,7 +93,7 @@ class RewardModels::Model {
       : dir_(o.model),
         threads_(threads),
         arena_(std::move(arena)),
-        kernels_(reward_products(o)),
+        kernels_(reward_products(o, arena_.device())),
         model_(reward_model_config(dir_), {}, kernels_, {arena_, "reward_model"}),
         text_(dir_, model_.config()) {
     model_.load(dir_);
@@ -102,6 +103,7 @@ class RewardModels::Model {
   void abandon() const noexcept { ++num_abandoned_; }
   std::vector<double> scores(std::span<const Tokens> sequences) const {
     const device::ThreadLimit limit(threads_);
+    device::backend_of(arena_.device()).use(arena_.device());
     const int64_t seen = num_abandoned_;
     const size_t stem = shared_tokens(sequences);
     std::vector<double> scores;
@@ -122,7 +124,7 @@ class RewardModels::Model {
     const ScorePass pass = pack(sequences, stem);
     AbandonableContext context(kernels_, pass.trees, num_abandoned_, seen);
     const at::Tensor hidden_RH = model_.decoder().forward(model_.parameters(), pass.tokens, context);
-    const at::Tensor scores_R1 = model_.decoder().scores(model_.parameters(), hidden_RH);
+    const at::Tensor scores_R1 = model_.decoder().scores(model_.parameters(), hidden_RH).cpu();
     const float* first = scores_R1.data_ptr<float>();
     return {first, first + sequences.size()};
   }

@@ -28,12 +28,12 @@ model::ModelConfig reward_model_config(const std::string& dir) {
 }
 
 // Nothing is measured: what a group is scored must not depend on what else ran when the program started.
-model::kernel::Kernels reward_products(const reward::Options& options) {
+model::kernel::Kernels reward_products(const reward::Options& options, at::Device device) {
   using model::kernel::Library;
   const c10::ScalarType dtype = model::dtype_of(options.model_dtype, "reward.model_dtype");
-  const model::kernel::Backend& backend = model::kernel::cpu::backend();
+  const model::kernel::Backend& backend = model::kernel::backend_named("auto", device, "reward.model");
   const model::kernel::GemmChoice onednn{Library::kOneDnn, Library::kOneDnn, Library::kOneDnn};
-  return {backend, dtype, backend.product.can_compute(onednn, dtype) ? onednn : model::kernel::GemmChoice{}};
+  return {backend, dtype, backend.product.can_compute(onednn, dtype) ? onednn : model::kernel::GemmChoice{}, device};
 }
 
 ScoredText::ScoredText(std::string dir, const model::ModelConfig& config)

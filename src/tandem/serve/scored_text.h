@@ -20,7 +20,7 @@ namespace tandem::serve {
 model::ModelConfig reward_model_config(const std::string& dir);
 
 /// Of fixed libraries, so that a score does not depend on when the program started.
-model::kernel::Kernels reward_products(const reward::Options& options);
+model::kernel::Kernels reward_products(const reward::Options& options, at::Device device);
 
 /// Prompt and response as a reward model reads them.
 ///

@@ -172,7 +172,7 @@ at::Tensor whole_responses(const MicroBatch& batch, const at::Tensor& mine) {
     shares.bounds.push_back(at);
   }
   const at::Tensor all = model::op::scale_gradient(model::op::gather_rows(mine, shares), 1.0 / batch.parallel.group->size());
-  return all.index_select(0, tensor_of(place));
+  return all.index_select(0, tensor_of(place).to(all.device()));
 }
 
 void pad_micro_batches(std::vector<MicroBatch>& batches, int64_t count) {

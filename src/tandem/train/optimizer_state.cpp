@@ -72,14 +72,14 @@ const std::vector<std::string>& OptimizerState::names() {
 }
 
 at::Tensor OptimizerState::tensor(const std::string& name) const {
-  if (name == "m") return m_->contents();
-  if (name == "v") return v_->contents();
+  if (name == "m") return m_->contents().cpu();
+  if (name == "v") return v_->contents().cpu();
   TANDEM_CHECK(name == "master", "state ", name);
-  if (has_half()) return master_->contents();
+  if (has_half()) return master_->contents().cpu();
   const at::Tensor& values = setup_.home ? setup_.home->contents() : setup_.values;
   std::vector<at::Tensor> parts;
   for (const Slice& s : slices_) parts.push_back(values.narrow(0, s.begin, s.size));
-  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts);
+  return parts.empty() ? at::zeros({0}, at::kFloat) : at::cat(parts).cpu();
 }
 
 std::vector<StatePiece> OptimizerState::pieces() const {
@@ -97,9 +97,14 @@ void OptimizerState::restore(const ReadPiece& read) {
     const int64_t n = piece.end - piece.begin;
     at::Tensor values = setup_.values.narrow(0, piece.entry->offset + piece.begin, n);
     const auto part = [&](const std::unique_ptr<device::Swappable>& state) { return state->tensor().narrow(0, piece.at, n); };
-    read("m", piece, part(m_));
-    read("v", piece, part(v_));
-    read("master", piece, has_half() ? part(master_) : values);
+    const auto read_to = [&](const char* name, at::Tensor to) {
+      const at::Tensor host = to.cpu();
+      read(name, piece, host);
+      if (!to.is_cpu()) to.copy_(host);
+    };
+    read_to("m", part(m_));
+    read_to("v", part(v_));
+    read_to("master", has_half() ? part(master_) : values);
     if (has_half()) values.copy_(part(master_));
   }
 }

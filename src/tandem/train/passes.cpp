@@ -71,7 +71,7 @@ class Run {
     if (action.micro_batch + 1 == std::ssize(batches_)) options.layer_done = pass_.layer_done;
     if (!decoder_.begins(action.chunk)) {
       keep.carried = at::empty({decoder_.carried_rows(mine.tokens, *keep.context), decoder_.config().hidden_size},
-                               at::TensorOptions().dtype(decoder_.kernels().dtype()));
+                               decoder_.kernels().options(decoder_.kernels().dtype()));
       stages().receive(keep.carried, before(), model::activation_tag(shape_.stage == 0 ? action.chunk - 1 : action.chunk));
       options.carried_tH = keep.carried.requires_grad_(true);
     }
@@ -110,12 +110,12 @@ class Run {
 model::op::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature) {
   const model::op::HeadOutput mine = decoder.logprobs(parameters, hidden_RH, batch.targets_R, temperature);
-  return {whole_responses(batch, mine.logprobs_R), whole_responses(batch, mine.entropy_R)};
+  return {whole_responses(batch, mine.logprobs_R).cpu(), whole_responses(batch, mine.entropy_R).cpu()};
 }
 
 at::Tensor values_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                      const at::Tensor& hidden_RH) {
-  return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous());
+  return whole_responses(batch, decoder.scores(parameters, hidden_RH).select(1, 0).contiguous()).cpu();
 }
 
 void share_micro_batches(const model::Decoder& decoder, std::vector<MicroBatch>& batches) {

@@ -75,10 +75,11 @@ class WaitingRoom {
 /// Forward without gradient. Collective as above.
 void run_scoring(const model::Decoder& decoder, const model::ModelParameters& parameters, std::span<const MicroBatch> batches,
                  const UseHidden& use);
-/// The head's output for all R response tokens, whoever has their hidden states. Collective over the decoder's tp and cp.
+/// The head's output for all R response tokens, whoever has their hidden states: on the host, where losses are made. Collective over the
+/// decoder's tp and cp.
 model::op::HeadOutput head_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                                   const at::Tensor& hidden_RH, double temperature);
-/// [R] what the first label of a score head says of the text before each response token. Collective as head_of.
+/// [R], on the host: what the first label of a score head says of the text before each response token. Collective as head_of.
 at::Tensor values_of(const model::Decoder& decoder, const model::ModelParameters& parameters, const MicroBatch& batch,
                      const at::Tensor& hidden_RH);
 

@@ -38,7 +38,7 @@ void update_bias(const model::ModelConfig& config, const model::ModelParameters&
   for (size_t i = 0; i < parameters.layers.size(); ++i) {
     if (!config.is_sparse(static_cast<int64_t>(i))) continue;
     at::Tensor bias = parameters.layers[i].router_bias.value;
-    if (bias.defined()) bias.add_(step_LE[sparse]);
+    if (bias.defined()) bias.add_(step_LE[sparse].to(bias.device()));
     ++sparse;
   }
 }

@@ -293,7 +293,7 @@ RouterLoad Trainer::Step::load_before(bool replayed) {
     }
     model::PackedContext context(setup.decoder.kernels(), batch.trees, batch.parallel);
     setup.decoder.forward_stages(trainer.parameters_, tokens, context);
-    before.count(tokens.recorded_routes_TX, tokens.rows_R);
+    before.count(tokens.recorded_routes_TX.cpu(), tokens.rows_R);
   }
   before.sum_over(*setup.ranks.world);
   return before;
@@ -305,7 +305,8 @@ void Trainer::Step::prepare_routers() {
   router_losses.balance = options.router_balance_coef / totals.counts.response_tokens;
   const int64_t width = setup.decoder.route_width();
   if (width == 0) return;
-  for (MicroBatch& batch : batches) batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, at::kShort);
+  for (MicroBatch& batch : batches)
+    batch.tokens.recorded_routes_TX = at::full({batch.tokens.ids_T.numel(), width}, -1, setup.decoder.kernels().options(at::kShort));
   if (router_losses.balance > 0) router_losses.load_LE = load_before(totals.counts.replayed_rows > 0).relative_LE();
 }
 
@@ -339,7 +340,7 @@ void Trainer::Step::run_passes(const Lesson& lesson, double temperature, bool is
     if (setup.recorder) setup.recorder->span(backward ? "forward and backward passes" : "forward passes", "passes", begin_s, now_s());
   }
   for (const MicroBatch& batch : batches)
-    if (batch.tokens.recorded_routes_TX.defined()) load.count(batch.tokens.recorded_routes_TX, batch.tokens.rows_R);
+    if (batch.tokens.recorded_routes_TX.defined()) load.count(batch.tokens.recorded_routes_TX.cpu(), batch.tokens.rows_R);
   totals.sums.router_z = router_losses.z_sum, totals.sums.router_balance = router_losses.balance_sum;
   const model::RankPlace& place = setup.decoder.place();
   sum_up(*setup.ranks.world, place.layout.speaks(place.rank), totals);

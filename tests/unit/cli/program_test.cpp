@@ -101,6 +101,19 @@ TEST_F(Program, HelpTeachesWithExamplesAndIsNoError) {
   }
 }
 
+TEST_F(Program, ConfigSaysWhatEachStageWillHoldAndRefusesWhatDoesNotFit) {
+  fs::create_directories(path("sizes"));
+  fs::copy_file(TANDEM_SOURCE_DIR "/tests/fixtures/config/qwen2.5-0.5b.json", path("sizes/config.json"));
+  const std::string asked = std::string("config " TANDEM_SOURCE_DIR "/configs/gsm8k_grpo.yaml --memory --set data.max_prompt_tokens=512");
+  const Outcome o = run(asked + " --model sizes");
+  EXPECT_EQ(o.code, 0) << o.err;
+  for (const char* part : {"rollout: ", "reference: ", "train: ", "switch: ", " MiB = ", "weights 942", "host: 0 MiB"})
+    EXPECT_NE(o.out.find(part), std::string::npos) << part << " in " << o.out;
+  refuses(asked + " --model sizes --set memory.device_mib=8000", {"memory.device_mib", "is 8000", "gradients", "train.recompute"});
+  refuses(asked, {"model.path", "--model DIR"});
+  refuses(asked + " --model sizes --set data.max_prompt_tokens=0", {"data.max_prompt_tokens is 0"});
+}
+
 TEST_F(Program, AnUnknownNameIsAnsweredWithTheNearest) {
   refuses("run " + quickstart_ + " --stepz 3", {"tandem run: ", "unknown option --stepz", "--steps"});
   refuses("run " + quickstart_ + " --lr 1e-5", {"tandem run: ", "unknown option --lr", "--set train.lr=", "--set supervised.lr="});
@@ -316,7 +329,7 @@ TEST_F(Program, OfTwoEqualFlagsTheLastCounts) {
 TEST_F(Program, HelpShowsTheWordsThatAnOptionTakes) {
   EXPECT_NE(run("generate --help").out.find("--dtype float32|bfloat16"), std::string::npos);
   EXPECT_NE(run("bench generate --help").out.find("--mode fixed|ragged"), std::string::npos);
-  EXPECT_NE(run("sft --help").out.find("--device cpu|cuda"), std::string::npos);
+  EXPECT_NE(run("sft --help").out.find("--device auto|cpu|cuda|npu|fake"), std::string::npos);
   refuses("generate --model m --dtype int8", {"--dtype", "int8", "float32 bfloat16"});
   for (const char* help : {"grade --help", "eval --help"}) EXPECT_NE(run(help).out.find("think_format"), std::string::npos) << help;
   refuses("grade --rule numbr", {"numbr", "number", "one of", "exact", "math", "code", "model"});

@@ -132,7 +132,7 @@ TEST(Lora, AChangeOfATenThousandthPassesABfloat16Product) {
     for (int64_t i = 0; i < t.numel(); ++i) t.data_ptr<float>()[i] = static_cast<float>(deviation * random.normal());
     return t;
   };
-  const model::kernel::Kernels kernels = test::fixed_products(at::kBFloat16, false);
+  const model::kernel::Kernels kernels = test::fixed_products(at::kBFloat16, false, at::kCPU);
   const at::Tensor x = normal({T, K}, 1).to(at::kBFloat16), w0 = normal({N, K}, 1).to(at::kBFloat16);
   const at::Tensor a = normal({rank, K}, 1), b = normal({N, rank}, 1e-4 / 2 / std::sqrt(rank));
   const auto of = [&](const at::Tensor& b_Nr) {

@@ -56,7 +56,6 @@ class Bench : public Command {
   bool is_for_every_rank() const override { return cache_->count() + switch_->count() > 0; }
 
   void run() override {
-    if (device_ != "cpu") throw UserError("--device", "is " + device_ + ", and this build has no CUDA backend", "expected cpu");
     for (const auto& [app, measure] : benches_) {
       if (app->count() == 0) continue;
       const json object = measure();
@@ -144,9 +143,10 @@ class Bench : public Command {
     CLI::App* sub = app.add_subcommand(name, summary);
     if constexpr (std::is_base_of_v<bench::WithModel, Options>) {
       sub->add_option("--model", options.model, "Hugging Face directory of the model")->required()->type_name("DIR");
-      add_compute(*sub, device_, options.dtype, options.threads);
+      add_dtype(*sub, options.dtype, options.threads);
     }
     if constexpr (std::is_base_of_v<bench::Computing, Options>) {
+      add_device(*sub, options.device);
       add_kernels(*sub, options.kernels);
       sub->add_flag("--parity", options.parity, "In parity mode")->group("Computing");
     }
@@ -179,7 +179,6 @@ class Bench : public Command {
   bench::TensorCacheOptions tensor_cache_;
   bench::SwitchOptions switch_weights_;
   CLI::App *cache_ = nullptr, *switch_ = nullptr;  // those among ranks
-  std::string device_ = "cpu";
   std::string out_;
   std::vector<std::pair<CLI::App*, std::function<json()>>> benches_;
 };

@@ -15,6 +15,7 @@
 #include "tandem/checkpoint/safetensors.h"
 #include "tandem/comm/launch.h"
 #include "tandem/comm/mesh.h"
+#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/rollout/engine.h"
@@ -30,15 +31,15 @@ struct Folder {
   std::string dir;
   json golden;
   checkpoint::SafetensorsFile values;
-  device::Arena arena{"device"};
+  device::Arena arena;
   std::unique_ptr<comm::Group> alone = comm::single();
   model::kernel::Kernels kernels;
   model::ModelOnRank model;
   Report& report;
 
-  Folder(const std::string& path, const std::string& by, Report& to)
-      : dir(path), golden(read_json_object(path + "/golden.json")), values(path + "/golden.safetensors"),
-        kernels(model::kernel::backend_named(by, "--kernels"), at::kFloat, false),
+  Folder(const std::string& path, const std::string& by, at::Device device, Report& to)
+      : dir(path), golden(read_json_object(path + "/golden.json")), values(path + "/golden.safetensors"), arena("device", 0, device),
+        kernels(model::kernel::backend_named(by, device, "--kernels"), at::kFloat, false, device),
         model(model::read_config(path, model::ModelUse::kEither), {}, kernels, {arena, "weights"}), report(to) {
     model.load(path);
   }
@@ -48,7 +49,7 @@ struct Folder {
 
   void check(const std::string& what, const at::Tensor& got, const at::Tensor& want, double tolerance) {
     if (got.sizes() != want.sizes()) return report.fail(name(what), "another shape");
-    const double worst = want.numel() == 0 ? 0.0 : (got.to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
+    const double worst = want.numel() == 0 ? 0.0 : (got.cpu().to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
     if (worst <= tolerance) return report.pass();
     report.fail(name(what), join_text("differs by ", worst, ", allowed ", tolerance));
   }
@@ -69,7 +70,7 @@ at::Tensor tensor_of(const std::vector<float>& values) {
 
 // The experts of each token, in any order.
 void check_routes(Folder& f, const std::string& name, const at::Tensor& routes) {
-  const auto sorted = [](const at::Tensor& t) { return std::get<0>(t.to(at::kLong).sort(1)); };
+  const auto sorted = [](const at::Tensor& t) { return std::get<0>(t.cpu().to(at::kLong).sort(1)); };
   if (at::equal(sorted(routes), sorted(f.value(name)))) f.report.pass();
   else f.report.fail(f.name(name), "other experts");
 }
@@ -80,7 +81,7 @@ void check_forward(Folder& f, int index) {
   const int64_t T = ids.numel();
   at::NoGradGuard off;
   model::PackedContext context(f.kernels, {{0, T, {}}});
-  const at::Tensor routes = at::zeros({T, f.model.decoder().route_width()}, at::kShort);
+  const at::Tensor routes = at::zeros({T, f.model.decoder().route_width()}, f.kernels.options(at::kShort));
   const model::TokenBatch batch{ids, at::arange(T, at::kLong), {}, {}, routes};
   const at::Tensor hidden = f.model.decoder().forward(f.model.parameters(), batch, context);
   for (int64_t l = 0, at = 0, k = f.model.config().moe.experts_per_token; l < f.model.config().num_layers; ++l) {
@@ -134,12 +135,20 @@ void check_greedy(Folder& f) {
       f.report.skip(f.name("greedy " + text), e.what());
       continue;
     }
+    if (!f.arena.device().is_cpu() && layout.world() > device::backend_of(f.arena.device()).count()) {
+      f.report.skip(f.name("greedy " + text), "there are not as many devices");
+      continue;
+    }
     std::map<std::string, data::Sample> drawn;  // by rank 0
     comm::run_local(layout.world(), 60, [&](comm::Group& world) {
       device::set_compute_threads(1);
+      const at::DeviceType type = f.arena.device().type();
+      const at::Device device = type == at::kCPU ? at::Device(type) : at::Device(type, static_cast<at::DeviceIndex>(world.rank()));
+      device::backend_of(device).use(device);
       comm::Mesh mesh(world, model::mesh_sizes(layout));
-      device::Arena arena("device");
-      model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), f.kernels, {arena, "weights"});
+      device::Arena arena("device", 0, device);
+      const model::kernel::Kernels kernels(f.kernels.backend(), f.kernels.dtype(), f.kernels.choice(), device);
+      model::ModelOnRank model(f.model.config(), model::place_in(layout, mesh), kernels, {arena, "weights"});
       model.load(f.dir);
       const rollout::EngineSetup setup{model.decoder(), arena, model.config().vocab_size, total};
       const bool other = layout.dp_rank(world.rank()) > 0;
@@ -233,11 +242,11 @@ void check_score_gradient(Folder& f) {
   }
   const at::Tensor last_R = at::tensor(lengths, at::kLong).cumsum(0) - 1;
   const model::ParameterTable& table = f.model.table();
-  const at::Tensor grads = at::zeros({table.num_elements}, at::kFloat);
+  const at::Tensor grads = at::zeros({table.num_elements}, f.kernels.options(at::kFloat));
   const model::ModelParameters parameters = model::make_parameters(table, f.model.values(), grads);
   model::PackedContext context(f.kernels, model::kernel::stems(lengths));
   const at::Tensor hidden = f.model.decoder().forward(parameters, {at::cat(ids), at::cat(positions), last_R, {}, {}}, context);
-  const at::Tensor loss = (f.model.decoder().scores(parameters, hidden) - f.value("targets")).pow(2).mean();
+  const at::Tensor loss = (f.model.decoder().scores(parameters, hidden).cpu() - f.value("targets")).pow(2).mean();
   loss.backward();
   f.check("mse", loss.item<double>(), f.golden.at("mse").get<double>(), 1e-5);
   for (const model::ParameterEntry& e : table.entries) {
@@ -253,8 +262,10 @@ void check_score_gradient(Folder& f) {
 
 }  // namespace
 
-void run_model(const std::string& dir, const std::string& kernels, Report& report) {
-  Folder folder(dir, kernels, report);
+void run_model(const std::string& dir, const OracleOptions& options, Report& report) {
+  const at::Device device = device::device_named(options.device, "--device");
+  device::backend_of(device).use(device);
+  Folder folder(dir, options.kernels, device, report);
   if (folder.model.config().num_labels > 0) {
     check_scores(folder);
     return check_score_gradient(folder);

@@ -5,10 +5,11 @@
 #include <string>
 
 #include "tandem/cli/oracle/report.h"
+#include "tandem/cli/oracle/suites.h"
 
 namespace tandem::cli {
 
 /// Logits, log-probabilities, entropies, greedy tokens, gradients and a run of AdamW; tolerances of oracles/README.md.
-void run_model(const std::string& dir, const std::string& kernels, Report& report);
+void run_model(const std::string& dir, const OracleOptions& options, Report& report);
 
 }  // namespace tandem::cli

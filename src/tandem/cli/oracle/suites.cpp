@@ -28,7 +28,7 @@ const std::vector<Suite>& suites() {
       {"staleness", [](const std::string& file, const OracleOptions&,
                        Report& report) { run_staleness(oracle_json(file), fs::path(file).filename().string(), report); }},
       {"model", [](const std::string& folder, const OracleOptions& options,
-                   Report& report) { run_model(folder, options.kernels, report); }, true},
+                   Report& report) { run_model(folder, options, report); }, true},
   };
   return all;
 }

@@ -13,7 +13,7 @@ namespace tandem::cli {
 
 struct OracleOptions {
   std::string model;  ///< --model DIR: the tokenizer or model a file needs, where it is not found beside the file
-  std::string kernels = "native";  ///< as run.kernels
+  std::string kernels = "auto", device = "cpu";  ///< as run.kernels and run.device
 };
 
 struct Suite {
