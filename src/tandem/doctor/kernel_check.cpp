@@ -21,7 +21,7 @@ namespace k = model::kernel;
 using k::AttentionShape, k::ExpertRows;
 
 constexpr int64_t kTokens = 77, kHidden = 52, kInner = 36, kVocab = 211;
-const AttentionShape kShape{6, 2, 20};
+const AttentionShape kShape{6, 2, 20}, kEvenShape{6, 2, 32};  // some kernels take multiples of 8 alone
 
 // Inputs are numbered, so that no two are alike, and each kernel runs on two sets of them: what it kept of the first must not show in the
 // second.
@@ -205,11 +205,11 @@ void check_activation(Checker& c) {
 // ---- attention
 
 // Each against the keys it sees, of all tokens or of every second run of five.
-void check_packed_attention(Checker& c) {
+void check_packed_attention_of(const AttentionShape& shape, Checker& c) {
   const k::Trees trees = {{0, 1, {}}, {1, 17, {}}, {18, 23, {9, 1}}, {51, 200, {}}};
   constexpr int64_t kAll = 251;
   const k::AttentionKernels& attention = c.backend.attention;
-  const at::Tensor qkv = c.random({kAll, kShape.width()}), d_all = c.random({kAll, kShape.q_width()}), marks = naive::sees(trees, kAll);
+  const at::Tensor qkv = c.random({kAll, shape.width()}), d_all = c.random({kAll, shape.q_width()}), marks = naive::sees(trees, kAll);
   for (const bool all : {true, false}) {
     std::vector<k::TokenRun> own;
     std::vector<int64_t> rows;
@@ -219,32 +219,32 @@ void check_packed_attention(Checker& c) {
     }
     const at::Tensor host_rows = at::tensor(rows, at::kLong), here = host_rows.to(c.device);
     const at::Tensor in = leaf(qkv), d_o = d_all.index_select(0, here);
-    const k::AttentionRows columns = columns_of(in, kShape);
+    const k::AttentionRows columns = columns_of(in, shape);
     const at::Tensor want =
-        naive::attention({columns.q_OQ.index_select(0, host_rows), columns.kv_TK}, marks.index_select(0, host_rows), kShape);
+        naive::attention({columns.q_OQ.index_select(0, host_rows), columns.kv_TK}, marks.index_select(0, host_rows), shape);
     want.backward(wide(d_o));
     const auto plan = attention.plan_packed(trees, own, c.device);
-    const k::AttentionRows of_all = columns_of(qkv, kShape), mine{of_all.q_OQ.index_select(0, here), of_all.kv_TK};
+    const k::AttentionRows of_all = columns_of(qkv, shape), mine{of_all.q_OQ.index_select(0, here), of_all.kv_TK};
     at::Tensor lse;
-    const at::Tensor o = attention.packed(mine, *plan, kShape, &lse);
+    const at::Tensor o = attention.packed(mine, *plan, shape, &lse);
     c.expect("attention.packed", "the mixed values", o, want);
-    c.expect("attention.packed_by_row", "the mixed values", attention.packed_by_row(mine, *plan, kShape), want);
+    c.expect("attention.packed_by_row", "the mixed values", attention.packed_by_row(mine, *plan, shape), want);
     const k::AttentionRows d_in{at::empty_like(mine.q_OQ), at::empty_like(of_all.kv_TK)};
-    attention.packed_backward(mine, {o, lse, d_o}, *plan, kShape, d_in);
-    c.expect("attention.packed_backward", "dq", d_in.q_OQ, in.grad().narrow(1, 0, kShape.q_width()).index_select(0, host_rows), 4);
+    attention.packed_backward(mine, {o, lse, d_o}, *plan, shape, d_in);
+    c.expect("attention.packed_backward", "dq", d_in.q_OQ, in.grad().narrow(1, 0, shape.q_width()).index_select(0, host_rows), 4);
     c.expect("attention.packed_backward", "dk and dv", d_in.kv_TK,
-             in.grad().narrow(1, kShape.q_width(), 2 * kShape.num_kv_heads * kShape.head_dim));
+             in.grad().narrow(1, shape.q_width(), 2 * shape.num_kv_heads * shape.head_dim));
   }
 }
 
 // Two sequences, 70 and 20 tokens, in blocks that lie anywhere: first their prompts, one of them whole, then token by token.
-void check_paged_attention(Checker& c) {
+void check_paged_attention_of(const AttentionShape& shape, Checker& c) {
   const k::AttentionKernels& attention = c.backend.attention;
   const int64_t block_tokens = std::lcm<int64_t>(16, attention.block_multiple), lengths[] = {70, 20};
   const int64_t blocks = (lengths[0] + block_tokens - 1) / block_tokens;
-  const at::Tensor qkv = c.random({90, kShape.width()});
-  const std::vector<int64_t> shape = attention.cache_shape(2 * blocks, block_tokens, kShape);
-  const k::PagedCache cache{at::full(shape, 7.0, qkv.options()), at::full(shape, NAN, qkv.options()), block_tokens};
+  const at::Tensor qkv = c.random({90, shape.width()});
+  const std::vector<int64_t> sizes = attention.cache_shape(2 * blocks, block_tokens, shape);
+  const k::PagedCache cache{at::full(sizes, 7.0, qkv.options()), at::full(sizes, NAN, qkv.options()), block_tokens};
   at::Tensor tables = at::zeros({2, blocks}, at::kInt);
   for (int64_t s = 0; s < 2; ++s)
     for (int64_t b = 0; b < blocks; ++b) tables.data_ptr<int32_t>()[s * blocks + b] = static_cast<int32_t>(2 * (blocks - 1 - b) + s);
@@ -255,7 +255,7 @@ void check_paged_attention(Checker& c) {
                           at::cat({at::arange(from_0, to_0, at::kLong), at::arange(from_1, to_1, at::kLong)}), {}};
     if (from_1 == 0 && m >= 16) tokens.whole = {{n, m, {}}};
     const at::Tensor rows = at::cat({qkv.narrow(0, from_0, n), qkv.narrow(0, 70 + from_1, m)});
-    const at::Tensor o = attention.paged(rows, *attention.plan_paged(tokens, c.device), kShape, cache);
+    const at::Tensor o = attention.paged(rows, *attention.plan_paged(tokens, c.device), shape, cache);
     first.push_back(o.narrow(0, 0, n)), second.push_back(o.narrow(0, n, m));
   };
   first.clear(), second.clear();
@@ -263,8 +263,15 @@ void check_paged_attention(Checker& c) {
   run(41, 42, 18, 19);
   run(42, 70, 19, 20);
   const k::Trees trees = {{0, lengths[0], {}}, {lengths[0], lengths[1], {}}};
-  const at::Tensor want = naive::attention(columns_of(wide(qkv), kShape), naive::sees(trees, 90), kShape);
+  const at::Tensor want = naive::attention(columns_of(wide(qkv), shape), naive::sees(trees, 90), shape);
   c.expect("attention.paged", "the mixed values", at::cat({at::cat(first), at::cat(second)}), want);
+}
+
+void check_packed_attention(Checker& c) {
+  for (const AttentionShape& shape : {kShape, kEvenShape}) check_packed_attention_of(shape, c);
+}
+void check_paged_attention(Checker& c) {
+  for (const AttentionShape& shape : {kShape, kEvenShape}) check_paged_attention_of(shape, c);
 }
 
 // ---- logits
@@ -297,8 +304,8 @@ void check_logits(Checker& c) {
 }
 
 // Of each row, that the token is the one that the sorted or cumulated masks say; greedy, plain, and with top-k and top-p.
-void check_draws(Checker& c) {
-  const at::Tensor logits = c.random_float({2, 8, 106}, 2);  // two shards of 211 ids; the last column is none
+void check_draws_of(int64_t shards, bool has_filters, Checker& c) {
+  const at::Tensor logits = c.random_float({shards, 8, 212 / shards}, 2);  // of 211 ids; the last column is none
   constexpr int64_t kDraws = 32, kDrawable = 200;
   k::DrawArgs args{at::arange(kDraws, at::kLong).remainder(8), at::full({kDraws}, 0.8, at::kDouble), at::zeros({kDraws}, at::kLong),
                    at::ones({kDraws}, at::kDouble), at::empty({kDraws}, at::kDouble), kVocab, kDrawable};
@@ -306,21 +313,21 @@ void check_draws(Checker& c) {
   for (int64_t d = 0; d < kDraws; ++d) {
     args.uniform_D[d] = random.uniform();
     if (d % 4 == 1) args.temperature_D[d] = 0.0;
-    if (d % 4 >= 2) args.top_k_D[d] = 9;
-    if (d % 4 == 3) args.top_p_D[d] = 0.7;
+    if (has_filters && d % 4 >= 2) args.top_k_D[d] = 9;
+    if (has_filters && d % 4 == 3) args.top_p_D[d] = 0.7;
   }
   const k::Draws got = c.backend.logit.draw(logits, args);
   const at::Tensor tokens = got.tokens_D.to(at::kCPU).to(at::kLong),
-                   all = at::cat({wide(logits[0]), wide(logits[1])}, 1).narrow(1, 0, kVocab);
+                   all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, kVocab);
   std::vector<double> logprobs, kept;
   for (int64_t d = 0; d < kDraws; ++d) {
     const double temperature = args.temperature_D[d].item<double>() == 0 ? 1.0 : 0.8;
     const at::Tensor log_p = naive::log_probabilities(all.narrow(0, d % 8, 1), temperature)[0], allowed = log_p.narrow(0, 0, kDrawable);
-    const bool filters = d % 4 >= 2;
+    const bool filters = has_filters && d % 4 >= 2;
     const auto [sorted, order] = at::sort(allowed, /*stable=*/true, 0, /*descending=*/true);
     const at::Tensor mass = filters ? sorted.exp().narrow(0, 0, 9) : allowed.exp(), sums = mass.cumsum(0);
     double whole = sums[-1].item<double>();
-    if (d % 4 == 3) whole = sums[sums.lt(0.7 * whole).sum().item<int64_t>()].item<double>();
+    if (filters && d % 4 == 3) whole = sums[sums.lt(0.7 * whole).sum().item<int64_t>()].item<double>();
     int64_t place = sums.le(args.uniform_D[d].item<double>() * whole).sum().item<int64_t>();
     if (d % 4 == 1) place = allowed.argmax().item<int64_t>();
     const int64_t want = filters ? order[place].item<int64_t>() : place;
@@ -330,6 +337,11 @@ void check_draws(Checker& c) {
   }
   c.expect("logit.draw", "the log-probability", got.logprobs_D, at::tensor(logprobs, at::kDouble));
   c.expect("logit.draw", "the kept mass", got.kept_mass_D, at::tensor(kept, at::kDouble));
+}
+
+void check_draws(Checker& c) {
+  for (const int64_t shards : {1, 2})
+    for (const bool has_filters : {false, true}) check_draws_of(shards, has_filters, c);
 }
 
 // ---- experts
@@ -400,11 +412,11 @@ void check_update(Checker& c) {
   c.expect("update.add_squares", "the sum", sums, at::stack({at::ones({}, at::kDouble), wide(grad).square().sum() / 4 + 1}));
 }
 
-struct Check {
+struct KernelGroup {
   const char* kernels;  // named where one of them throws
   void (*run)(Checker&);
 };
-constexpr Check kChecks[] = {{"product", check_products},
+constexpr KernelGroup kGroups[] = {{"product", check_products},
                              {"product.grouped", check_grouped_products},
                              {"row.embed", check_embedding},
                              {"row.add_rms_norm", check_norm},
@@ -425,11 +437,12 @@ KernelReport check_kernels(const model::kernel::Backend& backend, at::Device dev
   for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
     for (const uint64_t seed : {1, 2}) {
       Checker checker(backend, device, dtype, seed, report);
-      for (const Check& check : kChecks) {
+      for (const KernelGroup& group : kGroups) {
         try {
-          check.run(checker);
+          group.run(checker);
         } catch (const std::exception& e) {
-          checker.fail(check.kernels, std::string("throws: ") + e.what());
+          const std::string what = e.what();
+          checker.fail(group.kernels, "throws: " + what.substr(0, what.find('\n')));
         }
       }
     }

@@ -2,6 +2,7 @@
 // `tandem config`, `doctor` and `board`: what can be set, what the machine has, what a run did.
 #include <CLI/App.hpp>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "tandem/cli/signals.h"
 #include "tandem/config/layouts.h"
 #include "tandem/doctor/proof.h"
+#include "tandem/fit/reckon.h"
 #include "tandem/planner/interpret.h"
 #include "tandem/bench/machine.h"
 
@@ -26,23 +28,28 @@ class Config : public Command {
     app.add_flag("--check", check_,
                  "Validate options and layouts; prints nothing if all is well. `tandem run` looks at files, functions and models");
     app.add_flag("--schedule", schedule_, "Print what runs when: two steps as a timeline, and what each stage waits for");
+    app.add_flag("--memory", memory_,
+                 "Print what each stage will hold on a device, by the planner: from the recipe and the config.json in model.path alone. "
+                 "What is above the budgets of `memory` is an error");
     app.footer(
         "Without CONFIG: every option with its default and meaning. With it: the recipe with every option written out.\n"
         "Examples:\n"
         "  tandem config\n"
         "  tandem config configs/quickstart.yaml --set train.lr=3e-4\n"
         "  tandem config configs/gsm8k_grpo.yaml --check\n"
-        "  tandem config configs/quickstart.yaml --ranks 2 --set parallel.placement=split --staleness 1 --schedule");
+        "  tandem config configs/quickstart.yaml --ranks 2 --set parallel.placement=split --staleness 1 --schedule\n"
+        "  tandem config configs/gsm8k_grpo.yaml --model DIR --set data.max_prompt_tokens=512 --memory");
   }
 
   void run() override {
     const bool names_a_recipe = !recipe_.path().empty() || !recipe_.settings().empty();
-    if (!names_a_recipe && !check_ && !schedule_) {
+    if (!names_a_recipe && !check_ && !schedule_ && !memory_) {
       std::cout << config::option_reference();
       return;
     }
     const config::RunConfig config = recipe_.load();
     if (schedule_) std::cout << timeline_of(config);
+    else if (memory_) print_memory(config);
     else if (check_) (void)config::layouts_of(config, config::planned_ranks(config));
     else std::cout << config::to_yaml(config);
   }
@@ -53,19 +60,31 @@ class Config : public Command {
     return planner::timeline(config::schedule_of(config, layouts, false), 2);
   }
 
+  static void print_memory(const config::RunConfig& config) {
+    std::error_code failed;
+    if (!std::filesystem::is_directory(config.model.path, failed))
+      throw UserError("model.path", "`" + config.model.path + "` is no folder here", "--model DIR, with a config.json in it");
+    const fit::Reckoned reckoned = fit::reckoned(config, model::read_config(config.model.path));
+    std::cout << fit::to_text(reckoned) << std::flush;
+    fit::check_budgets(reckoned, config);
+  }
+
   RecipeArguments recipe_{RecipeArguments::kOptional, RecipeArguments::kPrinted};
-  bool check_ = false, schedule_ = false;
+  bool check_ = false, schedule_ = false, memory_ = false;
 };
 
 class Doctor : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "One JSON object");
-    add_checked(app, "--device", &device_, "Prove that this device computes what it should", one_of({"cpu"}));
+    add_checked(app, "--device", &device_, "Prove that this device computes what it should",
+                one_of({"auto", "cpu", "cuda", "npu", "fake"}));
     add_kernels(app, kernels_);
+    app.add_option("--out", out_, "File for the JSON object of --device as well")->type_name("FILE");
     app.footer(
-        "With --device each kernel is compared with its formula in double, forward and backward. Exit code 3: one is wrong.\n"
-        "Examples:\n  tandem doctor\n  tandem doctor --json\n  tandem doctor --device cpu --kernels aten");
+        "With --device: each kernel against its formula in double, forward and backward; the device's memory; a small model of each\n"
+        "family against the processor. One line for each check. Exit code 1: one is wrong.\n"
+        "Examples:\n  tandem doctor\n  tandem doctor --json\n  tandem doctor --device cuda --out proof.json");
   }
   void run() override {
     if (!device_.empty()) return prove();
@@ -76,12 +95,17 @@ class Doctor : public Command {
  private:
   void prove() {
     const doctor::Proof proof = doctor::prove(kernels_, device_);
-    std::cout << (json_ ? to_json(proof).dump(2) + "\n" : to_text(proof));
-    if (const std::string fault = proof.fault(); !fault.empty()) throw PeerError(device_ + ": " + fault);
+    std::cout << (json_ ? to_json(proof).dump(2) + "\n" : to_text(proof)) << std::flush;
+    if (!out_.empty()) {
+      std::ofstream file(out_);
+      file << to_json(proof).dump(2) << std::endl;
+      if (!file) throw UserError(out_, "cannot be written", "a file in a folder that exists");
+    }
+    if (const std::string fault = proof.fault(); !fault.empty()) throw InternalError(proof.device + ": " + fault);
   }
 
   bool json_ = false;
-  std::string device_, kernels_ = "native";
+  std::string device_, kernels_ = "auto", out_;
 };
 
 class Board : public Command {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The device's memory as the arena takes it: addresses that get memory, lose it, and get it back with what was in it.
+
+#include <c10/core/Device.h>
+
+#include <vector>
+
+#include "tandem/doctor/check.h"
+
+namespace tandem::doctor {
+
+std::vector<Check> check_memory(at::Device device);
+
+}  // namespace tandem::doctor

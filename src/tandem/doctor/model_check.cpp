@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/doctor/model_check.h"
+
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "tandem/base/check.h"
+#include "tandem/base/rng.h"
+#include "tandem/comm/launch.h"
+#include "tandem/model/model_on_rank.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::doctor {
+namespace {
+
+model::ModelConfig dense(const std::string& family) {
+  model::ModelConfig c;
+  c.family = family;
+  c.vocab_size = 97;
+  c.hidden_size = 64;
+  c.intermediate_size = 80;
+  c.num_layers = 2;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 16;
+  c.max_positions = 128;
+  c.tied_embeddings = family == "qwen2";
+  c.qkv_bias = family == "qwen2";
+  c.head_norm = family == "qwen3" || family == "qwen3_moe";
+  return c;
+}
+
+model::ModelConfig sparse(const std::string& family) {
+  model::ModelConfig c = dense(family);
+  c.moe.num_experts = 6;
+  c.moe.experts_per_token = 2;
+  c.moe.intermediate_size = 32;
+  c.moe.normalize = true;
+  if (family != "deepseek_v3") return c;
+  c.moe.num_shared_experts = 1;
+  c.moe.num_groups = 3;
+  c.moe.top_groups = 2;
+  c.moe.sigmoid = c.moe.correction_bias = true;
+  c.moe.scaling = 1.5;
+  c.moe.first_sparse_layer = 1;
+  c.mla = {24, 32, 16, 8, 12, true};
+  c.head_dim = 8;
+  c.num_kv_heads = c.num_heads;
+  return c;
+}
+
+std::vector<model::ModelConfig> fixtures() {
+  return {dense("llama"), dense("qwen2"), dense("qwen3"), sparse("qwen3_moe"), sparse("deepseek_v3")};
+}
+
+// Prompts and answers of odd lengths; the first two share their prompt.
+struct Texts {
+  std::vector<std::vector<int32_t>> prompts, responses;
+  std::vector<train::Row> rows;
+
+  explicit Texts(int64_t vocab_size) {
+    RandomStream random(5, 3);
+    const auto some = [&](int64_t n) {
+      std::vector<int32_t> ids;
+      for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(random.below(vocab_size)));
+      return ids;
+    };
+    for (const auto& [prompt, response] : {std::pair<int64_t, int64_t>{9, 7}, {9, 13}, {1, 21}, {37, 1}}) {
+      prompts.push_back(prompts.size() == 1 ? prompts[0] : some(prompt));
+      responses.push_back(some(response));
+    }
+    rows.resize(prompts.size());
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].prompt = prompts[i], rows[i].response = responses[i];
+  }
+};
+
+// What a model does with the texts, on one side.
+struct Done {
+  std::vector<float> scored, trained, generated;  // log-probabilities: before, after two steps, and of the greedy answer
+  std::vector<int32_t> answer;
+  std::vector<double> losses, norms;
+  at::Tensor weights;  // after the steps, on the host
+};
+
+std::vector<float> flat(const std::vector<std::vector<float>>& rows) {
+  std::vector<float> all;
+  for (const std::vector<float>& row : rows) all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
+data::Sample greedy(const model::ModelOnRank& model, device::Arena& arena, const std::vector<int32_t>& prompt) {
+  rollout::Options options;
+  options.prefill_tokens = 16;
+  options.kv_block_tokens = std::lcm<int64_t>(16, model.decoder().kernels().attention().block_multiple);
+  options.max_running = 2;
+  rollout::Engine engine(options, {model.decoder(), arena, model.config().vocab_size, 64});
+  engine.switch_weights(model.parameters(), data::PolicyVersion{0});
+  rollout::Request request;
+  request.prompt = prompt;
+  request.sampling.temperature = 0;
+  request.sampling.max_new_tokens = 12;
+  engine.submit(std::move(request));
+  while (engine.running()) engine.step();
+  return engine.completed().at(0).sample;
+}
+
+// `rounds`: weights that bfloat16 can hold, whatever computes with them.
+Done run(const model::ModelConfig& config, const model::kernel::Kernels& kernels, bool rounds) {
+  device::Arena arena("device", 0, kernels.device()), host("host");
+  const std::unique_ptr<comm::Group> alone = comm::single();
+  model::ModelOnRank model(config, {}, kernels, {arena, "weights"});
+  model::initialize_parameters(model.table(), model.values(), 7, 0.15);
+  if (rounds && kernels.dtype() == at::kFloat) model.values().copy_(model.values().to(at::kBFloat16));
+  const Texts texts(config.vocab_size);
+  Done done;
+  const auto score = [&] { return flat(train::score(model.decoder(), model.parameters(), texts.rows, 0.8, 64)); };
+  done.scored = score();
+  const data::Sample sample = greedy(model, arena, texts.prompts[3]);
+  done.answer = sample.ids;
+  done.generated = sample.logprobs;
+  train::Options options;
+  options.micro_batch_tokens = 64;
+  train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), train::Ranks::of_one(*alone), arena, {}, 0, &host});
+  trainer.start();
+  for (int step = 0; step < 2; ++step) {
+    const train::StepReport report = trainer.supervised_step(texts.rows, 1e-3);
+    done.losses.push_back(report.loss), done.norms.push_back(report.grad_norm);
+  }
+  done.trained = score();
+  done.weights = model.values().cpu();
+  return done;
+}
+
+// The largest distance, or infinity where lengths differ.
+double distance(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(static_cast<double>(a[i]) - b[i]);
+    most = std::isfinite(d) ? std::max(most, d) : INFINITY;
+  }
+  return most;
+}
+double mean_distance(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size() || a.empty()) return INFINITY;
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::abs(static_cast<double>(a[i]) - b[i]);
+  return sum / static_cast<double>(a.size());
+}
+double ratio_error(std::span<const double> a, std::span<const double> b) {
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(a[i] / b[i] - 1);
+    most = std::isfinite(d) ? std::max(most, d) : INFINITY;
+  }
+  return most;
+}
+
+Check within(const std::string& name, double error, double allowed) {
+  return {name, error <= allowed, join_text("off by ", error, ", allowed ", allowed)};
+}
+
+void check_model(const model::ModelConfig& config, const model::kernel::Kernels& kernels, std::vector<Check>& checks) {
+  const bool half = kernels.dtype() == at::kBFloat16;
+  const std::string name = join_text("model ", config.family, half ? " bfloat16: " : " float32: ");
+  const double allowed = half ? 5e-2 : 2e-4, of_gradient = half ? 5e-2 : 1e-3;
+  try {
+    const model::kernel::Kernels own(model::kernel::cpu::backend(), at::kFloat, model::kernel::GemmChoice{});
+    const Done want = run(config, own, half), got = run(config, kernels, half), again = run(config, kernels, half);
+    // Where two experts are worth the same to bfloat16, a token may go to another one: then tokens are compared on average.
+    const auto off = half && config.moe.num_experts > 0 ? mean_distance : distance;
+    checks.push_back(within(name + "log-probabilities", off(got.scored, want.scored), allowed));
+    checks.push_back(within(name + "losses", ratio_error(got.losses, want.losses), of_gradient));
+    checks.push_back(within(name + "gradient norms", ratio_error(got.norms, want.norms), of_gradient));
+    checks.push_back(within(name + "log-probabilities after two steps", off(got.trained, want.trained), 2 * allowed));
+    if (!half) checks.push_back({name + "greedy answer", got.answer == want.answer, "token by token"});
+    if (half) checks.push_back({name + "greedy answer", got.answer.size() == want.answer.size(), "its length"});
+    else checks.push_back(within(name + "log-probabilities of the answer", distance(got.generated, want.generated), allowed));
+    checks.push_back({name + "the same bits again", at::equal(got.weights, again.weights) && got.generated == again.generated,
+                      "weights after two steps, and the answer"});
+  } catch (const std::exception& e) {
+    const std::string what = e.what();
+    checks.push_back({name + "runs", false, what.substr(0, what.find('\n'))});
+  }
+}
+
+}  // namespace
+
+std::vector<Check> check_models(const model::kernel::Backend& backend, at::Device device) {
+  std::vector<Check> checks;
+  for (const model::ModelConfig& config : fixtures())
+    for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      check_model(config, model::kernel::Kernels(backend, dtype, backend.product.plain_choice(dtype), device), checks);
+  return checks;
+}
+
+}  // namespace tandem::doctor

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/doctor/proof.h"
+
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tandem/device/device.h"
+#include "tandem/doctor/model_check.h"
+
+namespace tandem::doctor {
+namespace {
+
+// On the fake device a read that does not wait, or memory that is freed too early, is a wrong number.
+TEST(Proof, TheProcessorAndTheFakeDeviceProveThemselves) {
+  for (const auto& [device, kernels] : {std::pair{"cpu", "aten"}, std::pair{"fake", "auto"}}) {
+    const Proof proof = prove(kernels, device);
+    EXPECT_EQ(proof.num_failed(), 0) << to_text(proof);
+    EXPECT_EQ(proof.fault(), "");
+    EXPECT_GE(proof.checks.size(), 90U);
+    EXPECT_NE(to_text(proof).find(std::to_string(proof.checks.size()) + " passed, 0 failed\n"), std::string::npos);
+    EXPECT_EQ(to_json(proof).at("failed"), 0);
+  }
+}
+
+// What each kernel does right alone, and a whole model does not: a cache that is read where another layer writes.
+TEST(Proof, AModelThatIsWrongIsNamed) {
+  using namespace model::kernel;
+  Backend mutant = cpu::backend();
+  mutant.attention.paged = [](const at::Tensor& qkv, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache) {
+    at::Tensor o = cpu::backend().attention.paged(qkv, plan, shape, cache);
+    return plan.tokens.positions_T.numel() == 1 && plan.tokens.positions_T.item<int64_t>() > 40 ? o * 0.5 : o;
+  };
+  const std::vector<Check> checks = check_models(mutant, at::kCPU);
+  const auto failed = [&](const std::string& name) {
+    return std::ranges::any_of(checks, [&](const Check& check) { return !check.passed && check.name.find(name) != std::string::npos; });
+  };
+  EXPECT_TRUE(failed("model qwen2 float32: log-probabilities of the answer"));
+  EXPECT_FALSE(failed("losses"));
+}
+
+}  // namespace
+}  // namespace tandem::doctor
