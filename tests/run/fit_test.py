@@ -120,7 +120,35 @@ def check_critic(program, scratch):
     said("a critic has sizes of its own")
 
 
-CHECKS = {"limit": check_limit, "critic": check_critic, "given": check_given, "ranks": check_ranks}
+def check_said(program, scratch):
+    """What runs hold is what `config --memory` says of their recipes, owner by owner; what passes take is no more."""
+    settings = {"supervised.steps": 0, "algo.kl_coef": 0.001, "rollout.packed_weights": "false", "data.max_prompt_tokens": 16,
+                "rollout.max_new_tokens": 32, "rollout.ignore_eos": "true", "train.micro_batch_tokens": 1024, "train.recompute": "full",
+                "schedule.groups_per_step": 16}
+    offload = {f"memory.offload_{what}": "true" for what in ("train_param", "train_grad", "train_optimizer", "reference")}
+    flags = ["--no-eval", "--steps", "2"]
+    model = scratch / "said_here/checkpoint/latest/hf"
+    for name, more, ranks in (("said_here", {}, []),
+                              ("said_away", offload, ["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "dp2"])):
+        recipe_of_run = [rf.ROOT / "configs/quickstart.yaml", *flags, *ranks, *rf.sets({**settings, **more})]
+        program.done(["run", *recipe_of_run, "--run-dir", scratch / name], timeout=300)
+        held = {key: value / MIB for key, value in rf.all_metrics(scratch / name)[-1].items() if key.startswith("memory/")}
+        lines = program.done(["config", *recipe_of_run, "--model", model, "--memory"]).stdout.splitlines()
+        stages = {line.split(":")[0]: line for line in lines}
+        in_stage = {stage: {owner: int(mib) for owner, mib in re.findall(r"(\w+) (\d+)(?=,|$)", line)} for stage, line in stages.items()}
+        for owner in ("kv_cache", "reference_weights", "weights", "gradients", "optimizer"):
+            most = held[f"memory/{owner}_bytes"] or held.get(f"memory/host_{owner}_bytes", 0)
+            reckoned = max(owners.get(owner, 0) for owners in in_stage.values())
+            assert most == 0 or most - 1 < reckoned <= most, (owner, most, stages)
+        for stage in ("train", "rollout"):
+            peak, reckoned = held[f"memory/{stage}_peak_bytes"], int(re.search(r": (\d+) MiB", stages[stage])[1])
+            assert 0.6 * reckoned < peak <= reckoned, (stage, peak, stages)
+        assert 0.5 * in_stage["train"]["activations"] < held["memory/activations_bytes"] <= in_stage["train"]["activations"] + 1, stages
+    assert "kv_cache" in in_stage["rollout"] and "kv_cache" not in in_stage["train"], stages
+    said("runs hold what their recipes are said to hold")
+
+
+CHECKS = {"said": check_said, "limit": check_limit, "critic": check_critic, "given": check_given, "ranks": check_ranks}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -12,6 +13,7 @@
 #include "tandem/comm/agree.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/device/memory_limit.h"
+#include "tandem/fit/held.h"
 #include "tandem/fit/probe.h"
 #include "tandem/planner/memory.h"
 #include "tandem/policy/critic.h"
@@ -40,45 +42,18 @@ Longest longest_of(const config::RunConfig& c, const Subject& subject) {
   return longest;
 }
 
-// What a reference of its own keeps on the device beside the actor, on rank 0.
-int64_t reference_bytes(const config::RunConfig& c, const policy::Ranks& ranks, const Subject& subject, bool all_of_it) {
-  const bool has_one = config::algorithm_of(c).needs_reference() && !config::start_is_reference(c);
-  const bool leaves = c.memory.offload_reference || c.parallel.placement == "fully_colocated";
-  if (!has_one || (leaves && !all_of_it)) return 0;
-  const std::string& other = c.model.ref_model_load_path;
-  planner::TrainingPlan plan{other.empty() ? subject.model : model::read_config(other), ranks.train_layout};
-  plan.element_bytes = c.model.dtype == "bfloat16" ? 2 : 4;
-  return planner::training_memory(plan, 0).device["weights"];
-}
-
-// Bytes of a stage by what the switches of `memory` leave there.
+// Bytes of what passes share the device with. `all_of_it`: what leaves counts, too.
 struct Held {
   int64_t training = 0, rolling = 0;
 };
-Held held_of(const std::map<std::string, int64_t>& by_owner, const config::RunConfig& c, bool all_of_it) {
-  const config::MemoryOptions& o = c.memory;
-  const bool critic_leaves = c.critic.offload || c.parallel.placement == "fully_colocated";
-  Held held;
-  const bool own_weights = by_owner.contains("rollout_weights");
-  for (const auto& [owner, bytes] : by_owner) {
-    if (owner == "kv_cache" || owner == train::kActivations) continue;
-    const bool rollouts = owner == "rollout_weights" || owner == "packed";
-    const bool away_in_training = rollouts && own_weights && o.offload_train_param;
-    const bool away_in_rollout = (owner == "gradients" && o.offload_train_grad) ||
-                                 ((owner == "optimizer" || owner == "master_weights") && o.offload_train_optimizer) ||
-                                 (owner == "weights" && own_weights && o.offload_train_param) ||
-                                 (owner.starts_with("critic_") && critic_leaves);
-    if (all_of_it || !away_in_training) held.training += bytes;
-    if (all_of_it || !away_in_rollout) held.rolling += bytes;
-  }
-  return held;
-}
-
-bool offloads(const config::RunConfig& c) {
-  const config::MemoryOptions& o = c.memory;
-  const bool critic_leaves = c.critic.offload && config::algorithm_of(c).needs_critic();
-  return o.offload_train_param || o.offload_train_grad || o.offload_train_optimizer || o.offload_reference || critic_leaves ||
-         c.parallel.placement == "fully_colocated";
+Held held_of(ByOwner by_owner, const config::RunConfig& c, bool all_of_it) {
+  using enum planner::Resident;
+  by_owner.erase("kv_cache");
+  by_owner.erase(train::kActivations);
+  if (all_of_it) return {sum_of(by_owner), sum_of(by_owner)};
+  // While the actor is trained a critic counts as there, also where it leaves.
+  return {sum_of(on_device(by_owner, {kTrainWeights, kGradients, kOptimizer, kCriticWeights}, c)),
+          sum_of(on_device(by_owner, {kRolloutWeights, kKvCache}, c))};
 }
 
 // The probe has all on the device, and no budget: what leaves is reckoned.
@@ -181,10 +156,11 @@ Fitted fitted(const config::RunConfig& config, const Subject& subject, const std
   measured = probe.measure();
   measured.budget_bytes = budget_bytes, measured.budget_from = budget_from;
   const bool all_of_it = budget_from != "memory.device_mib";  // host memory is of the same machine
-  const Held held = held_of(probe.held(), config, all_of_it);
-  const int64_t reference = reference_bytes(config, rank.ranks, subject, all_of_it);
-  measured.held_bytes = held.training + reference;
-  measured.held_rolling_bytes = held.rolling + reference;
+  ByOwner by_owner = probe.held();
+  by_owner["reference_weights"] = reference_bytes(config, rank.ranks.train_layout, subject.model);
+  const Held held = held_of(std::move(by_owner), config, all_of_it);
+  measured.held_bytes = held.training;
+  measured.held_rolling_bytes = held.rolling;
   measured.cache_leaves = offloads(config);
   agree(measured, world);
   add_work(measured, config, rank.ranks, longest);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tandem/base/check.h"
+
 namespace tandem::planner {
 namespace {
 
@@ -81,6 +83,54 @@ class Layer {
   Kept kept_;
 };
 
+// Statistics of a row: sums, target, log-probability, entropy, and what the loss makes of them.
+constexpr int64_t kRowBytes = 128;
+// At most, of what is bfloat16 and kernels copy to fp32 for products whose results are fp32: rows, and elements of a weight.
+constexpr int64_t kCopiedRows = 1024, kCopiedElements = 1 << 22;
+
+// What a pass takes beside what is kept.
+class Moving {
+ public:
+  Moving(const TrainingPlan& plan, const PassShape& pass) : plan_(plan), pass_(pass) {
+    const model::ModelConfig& c = plan.config;
+    TANDEM_CHECK(c.moe.num_experts == 0 && c.mla.kv_rank == 0 && plan.layout.pp == 1 && plan.layout.cp == 1, "no formula for a pass of ",
+                 c.family, " under ", model::to_string(plan.layout));
+  }
+
+  // TP ranks have whole rows of the hidden size where they enter a layer.
+  int64_t layer() const {
+    const model::ModelConfig& c = plan_.config;
+    const int64_t tp = plan_.layout.tp, heads = c.num_heads / tp, kv_heads = std::max<int64_t>(1, c.num_kv_heads / tp);
+    const int64_t mlp = 3 * c.intermediate_size / tp;                   // gate, up and their product, or the gradients of these
+    const int64_t attention = 4 * (heads + kv_heads) * c.head_dim;      // two rows of queries, keys and values, two of the heads
+    return pass_.tokens * (std::max(mlp, attention) + 8 * c.hidden_size) * plan_.element_bytes;
+  }
+  int64_t copies() const {
+    const model::ModelConfig& c = plan_.config;
+    return copied(pass_.tokens, 2 * c.intermediate_size / plan_.layout.tp + c.hidden_size);
+  }
+  // A chunk of logits, and the wanted rows.
+  int64_t head() const {
+    const int64_t H = plan_.config.hidden_size, weight = plan_.element_bytes < kFloat ? std::min(shard() * H, kCopiedElements) * kFloat : 0;
+    return chunk_rows() * shard() * kFloat + pass_.wanted * H * plan_.element_bytes + copied(chunk_rows(), H) + weight;
+  }
+  int64_t head_gradient() const {
+    const bool trained = plan_.lora.rank == 0;
+    return chunk_rows() * shard() * plan_.element_bytes + (trained ? copied(chunk_rows(), shard()) : 0);
+  }
+  int64_t row_statistics() const { return pass_.wanted * kRowBytes; }
+  int64_t shard() const { return model::vocab_shard_rows(plan_.config, plan_.layout.tp); }
+
+ private:
+  int64_t chunk_rows() const { return std::min(model::op::head_chunk_rows(shard()), pass_.wanted); }
+  int64_t copied(int64_t rows, int64_t width) const {
+    return plan_.element_bytes < kFloat ? std::min(rows, kCopiedRows) * width * kFloat : 0;
+  }
+
+  const TrainingPlan& plan_;
+  const PassShape& pass_;
+};
+
 }  // namespace
 
 int64_t kept_activations(const TrainingPlan& plan, const PassShape& pass, Recompute recompute) {
@@ -101,6 +151,27 @@ int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, Recom
   if (recompute != Recompute::kFull) return saved;
   const Kept again = Layer(plan, pass, plan.config.num_layers - 1).kept();
   return saved - again.always - again.cheap;
+}
+
+int64_t training_pass_bytes(const TrainingPlan& plan, const PassShape& pass, Recompute recompute) {
+  const Moving moving(plan, pass);
+  int64_t layer = moving.layer() + moving.copies();
+  if (recompute == Recompute::kFull) {
+    const Kept again = Layer(plan, pass, 0).kept();  // not the last, which computes wanted rows alone
+    layer += again.always + again.cheap;
+  }
+  return kept_activations(plan, pass, recompute) + moving.row_statistics() + std::max(layer, moving.head() + moving.head_gradient());
+}
+
+int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass) {
+  const Moving moving(plan, pass);
+  return moving.row_statistics() + std::max(moving.layer(), moving.head());
+}
+
+int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass) {
+  const Moving moving(plan, pass);
+  const int64_t tp = plan.layout.tp, logits = pass.wanted * moving.shard() * kFloat;
+  return moving.layer() + (tp > 1 ? 1 + tp : 1) * logits;  // this rank's, and with tp those of all
 }
 
 }  // namespace tandem::planner

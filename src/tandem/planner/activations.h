@@ -22,4 +22,12 @@ int64_t kept_activations(const TrainingPlan& plan, const PassShape& pass, model:
 /// what one layer takes when it runs again.
 int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
 
+/// At least the most that a forward and backward pass of one micro-batch takes at once: what is kept, a layer that runs again, and what one
+/// layer and the head pass on for a moment. Kernels take no memory but copies of some rows. Of dense models, without pp and cp.
+int64_t training_pass_bytes(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
+/// The same of a forward pass for log-probabilities.
+int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass);
+/// The same of a step of generation, where `wanted` are the sequences that get a token.
+int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass);
+
 }  // namespace tandem::planner

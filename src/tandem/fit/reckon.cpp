@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/fit/reckon.h"
+
+#include <algorithm>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/strings.h"
+#include "tandem/config/algorithm.h"
+#include "tandem/config/layouts.h"
+#include "tandem/model/parameters.h"
+#include "tandem/planner/activations.h"
+#include "tandem/planner/memory.h"
+#include "tandem/planner/reshard_cost.h"
+#include "tandem/rollout/runner.h"
+#include "tandem/train/optimizer_state.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::fit {
+namespace {
+
+using planner::StageKind;
+
+constexpr const char* kReckoning = "the memory of a recipe";
+constexpr int64_t kBytesPerMib = int64_t{1} << 20;
+
+void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig& model, const config::Layouts& layouts) {
+  const auto refuse = [](const std::string& what) { throw UserError(kReckoning, what, "a recipe without, or tandem run --fit"); };
+  if (c.data.max_prompt_tokens == 0)
+    throw UserError(kReckoning, "data.max_prompt_tokens is 0: prompts may have any length", "the longest prompt that is allowed");
+  if (model.moe.num_experts > 0 || model.mla.kv_rank > 0) refuse("has no formula for a " + model.family);
+  if (c.parallel.has_sides()) refuse("has no formula for parallel.placement " + c.parallel.placement);
+  if (layouts.train.pp > 1 || layouts.train.cp > 1 || layouts.rollout.pp > 1) refuse("has no formula for pp and cp");
+  if (config::algorithm_of(c).needs_critic()) refuse("has no formula for a critic");
+  if (!c.reward.model.empty()) refuse("has no formula for a reward model");
+  if (c.has_workers()) refuse("has no formula for workers");
+  if (c.run.kernels != "native") refuse("has no formula for run.kernels " + c.run.kernels);
+}
+
+int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }
+std::string rollout_dtype(const config::RunConfig& c) { return c.rollout.dtype.empty() ? c.model.dtype : c.rollout.dtype; }
+
+model::Recompute recompute_of(const std::string& word) {
+  if (word == "full") return model::Recompute::kFull;
+  return word == "selective" ? model::Recompute::kSelective : model::Recompute::kNone;
+}
+
+class Recipe {
+ public:
+  Recipe(const config::RunConfig& config, const model::ModelConfig& model, const config::Layouts& layouts)
+      : c_(config), model_(model), layouts_(layouts) {
+    train_ = {model, layouts.train, element_bytes(c_.model.dtype), c_.model.lora};
+    train_.swap_chunk_elements = c_.train.swap_optimizer ? train::kSwapChunkElements : 0;
+    rollout_ = {model, layouts.rollout, element_bytes(rollout_dtype(c_))};
+    has_rollout_weights_ = layouts.train != layouts.rollout || rollout_.element_bytes != train_.element_bytes;
+  }
+
+  Reckoned reckoned() const {
+    const planner::TrainingMemory training = planner::training_memory(train_, 0);
+    ByOwner all = training.device;
+    const int64_t rollout_weights = model::parameter_table(model_, layouts_.rollout, 0).num_elements * rollout_.element_bytes;
+    if (has_rollout_weights_) all["rollout_weights"] = rollout_weights;
+    if (c_.rollout.engine.packed_weights) all["packed"] = rollout_weights;  // at most
+    if (const int64_t bytes = reference_bytes(c_, layouts_.train, model_); bytes > 0) all["reference_weights"] = bytes;
+    all["kv_cache"] = kv_cache_bytes();
+    Reckoned out;
+    for (const planner::Stage& stage : config::schedule_of(c_, layouts_, false).stages)
+      if (!stage.needs.empty()) out.stages.push_back({stage.name, during(stage, all)});
+    out.host = on_host(all, c_);
+    for (const auto& [owner, bytes] : training.host) out.host[owner] += bytes;
+    if (const int64_t bytes = checkpoint_bytes(); bytes > 0) out.host["checkpoint"] = bytes;
+    return out;
+  }
+
+ private:
+  int64_t in_context(int64_t new_tokens) const { return std::min(model_.max_positions, c_.data.max_prompt_tokens + new_tokens); }
+  int64_t row_tokens() const { return in_context(c_.rollout.sampling.max_new_tokens) - 1; }
+  bool evaluates() const { return !c_.data.eval.empty() && (c_.eval.before || c_.eval.after || c_.eval.every_steps > 0); }
+
+  int64_t kv_cache_bytes() const {
+    const model::Layout& l = layouts_.rollout;
+    const rollout::CacheShape shape{model_.num_layers,
+                                    {model_.num_heads / l.tp, model::local_kv_heads(model_, l.tp), model_.head_dim},
+                                    c_.rollout.engine.kv_block_tokens,
+                                    rollout_.element_bytes == 2 ? at::kBFloat16 : at::kFloat};
+    const int64_t longest = std::max(row_tokens() + 1, evaluates() ? in_context(c_.eval.sampling.max_new_tokens) : 0);
+    return rollout::num_kv_blocks(c_.rollout.engine, shape, longest) * shape.bytes_per_block();
+  }
+
+  // A pass has at least one row, and at worst no prompt in it.
+  planner::PassShape pass_of(int64_t budget_tokens) const {
+    const int64_t tokens = std::max(budget_tokens, row_tokens());
+    return {tokens, tokens};
+  }
+
+  int64_t passes_of(StageKind kind) const {
+    const train::Options& t = c_.train;
+    const rollout::Options& r = c_.rollout.engine;
+    switch (kind) {
+      case StageKind::kRollout: return planner::generation_step_bytes(rollout_, {r.max_running + r.prefill_tokens, r.max_running});
+      case StageKind::kReference: return planner::scoring_pass_bytes(train_, pass_of(t.reference_micro_batch_tokens));
+      case StageKind::kOldLogprob: return planner::scoring_pass_bytes(train_, pass_of(t.logprob_micro_batch_tokens));
+      case StageKind::kUpdate: return planner::training_pass_bytes(train_, pass_of(t.micro_batch_tokens), recompute_of(t.recompute));
+      default: return 0;
+    }
+  }
+
+  ByOwner during(const planner::Stage& stage, const ByOwner& all) const {
+    ByOwner here = on_device(all, stage.needs, c_);
+    if (const int64_t bytes = passes_of(stage.kind); bytes > 0) here[train::kActivations] = bytes;
+    if (stage.kind != StageKind::kSwitch || !has_rollout_weights_) return here;
+    here["staging"] = staging_bytes();
+    // Handed over: as one leaves the other comes.
+    const int64_t held = here["weights"], wanted = all.at("rollout_weights");
+    if (!here.contains("rollout_weights")) here["rollout_weights"] = std::max<int64_t>(0, wanted - held);
+    return here;
+  }
+
+  int64_t staging_bytes() const {
+    planner::ReshardQuestion question{model_, {1, layouts_.train}, {1, layouts_.rollout}, {}};
+    question.options.element_bytes = rollout_.element_bytes;
+    question.options.bucket_bytes = c_.parallel.reshard_bucket_mib * kBytesPerMib;
+    question.options.may_alias = false;
+    return planner::reshard_report(question, [] { return 0.0; }).all.staging_peak_bytes;
+  }
+
+  // The largest tensor of which the first rank has a part alone, as it comes and as it goes.
+  int64_t checkpoint_bytes() const {
+    int64_t most = 0;
+    for (const model::family::Parameter& p : model::family::parameters(model_)) {
+      const int64_t elements = Box::whole(p.shape).num_elements();
+      if (model::box_of(p, model_, layouts_.train, 0).num_elements() < elements) most = std::max(most, elements);
+    }
+    return 2 * most * train_.element_bytes;
+  }
+
+  const config::RunConfig& c_;
+  const model::ModelConfig& model_;
+  const config::Layouts& layouts_;
+  planner::TrainingPlan train_, rollout_;
+  bool has_rollout_weights_ = false;
+};
+
+std::string owners_line(const std::string& what, const ByOwner& by_owner) {
+  std::string line = join_text(what, ": ", (sum_of(by_owner) + kBytesPerMib - 1) / kBytesPerMib, " MiB");
+  for (const auto& [owner, bytes] : by_owner) line += join_text(line.ends_with("MiB") ? " = " : ", ", owner, " ", bytes / kBytesPerMib);
+  return line;
+}
+
+void check_budget(const std::string& what, const ByOwner& by_owner, const char* option, int64_t budget_mib) {
+  if (budget_mib > 0 && sum_of(by_owner) > budget_mib * kBytesPerMib)
+    throw UserError(option, join_text("is ", budget_mib, ", and ", owners_line(what, by_owner)),
+                    "model.lora_rank, train.recompute: full, train.swap_optimizer, memory.offload_*, smaller micro-batches or "
+                    "rollout.kv_cache_mib, or more ranks");
+}
+
+}  // namespace
+
+const StageMemory& Reckoned::peak() const {
+  TANDEM_CHECK(!stages.empty(), "a recipe without a stage");
+  return *std::ranges::max_element(stages, {}, [](const StageMemory& s) { return sum_of(s.device); });
+}
+
+Reckoned reckoned(const config::RunConfig& config, const model::ModelConfig& model) {
+  const config::Layouts layouts = config::layouts_of(config, config::planned_ranks(config));
+  refuse_without_formula(config, model, layouts);
+  model::check_layout(layouts.train, model, model::Use::kTraining, "parallel.train_layout");
+  model::check_layout(layouts.rollout, model, model::Use::kRollout, "parallel.rollout_layout");
+  return Recipe(config, model, layouts).reckoned();
+}
+
+void check_budgets(const Reckoned& reckoned, const config::RunConfig& config) {
+  check_budget(reckoned.peak().stage, reckoned.peak().device, "memory.device_mib", config.memory.device_mib);
+  check_budget("the host", reckoned.host, "memory.host_mib", config.memory.host_mib);
+}
+
+std::string to_text(const Reckoned& reckoned) {
+  std::string text;
+  for (const StageMemory& stage : reckoned.stages) text += owners_line(stage.stage, stage.device) + "\n";
+  return text + owners_line("host", reckoned.host) + "\n";
+}
+
+}  // namespace tandem::fit
