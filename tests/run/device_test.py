@@ -34,7 +34,7 @@ def check_runs(root):
     rf.check_equal(lean, plain, "what leaves the device comes back")
     assert all(m["memory/offload_copied_bytes"] > 0 for m in rf.all_metrics(lean)), "something left"
     has_the_bits_of_the_processor(root, "adapters", {"model.lora_rank": 4, "run.parity": "false", "rollout.graphs": "false"})
-    has_the_bits_of_the_processor(root, "switch", {"rollout.graphs": "false"},
+    has_the_bits_of_the_processor(root, "switch", {"run.parity": "false", "rollout.graphs": "false"},
                                   ["--ranks", "2", "--train-layout", "tp2", "--rollout-layout", "dp2"])
     has_the_bits_of_the_processor(root, "split", {"parallel.placement": "split"}, ["--ranks", "2"])
     return plain
@@ -70,7 +70,7 @@ def check_refusals(root, model):
     program.refused(["generate", "--model", model, "--kernels", "cuda"], 2, "--kernels", "is cuda", "cpu", "auto or aten")
     if not json.loads(program.done(["doctor", "--json"]).stdout)["devices"]:
         program.refused([*start, "--set", "run.device=cuda"], 2, "run.device", "is cuda", "cpu")
-        program.refused(["generate", "--model", model, "--device", "npu"], 2, "--device", "is npu", "cpu")
+        program.refused(["generate", "--model", model, "--device", "npu"], 2, "--device", "npu", "cpu")
     rf.said("what is not there, and kernels that do not serve a device, are refused before anything starts")
 
 

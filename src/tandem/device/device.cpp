@@ -23,8 +23,8 @@ const Backend& backend_of(at::DeviceType type) {
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine, int ranks_on_machine) {
   if (name == "auto") {
     for (const auto backend : {&cuda::backend, &npu::backend})
-      if (backend().count() > 0) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
-    return at::kCPU;
+      if (backend().count() >= ranks_on_machine) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
+    return at::kCPU;  // also where there are fewer devices than ranks
   }
   for (const auto backend : kBackends) {
     const Backend& b = backend();

@@ -304,11 +304,12 @@ void check_logits(Checker& c) {
 }
 
 // Of each row, that the token is the one that the sorted or cumulated masks say; greedy, plain, and with top-k and top-p.
-void check_draws_of(int64_t shards, bool has_filters, Checker& c) {
-  const at::Tensor logits = c.random_float({shards, 8, 212 / shards}, 2);  // of 211 ids; the last column is none
-  constexpr int64_t kDraws = 32, kDrawable = 200;
+void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checker& c) {
+  const at::Tensor logits = c.random_float({shards, 8, (vocab_size + 1) / shards}, 2);  // the last column is no id
+  constexpr int64_t kDraws = 32;
+  const int64_t drawable = vocab_size * 200 / 211;
   k::DrawArgs args{at::arange(kDraws, at::kLong).remainder(8), at::full({kDraws}, 0.8, at::kDouble), at::zeros({kDraws}, at::kLong),
-                   at::ones({kDraws}, at::kDouble), at::empty({kDraws}, at::kDouble), kVocab, kDrawable};
+                   at::ones({kDraws}, at::kDouble), at::empty({kDraws}, at::kDouble), vocab_size, drawable};
   RandomStream random(11, 3);
   for (int64_t d = 0; d < kDraws; ++d) {
     args.uniform_D[d] = random.uniform();
@@ -318,11 +319,11 @@ void check_draws_of(int64_t shards, bool has_filters, Checker& c) {
   }
   const k::Draws got = c.backend.logit.draw(logits, args);
   const at::Tensor tokens = got.tokens_D.to(at::kCPU).to(at::kLong),
-                   all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, kVocab);
+                   all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, vocab_size);
   std::vector<double> logprobs, kept;
   for (int64_t d = 0; d < kDraws; ++d) {
     const double temperature = args.temperature_D[d].item<double>() == 0 ? 1.0 : 0.8;
-    const at::Tensor log_p = naive::log_probabilities(all.narrow(0, d % 8, 1), temperature)[0], allowed = log_p.narrow(0, 0, kDrawable);
+    const at::Tensor log_p = naive::log_probabilities(all.narrow(0, d % 8, 1), temperature)[0], allowed = log_p.narrow(0, 0, drawable);
     const bool filters = has_filters && d % 4 >= 2;
     const auto [sorted, order] = at::sort(allowed, /*stable=*/true, 0, /*descending=*/true);
     const at::Tensor mass = filters ? sorted.exp().narrow(0, 0, 9) : allowed.exp(), sums = mass.cumsum(0);
@@ -341,7 +342,8 @@ void check_draws_of(int64_t shards, bool has_filters, Checker& c) {
 
 void check_draws(Checker& c) {
   for (const int64_t shards : {1, 2})
-    for (const bool has_filters : {false, true}) check_draws_of(shards, has_filters, c);
+    for (const bool has_filters : {false, true}) check_draws_of(kVocab, shards, has_filters, c);
+  check_draws_of(5001, 1, false, c);
 }
 
 // ---- experts

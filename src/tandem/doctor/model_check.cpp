@@ -114,7 +114,7 @@ Done run(const model::ModelConfig& config, const model::kernel::Kernels& kernels
   device::Arena arena("device", 0, kernels.device()), host("host");
   const std::unique_ptr<comm::Group> alone = comm::single();
   model::ModelOnRank model(config, {}, kernels, {arena, "weights"});
-  model::initialize_parameters(model.table(), model.values(), 7, 0.15);
+  model::initialize_parameters(model.table(), model.values(), 7, 0.1);
   if (rounds && kernels.dtype() == at::kFloat) model.values().copy_(model.values().to(at::kBFloat16));
   const Texts texts(config.vocab_size);
   Done done;

@@ -34,7 +34,7 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   if (config::algorithm_of(c).needs_critic()) refuse("has no formula for a critic");
   if (!c.reward.model.empty()) refuse("has no formula for a reward model");
   if (c.has_workers()) refuse("has no formula for workers");
-  if (c.run.kernels != "native") refuse("has no formula for run.kernels " + c.run.kernels);
+  if (c.run.kernels == "aten" || c.run.device == "fake") refuse("has no formula for libtorch's operators alone");
 }
 
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }

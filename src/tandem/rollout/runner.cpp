@@ -89,7 +89,7 @@ void Runner::open_cache(int64_t max_context_tokens) {
   int64_t blocks = common_blocks(options_, decoder_, max_context_tokens);
   if (const auto left = arena_.left_bytes()) {
     const int64_t wanted = blocks;
-    blocks = std::min(blocks, *left / shape.bytes_per_block());
+    blocks = std::min(blocks, *left / shape.bytes_per_block() - (has_graphs_ ? 1 : 0));  // less the spare one
     for (comm::Group* peers : {decoder_.place().tp, decoder_.place().pp}) {
       if (!peers || peers->size() == 1) continue;
       at::Tensor fewest = at::full({1}, -blocks, at::kLong);

@@ -78,7 +78,7 @@ class Doctor : public Command {
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "One JSON object");
     add_checked(app, "--device", &device_, "Prove that this device computes what it should",
-                one_of({"auto", "cpu", "cuda", "npu", "fake"}));
+                one_of({"auto", "cpu", "cuda", "fake"}));
     add_kernels(app, kernels_);
     app.add_option("--out", out_, "File for the JSON object of --device as well")->type_name("FILE");
     app.footer(
@@ -101,7 +101,10 @@ class Doctor : public Command {
       file << to_json(proof).dump(2) << std::endl;
       if (!file) throw UserError(out_, "cannot be written", "a file in a folder that exists");
     }
-    if (const std::string fault = proof.fault(); !fault.empty()) throw InternalError(proof.device + ": " + fault);
+    if (const std::string fault = proof.fault(); !fault.empty()) {
+      std::cerr << "tandem: error: " << proof.device << ": " << fault << std::endl;
+      throw ReportedElsewhere(1, fault);  // no bug of the program: the page has said what is wrong
+    }
   }
 
   bool json_ = false;

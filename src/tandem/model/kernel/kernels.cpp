@@ -65,6 +65,8 @@ Kernels::Kernels(const Backend& backend, c10::ScalarType dtype, bool parity, at:
       device_(device),
       numerics_{dtype, parity, parity ? backend.product.plain_choice(dtype) : backend.product.measured_choice(dtype)} {
   TANDEM_CHECK(dtype == at::kFloat || dtype == at::kBFloat16, "dtype");
+  if (parity && device.is_cuda())
+    throw UserError("parity", "rows have other bits in other company on " + device.str(), "no parity mode, or the processor");
 }
 
 std::string Kernels::description() const {

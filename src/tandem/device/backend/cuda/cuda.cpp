@@ -8,7 +8,8 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "tandem/base/check.h"
@@ -82,7 +83,12 @@ class CudaMemory final : public Memory {
     kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_.index()};
     for (int64_t c = first; c < last; ++c) {
       CUmemGenericAllocationHandle handle = 0;
-      const CUresult made = driver().create(&handle, size(c, c + 1), &kind, 0);
+      CUresult made = driver().create(&handle, size(c, c + 1), &kind, 0);
+      if (made == CUDA_ERROR_OUT_OF_MEMORY) {  // libtorch may keep what nobody uses
+        c10::cuda::device_synchronize();
+        c10::cuda::CUDACachingAllocator::emptyCache();
+        made = driver().create(&handle, size(c, c + 1), &kind, 0);
+      }
       if (made == CUDA_ERROR_OUT_OF_MEMORY) {
         if (c > first) release(first, c);
         return false;
@@ -116,26 +122,54 @@ class CudaMemory final : public Memory {
   std::vector<CUmemGenericAllocationHandle> handles_;  // by chunk; 0: no memory
 };
 
+// Where graphs of one device are captured, and the memory that they share: what one has computed is read before another is replayed.
+struct CaptureRoom {
+  c10::cuda::CUDAStream stream;
+  at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
+};
+CaptureRoom& capture_room(c10::DeviceIndex index) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, CaptureRoom> rooms;
+  std::lock_guard lock(mutex);
+  const auto found = rooms.find(index);
+  if (found != rooms.end()) return found->second;
+  return rooms.emplace(index, CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)}).first->second;
+}
+
 class CudaGraph final : public Graph {
  public:
   explicit CudaGraph(at::Device device) : device_(device) {}
   void capture(const std::function<void()>& work) override {
+    const c10::cuda::CUDAGuard here(device_);
+    bool is_capturing = false;
     try {
       c10::cuda::device_synchronize();
-      const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index());
-      const c10::cuda::CUDAStreamGuard guard(side);
+      CaptureRoom& room = capture_room(device_.index());
+      const c10::cuda::CUDAStreamGuard guard(room.stream);
       work();
-      side.synchronize();
-      graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+      room.stream.synchronize();
+      graph_.capture_begin(room.pool, cudaStreamCaptureModeThreadLocal);
+      is_capturing = true;
       work();
+      is_capturing = false;
       graph_.capture_end();
-    } catch (const c10::Error& e) {
-      throw PeerError(join_text("device ", device_.str(), ": a graph: ", e.what_without_backtrace()));
+    } catch (const std::exception& e) {
+      if (is_capturing) end_capture();
+      const auto* error = dynamic_cast<const c10::Error*>(&e);
+      throw PeerError(join_text("device ", device_.str(), ": a graph: ", error ? error->what_without_backtrace() : e.what()));
     }
   }
   void replay() override { graph_.replay(); }
 
  private:
+  // After a failure, whatever that ends with: the first error is told.
+  void end_capture() noexcept {
+    try {
+      graph_.capture_end();
+    } catch (const std::exception&) {
+    }
+  }
+
   const at::Device device_;
   at::cuda::CUDAGraph graph_;
 };

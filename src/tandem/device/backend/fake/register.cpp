@@ -2,13 +2,18 @@
 #include "tandem/device/backend/fake/register.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
@@ -17,6 +22,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -159,6 +165,21 @@ at::Scalar local_scalar(const at::Tensor& t) {
   return host_view(t).item();
 }
 
+// Libtorch knows the shapes of results only where an operator is described to it; these are not.
+at::Tensor index_select(const at::Tensor& from, int64_t dim, const at::Tensor& index) {
+  std::vector<int64_t> sizes = from.sizes().vec();
+  if (!sizes.empty()) sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, from.dim()))] = index.numel();
+  at::Tensor out = at::empty(sizes, from.options());
+  return at::index_select_out(out, from, dim, index);
+}
+
+at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  const double size = std::ceil((end.toDouble() - start.toDouble()) / step.toDouble());
+  out.resize_({static_cast<int64_t>(size)});
+  queue_of_tensor(out).push("arange", [to = host_view(out), start, end, step]() mutable { at::arange_out(to, start, end, step); });
+  return out;
+}
+
 // ---- everything else: the processor's operator, late
 
 // Calls `each` for the tensors of a value, and puts what it returns in their place.
@@ -206,6 +227,21 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   op.callBoxed(&stack);
 }
 
+// All but the result.
+std::vector<int64_t> common_sizes(at::ArrayRef<c10::IValue> arguments, const at::Tensor& result) {
+  std::vector<int64_t> sizes;
+  for (const c10::IValue& argument : arguments)
+    if (argument.isTensor() && argument.toTensor().defined() && !argument.toTensor().is_same(result))
+      sizes = at::infer_size(sizes, argument.toTensor().sizes());
+  return sizes;
+}
+
+// The shape of what the operator returns is not known before it has run.
+void wait_for_shape(Queue& queue, const c10::FunctionSchema& schema) {
+  TORCH_CHECK(!queue.is_capturing(), schema.name(), " cannot be captured: its result has no known shape");
+  queue.drain();
+}
+
 void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -226,6 +262,13 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     rooms.emplace_back(arguments[i].toTensor(), at::empty({0}, arguments[i].toTensor().scalar_type()));
     on_host.back() = rooms.back().second;
   }
+  if (rooms.size() == 1 && op.hasTag(at::Tag::pointwise)) {  // of the shape that its arguments have together
+    const at::Tensor& out = rooms[0].first;
+    out.resize_(common_sizes(arguments, out));
+    for (size_t i = 0; i < count; ++i)
+      if (arguments[i].isTensor() && arguments[i].toTensor().is_same(out)) on_host[i] = host_view(out);
+    rooms.clear();
+  }
   if (writes_in_place(schema)) {
     const size_t results = schema.returns().size();
     TORCH_CHECK(results <= written.size(), schema.name(), " returns more than it writes");
@@ -235,7 +278,7 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
         run_on_host(op, again);
       });
     } else {
-      queue.drain();  // sizes are not known before
+      wait_for_shape(queue, schema);
       run_on_host(op, on_host);
       for (const auto& [to, from] : rooms) to.resize_(from.sizes()).copy_(from);
     }
@@ -245,7 +288,7 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   for (const c10::Argument& result : schema.returns())
     TORCH_CHECK(!result.alias_info(), schema.name(), " makes a view in a way that is not known on a fake device");
-  queue.drain();  // the shape of the result is not known before
+  wait_for_shape(queue, schema);
   run_on_host(op, on_host);
   torch::jit::drop(*stack, count);
   for (const c10::IValue& result : on_host)
@@ -274,6 +317,8 @@ void register_all() {
   own.impl("_copy_from", copy_from);
   own.impl("_copy_from_and_resize", copy_from_and_resize);
   own.impl("_local_scalar_dense", local_scalar);
+  own.impl("index_select", index_select);
+  own.impl("arange.start_out", arange);
 }
 
 }  // namespace

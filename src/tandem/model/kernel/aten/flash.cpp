@@ -15,13 +15,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
+#include <mutex>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/aten/aten.h"
 
 namespace tandem::model::kernel::aten {
 namespace {
+
+constexpr int64_t kMostParts = 1 << 15;
 
 template <class T>
 at::Tensor on_device(const std::vector<T>& values, at::Device device) {
@@ -59,20 +61,41 @@ struct Query {
   }
 };
 
-// While it lives, libtorch takes kernels that repeat their bits. The setting is the process's: other threads meet it, too.
+// While any lives, libtorch takes kernels that repeat their bits. The setting is the process's: operators of
+// other threads meet it, too.
 class Repeating {
  public:
   Repeating() {
-    context_.setDeterministicFillUninitializedMemory(false);
-    context_.setDeterministicAlgorithms(true, false);
+    std::lock_guard lock(mutex());
+    if (num_alive()++ > 0) return;
+    at::Context& context = at::globalContext();
+    fills() = context.deterministicFillUninitializedMemory();
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   }
-  ~Repeating() { context_.setDeterministicAlgorithms(before_, warns_before_); }
+  ~Repeating() {
+    std::lock_guard lock(mutex());
+    if (--num_alive() > 0) return;
+    at::Context& context = at::globalContext();
+    context.setDeterministicAlgorithms(false, false);
+    context.setDeterministicFillUninitializedMemory(fills());
+  }
   Repeating(const Repeating&) = delete;
   Repeating& operator=(const Repeating&) = delete;
 
  private:
-  at::Context& context_ = at::globalContext();
-  const bool before_ = context_.deterministicAlgorithms(), warns_before_ = context_.deterministicAlgorithmsWarnOnly();
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static int& num_alive() {
+    static int number = 0;
+    return number;
+  }
+  static bool& fills() {
+    static bool before = true;
+    return before;
+  }
 };
 
 // Of the part of the keys that are given: the mix and its log sum are those over all keys.
@@ -200,8 +223,30 @@ at::Tensor combine_parts(const at::Tensor& o_PND, const at::Tensor& lse_NP, cons
   return (in_float(o_PND).view({R, C, N, D}) * share).sum(1).to(o_PND.scalar_type()).reshape({R, N * D});
 }
 
+// Of tokens [first, first + count).
+FlashPages some_of(const FlashPages& p, int64_t first, int64_t count) {
+  const int64_t C = p.num_parts, begin = first * C, size = count * C;
+  return {p.block_tokens,
+          C,
+          p.row_P.narrow(0, begin, size),
+          p.bounds.narrow(0, 0, size + 1),
+          p.begin_P1.narrow(0, begin, size + 1),
+          p.used_P.narrow(0, begin, size)};
+}
+
 at::Tensor flash_paged(const at::Tensor& q_RQ, const PagedCache& cache, const FlashPages& pages, const AttentionShape& s,
                        CombineParts combine) {
+  // The kernels take 65535 segments at most, and each part has a query and a mix of its own.
+  if (const int64_t R = q_RQ.size(0), most = std::max<int64_t>(1, kMostParts / pages.num_parts); R > most) {
+    const at::Tensor out = at::empty({R, s.q_width()}, q_RQ.options());
+    for (int64_t first = 0; first < R; first += most) {
+      const int64_t count = std::min(most, R - first);
+      FlashPages some = some_of(pages, first, count);
+      some.row_P = some.row_P - first;
+      out.narrow(0, first, count).copy_(flash_paged(q_RQ.narrow(0, first, count), cache, some, s, combine));
+    }
+    return out;
+  }
   const int64_t D = s.head_dim, C = pages.num_parts;
   const auto flat = [&](const at::Tensor& side) { return side.view({-1, s.num_kv_heads, D}); };
   const at::Tensor q = heads(q_RQ, D), q_PND = C > 1 ? q.index_select(0, pages.row_P) : q;

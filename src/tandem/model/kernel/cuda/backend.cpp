@@ -37,12 +37,13 @@ Normed add_rms_norm(const at::Tensor& x, const at::Tensor& delta, const at::Tens
 at::Tensor rms_norm_backward(const NormGrad& in, at::Tensor& weight_grad) {
   const at::Tensor d = in.d_normed_TH.contiguous(), d_sum = in.d_sum_TH.defined() ? in.d_sum_TH.contiguous() : in.d_sum_TH;
   const at::Tensor &x = in.x_TH, dx = at::empty_like(x);
+  TANDEM_CHECK(x.is_contiguous() && in.weight_H.is_contiguous() && in.rstd_T.is_contiguous(), "rows of a norm");
   const int64_t T = x.size(0), H = x.size(1);
   void *pd = address(d), *ps = address(d_sum), *px = address(x), *pw = address(in.weight_H), *pr = address(in.rstd_T), *po = address(dx);
   launch("rms_norm_backward", x, T, kThreads, {&pd, &ps, &px, &pw, &pr, &po, &H});
   if (!weight_grad.defined() || T == 0) return dx;
   const int64_t parts = (T + kWeightRows - 1) / kWeightRows;
-  const at::Tensor sums = at::empty({parts, H}, weight_grad.options());
+  const at::Tensor sums = at::empty({parts, H}, x.options().dtype(at::kFloat));
   void* pp = address(sums);
   launch("rms_norm_weight", x, parts * blocks_of(H), kThreads, {&pd, &px, &pr, &pp, &T, &H, &kWeightRows});
   weight_grad.add_(sums.sum(0));
@@ -70,6 +71,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor swiglu_backward(const at::Tensor& gate_up, const at::Tensor& gradient) {
+  TANDEM_CHECK(gate_up.is_contiguous(), "rows of gates");
   const at::Tensor d = gradient.contiguous(), out = at::empty_like(gate_up);
   const int64_t F = d.size(1), all = d.numel();
   void *pi = address(gate_up), *pd = address(d), *po = address(out);

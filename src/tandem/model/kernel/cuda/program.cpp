@@ -3,6 +3,7 @@
 
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -104,7 +105,6 @@ Compiled compiled(const std::string& architecture) {
 class Program {
  public:
   explicit Program(c10::DeviceIndex index) {
-    c10::cuda::set_device(index);
     c10::cuda::device_synchronize();  // makes the context, where there is none
     const cudaDeviceProp* p = at::cuda::getDeviceProperties(index);
     Compiled out = compiled(join_text("--gpu-architecture=sm_", p->major, p->minor));
@@ -139,6 +139,7 @@ CUfunction function_of(const std::string& name, const char* dtype, c10::DeviceIn
 void launch(const char* name, const at::Tensor& like, int64_t num_blocks, int threads, std::initializer_list<const void*> arguments) {
   if (num_blocks == 0) return;
   const c10::DeviceIndex index = like.device().index();
+  const c10::cuda::CUDAGuard here(like.device());
   const CUfunction f = function_of(name, like.scalar_type() == at::kFloat ? "<float>" : "<Half>", index);
   std::vector<void*> all;
   for (const void* argument : arguments) all.push_back(const_cast<void*>(argument));

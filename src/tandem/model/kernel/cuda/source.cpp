@@ -154,6 +154,8 @@ __device__ double block_sum(double x) {
   return sum;
 }
 
+__device__ bool is_larger(float a, float b) { return a > b || (isnan(a) && !isnan(b)); }
+
 // Where the largest of V is, of equals the first; on each thread of the block. NaN counts as the largest.
 __device__ int largest_of(const float* row, long long V) {
   __shared__ float values[32];
@@ -161,17 +163,17 @@ __device__ int largest_of(const float* row, long long V) {
   float most = __int_as_float(0xff800000);  // minus infinity
   int place = 0x7fffffff;
   for (int i = threadIdx.x; i < V; i += blockDim.x)
-    if (!(row[i] <= most) || place == 0x7fffffff) most = row[i], place = i;
+    if (place == 0x7fffffff || is_larger(row[i], most)) most = row[i], place = i;
   for (int step = 16; step > 0; step /= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, most, step);
     const int at = __shfl_xor_sync(0xffffffffu, place, step);
-    if (other > most || (other == most && at < place)) most = other, place = at;
+    if (is_larger(other, most) || (other == most && at < place)) most = other, place = at;
   }
   __syncthreads();
   if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = most, places[threadIdx.x / 32] = place;
   __syncthreads();
   for (int w = 0; w < blockDim.x / 32; ++w)
-    if (values[w] > most || (values[w] == most && places[w] < place)) most = values[w], place = places[w];
+    if (is_larger(values[w], most) || (values[w] == most && places[w] < place)) most = values[w], place = places[w];
   return place;
 }
 
@@ -184,7 +186,7 @@ extern "C" __global__ void logit_stats(const float* logits, long long stride, co
   float sum = 0, weighted = 0;
   for (int i = threadIdx.x; i < V; i += blockDim.x) {
     const float z = (row[i] - most) * inv_temperature, e = expf(z);
-    if (i != top && e > 0) sum += e, weighted += e * z;
+    if (i != top && !(e == 0)) sum += e, weighted += e * z;
   }
   sum = block_sum(sum);
   weighted = block_sum(weighted);
@@ -261,7 +263,7 @@ extern "C" __global__ void draw(const float* logits, long long stride, const dou
   const float log_sum = log1pf(others);
   words[D + d] = (row[token] - most) * inv - log_sum;
   words[2 * D + d] = allowed == V ? 0 : fminf(0, static_cast<float>(log(total)) + (row[first] - most) * inv - log_sum);
-  words[3 * D + d] = most + others;
+  words[3 * D + d] = most + others + row[first];
 }
 
 )cuda";
