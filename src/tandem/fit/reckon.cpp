@@ -34,7 +34,8 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   if (config::algorithm_of(c).needs_critic()) refuse("has no formula for a critic");
   if (!c.reward.model.empty()) refuse("has no formula for a reward model");
   if (c.has_workers()) refuse("has no formula for workers");
-  if (c.run.kernels == "aten" || c.run.device == "fake") refuse("has no formula for libtorch's operators alone");
+  if (c.run.kernels == "aten") refuse("has no formula for run.kernels aten");
+  if (c.run.device == "fake") refuse("has no formula for a fake device");
 }
 
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }
