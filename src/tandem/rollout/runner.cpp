@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -68,9 +69,10 @@ void Runner::count_packed(int64_t bytes) {
 }
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
-  const auto address = [](const model::ModelParameters& p) { return p.final_norm.value.data_ptr(); };
-  if (parameters_for_graphs_ != address(parameters)) graphs_.clear();
-  parameters_for_graphs_ = address(parameters);
+  if (has_graphs_) {  // the whole model is here
+    const void* const address = parameters.final_norm.value.data_ptr();
+    if (std::exchange(parameters_for_graphs_, address) != address) graphs_.clear();
+  }
   parameters_ = parameters;
   if (options_.packed_weights && !decoder_.kernels().parity())
     count_packed(model::pack_parameters(*parameters_, decoder_.kernels()));
