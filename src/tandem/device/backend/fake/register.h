@@ -6,7 +6,8 @@
 
 namespace tandem::device::fake {
 
-/// Once in a process, before its first tensor there; later calls do nothing. It takes libtorch's private device type.
+/// Once in a process, before its first tensor there and its first backward pass anywhere, since libtorch counts devices then; later calls do
+/// nothing. It takes libtorch's private device type.
 void register_device();
 
 /// False where another backend has taken that type.
