@@ -6,7 +6,7 @@
 
 namespace tandem::device::fake {
 
-/// Once in a process, before its first tensor there and its first backward pass anywhere, since libtorch counts devices then; later calls do
+/// Once in a process, before its first tensor there and its first backward pass anywhere: libtorch counts devices then. Later calls do
 /// nothing. It takes libtorch's private device type.
 void register_device();
 
