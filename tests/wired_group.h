@@ -20,9 +20,10 @@ struct Wire {
 class WiredGroup final : public comm::Group {
  public:
   WiredGroup(comm::Group& inner, Wire wire) : Group(inner.name(), inner.rank(), ranks_of(inner)), inner_(inner), wire_(std::move(wire)) {}
-  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
+  std::string death() override { return inner_.death(); }
 
  private:
+  void do_abort(const std::string& reason) noexcept override { inner_.abort(reason); }
   static std::vector<int> ranks_of(const comm::Group& group) {
     std::vector<int> ranks;
     for (int r = 0; r < group.size(); ++r) ranks.push_back(group.world_rank(r));

@@ -7,18 +7,43 @@
 #include <map>
 
 #include "comm_suite.h"
+#include "device_suite.h"
 #include "store_library.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/backend/c10d/job.h"
 #include "tandem/comm/backend/c10d/rendezvous.h"
+#include "tandem/comm/backend/device_group.h"
 #include "tandem/comm/launch.h"
 
 namespace tandem::comm {
 
 std::string device_library_name() { return "store"; }
-Library device_library(int, double) { return suite::store_library(); }
+namespace {
+bool has_devices = false;  // while a test has ranks with fake devices
+}
+Library device_library(int number, double) {
+  return suite::store_library(has_devices ? at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(number)) : at::kCPU);
+}
 
 namespace {
+
+at::Device device_of(const Group& world) {
+  const at::Device device = device::device_named("fake", "the device", world.rank(), world.size());
+  device::backend_of(device).use(device);
+  return device;
+}
+
+/// Ranks as threads with a fake device each, whose tensors c10d carries.
+void run_with_devices(int ranks, const RankBody& body) {
+  struct WithDevices {
+    WithDevices() { has_devices = true; }
+    ~WithDevices() { has_devices = false; }
+  } const with_devices;
+  run_local(ranks, 60, [&](Group& world) {
+    const at::Device device = device_of(world);
+    with_device_library(world, device, 60, [&] { body(world); });
+  });
+}
 
 /// Ranks as threads that share a store, each with a job of its own. What each says in the end, "" if all is well.
 std::vector<std::string> run_threads(int ranks, double deadline_s, const RankBody& body) {
@@ -102,6 +127,35 @@ TEST(RunC10d, RanksMeetAndConform) {
     const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
     EXPECT_EQ(world.size(), size ? std::atoi(size) : 1);
   });
+}
+
+TEST(C10dBesideAGroup, CarriesTensorsOfDevices) {
+  run_with_devices(3, [](Group& world) {
+    ASSERT_EQ(world.nearest_device(), device_of(world));
+    device_suite::everything(world);
+  });
+}
+
+TEST(C10dBesideAGroup, TheGroupGoesOnForTensorsOfTheHost) {
+  run_with_devices(2, [](Group& world) {
+    for (const suite::Case& c : suite::cases()) c.body(world);
+  });
+}
+
+TEST(C10dBesideAGroup, WhoeverWaitsForADeviceHearsOfAFailureInTheGroup) {
+  std::string said;
+  const auto failing = [&](Group& world) {
+    if (world.rank() == 1) throw UserError("data", "is odd", "even data");
+    at::Tensor one = device_suite::full(world, 1, 1);
+    try {
+      world.all_reduce(one, ReduceOp::kSum);
+    } catch (const PeerError& e) {
+      if (world.rank() == 0) said = e.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(run_with_devices(3, failing), UserError);
+  EXPECT_NE(said.find("rank 0: all_reduce in group 'world' ended: rank 1 failed: data: is odd"), std::string::npos) << said;
 }
 
 Rendezvous found(std::map<std::string, std::string> variables) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A library of c10d for the CPU, in place of NCCL: bytes travel through the store. As with NCCL, tags mean nothing, and the work of a
+// A library of c10d for the CPU and for fake devices, in place of NCCL: bytes travel through the store. As with NCCL, tags mean nothing, and the work of a
 // send is done when the peer has taken it.
 
 #include <ATen/ops/empty.h>
@@ -10,6 +10,7 @@
 
 #include "tandem/comm/backend/c10d/library.h"
 #include "tandem/comm/reduce.h"
+#include "tandem/device/device.h"
 
 namespace tandem::comm::suite {
 
@@ -79,16 +80,19 @@ class StoreBackend : public ::c10d::Backend {
 
  private:
   static Blob blob(const at::Tensor& t) {
+    device::synchronize(t.device());
     const auto* data = static_cast<const uint8_t*>(t.const_data_ptr());
     return Blob(data, data + t.nbytes());
   }
   static void fill(const at::Tensor& to, const Blob& from, size_t at) {
     ASSERT_LE(at + from.size(), to.nbytes());
+    device::synchronize(to.device());
     if (!from.empty()) std::memcpy(static_cast<uint8_t*>(to.mutable_data_ptr()) + at, from.data(), from.size());
   }
   static void reduce(const at::Tensor& to, const std::vector<Blob>& all, ReduceOp op) {
     std::vector<const void*> sources;
     for (const Blob& b : all) sources.push_back(b.data());
+    device::synchronize(to.device());
     void* const out[] = {to.mutable_data_ptr()};
     reduce_ordered(sources, out, to.numel(), to.scalar_type(), op);
   }
@@ -117,8 +121,8 @@ class StoreBackend : public ::c10d::Backend {
   int num_collectives_ = 0, num_sent_ = 0, num_received_ = 0;
 };
 
-inline Library store_library() {
-  return {"store", at::kCPU, [](const Place& place) { return c10::make_intrusive<StoreBackend>(place); },
+inline Library store_library(at::Device device = at::kCPU) {
+  return {"store", device, [](const Place& place) { return c10::make_intrusive<StoreBackend>(place); },
           [](::c10d::Backend& backend) { backend.abort(); }};
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/cli/app.h"
 
-#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <CLI/CLI.hpp>
@@ -11,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -23,6 +21,8 @@
 #include "tandem/cli/command/command.h"
 #include "tandem/cli/host.h"
 #include "tandem/config/config.h"
+#include "tandem/device/backend/fake/trouble.h"
+#include "tandem/device/fault.h"
 
 namespace tandem::cli {
 namespace {
@@ -182,11 +182,8 @@ int end(int code, const std::string& message, const char* level = "error") {
   return code;
 }
 
-/// libtorch says it in words where its own type is lost on the way, as through a rethrow on another thread.
-bool is_out_of_memory(const std::exception& e) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&e) || dynamic_cast<const std::bad_alloc*>(&e) ||
-         std::string_view(e.what()).find("DefaultCPUAllocator: ") != std::string_view::npos;
-}
+// What fake devices get wrong, for tests (device/backend/fake/trouble.h).
+constexpr auto kFakeDevice = "TANDEM_FAKE_DEVICE";
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -195,6 +192,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 int main(int argc, char** argv) {
   try {
     command_line().assign(argv, argv + argc);
+    if (const char* words = std::getenv(kFakeDevice)) device::fake::have_trouble(words, kFakeDevice);
     run(argc, argv);
     return 0;
   } catch (const UserError& e) {
@@ -209,8 +207,7 @@ int main(int argc, char** argv) {
   } catch (const std::system_error& e) {
     return end(3, std::string("this machine: ") + e.what() + " (fewer ranks, threads or workers, or a higher limit on them)");
   } catch (const std::exception& e) {
-    if (is_out_of_memory(e))
-      return end(3, "memory: there is not enough (a smaller batch, train.recompute, or fewer running sequences need less)");
+    if (const std::optional<std::string> fault = device::fault_of(e)) return end(3, *fault);
     return end(1, "internal: " + first_line(e.what()) + " (this is a bug of Tandem; please report it)");
   }
 }

@@ -54,98 +54,141 @@ void Group::barrier() {
 }
 
 void Group::broadcast(at::Tensor& tensor, int root) {
-  if (goes_by_host(tensor)) {
+  Group* const way = way_of(tensor);
+  if (!way) {
     at::Tensor host = tensor.cpu();
     broadcast(host, root);
     if (rank_ != root) tensor.copy_(host);
     return;
   }
-  check_movable(tensor, device_, "broadcast");
+  check_movable(tensor, way->device_, "broadcast");
   TANDEM_CHECK(root >= 0 && root < size(), "root ", root);
   count(Operation::kBroadcast, rank_ == root ? bytes_of(tensor) * (size() - 1) : 0);
   const Waiting waiting(is_one_worker_);
-  do_broadcast(tensor, root);
+  way->do_broadcast(tensor, root);
 }
 
 void Group::all_reduce(at::Tensor& tensor, ReduceOp op) {
-  if (goes_by_host(tensor)) {
+  Group* const way = way_of(tensor);
+  if (!way) {
     at::Tensor host = tensor.cpu();
     all_reduce(host, op);
     tensor.copy_(host);
     return;
   }
-  check_movable(tensor, device_, "all_reduce");
+  check_movable(tensor, way->device_, "all_reduce");
   count(Operation::kAllReduce, 2 * bytes_of(tensor) * (size() - 1) / size());
   const Waiting waiting(is_one_worker_);
-  do_all_reduce(tensor, op);
+  way->do_all_reduce(tensor, op);
 }
 
 void Group::all_gather(at::Tensor& out, const at::Tensor& in) {
-  if (goes_by_host(in)) {
+  Group* const way = way_of(in);
+  if (!way) {
     at::Tensor host = host_room(out);
     all_gather(host, in.cpu());
     out.copy_(host);
     return;
   }
-  check_blocks(out, in, "all_gather");
+  way->check_blocks(out, in, "all_gather");
   count(Operation::kAllGather, bytes_of(in) * (size() - 1));
   const Waiting waiting(is_one_worker_);
-  do_all_gather(out, in);
+  way->do_all_gather(out, in);
 }
 
 void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
-  if (goes_by_host(in)) {
+  Group* const way = way_of(in);
+  if (!way) {
     at::Tensor host = host_room(out);
     reduce_scatter(host, in.cpu());
     out.copy_(host);
     return;
   }
-  check_blocks(in, out, "reduce_scatter");
+  way->check_blocks(in, out, "reduce_scatter");
   count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
   const Waiting waiting(is_one_worker_);
-  do_reduce_scatter(out, in);
+  way->do_reduce_scatter(out, in);
 }
 
-void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
-                         std::span<const int64_t> receive_bytes) {
+void Group::exchange(Group& way, std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                     std::span<const int64_t> receive_bytes) {
   TANDEM_CHECK(std::ssize(send_bytes) == size() && std::ssize(receive_bytes) == size(), "all_to_all_v needs a size for each rank");
   TANDEM_CHECK(sum(send_bytes) <= std::ssize(send), "send buffer too small");
   TANDEM_CHECK(sum(receive_bytes) <= std::ssize(receive), "receive buffer too small");
   count(Operation::kAllToAllV, sum(send_bytes) - send_bytes[static_cast<size_t>(rank_)]);
   const Waiting waiting(is_one_worker_);
-  do_all_to_all_v(send, send_bytes, receive, receive_bytes);
+  way.do_all_to_all_v(send, send_bytes, receive, receive_bytes);
+}
+
+void Group::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                         std::span<const int64_t> receive_bytes) {
+  exchange(*this, send, send_bytes, receive, receive_bytes);
+}
+
+void Group::all_to_all_v(const at::Tensor& send, std::span<const int64_t> send_bytes, at::Tensor& receive,
+                         std::span<const int64_t> receive_bytes) {
+  Group* const way = way_of(send);
+  if (!way) {
+    at::Tensor host = host_room(receive);
+    all_to_all_v(send.cpu(), send_bytes, host, receive_bytes);
+    receive.copy_(host);
+    return;
+  }
+  check_movable(send, way->device_, "all_to_all_v");
+  check_movable(receive, way->device_, "all_to_all_v");
+  exchange(*way, {static_cast<const std::byte*>(send.const_data_ptr()), send.nbytes()}, send_bytes,
+           {static_cast<std::byte*>(receive.mutable_data_ptr()), receive.nbytes()}, receive_bytes);
 }
 
 void Group::send(const at::Tensor& tensor, int to, int tag) {
-  if (goes_by_host(tensor)) return send(tensor.cpu(), to, tag);
-  check_message(tensor, to, tag);
+  Group* const way = way_of(tensor);
+  if (!way) return send(tensor.cpu(), to, tag);
+  way->check_message(tensor, to, tag);
   count(Operation::kSend, to == rank_ ? 0 : bytes_of(tensor));
-  do_send(tensor, to, tag);
+  way->do_send(tensor, to, tag);
 }
 
 void Group::receive(at::Tensor& tensor, int from, int tag) {
-  if (goes_by_host(tensor)) {
+  Group* const way = way_of(tensor);
+  if (!way) {
     at::Tensor host = host_room(tensor);
     receive(host, from, tag);
     tensor.copy_(host);
     return;
   }
-  check_message(tensor, from, tag);
+  way->check_message(tensor, from, tag);
   count(Operation::kReceive, 0);
   const Waiting waiting(is_one_worker_);
-  do_receive(tensor, from, tag);
+  way->do_receive(tensor, from, tag);
 }
 
 bool Group::arrived(int from, int tag) {
   check_peer(from, tag);
-  return do_arrived(from, tag);
+  return do_arrived(from, tag) || (carrier_ && carrier_->do_arrived(from, tag));
 }
 
 std::unique_ptr<Group> Group::split(int color, const std::string& name) {
   count(Operation::kSplit, 0);
   std::unique_ptr<Group> part = do_split(color, name);
   part->machines_ = machines_;
+  if (carrier_) part->carrier_ = carrier_->do_split(color, name);
   return part;
+}
+
+void Group::abort(const std::string& reason) noexcept {
+  do_abort(reason);
+  if (carrier_) carrier_->abort(reason);
+}
+
+void Group::carry_by(std::unique_ptr<Group> carrier) {
+  TANDEM_CHECK(!carrier || (carrier->world_ranks_ == world_ranks_ && carrier->rank_ == rank_ && carrier->device_ != device_), "group ", name_,
+               " is carried by one of other ranks, or of its own device");
+  carrier_ = std::move(carrier);
+}
+
+Group* Group::way_of(const at::Tensor& tensor) {
+  if (carrier_ && tensor.device() == carrier_->device_) return carrier_.get();
+  return device_.is_cpu() && !tensor.is_cpu() ? nullptr : this;
 }
 
 void Group::set_machines(std::vector<int> by_world_rank) {

@@ -22,7 +22,7 @@ inline constexpr int kMaxTag = (1 << 20) - 1;
 ///
 /// Ownership  tensors stay the caller's; they must live until the call returns. Contiguous tensors on device(), the CPU
 ///            but for c10d, of any dtype for moves; float32, float64, bfloat16 and int64 for reductions. Where device() is the CPU,
-///            tensors of others go by way of it.
+///            tensors of another go by the carrier of that device, or, without one, by way of the CPU.
 /// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
 ///            used at once. All ranks call the same collectives in the same order; messages stand outside that order.
 /// Blocking   every call but send and arrived waits for the peers, at most the group's deadline.
@@ -39,8 +39,10 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
   const std::string& name() const { return name_; }
-  /// Where tensors are, and the bytes of all_to_all_v.
+  /// Where tensors are.
   at::Device device() const { return device_; }
+  /// Where tensors of a device stay on their way: its carrier's, or else device().
+  at::Device nearest_device() const { return carrier_ ? carrier_->device_ : device_; }
   /// The rank in the world of a rank of this group.
   int world_rank(int rank) const { return world_ranks_[static_cast<size_t>(rank)]; }
   /// The number of the machine that a rank of this group runs on; machines are numbered as their first ranks of the world are. 0 where
@@ -54,9 +56,11 @@ class Group {
   void all_gather(at::Tensor& out, const at::Tensor& in);
   /// in: size() * out.numel() elements; out gets the sum of block rank().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
-  /// Bytes to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
+  /// Bytes of the host to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
   void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                     std::span<const int64_t> receive_bytes);
+  /// The same with the bytes of two tensors of one device.
+  void all_to_all_v(const at::Tensor& send, std::span<const int64_t> send_bytes, at::Tensor& receive, std::span<const int64_t> receive_bytes);
 
   /// Buffered: returns once the bytes are kept or under way, so that two ranks may send to each other first. The peer takes
   /// it with the same tag, 0 to kMaxTag; several of one tag arrive in order.
@@ -69,7 +73,13 @@ class Group {
   /// Ranks that pass the same colour form a new group, ordered by rank. Collective.
   std::unique_ptr<Group> split(int color, const std::string& name);
   /// Marks the group and its children dead with `reason`; wakes everyone who waits. Any thread. Never throws.
-  virtual void abort(const std::string& reason) noexcept = 0;
+  void abort(const std::string& reason) noexcept;
+  /// Why the group is dead, as far as this rank has heard; "" while it lives. Any thread.
+  virtual std::string death() = 0;
+
+  /// Tensors of `carrier`'s device, which is not this one's, go by it from here on; so they do in groups split from here on. It has the
+  /// same ranks in the same order. Null: by way of the CPU again. launch.h:with_device_groups makes one.
+  void carry_by(std::unique_ptr<Group> carrier);
 
   /// Its ranks compute each layer together, so that an exchange is part of the work: take_waited_s() does not count it.
   void works_as_one() { is_one_worker_ = true; }
@@ -87,6 +97,7 @@ class Group {
 
  private:
   // What a backend does; the public operation of the same name has checked the arguments and counted the bytes.
+  virtual void do_abort(const std::string& reason) noexcept = 0;
   virtual void do_barrier() = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
   virtual void do_all_reduce(at::Tensor& tensor, ReduceOp op) = 0;
@@ -100,7 +111,10 @@ class Group {
   virtual std::unique_ptr<Group> do_split(int color, const std::string& name) = 0;
 
   void count(Operation operation, int64_t bytes);
-  bool goes_by_host(const at::Tensor& tensor) const { return device_.is_cpu() && !tensor.is_cpu(); }
+  void exchange(Group& way, std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                std::span<const int64_t> receive_bytes);
+  // The group that takes it: this one or the carrier; null: none does, and it goes by way of the CPU.
+  Group* way_of(const at::Tensor& tensor);
   void check_blocks(const at::Tensor& whole, const at::Tensor& part, const char* op) const;
   void check_message(const at::Tensor& tensor, int peer, int tag) const;
   void check_peer(int peer, int tag) const;
@@ -112,6 +126,7 @@ class Group {
   std::shared_ptr<const std::vector<int>> machines_;  // by world rank; shared with the groups split from this one
   Traffic traffic_;
   bool is_one_worker_ = false;
+  std::unique_ptr<Group> carrier_;
 };
 
 /// Seconds that this thread has spent in calls that wait for peers, since it last asked, in any group but those that work as one.

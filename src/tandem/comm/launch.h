@@ -37,6 +37,12 @@ std::string interface_choice();
 ///         UserError naming TANDEM_MPI if the backend is not built.
 void run_mpi(double deadline_s, const RankBody& body);
 
+/// Runs `body`, during which `world` and the groups split from it carry tensors of `device`, this rank's, from device to device: by NCCL
+/// or HCCL, whichever the build has. Without one they go by way of the CPU. Nothing happens where `device` is the CPU, or with one rank.
+/// Collective.
+/// Errors  what `body` throws. PeerError if the devices do not find each other, or a message is not taken.
+void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body);
+
 /// The library that moves tensors between devices: "nccl" if this program was built with TANDEM_CUDA, "hccl" with TANDEM_NPU,
 /// "" without either.
 std::string c10d_library();

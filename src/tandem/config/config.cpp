@@ -50,6 +50,10 @@ void describe(OptionVisitor& field, RunOptions& o) {
         "What computes: our own kernels (cpu, cuda), or libtorch's operators alone (aten), which run on any device. auto takes our own "
         "where there are any.",
         one_of({"auto", "cpu", "cuda", "aten"}));
+  field("proof", o.proof,
+        "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of a kind "
+        "that has not yet proved itself to this program (kept in ~/.cache/tandem/proof), always asks the processor and a fake one, too.",
+        one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
   field("samples_steps", o.samples_steps,
         "samples.sqlite keeps the samples of so many last steps; 0 keeps all, as --replay wants them.", at_least(0));

@@ -24,6 +24,7 @@ struct RunOptions {
   int64_t seed = 0;
   std::string device = "auto";
   std::string kernels = "auto";
+  std::string proof = "auto";
   bool parity = false;
   int64_t samples_steps = 0;
   double samples_wait_s = 300;

@@ -5,11 +5,15 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/device/backend/fake/trouble.h"
 
 namespace tandem::device {
 namespace {
 
 const std::array kBackends = {&cpu::backend, &cuda::backend, &npu::backend, &fake::backend};
+
+// The processor is what remains, and a fake device is asked for by its name, unless a test says otherwise.
+bool is_taken_by_auto(const Backend& b) { return b.type != at::kCPU && (&b != &fake::backend() || fake::is_found_by_auto()); }
 
 }  // namespace
 
@@ -22,8 +26,8 @@ const Backend& backend_of(at::DeviceType type) {
 
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine, int ranks_on_machine) {
   if (name == "auto") {
-    for (const auto backend : {&cuda::backend, &npu::backend})
-      if (backend().count() >= ranks_on_machine) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
+    for (const auto backend : kBackends)
+      if (is_taken_by_auto(backend()) && backend().count() >= ranks_on_machine) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
     return at::kCPU;  // also where there are fewer devices than ranks
   }
   for (const auto backend : kBackends) {

@@ -31,6 +31,8 @@ struct Backend {
   std::unique_ptr<Memory> (*reserve)(at::Device device, int64_t num_bytes);
   /// Null where the kind has none: then work is queued operator by operator.
   std::unique_ptr<Graph> (*make_graph)(at::Device device);
+  /// Whether its memory is the host's: who has waited for it may read its tensors by their addresses.
+  bool has_host_memory = false;
 };
 
 namespace cpu {

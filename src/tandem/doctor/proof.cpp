@@ -43,8 +43,11 @@ std::string Proof::fault() const {
   return join_text("it does not prove itself: ", names, "; nothing that is computed there can be trusted");
 }
 
-Proof prove(const std::string& kernels, const std::string& name, bool is_short) {
-  const at::Device device = device::device_named(name, "--device");
+Proof prove(const std::string& kernels, const std::string& device, bool is_short) {
+  return prove(kernels, device::device_named(device, "--device"), is_short);
+}
+
+Proof prove(const std::string& kernels, at::Device device, bool is_short) {
   device::backend_of(device).use(device);
   const model::kernel::Backend& backend = model::kernel::backend_named(kernels, device, "--kernels");
   const double begin_s = now_s();

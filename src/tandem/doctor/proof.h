@@ -2,6 +2,8 @@
 #pragma once
 // What a device was asked to prove before anyone trusts what it computes, and what came of it: `tandem doctor --device`.
 
+#include <c10/core/Device.h>
+
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -20,8 +22,10 @@ struct Proof {
   std::string fault() const;
 };
 
-/// `kernels` as run.kernels, `device` as run.device. The short form has no models. Errors: UserError for another name, or without such a
-/// device.
+/// `kernels` as run.kernels. The short form has no models. The calling thread works with the device from then on.
+/// Errors: UserError where the kernels do not serve the device.
+Proof prove(const std::string& kernels, at::Device device, bool is_short = false);
+/// The same, of a device by its name, as run.device has it. Errors: UserError also without such a device.
 Proof prove(const std::string& kernels, const std::string& device, bool is_short = false);
 
 nlohmann::json to_json(const Proof& proof);

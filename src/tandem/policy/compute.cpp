@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/policy/compute.h"
 
+#include <algorithm>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -52,9 +54,19 @@ model::Products kept(const model::Products& products, const config::RunConfig& c
   return {};
 }
 
+// Ranks that share sums and weights compute alike. Collective.
+void check_one_kind(at::Device device, comm::Group& world) {
+  if (world.size() == 1) return;
+  const std::vector<std::string> kinds = comm::texts_of_all(world, device::backend_of(device).name);
+  const auto other = std::ranges::find_if(kinds, [&](const std::string& kind) { return kind != kinds[0]; });
+  if (other == kinds.end()) return;
+  throw UserError("run.device", join_text("is ", kinds[0], " on rank 0 and ", *other, " on rank ", other - kinds.begin()),
+                  "cpu, or machines that all have a device for each of their ranks");
+}
+
 }  // namespace
 
-at::Device device_of(const config::RunConfig& config, const comm::Group& world) {
+at::Device device_of(const config::RunConfig& config, comm::Group& world) {
   int here = 0, before = 0;  // ranks of this machine, and those of them before this one
   for (int rank = 0; rank < world.size(); ++rank) {
     if (world.machine(rank) != world.machine(world.rank())) continue;
@@ -62,6 +74,7 @@ at::Device device_of(const config::RunConfig& config, const comm::Group& world) 
     before += rank < world.rank();
   }
   const at::Device device = device::device_named(config.run.device, "run.device", before, here);
+  check_one_kind(device, world);
   device::backend_of(device).use(device);
   return device;
 }

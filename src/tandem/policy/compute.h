@@ -45,8 +45,9 @@ class Compute {
   model::kernel::Kernels train_, rollout_;
 };
 
-/// Where this rank computes, as run.device has it; the calling thread works with that from now on. Errors: UserError.
-at::Device device_of(const config::RunConfig& config, const comm::Group& world);
+/// Where this rank computes, as run.device has it; the calling thread works with that from now on. Collective. Errors: UserError, also
+/// where ranks find devices of several kinds.
+at::Device device_of(const config::RunConfig& config, comm::Group& world);
 
 struct Memory {
   Memory(const config::MemoryOptions& options, at::Device place)

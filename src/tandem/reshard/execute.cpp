@@ -45,7 +45,8 @@ class Switch {
  public:
   Switch(const RankPlan& plan, comm::Group& group, std::pair<Side, Side> sides, const ExecuteOptions& options)
       : plan_(plan), group_(group), source_(sides.first), target_(sides.second), options_(options),
-        format_{group.size(), options.dtype, group.device(), plan.checksums} {}
+        // Checksums are the host's work.
+        format_{group.size(), options.dtype, plan.checksums ? group.device() : group.nearest_device(), plan.checksums} {}
 
   ~Switch() {
     if (options_.arena) options_.arena->count("staging", -counted_bytes_);
@@ -55,7 +56,7 @@ class Switch {
 
   Moved run() {
     // A device's copies are ordered by the stream of one thread.
-    if (plan_.overlap && plan_.num_calls > 1 && group_.device().is_cpu()) overlapped();
+    if (plan_.overlap && plan_.num_calls > 1 && format_.device.is_cpu()) overlapped();
     else one_by_one();
     for (size_t b = plan_.num_calls; b < plan_.buckets.size(); ++b) finish(b);
     return moved_;
@@ -102,7 +103,7 @@ class Switch {
   int64_t staged() {
     int64_t bytes = 0;
     for (const auto* each : {&send_, &receive_, &next_, &arrived_})
-      if (*each) bytes += std::ssize((*each)->bytes());
+      if (*each) bytes += (*each)->memory().numel();
     if (options_.arena) options_.arena->count("staging", bytes - std::exchange(counted_bytes_, bytes));
     return bytes;
   }
@@ -116,7 +117,10 @@ class Switch {
     moved_.sent_bytes += staging->element_bytes();
   }
 
-  void carry() { group_.all_to_all_v(send_->bytes(), send_->bytes_by_rank(), receive_->bytes(), receive_->bytes_by_rank()); }
+  void carry() {
+    at::Tensor arriving = receive_->memory();
+    group_.all_to_all_v(send_->memory(), send_->bytes_by_rank(), arriving, receive_->bytes_by_rank());
+  }
 
   void finish(size_t bucket) {
     if (options_.before_bucket) options_.before_bucket(bucket);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "tandem/base/check.h"
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/reshard/plan_bucket.h"
 
@@ -52,12 +53,14 @@ void Staging::each_slot(const std::function<void(const at::Tensor&, const RankPl
 }
 
 std::vector<Staging::Message> Staging::messages() const {
+  TANDEM_CHECK(memory_.is_cpu(), "checksums of bytes on ", memory_.device());
+  const std::span bytes(static_cast<std::byte*>(memory_.data_ptr()), memory_.nbytes());
   std::vector<Message> all;
   size_t begin = 0;
   for (size_t first = 0, last; first < moves_.size(); first = last) {
     for (last = first + 1; last < moves_.size() && moves_[last].peer == moves_[first].peer;) ++last;
     const auto length = static_cast<size_t>(bytes_by_rank_[static_cast<size_t>(moves_[first].peer)]);
-    const std::span message = bytes().subspan(begin, length);
+    const std::span message = bytes.subspan(begin, length);
     all.push_back({first, last, message.first(length - kChecksum_bytes), message.last(kChecksum_bytes)});
     begin += length;
   }

@@ -34,7 +34,7 @@ class Staging {
   /// The moves of the first message that is not as its sender sealed it; empty if all are.
   std::span<const RankPlan::Move> broken() const;
 
-  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(memory_.data_ptr()), memory_.nbytes()}; }
+  const at::Tensor& memory() const { return memory_; }  ///< bytes, of all messages
   std::span<const int64_t> bytes_by_rank() const { return bytes_by_rank_; }
   int64_t element_bytes() const { return element_bytes_; }  ///< of all messages, without checksums
 
@@ -43,13 +43,13 @@ class Staging {
     size_t first, last;  // of the moves
     std::span<std::byte> elements, checksum;
   };
-  std::vector<Message> messages() const;
+  std::vector<Message> messages() const;  // on the host
 
   std::span<const RankPlan::Move> moves_;
   Format format_;
   std::vector<int64_t> bytes_by_rank_;
   int64_t element_bytes_ = 0;
-  at::Tensor memory_;  // bytes
+  at::Tensor memory_;
 };
 
 }  // namespace tandem::reshard

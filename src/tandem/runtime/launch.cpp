@@ -12,7 +12,9 @@
 #include "tandem/checkpoint/checksum.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/launch.h"
+#include "tandem/device/fault.h"
 #include "tandem/device/process.h"
+#include "tandem/policy/compute.h"
 
 namespace tandem::runtime {
 namespace {
@@ -108,7 +110,9 @@ void launch_ranks(const config::RunConfig& config, const std::function<void(comm
   const auto run = [&](comm::Group& world) {
     device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, processes, world)));
     if (processes && world.rank() != 0) log::quiet(true);
-    body(world);
+    device::with_faults_named(world.size() > 1 ? join_text("rank ", world.rank()) : "", [&] {
+      comm::with_device_groups(world, policy::device_of(config, world), config.parallel.deadline_s, [&] { body(world); });
+    });
   };
   if (processes) comm::run_mpi(config.parallel.deadline_s, run);
   else comm::run_local(static_cast<int>(ranks), config.parallel.deadline_s, run);

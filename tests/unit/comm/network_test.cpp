@@ -69,9 +69,10 @@ class Placed : public Group {
  public:
   explicit Placed(const Ranks& machines) : Group("placed", 0, counted(machines)) { set_machines(machines); }
   explicit Placed(int world_rank) : Group("part", 0, Ranks{world_rank}) {}
-  void abort(const std::string&) noexcept override {}
+  std::string death() override { return ""; }
 
  private:
+  void do_abort(const std::string&) noexcept override {}
   static Ranks counted(const Ranks& machines) {
     Ranks ranks;
     for (size_t i = 0; i < machines.size(); ++i) ranks.push_back(static_cast<int>(i));

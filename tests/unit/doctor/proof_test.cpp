@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "../../temporary_folder.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/model_check.h"
+#include "tandem/doctor/trust.h"
 
 namespace tandem::doctor {
 namespace {
@@ -24,6 +28,22 @@ TEST(Proof, TheFakeDeviceAndTheProcessorProveThemselves) {
     EXPECT_NE(to_text(proof).find(std::to_string(proof.checks.size()) + " passed, 0 failed\n"), std::string::npos);
     EXPECT_EQ(to_json(proof).at("failed"), 0);
   }
+}
+
+// Once it has, the folder says so for this program; what is no proof is not taken for one.
+TEST(Proof, AKindOfDeviceIsAskedOnce) {
+  const test::TemporaryFolder folder("proofs");
+  const auto proofs = [&] { return std::distance(std::filesystem::directory_iterator(folder.path()), {}); };
+  trust(at::kCPU, "aten", folder.path());
+  ASSERT_EQ(proofs(), 1);
+  const std::filesystem::path kept = std::filesystem::directory_iterator(folder.path())->path();
+  const auto written = std::filesystem::last_write_time(kept);
+  trust(at::kCPU, "aten", folder.path());
+  EXPECT_EQ(std::filesystem::last_write_time(kept), written);
+  std::ofstream(kept) << "{";
+  trust(at::kCPU, "aten", folder.path());
+  EXPECT_GT(std::filesystem::file_size(kept), 1000U);
+  EXPECT_EQ(proofs(), 1);
 }
 
 // What each kernel does right alone, and a whole model does not: a cache that is read where another layer writes.

@@ -88,6 +88,8 @@ class Doctor : public Command {
   }
   void run() override {
     if (!device_.empty()) return prove();
+    for (const auto& [flag, given] : {std::pair("--kernels", kernels_ != "auto"), {"--out", !out_.empty()}})
+      if (given) throw UserError("tandem doctor", std::string(flag) + " without a device to prove", "with --device");
     const nlohmann::json report = bench::machine_report();
     std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
   }

@@ -24,9 +24,11 @@ class LocalGroup : public Group {
   LocalGroup(std::shared_ptr<Meeting> meeting, int rank)
       : Group(meeting->name(), rank, meeting->world_ranks()), meeting_(std::move(meeting)) {}
 
-  void abort(const std::string& reason) noexcept override { meeting_->abort(reason); }
+  std::string death() override { return meeting_->death(); }
 
  private:
+  void do_abort(const std::string& reason) noexcept override { meeting_->abort(reason); }
+
   void do_barrier() override {
     open({.op = "barrier"});
     const Parting parting(*meeting_, rank());

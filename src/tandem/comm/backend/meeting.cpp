@@ -104,6 +104,11 @@ void Meeting::abort(const std::string& reason) {
   if (!dead_) end(lock, reason);
 }
 
+std::string Meeting::death() {
+  std::lock_guard lock(mutex_);
+  return reason_;
+}
+
 void Meeting::end(std::unique_lock<std::mutex>& lock, const std::string& reason) {
   dead_ = true;
   reason_ = reason;

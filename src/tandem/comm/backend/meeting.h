@@ -89,6 +89,8 @@ class Meeting {
   bool has(int rank, int from, int tag);
 
   void abort(const std::string& reason);
+  /// Why it is dead, "" while it lives.
+  std::string death();
   void adopt(const std::shared_ptr<Meeting>& child);
   /// `rank 3: all_reduce in group 'tp'`, how an error of this rank begins.
   std::string place(int rank, const char* op) const;

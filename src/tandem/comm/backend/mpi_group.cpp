@@ -46,12 +46,14 @@ class MpiGroup : public Group {
     if (job_.death().empty()) MPI_Comm_free(&comm_);  // MPI keeps it for sent messages; a dead group may have others under way
   }
 
-  /// A process cannot leave a message half sent: the whole job ends, not this group alone.
-  void abort(const std::string& reason) noexcept override { job_.abort(reason); }
+  std::string death() override { return job_.death(); }
 
   using Group::set_machines;
 
  private:
+  /// A process cannot leave a message half sent: the whole job ends, not this group alone.
+  void do_abort(const std::string& reason) noexcept override { job_.abort(reason); }
+
   void do_barrier() override {
     Flight flight = begin("barrier");
     std::byte nothing{};

@@ -28,10 +28,12 @@ class C10dGroup : public Group {
       : Group(std::move(name), members.rank, std::move(members.world_ranks), job.library().device),
         job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
 
-  /// A device cannot leave an operation half done: the whole job ends, not this group alone.
-  void abort(const std::string& reason) noexcept override { job_.abort(reason); }
+  std::string death() override { return job_.death(); }
 
  private:
+  /// A device cannot leave an operation half done: the whole job ends, not this group alone.
+  void do_abort(const std::string& reason) noexcept override { job_.abort(reason); }
+
   void do_barrier() override {
     at::Tensor one = at::zeros({1}, at::device(device()).dtype(at::kFloat));
     run("barrier", [&] { return reduce(one, ReduceOp::kSum); });

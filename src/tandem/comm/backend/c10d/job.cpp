@@ -119,6 +119,7 @@ void C10dJob::throw_if_dead(const std::string& place) {
 }
 
 void C10dJob::look_for_notice() {
+  if (const std::string reason = death_beside_ ? death_beside_() : ""; !reason.empty()) return die(reason, false);
   try {
     if (store_->check({kDead})) die(store_->get_to_str(kDead), false);
   } catch (const std::exception& e) {
@@ -174,6 +175,20 @@ void run_job(C10dJob& job, const RankBody& body) {
     const bool heard_of_another = dynamic_cast<const PeerError*>(&e) && !job.is_culprit();
     if (job.rank() == 0) usleep(500000);  // the others read the reason in its store
     if (heard_of_another) throw ReportedElsewhere(exit_code_of(e), e.what());
+    throw;
+  }
+}
+
+void run_beside(Group& host, C10dJob& job, const std::function<void()>& body) {
+  job.die_with([&host] { return host.death(); });
+  try {
+    host.carry_by(c10d_world(job));
+    body();
+    host.carry_by(nullptr);
+    job.all_ended();
+  } catch (const std::exception& e) {
+    job.abort(join_text("rank ", job.rank(), " failed: ", e.what()));
+    host.carry_by(nullptr);
     throw;
   }
 }

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,9 @@ class C10dJob {
   ~C10dJob();
   C10dJob(const C10dJob&) = delete;
   C10dJob& operator=(const C10dJob&) = delete;
+
+  /// The job dies when `death` names a reason: that of the group beside which it works. Before its first group.
+  void die_with(std::function<std::string()> death) { death_beside_ = std::move(death); }
 
   int rank() const { return world_.rank; }
   int size() const { return world_.size; }
@@ -74,6 +78,7 @@ class C10dJob {
   const c10::intrusive_ptr<::c10d::Store> store_;
   const Place world_;
   const Library library_;
+  std::function<std::string()> death_beside_;
   std::mutex mutex_;
   std::vector<c10::intrusive_ptr<::c10d::Backend>> backends_;
   std::map<std::string, std::unique_ptr<Outbox>> outboxes_;
@@ -87,5 +92,8 @@ std::unique_ptr<Group> c10d_world(C10dJob& job);
 
 /// Runs `body` as this rank of the job. Errors: those of run_c10d.
 void run_job(C10dJob& job, const RankBody& body);
+
+/// Runs `body` with the world of the job as the carrier of `host`, which has the same ranks. Errors: what `body` throws; PeerError.
+void run_beside(Group& host, C10dJob& job, const std::function<void()>& body);
 
 }  // namespace tandem::comm

@@ -16,6 +16,7 @@
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/device/device.h"
+#include "tandem/device/fault.h"
 
 namespace tandem::device {
 namespace {
@@ -155,8 +156,7 @@ class CudaGraph final : public Graph {
       graph_.capture_end();
     } catch (const std::exception& e) {
       if (is_capturing) end_capture();
-      const auto* error = dynamic_cast<const c10::Error*>(&e);
-      throw PeerError(join_text("device ", device_.str(), ": a graph: ", error ? error->what_without_backtrace() : e.what()));
+      throw device_failed(device_, join_text("a graph: ", without_backtrace(e)));
     }
   }
   void replay() override { graph_.replay(); }
@@ -191,7 +191,7 @@ const Backend kCuda = {"cuda",
                            c10::cuda::set_device(device.index());
                            c10::cuda::device_synchronize();
                          } catch (const c10::Error& e) {
-                           throw PeerError(join_text("device ", device.str(), ": ", e.what_without_backtrace()));
+                           throw device_failed(device, without_backtrace(e));
                          }
                        },
                        described,

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device on the processor for tests: all it does, it does late.
-#include "tandem/base/error.h"
+#include <c10/util/Exception.h>
+
 #include "tandem/device/backend/fake/queue.h"
 #include "tandem/device/backend/fake/register.h"
+#include "tandem/device/backend/fake/trouble.h"
 #include "tandem/device/device.h"
+#include "tandem/device/fault.h"
 #include "tandem/device/pages.h"
 
 namespace tandem::device {
@@ -17,20 +20,30 @@ class FakeMemory final : public Memory {
     chunk_bytes_ = pages_->chunk_bytes();
   }
   ~FakeMemory() override {
+    queue_.give_bytes(backed_bytes_);
     try {
       queue_.drain();
-    } catch (const PeerError&) {  // what failed has been said to who waited
+    } catch (const c10::Error&) {  // what failed has been said to who waited
     }
   }
-  bool back(int64_t first, int64_t last) override { return pages_->back(first, last); }
+  bool back(int64_t first, int64_t last) override {
+    const int64_t bytes = (last - first) * chunk_bytes_;
+    if (!queue_.take_bytes(bytes)) return false;
+    backed_bytes_ += bytes;
+    return pages_->back(first, last);
+  }
   bool release(int64_t first, int64_t last) override {
     queue_.drain();
+    const int64_t bytes = (last - first) * chunk_bytes_;
+    queue_.give_bytes(bytes);
+    backed_bytes_ -= bytes;
     return pages_->release(first, last);
   }
 
  private:
   fake::Queue& queue_;
   std::unique_ptr<Memory> pages_;
+  int64_t backed_bytes_ = 0;
 };
 
 // What was queued, to be queued again.
@@ -58,14 +71,20 @@ class FakeGraph final : public Graph {
 
 const Backend kFake = {"fake",
                        at::kPrivateUse1,
-                       [] { return fake::can_register() ? fake::kNumDevices : 0; },
+                       [] { return fake::can_register() ? fake::num_devices() : 0; },
                        [] { return std::pair<std::string, std::string>("libtorch's private type of devices is taken", "cpu"); },
                        [](at::Device device) {
                          fake::register_device();
                          c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
                          fake::queue_of(device.index()).compute_as_here();
                        },
-                       [](at::Device device) { fake::queue_of(device.index()).drain(); },
+                       [](at::Device device) {
+                         try {
+                           fake::queue_of(device.index()).drain();
+                         } catch (const c10::Error& e) {
+                           throw device_failed(device, without_backtrace(e));
+                         }
+                       },
                        [](at::Device) { return std::string("a fake device: the processor, late"); },
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                          fake::register_device();
@@ -73,7 +92,8 @@ const Backend kFake = {"fake",
                        },
                        [](at::Device device) -> std::unique_ptr<Graph> {
                          return std::make_unique<FakeGraph>(fake::queue_of(device.index()));
-                       }};
+                       },
+                       /*has_host_memory=*/true};
 
 }  // namespace
 

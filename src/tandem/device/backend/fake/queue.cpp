@@ -10,8 +10,8 @@
 #include <optional>
 #include <utility>
 
-#include "tandem/base/error.h"
-#include "tandem/base/strings.h"
+#include "tandem/base/check.h"
+#include "tandem/device/fault.h"
 #include "tandem/device/process.h"
 
 namespace tandem::device::fake {
@@ -19,6 +19,9 @@ namespace {
 
 constexpr int kPoison = 0xFF;                      // NaN in every float, -1 in every integer
 constexpr size_t kMostRetiredBytes = 64 << 20;
+
+// As libtorch does for a device whose driver reports it.
+[[noreturn]] void throw_fault(const std::string& what) { throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 1, "fake device: " + what); }
 
 }  // namespace
 
@@ -36,8 +39,22 @@ void Kept::run() const {
 
 void Queue::push(const char* what, std::function<void()> work) {
   std::lock_guard lock(mutex_);
+  if (most_pieces_ > 0 && ++num_pieces_ > most_pieces_ && fault_.empty()) fault_ = "it is lost";
   if (capture_) return capture_->work.push_back(std::move(work));
   entries_.push_back({what, std::move(work)});
+}
+
+void Queue::bound(int64_t most_pieces, int64_t most_bytes) {
+  std::lock_guard lock(mutex_);
+  most_pieces_ = most_pieces;
+  most_bytes_ = most_bytes;
+}
+
+bool Queue::take_bytes(int64_t bytes) {
+  const int64_t most = most_bytes_;
+  if (taken_bytes_.fetch_add(bytes) + bytes <= most || most == 0) return true;
+  taken_bytes_ -= bytes;
+  return false;
 }
 
 void Queue::compute_as_here() {
@@ -48,16 +65,14 @@ void Queue::compute_as_here() {
 
 void Queue::fail(const std::string& what) {
   std::lock_guard lock(mutex_);
-  if (fault_.empty()) fault_ = "on the fake device, " + what;
+  if (fault_.empty()) fault_ = what;
 }
 
 void Queue::run(const Entry& entry) {
   try {
     entry.work();
-  } catch (const c10::Error& e) {
-    fail(join_text(entry.what, ": ", e.what_without_backtrace()));
   } catch (const std::exception& e) {
-    fail(join_text(entry.what, ": ", e.what()));
+    fail(join_text(entry.what, ": ", without_backtrace(e)));
   }
 }
 
@@ -85,14 +100,14 @@ bool Queue::is_capturing() {
 }
 
 void Queue::drain() {
-  if (is_capturing()) throw PeerError("on the fake device: what is captured must not wait for the device");
+  if (is_capturing()) throw_fault("what is captured must not wait for the device");
   std::lock_guard one(running_);
   std::optional<ThreadLimit> limit;
   for (;;) {
     Entry next;
     {
       std::lock_guard lock(mutex_);
-      if (!fault_.empty()) throw PeerError(fault_);
+      if (!fault_.empty()) throw_fault(fault_);
       if (entries_.empty()) return;
       next = std::move(entries_.front());
       entries_.pop_front();
@@ -114,7 +129,7 @@ void Queue::retire(void* memory, size_t bytes) {
 }
 
 Queue& queue_of(int index) {
-  static std::array<Queue, kNumDevices> queues;
+  static std::array<Queue, kMostDevices> queues;
   return queues[static_cast<size_t>(index)];
 }
 

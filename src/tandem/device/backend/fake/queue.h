@@ -2,6 +2,8 @@
 #pragma once
 // What is queued on a fake device. Nothing runs before somebody waits, so that whoever reads too early sees what was not computed.
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -25,12 +27,18 @@ class Queue {
  public:
   /// `what` names it in errors.
   void push(const char* what, std::function<void()> work);
-  /// Runs all that was pushed, in its order, on the calling thread. Errors: PeerError of the first that threw, and ever after.
+  /// Runs all that was pushed, in its order, on the calling thread. Errors: libtorch's of devices, of the first that threw, and ever after.
   void drain();
   /// With as many compute threads as the calling thread has. Bits of sums depend on it.
   void compute_as_here();
   /// Frees memory, when what was pushed before has run: it is poisoned then, and given back to the system late.
   void free(void* memory, size_t bytes);
+
+  /// It is lost when so many pieces of work were pushed, and has so many bytes; 0: never, and as many as there are.
+  void bound(int64_t most_pieces, int64_t most_bytes);
+  /// Counts memory; false: there is not as much left.
+  bool take_bytes(int64_t bytes);
+  void give_bytes(int64_t bytes) { taken_bytes_ -= bytes; }
 
   /// From here on what is pushed is kept, not run; to wait is an error.
   void begin_capture();
@@ -55,9 +63,11 @@ class Queue {
   int threads_ = 0;
   std::deque<std::pair<void*, size_t>> retired_;
   size_t retired_bytes_ = 0;
+  int64_t num_pieces_ = 0, most_pieces_ = 0;
+  std::atomic<int64_t> taken_bytes_ = 0, most_bytes_ = 0;
 };
 
-inline constexpr int kNumDevices = 16;
+inline constexpr int kMostDevices = 16;
 /// Of one device, for the life of the process.
 Queue& queue_of(int index);
 

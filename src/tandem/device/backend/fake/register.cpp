@@ -31,6 +31,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/device/backend/fake/queue.h"
+#include "tandem/device/backend/fake/trouble.h"
 
 namespace tandem::device::fake {
 namespace {
@@ -54,6 +55,7 @@ struct Block {
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
   c10::reportMemoryUsageToProfiler(block->memory, -static_cast<int64_t>(block->bytes), 0, 0, {kType, block->device});
+  queue_of(block->device).give_bytes(static_cast<int64_t>(block->bytes));
   queue_of(block->device).free(block->memory, block->bytes);
   delete block;
 }
@@ -63,8 +65,9 @@ class FakeAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, here()};
-    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    TORCH_CHECK(memory, "no memory for ", bytes, " bytes of a fake device");
+    const bool is_there = queue_of(current).take_bytes(static_cast<int64_t>(bytes));
+    void* memory = is_there ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
+    TORCH_CHECK_WITH(OutOfMemoryError, memory, "fake device out of memory. Tried to allocate ", bytes, " bytes.");
     std::memset(memory, 0xFF, bytes);
     c10::reportMemoryUsageToProfiler(memory, static_cast<int64_t>(bytes), 0, 0, here());
     return {memory, new Block{memory, bytes, current}, &free_block, here()};
@@ -89,7 +92,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
   c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
   c10::Stream exchangeStream(c10::Stream s) const override { return s; }
-  c10::DeviceIndex deviceCount() const noexcept override { return kNumDevices; }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(num_devices()); }
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override { *event = nullptr; }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
@@ -102,7 +105,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return kNumDevices; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(num_devices()); }
   c10::DeviceIndex getCurrentDevice() const override { return current; }
 };
 
@@ -225,6 +228,9 @@ bool writes_in_place(const c10::FunctionSchema& schema) {
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   op.callBoxed(&stack);
+  if (op.schema().name() != wrong_operator()) return;
+  for (const c10::IValue& value : stack)
+    if (value.isTensor() && value.toTensor().is_floating_point()) value.toTensor().mul_(1.01);
 }
 
 // All but the result.

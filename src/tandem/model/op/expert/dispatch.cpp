@@ -10,19 +10,14 @@
 namespace tandem::model::op {
 namespace {
 
-// Where the peers talk on another device, the rows go by way of it.
 void exchange(comm::Group& peers, const at::Tensor& rows, const std::vector<int64_t>& from_rows, const at::Tensor& arrived,
               const std::vector<int64_t>& to_rows) {
-  const auto bytes = [](const at::Tensor& t) { return std::span(static_cast<std::byte*>(t.data_ptr()), t.nbytes()); };
-  const bool goes_round = rows.device() != peers.device();
-  const at::Tensor from = goes_round ? rows.to(peers.device()) : rows;
-  at::Tensor to = goes_round ? at::empty(arrived.sizes(), arrived.options().device(peers.device())) : arrived;
-  const auto width = from.size(1) * static_cast<int64_t>(from.element_size());
+  const auto width = rows.size(1) * static_cast<int64_t>(rows.element_size());
   std::vector<int64_t> from_bytes = from_rows, to_bytes = to_rows;
   for (std::vector<int64_t>* counts : {&from_bytes, &to_bytes})
     for (int64_t& n : *counts) n *= width;
-  peers.all_to_all_v(bytes(from), from_bytes, bytes(to), to_bytes);
-  if (goes_round) at::Tensor(arrived).copy_(to);
+  at::Tensor to = arrived;
+  peers.all_to_all_v(rows, from_bytes, to, to_bytes);
 }
 
 at::Tensor on_device(std::vector<int64_t>& values, const at::Tensor& like) {

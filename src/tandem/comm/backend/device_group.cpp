@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups that carry tensors of devices. Where a device's memory is the host's, the ranks' own way of talking does it, once the device is done.
+#include "tandem/comm/backend/device_group.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include "tandem/comm/launch.h"
+#include "tandem/device/device.h"
+
+namespace tandem::comm {
+namespace {
+
+std::vector<int> world_ranks_of(const Group& group) {
+  std::vector<int> ranks;
+  for (int r = 0; r < group.size(); ++r) ranks.push_back(group.world_rank(r));
+  return ranks;
+}
+
+class HostMemoryGroup final : public Group {
+ public:
+  HostMemoryGroup(std::unique_ptr<Group> inner, at::Device device)
+      : Group(inner->name(), inner->rank(), world_ranks_of(*inner), device), inner_(std::move(inner)) {}
+  std::string death() override { return inner_->death(); }
+
+ private:
+  void do_abort(const std::string& reason) noexcept override { inner_->abort(reason); }
+  void do_barrier() override { inner_->barrier(); }
+  void do_broadcast(at::Tensor& tensor, int root) override {
+    at::Tensor here = done(tensor);
+    inner_->broadcast(here, root);
+  }
+  void do_all_reduce(at::Tensor& tensor, ReduceOp op) override {
+    at::Tensor here = done(tensor);
+    inner_->all_reduce(here, op);
+  }
+  void do_all_gather(at::Tensor& out, const at::Tensor& in) override {
+    at::Tensor here = done(out);
+    inner_->all_gather(here, done(in));
+  }
+  void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
+    at::Tensor here = done(out);
+    inner_->reduce_scatter(here, done(in));
+  }
+  void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
+                       std::span<const int64_t> receive_bytes) override {
+    device::synchronize(device());
+    inner_->all_to_all_v(send, send_bytes, receive, receive_bytes);
+  }
+  void do_send(const at::Tensor& tensor, int to, int tag) override { inner_->send(done(tensor), to, tag); }
+  void do_receive(at::Tensor& tensor, int from, int tag) override {
+    at::Tensor here = done(tensor);
+    inner_->receive(here, from, tag);
+  }
+  bool do_arrived(int from, int tag) override { return inner_->arrived(from, tag); }
+  std::unique_ptr<Group> do_split(int color, const std::string& name) override {
+    return std::make_unique<HostMemoryGroup>(inner_->split(color, name), device());
+  }
+
+  // The same elements, once what was queued on them has run.
+  at::Tensor done(const at::Tensor& tensor) const {
+    device::synchronize(device());
+    return at::for_blob(tensor.data_ptr(), tensor.sizes()).options(tensor.options().device(at::kCPU)).target_device(at::kCPU).make_tensor();
+  }
+
+  const std::unique_ptr<Group> inner_;
+};
+
+}  // namespace
+
+void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body) {
+  if (device.is_cpu() || world.size() == 1) return body();
+  if (!device::backend_of(device).has_host_memory) return with_device_library(world, device, deadline_s, body);
+  world.carry_by(std::make_unique<HostMemoryGroup>(world.split(0, world.name()), device));
+  try {
+    body();
+  } catch (...) {
+    world.carry_by(nullptr);
+    throw;
+  }
+  world.carry_by(nullptr);
+}
+
+}  // namespace tandem::comm

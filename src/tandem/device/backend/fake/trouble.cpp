@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/backend/fake/trouble.h"
+
+#include <charconv>
+#include <cstdint>
+#include <map>
+#include <sstream>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/device/backend/fake/queue.h"
+
+namespace tandem::device::fake {
+namespace {
+
+int devices = kMostDevices;
+bool is_found = false;
+std::string wrong;
+
+// Of `NAME=N`; none that is known, or no number: false.
+bool read_number(const std::string& word, const std::map<std::string, int64_t*>& numbers) {
+  const size_t equals = word.find('=');
+  const auto found = numbers.find(word.substr(0, equals));
+  if (found == numbers.end() || equals == std::string::npos) return false;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data() + equals + 1, end, *found->second);
+  return error == std::errc() && stop == end && *found->second >= 0;
+}
+
+}  // namespace
+
+int num_devices() { return devices; }
+bool is_found_by_auto() { return is_found; }
+const std::string& wrong_operator() { return wrong; }
+
+void have_trouble(const std::string& words, const std::string& variable) {
+  int64_t lost_after = 0, device = -1, mib = 0, count = kMostDevices;
+  const std::map<std::string, int64_t*> numbers = {{"lost_after", &lost_after}, {"device", &device}, {"mib", &mib}, {"devices", &count}};
+  std::istringstream in(words);
+  for (std::string word; std::getline(in, word, ',');) {
+    if (word == "is_found") is_found = true;
+    else if (word.starts_with("wrong=aten::")) wrong = word.substr(word.find('=') + 1);
+    else if (!read_number(word, numbers))
+      throw UserError(variable, "has '" + word + "'", "lost_after=N, device=N, mib=N, devices=N, is_found or wrong=aten::NAME");
+  }
+  if (count > kMostDevices) throw UserError(variable, join_text("has devices=", count), join_text("at most ", kMostDevices));
+  devices = static_cast<int>(count);
+  for (int d = 0; d < kMostDevices; ++d) queue_of(d).bound(device < 0 || device == d ? lost_after : 0, mib << 20);
+}
+
+}  // namespace tandem::device::fake

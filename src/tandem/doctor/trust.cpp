@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/doctor/trust.h"
+
+#include <dlfcn.h>
+#include <pwd.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
+#include "tandem/base/json_file.h"
+#include "tandem/base/log.h"
+#include "tandem/checkpoint/checksum.h"
+#include "tandem/checkpoint/durable_file.h"
+#include "tandem/device/device.h"
+#include "tandem/doctor/proof.h"
+
+namespace tandem::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The file that this code was loaded from: the program, or the module within Python.
+std::string own_file() {
+  Dl_info info{};
+  const bool is_known = ::dladdr(reinterpret_cast<const void*>(&proof_folder), &info) != 0 && info.dli_fname != nullptr;
+  const std::string file = is_known ? info.dli_fname : "";
+  return file.ends_with(".so") ? file : "/proc/self/exe";
+}
+
+// What a proof is of: another of any of these asks for another proof.
+std::string subject_of(at::Device device, const std::string& kernels) {
+  const std::string program = checkpoint::file_digest(own_file());
+  return join_text(device::backend_of(device).description(device), ", kernels ", kernels, ", libtorch " TORCH_VERSION ", program ",
+                   program.substr(0, program.rfind(' ')));
+}
+
+uint64_t checksum_of(const std::string& text) {
+  checkpoint::Checksum checksum;
+  checksum.update(std::as_bytes(std::span(text)));
+  return checksum.value();
+}
+
+bool is_kept(const std::string& path, const std::string& subject) {
+  std::error_code absent;
+  if (!fs::exists(path, absent)) return false;
+  try {
+    return read_json_object(path).at("subject") == subject;
+  } catch (const std::exception&) {  // not ours, or half a file: it is written anew
+    return false;
+  }
+}
+
+void keep(const std::string& path, const std::string& subject, const Proof& proof) {
+  nlohmann::json page = to_json(proof);
+  page["subject"] = subject;
+  try {
+    fs::create_directories(fs::path(path).parent_path());
+    checkpoint::write_durable(path, page.dump(2) + "\n");
+  } catch (const std::exception& e) {
+    log::warning("the proof of a device is not kept, and the next run asks for it again: ", e.what());
+  }
+}
+
+}  // namespace
+
+std::string proof_folder() {
+  const passwd* user = ::getpwuid(::getuid());
+  return join_text(user && user->pw_dir ? user->pw_dir : "/tmp", "/.cache/tandem/proof");
+}
+
+void trust(at::Device device, const std::string& kernels, const std::string& folder) {
+  const std::string subject = subject_of(device, kernels), path = join_text(folder, "/", checksum_of(subject), ".json");
+  if (is_kept(path, subject)) return;
+  log::info("run.proof: the device proves itself to this program, once: ", device::backend_of(device).description(device));
+  const Proof proof = prove(kernels, device, /*is_short=*/true);
+  if (const std::string fault = proof.fault(); !fault.empty())
+    throw PeerError(join_text("device ", device.str(), ": ", fault, " (`tandem doctor --device ", device::backend_of(device).name,
+                              "` says more)"));
+  log::info(join_text(std::ssize(proof.checks), " checks passed"));
+  keep(path, subject, proof);
+}
+
+}  // namespace tandem::doctor

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which kinds of devices have proved themselves to this program on this machine.
+
+#include <c10/core/Device.h>
+
+#include <string>
+
+namespace tandem::doctor {
+
+/// Has `device` prove itself in the short form (proof.h), unless `folder` says that one of its kind has, with these kernels, to this
+/// very program and libtorch. Afterwards `folder` says so; where it cannot be written, a warning does.
+/// Errors: PeerError naming the kernels that are wrong.
+void trust(at::Device device, const std::string& kernels, const std::string& folder);
+
+/// Where the user's proofs are: in the home folder, under .cache/tandem/proof.
+std::string proof_folder();
+
+}  // namespace tandem::doctor
