@@ -24,6 +24,12 @@ const Backend& backend_of(at::DeviceType type) {
   return npu::backend().count() > 0 ? npu::backend() : fake::backend();  // libtorch has one type for both; a build has one of them
 }
 
+std::shared_ptr<void> pinned(at::Device device, void* memory, size_t bytes) {
+  const Backend& backend = backend_of(device);
+  if (!backend.pin || !backend.pin(memory, bytes)) return nullptr;
+  return {memory, backend.unpin};
+}
+
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine, int ranks_on_machine) {
   if (name == "auto") {
     for (const auto backend : kBackends)

@@ -33,6 +33,10 @@ struct Backend {
   std::unique_ptr<Graph> (*make_graph)(at::Device device);
   /// Whether its memory is the host's: who has waited for it may read its tensors by their addresses.
   bool has_host_memory = false;
+  /// Memory of the host that stays where it is until unpin(), so that the device copies it by itself, faster. False: it is copied as any
+  /// other. Null where that is all the same.
+  bool (*pin)(void* memory, size_t bytes) = nullptr;
+  void (*unpin)(void* memory) = nullptr;
 };
 
 namespace cpu {
@@ -60,5 +64,8 @@ at::Device device_named(const std::string& name, const std::string& option, int 
 inline void synchronize(at::Device device) {
   if (!device.is_cpu()) backend_of(device).synchronize(device);
 }
+
+/// Pins memory of the host for copies to and from `device` while the result lives; null where that does nothing. The memory must outlive it.
+std::shared_ptr<void> pinned(at::Device device, void* memory, size_t bytes);
 
 }  // namespace tandem::device

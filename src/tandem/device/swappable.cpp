@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tandem/base/check.h"
+#include "tandem/device/device.h"
 
 namespace tandem::device {
 
@@ -12,6 +13,14 @@ Swappable::Swappable(const Home& home, int64_t num_elements, c10::ScalarType dty
     : region_(home.device.reserve(home.owner, {num_elements}, dtype)), home_(home) {
   TANDEM_CHECK(!home.begins_away || home.keep == Keep::kNothing, home.owner, " has no contents that could come back");
   if (!home.begins_away) region_.back();
+}
+
+Swappable::~Swappable() {
+  if (!copy_.defined()) return;
+  try {
+    synchronize(tensor().device());  // what comes back may still be read from the copy
+  } catch (const std::exception&) {  // a lost device reads nothing; who waited for it has heard
+  }
 }
 
 const at::Tensor& Swappable::contents() const {
@@ -35,15 +44,22 @@ int64_t Swappable::leave(int64_t first, int64_t last) {
   if (home_.keep != Keep::kNothing && !copy_.defined() && first < last) {
     TANDEM_CHECK(home_.host, home_.owner, " has no host memory to leave for");
     copy_ = home_.host->allocate(home_.owner, tensor().sizes().vec(), tensor().scalar_type());
+    pinned_ = pinned(home_.device.device(), copy_.data_ptr(), copy_.nbytes());
   }
+  // A device copies all of it before any memory goes; where the device is the host, there is never more than a chunk twice.
+  const bool is_queued = !tensor().is_cpu();
   for (int64_t chunk = first; chunk < last; ++chunk) {
     if (!region_.is_backed(chunk)) continue;
     if (home_.keep != Keep::kNothing && !is_copied_) {
       const at::Tensor from = bytes_of(tensor(), chunk);
-      bytes_of(copy_, chunk).copy_(from);
+      bytes_of(copy_, chunk).copy_(from, /*non_blocking=*/is_queued);
       copied += from.numel();
     }
-    region_.release(chunk, chunk + 1);
+    if (!is_queued) region_.release(chunk, chunk + 1);
+  }
+  if (is_queued) {
+    synchronize(tensor().device());
+    region_.release(first, last);
   }
   if (home_.keep == Keep::kOriginal && is_away()) is_copied_ = true;
   return copied;
@@ -63,7 +79,7 @@ int64_t Swappable::come_back(int64_t first, int64_t last) {
   if (home_.keep == Keep::kNothing) return 0;
   for (int64_t chunk : missing) {
     const at::Tensor from = bytes_of(copy_, chunk);
-    bytes_of(tensor(), chunk).copy_(from);
+    bytes_of(tensor(), chunk).copy_(from, /*non_blocking=*/true);
     copied += from.numel();
   }
   return copied;

@@ -25,11 +25,15 @@ struct Home {
 /// Ownership  owns its memory on the device and, from the first time it leaves, a copy on the host that is kept for the next time. Views
 ///            of tensor() stay good, but must not be touched while it is away.
 /// Threads    one at a time.
+/// Blocking   leave, until the host has the contents. What comes back is queued on the device.
 /// Errors     UserError when a budget would be exceeded; then nothing has moved, but what went by chunks.
 class Swappable {
  public:
   /// Zeros, flat, on the device, or nowhere yet. The arenas must outlive it.
   Swappable(const Home& home, int64_t num_elements, c10::ScalarType dtype);
+  ~Swappable();
+  Swappable(const Swappable&) = delete;
+  Swappable& operator=(const Swappable&) = delete;
 
   const at::Tensor& tensor() const { return region_.tensor(); }
   /// The tensor, or its copy on the host while it is away. Not where nothing is kept, nor when it has left in part.
@@ -53,6 +57,7 @@ class Swappable {
   Region region_;
   Home home_;
   at::Tensor copy_;
+  std::shared_ptr<void> pinned_;  // of the copy
   bool is_copied_ = false;  // kOriginal: the host has all of it
 };
 

@@ -10,9 +10,11 @@
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/device/device.h"
+#include "tandem/doctor/group_check.h"
 #include "tandem/doctor/kernel_check.h"
 #include "tandem/doctor/memory_check.h"
 #include "tandem/doctor/model_check.h"
+#include "tandem/doctor/speed_check.h"
 
 namespace tandem::doctor {
 namespace {
@@ -55,7 +57,11 @@ Proof prove(const std::string& kernels, at::Device device, bool is_short) {
   const auto add = [&](std::vector<Check> more) { std::ranges::move(more, std::back_inserter(proof.checks)); };
   add(check_each_kernel(backend, device));
   add(check_memory(device));
-  if (!is_short) add(check_models(backend, device));
+  add(check_groups(device));
+  if (!is_short) {
+    add(check_models(backend, device));
+    add(measure_speed(backend, device));
+  }
   proof.seconds = now_s() - begin_s;
   return proof;
 }

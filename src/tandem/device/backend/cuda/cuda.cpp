@@ -14,6 +14,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/log.h"
 #include "tandem/base/strings.h"
 #include "tandem/device/device.h"
 #include "tandem/device/fault.h"
@@ -179,6 +180,15 @@ std::string described(at::Device device) {
   return join_text(properties->name, ", ", bytes_text(static_cast<int64_t>(properties->totalGlobalMem)));
 }
 
+// A system may bound how much is pinned: then the rest is copied by way of what is.
+bool pin(void* memory, size_t bytes) {
+  const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+  if (error == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  log::warning("CUDA does not pin ", bytes_text(static_cast<int64_t>(bytes)), " of the host, so copies are slower: ", cudaGetErrorString(error));
+  return false;
+}
+
 const Backend kCuda = {"cuda",
                        at::kCUDA,
                        [] { return static_cast<int>(c10::cuda::device_count()); },
@@ -198,7 +208,10 @@ const Backend kCuda = {"cuda",
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                          return std::make_unique<CudaMemory>(device, num_bytes);
                        },
-                       [](at::Device device) -> std::unique_ptr<Graph> { return std::make_unique<CudaGraph>(device); }};
+                       [](at::Device device) -> std::unique_ptr<Graph> { return std::make_unique<CudaGraph>(device); },
+                       /*has_host_memory=*/false,
+                       pin,
+                       [](void* memory) { (void)cudaHostUnregister(memory); }};
 
 }  // namespace
 

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/doctor/speed_check.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sin.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "tandem/base/clock.h"
+#include "tandem/base/rng.h"
+#include "tandem/comm/launch.h"
+#include "tandem/device/device.h"
+#include "tandem/model/flops.h"
+#include "tandem/model/model_on_rank.h"
+#include "tandem/rollout/engine.h"
+#include "tandem/train/trainer.h"
+
+namespace tandem::doctor {
+namespace {
+
+// What is measured, by kind of device.
+struct Sizes {
+  int64_t copy_bytes, product, prompt, answer, rows, row_tokens;
+  model::ModelConfig model;
+};
+
+Sizes sizes_for(at::Device device) {
+  const bool is_large = !device.is_cpu() && !device::backend_of(device).has_host_memory;
+  Sizes s = is_large ? Sizes{int64_t{1} << 30, 8192, 128, 64, 16, 1024, {}} : Sizes{int64_t{64} << 20, 1024, 32, 16, 8, 128, {}};
+  model::ModelConfig& c = s.model;
+  c.family = "qwen2";
+  c.qkv_bias = c.tied_embeddings = true;
+  c.vocab_size = is_large ? 151'936 : 8192;
+  c.hidden_size = is_large ? 896 : 256;
+  c.intermediate_size = is_large ? 4864 : 768;
+  c.num_layers = is_large ? 24 : 4;
+  c.num_heads = is_large ? 14 : 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 64;
+  c.max_positions = 2048;
+  return s;
+}
+
+// Seconds of one call once it is warm: the least of a few.
+double seconds_of(at::Device device, const std::function<void()>& call) {
+  double least = std::numeric_limits<double>::infinity();
+  call();
+  for (int turn = 0; turn < 4; ++turn) {
+    device::synchronize(device);
+    const double begin = now_s();
+    call();
+    device::synchronize(device);
+    least = std::min(least, now_s() - begin);
+  }
+  return least;
+}
+
+std::string text(const char* format, double a, double b, double c = 0) {
+  char line[120];
+  std::snprintf(line, sizeof line, format, a, b, c);
+  return line;
+}
+
+double copied_bytes_per_s(const Sizes& s, at::Device device) {
+  const at::Tensor from = at::ones({s.copy_bytes}, at::device(device).dtype(at::kByte));
+  at::Tensor to = at::empty_like(from);
+  return 2.0 * static_cast<double>(s.copy_bytes) / seconds_of(device, [&] { to.copy_(from); });
+}
+
+double product_flops_per_s(const Sizes& s, const model::kernel::Kernels& kernels) {
+  const at::Tensor a = at::ones({s.product, s.product}, kernels.options(kernels.dtype()));
+  at::Tensor out = at::empty_like(a);
+  const double n = static_cast<double>(s.product);
+  return 2 * n * n * n / seconds_of(kernels.device(), [&] { kernels.forward(out, a, a); });
+}
+
+// Seconds of a step in which each sequence gets one token.
+double decode_step_s(const Sizes& s, const model::ModelOnRank& model, device::Arena& arena, int64_t batch) {
+  rollout::Options options;
+  options.kv_block_tokens = std::lcm<int64_t>(16, model.decoder().kernels().attention().block_multiple);
+  options.max_running = batch;
+  options.prefill_tokens = batch * s.prompt;
+  rollout::Engine engine(options, {model.decoder(), arena, s.model.vocab_size, s.prompt + s.answer});
+  engine.switch_weights(model.parameters(), data::PolicyVersion{0});
+  RandomStream random(3, static_cast<uint64_t>(batch));
+  for (int64_t i = 0; i < batch; ++i) {
+    rollout::Request request;
+    for (int64_t t = 0; t < s.prompt; ++t) request.prompt.push_back(static_cast<int32_t>(random.below(s.model.vocab_size)));
+    request.sampling.max_new_tokens = s.answer;
+    request.sampling.ignore_eos = true;
+    engine.submit(std::move(request));
+  }
+  for (int64_t step = 0; step < s.answer / 4; ++step) engine.step();  // the prompts, and graphs of a shape or two
+  const double begin = now_s();
+  int64_t steps = 0;
+  for (; engine.running(); ++steps) engine.step();
+  return (now_s() - begin) / static_cast<double>(std::max<int64_t>(steps, 1));
+}
+
+double train_step_s(const Sizes& s, model::ModelOnRank& model, device::Arena& arena, device::Arena& host, comm::Group& alone) {
+  std::vector<std::vector<int32_t>> ids(static_cast<size_t>(s.rows));
+  std::vector<train::Row> rows(ids.size());
+  RandomStream random(4, 1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (int64_t t = 0; t < s.row_tokens; ++t) ids[i].push_back(static_cast<int32_t>(random.below(s.model.vocab_size)));
+    rows[i].prompt = std::span(ids[i]).first(1);
+    rows[i].response = std::span(ids[i]).subspan(1);
+  }
+  train::Options options;
+  options.micro_batch_tokens = 8 * s.row_tokens;
+  train::Trainer trainer(options, {model.table(), model.decoder(), model.values(), train::Ranks::of_one(alone), arena, {}, 0, &host});
+  trainer.start();
+  double least = std::numeric_limits<double>::infinity();
+  for (int step = 0; step < 3; ++step) {
+    const double begin = now_s();
+    (void)trainer.supervised_step(rows, 1e-6);
+    device::synchronize(model.values().device());
+    least = std::min(least, now_s() - begin);
+  }
+  return least;
+}
+
+}  // namespace
+
+std::vector<Check> measure_speed(const model::kernel::Backend& backend, at::Device device) {
+  std::vector<Check> measured;
+  const Sizes s = sizes_for(device);
+  try {
+    const model::kernel::Kernels kernels(backend, at::kBFloat16, backend.product.plain_choice(at::kBFloat16), device);
+    const double copied = copied_bytes_per_s(s, device), multiplied = product_flops_per_s(s, kernels);
+    measured.push_back({"speed: a copy", true, text("%.1f GB/s read and written, of %.0f MiB", copied / 1e9, static_cast<double>(s.copy_bytes >> 20))});
+    measured.push_back({"speed: a product, bfloat16", true, text("%.2f TFLOP/s, of %.0f rows and columns", multiplied / 1e12, static_cast<double>(s.product))});
+    device::Arena arena("device", 0, device), host("host");
+    const std::unique_ptr<comm::Group> alone = comm::single();
+    model::ModelOnRank model(s.model, {}, kernels, {arena, "weights"});
+    model.values().copy_(at::sin(at::arange(model.values().numel(), model.values().options().dtype(at::kFloat))).mul_(0.03));
+    for (const int64_t batch : {1, 64}) {
+      const double step = decode_step_s(s, model, arena, batch), bytes = static_cast<double>(model.values().nbytes()) / step;
+      measured.push_back({"speed: a decode step of " + std::to_string(batch), true,
+                          text("%.3f ms, the weights at %.1f GB/s: %.0f %% of the copy", 1e3 * step, bytes / 1e9, 100 * bytes / copied)});
+    }
+    model::TokenWork work;
+    for (int64_t i = 0; i < s.rows; ++i) work.add(s.row_tokens);
+    const double step = train_step_s(s, model, arena, host, *alone), flops = model::training_flops(s.model, work) / step;
+    measured.push_back({"speed: a training step", true,
+                        text("%.1f ms, %.2f TFLOP/s: %.0f %% of the product", 1e3 * step, flops / 1e12, 100 * flops / multiplied)});
+  } catch (const std::exception& e) {
+    const std::string what = e.what();
+    measured.push_back({"speed: runs", false, what.substr(0, what.find('\n'))});
+  }
+  return measured;
+}
+
+}  // namespace tandem::doctor
