@@ -113,6 +113,26 @@ def check_mixed(runs):
         assert out.returncode == 2 and len(lines) == 1 and all(part in lines[0] for part in parts), out.stderr[-2000:]
 
 
+def check_dealt(runs):
+    """A launcher that lets each rank see one device: another one each is right, the same is not."""
+    if not shutil.which("mpirun"):
+        return
+    global count
+    mpi = str(rf.ROOT / "scripts/mpi")
+    command = [program.tandem, *runs.start("--train-layout", "dp2", run__kernels="aten", run__device="fake", run__steps=2, folder="dealt")]
+
+    def dealt(*firsts):
+        ranks = [["-n", "1", "env", f"TANDEM_FAKE_DEVICE=devices=1,first={first}", *command] for first in firsts]
+        return subprocess.run([mpi, *ranks[0], ":", *ranks[1]], capture_output=True, encoding="utf-8", timeout=120)
+
+    out = dealt(3, 3)
+    assert out.returncode == 2 and "1 of them for its 2 ranks" in out.stderr, out.stderr[-2000:]
+    count += 1
+    out = dealt(3, 5)
+    assert out.returncode == 0, out.stderr[-2000:]
+    rf.said("ranks that see one device each, of which no two are the same, take these")
+
+
 def check_lost(runs):
     """A device that is lost: one line, exit code 3, and the run goes on from its checkpoint to the end of one that was never interrupted."""
     fake = {"run__device": "fake", "run__kernels": "aten"}
@@ -163,7 +183,7 @@ def main():
         for check in (check_words, check_absent, check_kernels, check_too_many):
             check(runs)
             runs.left_nothing()
-        for check in (check_untrusted, check_memory, check_mixed, check_lost, check_builds):
+        for check in (check_untrusted, check_memory, check_mixed, check_dealt, check_lost, check_builds):
             check(runs)
         rf.said(f"{count} wrong uses end with a line that says what would be right")
 

@@ -24,6 +24,15 @@ const Backend& backend_of(at::DeviceType type) {
   return npu::backend().count() > 0 ? npu::backend() : fake::backend();  // libtorch has one type for both; a build has one of them
 }
 
+std::string lone_device(const std::string& name) {
+  for (const auto backend : kBackends) {
+    const Backend& b = backend();
+    if (name == "auto" ? !is_taken_by_auto(b) : name != b.name) continue;
+    if (const int count = b.type == at::kCPU ? 0 : b.count(); count > 0) return count == 1 ? b.identity(at::Device(b.type, 0)) : "";
+  }
+  return "";
+}
+
 std::shared_ptr<void> pinned(at::Device device, void* memory, size_t bytes) {
   const Backend& backend = backend_of(device);
   if (!backend.pin || !backend.pin(memory, bytes)) return nullptr;

@@ -27,6 +27,8 @@ struct Backend {
   void (*synchronize)(at::Device device);
   /// Its name and its memory, for people.
   std::string (*description)(at::Device device);
+  /// Which of the machine's it is, such as its PCI address, however few this process may see.
+  std::string (*identity)(at::Device device);
   /// Errors: PeerError, if there are no such addresses.
   std::unique_ptr<Memory> (*reserve)(at::Device device, int64_t num_bytes);
   /// Null where the kind has none: then work is queued operator by operator.
@@ -59,6 +61,9 @@ inline const Backend& backend_of(at::Device device) { return backend_of(device.t
 /// `name` is cpu, cuda, npu or fake, or auto: a device if there is one, else the processor. Each rank of a machine has a device of its own.
 /// Errors: UserError naming the option, if there are not as many.
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine = 0, int ranks_on_machine = 1);
+
+/// The identity of the only device that this process sees of the kind that device_named would take; "" where it sees none, or several.
+std::string lone_device(const std::string& name);
 
 /// Returns at once where tensors are on the processor.
 inline void synchronize(at::Device device) {

@@ -54,6 +54,16 @@ model::Products kept(const model::Products& products, const config::RunConfig& c
   return {};
 }
 
+// Whether each rank sees one device, another one than all other ranks of its machine: so a launcher may deal them out. Collective.
+bool has_one_each(const std::string& name, comm::Group& world) {
+  if (world.size() == 1) return false;
+  const std::string mine = device::lone_device(name);
+  const std::vector<std::string> seen = comm::texts_of_all(world, mine);
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (rank != world.rank() && world.machine(rank) == world.machine(world.rank()) && seen[static_cast<size_t>(rank)] == mine) return false;
+  return !mine.empty();
+}
+
 // Ranks that share sums and weights compute alike. Collective.
 void check_one_kind(at::Device device, comm::Group& world) {
   if (world.size() == 1) return;
@@ -73,6 +83,7 @@ at::Device device_of(const config::RunConfig& config, comm::Group& world) {
     ++here;
     before += rank < world.rank();
   }
+  if (has_one_each(config.run.device, world)) here = 1, before = 0;
   const at::Device device = device::device_named(config.run.device, "run.device", before, here);
   check_one_kind(device, world);
   device::backend_of(device).use(device);

@@ -17,6 +17,7 @@ constexpr Backend absent_kind() {
           [](at::Device) { TANDEM_CHECK(false, "there is no ", Kind::kName); },
           [](at::Device) {},
           [](at::Device) { return std::string(); },
+          [](at::Device) { return std::string(); },
           [](at::Device, int64_t) -> std::unique_ptr<Memory> { TANDEM_CHECK(false, "there is no ", Kind::kName); },
           [](at::Device) { return std::unique_ptr<Graph>(); }};
 }

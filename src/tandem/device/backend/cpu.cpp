@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/strings.h"
 #include "tandem/device/device.h"
@@ -56,6 +57,7 @@ const Backend kCpu = {"cpu",
                       [] { return std::pair<std::string, std::string>(); },
                       [](at::Device) {},
                       [](at::Device) {},
+                      [](at::Device) { return cores_name(); },
                       [](at::Device) { return cores_name(); },
                       [](at::Device, int64_t num_bytes) { return pages(num_bytes); },
                       [](at::Device) { return std::unique_ptr<Graph>(); }};

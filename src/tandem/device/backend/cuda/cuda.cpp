@@ -189,6 +189,12 @@ bool pin(void* memory, size_t bytes) {
   return false;
 }
 
+std::string pci_address(at::Device device) {
+  char text[32] = "";
+  (void)cudaDeviceGetPCIBusId(text, sizeof text, device.index());
+  return text;
+}
+
 const Backend kCuda = {"cuda",
                        at::kCUDA,
                        [] { return static_cast<int>(c10::cuda::device_count()); },
@@ -205,6 +211,7 @@ const Backend kCuda = {"cuda",
                          }
                        },
                        described,
+                       pci_address,
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                          return std::make_unique<CudaMemory>(device, num_bytes);
                        },

@@ -2,6 +2,7 @@
 // A device on the processor for tests: all it does, it does late.
 #include <c10/util/Exception.h>
 
+#include "tandem/base/check.h"
 #include "tandem/device/backend/fake/queue.h"
 #include "tandem/device/backend/fake/register.h"
 #include "tandem/device/backend/fake/trouble.h"
@@ -86,6 +87,7 @@ const Backend kFake = {"fake",
                          }
                        },
                        [](at::Device) { return std::string("a fake device: the processor, late"); },
+                       [](at::Device device) { return join_text("fake ", fake::first_of_machine() + device.index()); },
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                          fake::register_device();
                          return std::make_unique<FakeMemory>(device, num_bytes);

@@ -13,7 +13,7 @@
 namespace tandem::device::fake {
 namespace {
 
-int devices = kMostDevices;
+int devices = kMostDevices, first = 0;
 bool is_found = false;
 std::string wrong;
 
@@ -30,21 +30,24 @@ bool read_number(const std::string& word, const std::map<std::string, int64_t*>&
 }  // namespace
 
 int num_devices() { return devices; }
+int first_of_machine() { return first; }
 bool is_found_by_auto() { return is_found; }
 const std::string& wrong_operator() { return wrong; }
 
 void have_trouble(const std::string& words, const std::string& variable) {
-  int64_t lost_after = 0, device = -1, mib = 0, count = kMostDevices;
-  const std::map<std::string, int64_t*> numbers = {{"lost_after", &lost_after}, {"device", &device}, {"mib", &mib}, {"devices", &count}};
+  int64_t lost_after = 0, device = -1, mib = 0, count = kMostDevices, of_machine = 0;
+  const std::map<std::string, int64_t*> numbers = {
+      {"lost_after", &lost_after}, {"device", &device}, {"mib", &mib}, {"devices", &count}, {"first", &of_machine}};
   std::istringstream in(words);
   for (std::string word; std::getline(in, word, ',');) {
     if (word == "is_found") is_found = true;
     else if (word.starts_with("wrong=aten::")) wrong = word.substr(word.find('=') + 1);
     else if (!read_number(word, numbers))
-      throw UserError(variable, "has '" + word + "'", "lost_after=N, device=N, mib=N, devices=N, is_found or wrong=aten::NAME");
+      throw UserError(variable, "has '" + word + "'", "lost_after=N, device=N, mib=N, devices=N, first=N, is_found or wrong=aten::NAME");
   }
   if (count > kMostDevices) throw UserError(variable, join_text("has devices=", count), join_text("at most ", kMostDevices));
   devices = static_cast<int>(count);
+  first = static_cast<int>(of_machine);
   for (int d = 0; d < kMostDevices; ++d) queue_of(d).bound(device < 0 || device == d ? lost_after : 0, mib << 20);
 }
 
