@@ -43,7 +43,7 @@ void add_options(CLI::App& app, const OptionList& list, const std::string& group
 
 void add_device(CLI::App& app, std::string& device) {
   add_checked(app, "--device", &device, "Where to compute; auto takes a device if there is one",
-              one_of({"auto", "cpu", "cuda", "fake"}))
+              one_of({"auto", "cpu", "cuda", "npu", "fake"}))
       ->group("Computing");
 }
 

@@ -43,9 +43,9 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("steps", o.steps, "Optimizer steps.", at_least(1));
   field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
   field("device", o.device,
-        "Where to compute: auto takes a CUDA device for each rank where there are as many, else the processor. fake is a device on "
+        "Where to compute: auto takes a CUDA or Ascend (npu) device for each rank where there are as many, else the processor. fake is a device on "
         "the processor that does everything late, for tests.",
-        one_of({"auto", "cpu", "cuda", "fake"}));
+        one_of({"auto", "cpu", "cuda", "npu", "fake"}));
   field("kernels", o.kernels,
         "What computes: our own kernels (cpu, cuda), or libtorch's operators alone (aten), which run on any device. auto takes our own "
         "where there are any.",

@@ -35,7 +35,7 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   if (!c.reward.model.empty()) refuse("has no formula for a reward model");
   if (c.has_workers()) refuse("has no formula for workers");
   if (c.run.kernels == "aten") refuse("has no formula for run.kernels aten");
-  if (c.run.device == "fake") refuse("has no formula for a fake device");
+  if (c.run.device == "fake" || c.run.device == "npu") refuse("has no formula for run.device " + c.run.device);
 }
 
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }

@@ -78,7 +78,7 @@ class Doctor : public Command {
   void declare(CLI::App& app) override {
     app.add_flag("--json", json_, "One JSON object");
     add_checked(app, "--device", &device_, "Prove that this device computes what it should",
-                one_of({"auto", "cpu", "cuda", "fake"}));
+                one_of({"auto", "cpu", "cuda", "npu", "fake"}));
     add_kernels(app, kernels_);
     app.add_option("--out", out_, "File for the JSON object of --device as well")->type_name("FILE");
     app.footer(

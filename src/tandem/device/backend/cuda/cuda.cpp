@@ -6,122 +6,104 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
-#include <dlfcn.h>
 
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/base/strings.h"
+#include "tandem/device/backend/mapped_memory.h"
+#include "tandem/device/backend/shared_library.h"
 #include "tandem/device/device.h"
 #include "tandem/device/fault.h"
 
 namespace tandem::device {
 namespace {
 
-// Whole allocations of the driver take 2 MiB at least; few large ones are mapped faster.
-constexpr int64_t kLargeChunk = 32 << 20, kChunk = 2 << 20, kManyLarge = 8;
-
 template <class Function>
-Function* found(const char* name) {
-  static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  if (!library) throw PeerError(join_text("the CUDA driver cannot be loaded: ", ::dlerror()));
-  void* const function = ::dlsym(library, name);
-  if (!function) throw PeerError(join_text("the CUDA driver has no ", name, " (one of CUDA 12 or later has it)"));
-  return reinterpret_cast<Function*>(function);
+Function* of_driver(const char* name) {
+  return function_of<Function>("libcuda.so.1", name);
 }
 
-struct Driver {
-  decltype(&::cuMemAddressReserve) reserve = found<decltype(::cuMemAddressReserve)>("cuMemAddressReserve");
-  decltype(&::cuMemAddressFree) free = found<decltype(::cuMemAddressFree)>("cuMemAddressFree");
-  decltype(&::cuMemCreate) create = found<decltype(::cuMemCreate)>("cuMemCreate");
-  decltype(&::cuMemRelease) release = found<decltype(::cuMemRelease)>("cuMemRelease");
-  decltype(&::cuMemMap) map = found<decltype(::cuMemMap)>("cuMemMap");
-  decltype(&::cuMemUnmap) unmap = found<decltype(::cuMemUnmap)>("cuMemUnmap");
-  decltype(&::cuMemSetAccess) set_access = found<decltype(::cuMemSetAccess)>("cuMemSetAccess");
-  decltype(&::cuMemsetD8Async) set_bytes = found<decltype(::cuMemsetD8Async)>("cuMemsetD8Async");
-  decltype(&::cuGetErrorString) error_text = found<decltype(::cuGetErrorString)>("cuGetErrorString");
+struct Functions {
+  decltype(&::cuMemAddressReserve) reserve = of_driver<decltype(::cuMemAddressReserve)>("cuMemAddressReserve");
+  decltype(&::cuMemAddressFree) free = of_driver<decltype(::cuMemAddressFree)>("cuMemAddressFree");
+  decltype(&::cuMemCreate) create = of_driver<decltype(::cuMemCreate)>("cuMemCreate");
+  decltype(&::cuMemRelease) release = of_driver<decltype(::cuMemRelease)>("cuMemRelease");
+  decltype(&::cuMemMap) map = of_driver<decltype(::cuMemMap)>("cuMemMap");
+  decltype(&::cuMemUnmap) unmap = of_driver<decltype(::cuMemUnmap)>("cuMemUnmap");
+  decltype(&::cuMemSetAccess) set_access = of_driver<decltype(::cuMemSetAccess)>("cuMemSetAccess");
+  decltype(&::cuMemsetD8Async) set_bytes = of_driver<decltype(::cuMemsetD8Async)>("cuMemsetD8Async");
+  decltype(&::cuGetErrorString) error_text = of_driver<decltype(::cuGetErrorString)>("cuGetErrorString");
 };
 
-const Driver& driver() {
-  static const Driver one;
+const Functions& functions() {
+  static const Functions one;
   return one;
 }
 
 void check(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return;
   const char* text = nullptr;
-  driver().error_text(result, &text);
+  functions().error_text(result, &text);
   throw PeerError(join_text("the CUDA driver: ", what, ": ", text ? text : "unknown error"));
 }
 
-class CudaMemory final : public Memory {
+// What mapped_memory.h asks of a driver.
+class Driver {
  public:
-  CudaMemory(at::Device device, int64_t num_bytes) : device_(device) {
+  using Handle = CUmemGenericAllocationHandle;
+
+  explicit Driver(at::Device device) : device_(device) {
     c10::cuda::set_device(device.index());
     c10::cuda::device_synchronize();  // makes the context, where there is none
-    chunk_bytes_ = num_bytes >= kManyLarge * kLargeChunk ? kLargeChunk : kChunk;
-    handles_.resize(static_cast<size_t>((num_bytes + chunk_bytes_ - 1) / chunk_bytes_));
+  }
+  std::byte* reserve(int64_t bytes) const {
     CUdeviceptr address = 0;
-    check(driver().reserve(&address, size(0, std::ssize(handles_)), 0, 0, 0), "no addresses");
-    address_ = reinterpret_cast<std::byte*>(address);
+    check(functions().reserve(&address, size(bytes), 0, 0, 0), "no addresses");
+    return reinterpret_cast<std::byte*>(address);
   }
-  ~CudaMemory() override {
-    try {
-      for (int64_t c = 0; c < std::ssize(handles_); ++c)
-        if (handles_[static_cast<size_t>(c)] != 0) release(c, c + 1);
-    } catch (const std::exception&) {  // a lost device has told who waited for it
-      return;
-    }
-    driver().free(at(0), size(0, std::ssize(handles_)));
-  }
-  bool back(int64_t first, int64_t last) override {
+  void free(std::byte* address, int64_t bytes) const { check(functions().free(pointer(address), size(bytes)), "addresses are not freed"); }
+  Handle make(int64_t bytes) const {
     c10::cuda::set_device(device_.index());
     CUmemAllocationProp kind = {};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_.index()};
-    for (int64_t c = first; c < last; ++c) {
-      CUmemGenericAllocationHandle handle = 0;
-      CUresult made = driver().create(&handle, size(c, c + 1), &kind, 0);
-      if (made == CUDA_ERROR_OUT_OF_MEMORY) {  // libtorch may keep what nobody uses
-        c10::cuda::device_synchronize();
-        c10::cuda::CUDACachingAllocator::emptyCache();
-        made = driver().create(&handle, size(c, c + 1), &kind, 0);
-      }
-      if (made == CUDA_ERROR_OUT_OF_MEMORY) {
-        if (c > first) release(first, c);
-        return false;
-      }
-      check(made, "no memory");
-      check(driver().map(at(c), size(c, c + 1), 0, handle, 0), "memory is not mapped");
-      handles_[static_cast<size_t>(c)] = handle;
+    kind.location = location();
+    Handle handle = 0;
+    CUresult made = functions().create(&handle, size(bytes), &kind, 0);
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) {  // libtorch may keep what nobody uses
+      c10::cuda::device_synchronize();
+      c10::cuda::CUDACachingAllocator::emptyCache();
+      made = functions().create(&handle, size(bytes), &kind, 0);
     }
-    const CUmemAccessDesc access = {kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    check(driver().set_access(at(first), size(first, last), &access, 1), "no access to memory");
-    const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
-    check(driver().set_bytes(at(first), 0, size(first, last), stream), "memory is not cleared");
-    return true;
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) return {};
+    check(made, "no memory");
+    return handle;
   }
-  bool release(int64_t first, int64_t last) override {
+  void map(std::byte* at, int64_t bytes, Handle handle) const { check(functions().map(pointer(at), size(bytes), 0, handle, 0), "memory is not mapped"); }
+  void open(std::byte* at, int64_t bytes) const {
+    const CUmemAccessDesc access = {location(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    check(functions().set_access(pointer(at), size(bytes), &access, 1), "no access to memory");
+    const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
+    check(functions().set_bytes(pointer(at), 0, size(bytes), stream), "memory is not cleared");
+  }
+  void unmap(std::byte* at, int64_t bytes, Handle handle) const {
+    check(functions().unmap(pointer(at), size(bytes)), "memory is not unmapped");
+    check(functions().release(handle), "memory is not released");
+  }
+  void wait() const {
     c10::cuda::set_device(device_.index());
     c10::cuda::device_synchronize();
-    for (int64_t c = first; c < last; ++c) {
-      check(driver().unmap(at(c), size(c, c + 1)), "memory is not unmapped");
-      check(driver().release(handles_[static_cast<size_t>(c)]), "memory is not released");
-      handles_[static_cast<size_t>(c)] = 0;
-    }
-    return true;
   }
 
  private:
-  size_t size(int64_t first, int64_t last) const { return static_cast<size_t>((last - first) * chunk_bytes_); }
-  CUdeviceptr at(int64_t chunk) const { return reinterpret_cast<CUdeviceptr>(address_) + static_cast<CUdeviceptr>(chunk * chunk_bytes_); }
+  static size_t size(int64_t bytes) { return static_cast<size_t>(bytes); }
+  static CUdeviceptr pointer(std::byte* address) { return reinterpret_cast<CUdeviceptr>(address); }
+  CUmemLocation location() const { return {CU_MEM_LOCATION_TYPE_DEVICE, device_.index()}; }
 
-  const at::Device device_;
-  std::vector<CUmemGenericAllocationHandle> handles_;  // by chunk; 0: no memory
+  at::Device device_;
 };
 
 // Where graphs of one device are captured, and the memory that they share: what one has computed is read before another is replayed.
@@ -213,7 +195,7 @@ const Backend kCuda = {"cuda",
                        described,
                        pci_address,
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
-                         return std::make_unique<CudaMemory>(device, num_bytes);
+                         return std::make_unique<MappedMemory<Driver>>(Driver(device), num_bytes);
                        },
                        [](at::Device device) -> std::unique_ptr<Graph> { return std::make_unique<CudaGraph>(device); },
                        /*has_host_memory=*/false,
