@@ -3,11 +3,13 @@
 """The rows of README.md's table in one sitting: each workload by `tandem bench` and, where ../shared/peers and a Python with its
 packages are there, by the peer's script right beside it, in each dtype that it has: the better one counts. Prints the table of
 ratios; every JSON object stays in --out. Two cores need about 40 minutes. --only tiny, --only train_step ... runs the rows whose
-name has that part; --dry-run prints the commands."""
+name has that part; --dry-run prints the commands. --kernels aten measures libtorch's operators in place of our own kernels. --base
+PROGRAM measures another build of ours in place of the peers, the two in turns, and prints how many times faster ours is."""
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import typing
@@ -97,6 +99,7 @@ def commands_of(row, options):
     words = lambda *parts: [str(part) for part in parts]  # noqa: E731
     folder = options.models / f"{row.model}-f32"
     ours = words(options.tandem, "bench", row.ours[0], "--model", folder, "--threads", options.threads, *row.ours[1:])
+    ours += ["--kernels", options.kernels] if options.kernels else []
     script = options.peers / row.peer[0]
     if not (options.peers_python.exists() and script.exists()):
         return ours, {}
@@ -122,6 +125,26 @@ def measured_once(command, out, figure, known):
     return known[str(command)]
 
 
+def compare_builds(row, options):
+    """Ours and the base in turns, so that a machine that slows down slows both."""
+    ours, _ = commands_of(row, options)
+    commands = {"ours": ours, "base": [str(options.base), *ours[1:]]}
+    if options.dry_run:
+        print(*(" ".join(command) for command in commands.values()), sep="\n")
+        return
+    model_folder(row.model, options)
+    name, found = row.name.replace(" ", "-"), {which: [] for which in commands}
+    for turn in range(options.turns):
+        for which, command in commands.items():
+            found[which].append(measure(command, options.out / f"{name}.{which}-{turn}.json", row.figure))
+    if None in found["ours"] + found["base"]:
+        return
+    middle = {which: statistics.median(values) for which, values in found.items()}
+    spread = max((max(values) - min(values)) / middle[which] for which, values in found.items())
+    print(f"| {row.name} | {row.figure} | {middle['ours']:.4g} | {middle['base']:.4g} | "
+          f"{ratio_of(row.figure, middle['ours'], middle['base']):.3f} | {100 * spread:.0f} % |", flush=True)
+
+
 def compare(row, options, known):
     ours, peers = commands_of(row, options)
     if options.dry_run:
@@ -139,6 +162,9 @@ def main():
     parser.add_argument("--only", default="", help="rows whose name has this part")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--kernels", default="", help="of ours: cpu or aten")
+    parser.add_argument("--base", type=pathlib.Path, help="another build of the program, in place of the peers")
+    parser.add_argument("--turns", type=int, default=3, help="how often each build runs")
     path = lambda name, default, text: parser.add_argument(name, type=pathlib.Path, default=default, help=text)  # noqa: E731
     path("--tandem", ROOT / "build/release/tandem", "the program")
     path("--models", ROOT / "build/bench_models", "folder of tiny-f32 and small-f32; made where absent")
@@ -151,10 +177,11 @@ def main():
         parser.error(f"no row has '{options.only}' in its name: " + "; ".join(row.name for row in rows()))
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.dry_run:
-        print("| work | figure | Tandem | peer, by dtype | times faster than its better |\n|---|---|---|---|---|", flush=True)
+        print("| work | figure | Tandem | base | times faster | spread |\n|---|---|---|---|---|---|" if options.base else
+              "| work | figure | Tandem | peer, by dtype | times faster than its better |\n|---|---|---|---|---|", flush=True)
     known = {}
     for row in chosen:
-        compare(row, options, known)
+        compare_builds(row, options) if options.base else compare(row, options, known)
 
 
 if __name__ == "__main__":

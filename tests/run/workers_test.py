@@ -198,6 +198,7 @@ def come_and_go(program, root):
     assert rf.wait_for(lambda: steps() >= 3, process)
     workers += [program.start(join), program.start(join)]
     assert rf.wait_for(lambda: steps() >= 8, process)
+    top = program.run(["top", folder, "--once"]).stdout  # at the end of the run they may have left
     rf.end(workers[0])
     assert rf.wait_for(lambda: steps() >= 14, process)
     workers[1].send_signal(signal.SIGSTOP)
@@ -214,7 +215,6 @@ def come_and_go(program, root):
     joined, gone = (" ".join(line for line in log.splitlines() if what in line) for what in ("joined: ", "gone: "))
     named = lambda lines: len(set(re.findall(r"worker (\d+) \(127\.0\.0\.1:", lines)))
     assert named(joined) >= 2 and named(gone) >= 1, f"who came and went is not told: {log}"
-    top = program.run(["top", folder, "--once"]).stdout
     assert re.search(r"worker \d .* finished, \d+ tokens/s, weights of version \d+", top), top
     rf.said("workers join, die, hang and leave, the run goes on, and its log and `tandem top` tell of them")
 

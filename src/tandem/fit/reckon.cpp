@@ -53,6 +53,7 @@ class Recipe {
     train_ = {model, layouts.train, element_bytes(c_.model.dtype), c_.model.lora};
     train_.swap_chunk_elements = c_.train.swap_optimizer ? train::kSwapChunkElements : 0;
     rollout_ = {model, layouts.rollout, element_bytes(rollout_dtype(c_))};
+    train_.on_cuda = rollout_.on_cuda = c_.run.device == "cuda";
     has_rollout_weights_ = layouts.train != layouts.rollout || rollout_.element_bytes != train_.element_bytes;
   }
 

@@ -87,6 +87,8 @@ class Layer {
 constexpr int64_t kRowBytes = 128;
 // At most, of what is bfloat16 and kernels copy to fp32 for products whose results are fp32: rows, and elements of a weight.
 constexpr int64_t kCopiedRows = 1024, kCopiedElements = 1 << 22;
+// On CUDA no copy is made, but the gradient of a weight is fp32 before it is added: of so many elements at a time.
+constexpr int64_t kSumElements = 32 << 20;
 
 // What a pass takes beside what is kept.
 class Moving {
@@ -107,25 +109,31 @@ class Moving {
   }
   int64_t copies() const {
     const model::ModelConfig& c = plan_.config;
-    return copied(pass_.tokens, 2 * c.intermediate_size / plan_.layout.tp + c.hidden_size);
+    const int64_t up = 2 * c.intermediate_size / plan_.layout.tp;
+    return plan_.on_cuda ? summed(up * c.hidden_size) : copied(pass_.tokens, up + c.hidden_size);
   }
   // A chunk of logits, and the wanted rows.
   int64_t head() const {
-    const int64_t H = plan_.config.hidden_size, weight = plan_.element_bytes < kFloat ? std::min(shard() * H, kCopiedElements) * kFloat : 0;
+    const int64_t H = plan_.config.hidden_size;
+    const int64_t weight = plan_.element_bytes < kFloat && !plan_.on_cuda ? std::min(shard() * H, kCopiedElements) * kFloat : 0;
     return chunk_rows() * shard() * kFloat + pass_.wanted * H * plan_.element_bytes + copied(chunk_rows(), H) + weight;
   }
   int64_t head_gradient() const {
     const bool trained = plan_.lora.rank == 0;
-    return chunk_rows() * shard() * plan_.element_bytes + (trained ? copied(chunk_rows(), shard()) : 0);
+    const int64_t logits = chunk_rows() * shard() * plan_.element_bytes;
+    if (!trained) return logits;
+    // A library turns the copy around for its product, in memory of its own.
+    return logits + (plan_.on_cuda ? summed(shard() * plan_.config.hidden_size) : 2 * copied(chunk_rows(), shard()));
   }
   int64_t row_statistics() const { return pass_.wanted * kRowBytes; }
   int64_t shard() const { return model::vocab_shard_rows(plan_.config, plan_.layout.tp); }
 
  private:
-  int64_t chunk_rows() const { return std::min(model::op::head_chunk_rows(shard()), pass_.wanted); }
+  int64_t chunk_rows() const { return std::min(model::op::head_chunk_rows(shard(), plan_.on_cuda ? at::kCUDA : at::kCPU), pass_.wanted); }
   int64_t copied(int64_t rows, int64_t width) const {
-    return plan_.element_bytes < kFloat ? std::min(rows, kCopiedRows) * width * kFloat : 0;
+    return plan_.element_bytes < kFloat && !plan_.on_cuda ? std::min(rows, kCopiedRows) * width * kFloat : 0;
   }
+  int64_t summed(int64_t elements) const { return plan_.element_bytes < kFloat ? std::min(elements, kSumElements) * kFloat : 0; }
 
   const TrainingPlan& plan_;
   const PassShape& pass_;

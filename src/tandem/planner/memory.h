@@ -18,6 +18,7 @@ struct TrainingPlan {
   int64_t element_bytes = 4;         ///< of weights: 4, or 2 with fp32 master weights beside them
   model::LoraOptions lora;
   int64_t swap_chunk_elements = 0;   ///< as train::OptimizerSetup; 0: the optimizer's state stays on the device
+  bool on_cuda = false;              ///< whose kernels take longer chunks of logits, and other copies
 };
 
 /// Bytes by owner, as device::Arena::by_owner.

@@ -55,8 +55,7 @@ class Switch {
   Switch& operator=(const Switch&) = delete;
 
   Moved run() {
-    // A device's copies are ordered by the stream of one thread.
-    if (plan_.overlap && plan_.num_calls > 1 && format_.device.is_cpu()) overlapped();
+    if (plan_.overlap && plan_.num_calls > 1) overlapped();
     else one_by_one();
     for (size_t b = plan_.num_calls; b < plan_.buckets.size(); ++b) finish(b);
     return moved_;
