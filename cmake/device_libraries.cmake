@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The libraries of devices, out of wheels as torch is: NCCL with the toolkit's headers beside the CUDA wheel of torch or from the
 # machine's own toolkit, HCCL inside torch-npu. docs/design/c10d.md says how to get them.
-if(TANDEM_CUDA AND TANDEM_NPU)
+if(TANDEM_CUDA AND TANDEM_NPU AND NOT TANDEM_CUDA STREQUAL "AUTO" AND NOT TANDEM_NPU STREQUAL "AUTO")
   message(FATAL_ERROR "TANDEM_CUDA and TANDEM_NPU exclude each other: torch-npu needs the CPU wheel of torch")
 endif()
 get_filename_component(torch_site ${TANDEM_TORCH_DIR} DIRECTORY)
@@ -67,8 +67,11 @@ if(TANDEM_CUDA)
   target_link_libraries(tandem::nccl INTERFACE torch_cuda c10_cuda ${cudart})
 endif()
 
+set(npu ${torch_site}/torch_npu)
+if(TANDEM_NPU STREQUAL "AUTO" AND (TANDEM_CUDA OR NOT EXISTS ${npu}/lib/libtorch_npu.so))
+  set(TANDEM_NPU OFF)
+endif()
 if(TANDEM_NPU)
-  set(npu ${torch_site}/torch_npu)
   if(NOT EXISTS ${npu}/lib/libtorch_npu.so)
     message(FATAL_ERROR "TANDEM_NPU: no ${npu}/lib/libtorch_npu.so (TANDEM_NPU_PYTHON names a Python with torch-npu)")
   endif()
