@@ -132,7 +132,7 @@ TEST(RunC10d, RanksMeetAndConform) {
 TEST(C10dBesideAGroup, CarriesTensorsOfDevices) {
   run_with_devices(3, [](Group& world) {
     ASSERT_EQ(world.nearest_device(), device_of(world));
-    device_suite::everything(world);
+    device_suite::everything(world, 50'000);  // a store takes no more than 8 MiB at a time
   });
 }
 

@@ -13,11 +13,12 @@ namespace tandem::comm {
 namespace {
 
 constexpr double kDeadline_s = 60;
+constexpr int64_t kMessageElements = 3 << 20;
 
 void beside(Group& world) {
   const at::Device device = device::device_named("auto", "the device", world.rank(), world.size());
   device::backend_of(device).use(device);
-  with_device_groups(world, device, kDeadline_s, [&] { device_suite::everything(world); });
+  with_device_groups(world, device, kDeadline_s, [&] { device_suite::everything(world, kMessageElements); });
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ int main(int argc, char** argv) {
   using namespace tandem;
   try {
     if (argc > 1 && std::string_view(argv[1]) == "beside") comm::run_mpi(comm::kDeadline_s, comm::beside);
-    else comm::run_c10d(comm::kDeadline_s, comm::device_suite::everything);
+    else comm::run_c10d(comm::kDeadline_s, [](comm::Group& world) { comm::device_suite::everything(world, comm::kMessageElements); });
   } catch (const std::exception& e) {
     std::cerr << e.what() << "\n";
     return exit_code_of(e);

@@ -31,7 +31,7 @@ TEST(LocalDevices, TensorsGoFromDeviceToDevice) {
     const Traffic before = world.traffic();
     with_device_groups(world, device, 60, [&] {
       ASSERT_EQ(world.nearest_device(), device);
-      device_suite::everything(world);
+      device_suite::everything(world, 3 << 20);
     });
     EXPECT_EQ(world.nearest_device(), world.device());
     EXPECT_GT(world.traffic().bytes(), before.bytes());

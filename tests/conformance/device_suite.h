@@ -54,23 +54,26 @@ inline void ragged_bytes(Group& g) {
 }
 
 // Everyone sends to everyone before anyone receives, and takes the tags in another order.
-inline void messages(Group& g) {
-  constexpr int64_t kCount = 3 << 20;
+inline void messages(Group& g, int64_t count) {
   for (int tag : {1, 2})
-    for (int r = 0; r < g.size(); ++r) g.send(full(g, kCount + tag, 100 * tag + 10 * g.rank() + r), r, tag);
+    for (int r = 0; r < g.size(); ++r) g.send(full(g, count + tag, 100 * tag + 10 * g.rank() + r), r, tag);
   for (int tag : {2, 1})
     for (int r = 0; r < g.size(); ++r) {
-      at::Tensor t = full(g, kCount + tag, -1);
+      at::Tensor t = full(g, count + tag, -1);
       g.receive(t, r, tag);
-      EXPECT_TRUE(at::equal(t, full(g, kCount + tag, 100 * tag + 10 * r + g.rank()))) << r;
+      EXPECT_TRUE(at::equal(t, full(g, count + tag, 100 * tag + 10 * r + g.rank()))) << r;
     }
 }
 
-/// Asks all of it, of the group and of one split from it.
-inline void everything(Group& world) {
-  for (auto* part : {collectives, ragged_bytes, messages}) part(world);
-  const auto half = world.split(world.rank() % 2, "half");
-  for (auto* part : {collectives, messages}) part(*half);
+/// Asks all of it, of the group and of one split from it, with messages of that many elements.
+inline void everything(Group& world, int64_t message_elements) {
+  const auto ask = [&](Group& g) {
+    collectives(g);
+    ragged_bytes(g);
+    messages(g, message_elements);
+  };
+  ask(world);
+  ask(*world.split(world.rank() % 2, "half"));
   const std::vector<std::byte> mine(static_cast<size_t>(world.rank()) + 1, std::byte(world.rank()));
   const auto all = all_gather_bytes(world, mine);
   for (size_t r = 0; r < all.size(); ++r) EXPECT_EQ(all[r], std::vector<std::byte>(r + 1, std::byte(r)));

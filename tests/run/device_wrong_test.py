@@ -64,11 +64,12 @@ def check_absent(runs):
         return
     wrong(runs.start(run__device="cuda"), 2, "run.device", "is cuda, and", "cpu")
     wrong(runs.start(command="sft", run__device="cuda"), 2, "run.device", "is cuda, and", "cpu")
-    for command in ("generate", "eval", "logprobs", "talk"):
-        wrong([command, "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu", stdin=PROMPT)
+    for command in (["generate"], ["eval", "--data", "synthetic", "--reward", "number"], ["logprobs"], ["talk"]):
+        wrong([*command, "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu", stdin=PROMPT)
     wrong(["doctor", "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
-    for what in ("generate", "train_step"):
-        wrong(["bench", what, "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
+    wrong(["bench", "generate", "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
+    wrong(["bench", "train_step", "--model", MODEL, "--device", "cuda", "--lengths", str(rf.ROOT / "bench/lengths/train-small-32x384.json")], 2,
+          "--device", "is cuda, and", "cpu")
     wrong(runs.start(run__kernels="cuda"), 2, "run.kernels", "is cuda", "auto or aten")
     wrong(["generate", "--model", MODEL, "--kernels", "cuda"], 2, "--kernels", "is cuda", "auto or aten")
 
@@ -171,7 +172,7 @@ def check_builds(runs):
     for option, words in (("TANDEM_CUDA", "CUDA"), ("TANDEM_NPU", "npu")):
         count += 1
         out = subprocess.run(["cmake", "-S", rf.ROOT, "-B", runs.root / option, "-G", "Ninja", f"-D{option}=ON", "-DTANDEM_TESTS=OFF",
-                              f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"], capture_output=True, encoding="utf-8", timeout=120)
+                              f"-DTANDEM_PYTHON={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"], capture_output=True, encoding="utf-8", timeout=120)
         if option == "TANDEM_CUDA" and HAS_CUDA:
             continue
         assert out.returncode != 0 and words in out.stderr, out.stderr[-2000:]

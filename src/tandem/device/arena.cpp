@@ -45,7 +45,8 @@ struct Arena::Account {
 
 struct Region::State {
   State(std::shared_ptr<Arena::Account> account, Owner owner, at::Device device, int64_t num_bytes)
-      : account(std::move(account)), owner(std::move(owner)), bytes(num_bytes), memory(backend_of(device).reserve(device, num_bytes)) {
+      : account(std::move(account)), owner(std::move(owner)), device(device), bytes(num_bytes),
+        memory(backend_of(device).reserve(device, num_bytes)) {
     chunk = memory->chunk_bytes();
     backed.resize(static_cast<size_t>((bytes + chunk - 1) / chunk));
   }
@@ -54,8 +55,9 @@ struct Region::State {
   State& operator=(const State&) = delete;
 
   [[noreturn]] void refuse() const {
-    throw PeerError(join_text("memory.", account->name, ": there are no ", bytes, " bytes for ", owner,
-                              " (is there as much memory, and room under vm.max_map_count?)"));
+    const std::string remedy = device.is_cpu() ? "is there as much memory, and room under vm.max_map_count?"
+                                               : "memory.offload_*, a smaller model, batch or KV cache need less";
+    throw PeerError(join_text("memory.", account->name, ": ", device.str(), " has no ", bytes, " bytes for ", owner, " (", remedy, ")"));
   }
   /// Of the chunks that are backed, or are not.
   int64_t bytes_of(int64_t first, int64_t last, bool are_backed) const {
@@ -80,6 +82,7 @@ struct Region::State {
 
   std::shared_ptr<Arena::Account> account;
   Owner owner;
+  at::Device device;
   int64_t bytes, chunk = 0;
   std::vector<bool> backed;
   std::unique_ptr<Memory> memory;

@@ -50,22 +50,23 @@ class FakeMemory final : public Memory {
 // What was queued, to be queued again.
 class FakeGraph final : public Graph {
  public:
-  explicit FakeGraph(fake::Queue& queue) : queue_(queue) {}
+  explicit FakeGraph(at::Device device) : device_(device), queue_(fake::queue_of(device.index())) {}
   void capture(const std::function<void()>& work) override {
-    work();
-    queue_.drain();
-    queue_.begin_capture();
     try {
       work();
-    } catch (...) {
-      queue_.end_capture();
-      throw;
+      queue_.drain();
+      queue_.begin_capture();
+      work();
+      kept_ = queue_.end_capture();
+    } catch (const std::exception& e) {
+      if (queue_.is_capturing()) queue_.end_capture();
+      throw device_failed(device_, join_text("a graph: ", without_backtrace(e)));
     }
-    kept_ = queue_.end_capture();
   }
   void replay() override { queue_.push("a graph", [kept = kept_] { kept->run(); }); }
 
  private:
+  const at::Device device_;
   fake::Queue& queue_;
   std::shared_ptr<const fake::Kept> kept_;
 };
@@ -93,7 +94,7 @@ const Backend kFake = {"fake",
                          return std::make_unique<FakeMemory>(device, num_bytes);
                        },
                        [](at::Device device) -> std::unique_ptr<Graph> {
-                         return std::make_unique<FakeGraph>(fake::queue_of(device.index()));
+                         return std::make_unique<FakeGraph>(device);
                        },
                        /*has_host_memory=*/true};
 
