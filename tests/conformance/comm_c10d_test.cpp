@@ -9,10 +9,11 @@
 #include "comm_suite.h"
 #include "device_suite.h"
 #include "store_library.h"
+#include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/comm/backend/c10d/job.h"
 #include "tandem/comm/backend/c10d/rendezvous.h"
-#include "tandem/comm/backend/device_group.h"
+#include "tandem/comm/backend/c10d/device_group.h"
 #include "tandem/comm/launch.h"
 
 namespace tandem::comm {
@@ -21,7 +22,8 @@ std::string device_library_name() { return "store"; }
 namespace {
 bool has_devices = false;  // while a test has ranks with fake devices
 }
-Library device_library(int number, double) {
+void set_environment(double) {}
+Library device_library(int number) {
   return suite::store_library(has_devices ? at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(number)) : at::kCPU);
 }
 
@@ -41,7 +43,17 @@ void run_with_devices(int ranks, const RankBody& body) {
   } const with_devices;
   run_local(ranks, 60, [&](Group& world) {
     const at::Device device = device_of(world);
-    with_device_library(world, device, 60, [&] { body(world); });
+    device::backend_of(device).use(device);
+    const auto groups = carry_by_library(world, device, 60);
+    try {
+      body(world);
+      groups->end();
+    } catch (const EndedByPeer&) {
+      throw;
+    } catch (const std::exception& e) {
+      groups->fail(join_text("rank ", world.rank(), " failed: ", e.what()));
+      throw;
+    }
   });
 }
 

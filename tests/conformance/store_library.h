@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A library of c10d for the CPU and for fake devices, in place of NCCL: bytes travel through the store. As with NCCL, tags mean nothing, and the work of a
-// send is done when the peer has taken it.
+// A library of c10d for the CPU and for fake devices, in place of NCCL: bytes travel through the store. As with NCCL, tags mean nothing,
+// and the work of a send is done when the peer has taken it.
 
 #include <ATen/ops/empty.h>
 

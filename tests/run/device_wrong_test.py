@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Wrong uses of devices: each ends with one line that says what would be right, and a device that is lost ends a run that goes on later."""
-import contextlib
 import json
 import os
 import pathlib
@@ -68,8 +67,8 @@ def check_absent(runs):
         wrong([*command, "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu", stdin=PROMPT)
     wrong(["doctor", "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
     wrong(["bench", "generate", "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
-    wrong(["bench", "train_step", "--model", MODEL, "--device", "cuda", "--lengths", str(rf.ROOT / "bench/lengths/train-small-32x384.json")], 2,
-          "--device", "is cuda, and", "cpu")
+    lengths = str(rf.ROOT / "bench/lengths/train-small-32x384.json")
+    wrong(["bench", "train_step", "--model", MODEL, "--device", "cuda", "--lengths", lengths], 2, "--device", "is cuda, and", "cpu")
     wrong(runs.start(run__kernels="cuda"), 2, "run.kernels", "is cuda", "auto or aten")
     wrong(["generate", "--model", MODEL, "--kernels", "cuda"], 2, "--kernels", "is cuda", "auto or aten")
 
@@ -81,8 +80,9 @@ def check_kernels(runs):
 
 
 def check_too_many(runs):
-    wrong(runs.start("--ranks", "17", "--train-layout", "dp17", run__device="fake"), 2, "run.device", "16 of them for its 17 ranks", "one device for each rank")
-    wrong(runs.start("--ranks", "2", "--train-layout", "dp2", run__device="fake"), 2, "run.device", "1 of them for its 2 ranks", trouble="devices=1")
+    for ranks, there, trouble in ((17, 16, ""), (2, 1, "devices=1")):
+        wrong(runs.start("--ranks", str(ranks), "--train-layout", f"dp{ranks}", run__device="fake"), 2, "run.device",
+              f"{there} of them for its {ranks} ranks", "one device for each rank", trouble=trouble)
     wrong(runs.start(run__device="fake"), 2, "run.device", "is fake", "cpu", trouble="devices=0")
     for words in ("devices=17", "lost_after=soon", "mib", "heat=9"):
         wrong(runs.start(run__device="fake"), 2, "TANDEM_FAKE_DEVICE", words.split("=")[0], trouble=words)
@@ -135,7 +135,7 @@ def check_dealt(runs):
 
 
 def check_lost(runs):
-    """A device that is lost: one line, exit code 3, and the run goes on from its checkpoint to the end of one that was never interrupted."""
+    """A device that is lost: one line, exit code 3, and the run goes on from its checkpoint to the end of one that lost none."""
     fake = {"run__device": "fake", "run__kernels": "aten"}
     whole = runs.start(folder="whole", **fake)
     program.done(whole)
@@ -159,8 +159,8 @@ def check_lost(runs):
 
 def check_untrusted(runs):
     """A device that computes something wrong: the kernel is named, and no run begins."""
-    wrong(runs.start(run__device="fake", run__proof="always"), 3, "device fake:0", "does not prove itself", "row.swiglu", "tandem doctor --device fake",
-          trouble="wrong=aten::exp")
+    wrong(runs.start(run__device="fake", run__proof="always"), 3, "device fake:0", "does not prove itself", "row.swiglu",
+          "tandem doctor --device fake", trouble="wrong=aten::exp")
     runs.left_nothing()
     wrong(["doctor", "--device", "fake", "--json"], 1, "fake: it does not prove itself", "row.swiglu", trouble="wrong=aten::exp")
     wrong(runs.start(run__proof="maybe"), 2, "run.proof", "maybe", "auto always never")
@@ -169,10 +169,11 @@ def check_untrusted(runs):
 def check_builds(runs):
     """A build for a device with a torch that is not for it."""
     global count
+    common = ["cmake", "-S", rf.ROOT, "-G", "Ninja", "-DTANDEM_TESTS=OFF", f"-DTANDEM_PYTHON={sys.executable}",
+              f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"]
     for option, words in (("TANDEM_CUDA", "CUDA"), ("TANDEM_NPU", "npu")):
         count += 1
-        out = subprocess.run(["cmake", "-S", rf.ROOT, "-B", runs.root / option, "-G", "Ninja", f"-D{option}=ON", "-DTANDEM_TESTS=OFF",
-                              f"-DTANDEM_PYTHON={sys.executable}", f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}"], capture_output=True, encoding="utf-8", timeout=120)
+        out = subprocess.run([*common, "-B", runs.root / option, f"-D{option}=ON"], capture_output=True, encoding="utf-8", timeout=120)
         if option == "TANDEM_CUDA" and HAS_CUDA:
             continue
         assert out.returncode != 0 and words in out.stderr, out.stderr[-2000:]

@@ -34,6 +34,12 @@ class PeerError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What ended this rank's operation is another rank's failure, which that rank reports itself.
+class EndedByPeer : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
+
 /// A bug of ours, thrown by TANDEM_CHECK. Exit code 1.
 class InternalError : public std::logic_error {
  public:

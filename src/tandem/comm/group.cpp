@@ -164,7 +164,7 @@ void Group::receive(at::Tensor& tensor, int from, int tag) {
 
 bool Group::arrived(int from, int tag) {
   check_peer(from, tag);
-  return do_arrived(from, tag) || (carrier_ && carrier_->do_arrived(from, tag));
+  return do_arrived(from, tag);
 }
 
 std::unique_ptr<Group> Group::split(int color, const std::string& name) {
@@ -181,8 +181,8 @@ void Group::abort(const std::string& reason) noexcept {
 }
 
 void Group::carry_by(std::unique_ptr<Group> carrier) {
-  TANDEM_CHECK(!carrier || (carrier->world_ranks_ == world_ranks_ && carrier->rank_ == rank_ && carrier->device_ != device_), "group ", name_,
-               " is carried by one of other ranks, or of its own device");
+  const bool fits = !carrier || (carrier->world_ranks_ == world_ranks_ && carrier->rank_ == rank_ && carrier->device_ != device_);
+  TANDEM_CHECK(fits, "group ", name_, " is carried by one of other ranks, or of its own device");
   carrier_ = std::move(carrier);
 }
 

@@ -56,18 +56,19 @@ class Group {
   void all_gather(at::Tensor& out, const at::Tensor& in);
   /// in: size() * out.numel() elements; out gets the sum of block rank().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
-  /// Bytes of the host to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
+  /// Bytes on device() to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
   void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                     std::span<const int64_t> receive_bytes);
   /// The same with the bytes of two tensors of one device.
-  void all_to_all_v(const at::Tensor& send, std::span<const int64_t> send_bytes, at::Tensor& receive, std::span<const int64_t> receive_bytes);
+  void all_to_all_v(const at::Tensor& send, std::span<const int64_t> send_bytes, at::Tensor& receive,
+                    std::span<const int64_t> receive_bytes);
 
   /// Buffered: returns once the bytes are kept or under way, so that two ranks may send to each other first. The peer takes
   /// it with the same tag, 0 to kMaxTag; several of one tag arrive in order.
   void send(const at::Tensor& tensor, int to, int tag);
   /// Waits for it, at most the deadline. Errors: PeerError naming rank, op, peer; also where the size differs.
   void receive(at::Tensor& tensor, int from, int tag);
-  /// Whether receive() would find such a message. Waits for nobody. Errors: PeerError once the group is dead.
+  /// Whether receive() would find such a message of a tensor on device(). Waits for nobody. Errors: PeerError once the group is dead.
   bool arrived(int from, int tag);
 
   /// Ranks that pass the same colour form a new group, ordered by rank. Collective.
@@ -78,7 +79,7 @@ class Group {
   virtual std::string death() = 0;
 
   /// Tensors of `carrier`'s device, which is not this one's, go by it from here on; so they do in groups split from here on. It has the
-  /// same ranks in the same order. Null: by way of the CPU again. launch.h:with_device_groups makes one.
+  /// same ranks in the same order. Null: by way of the CPU again. launch.h:carry_devices makes one.
   void carry_by(std::unique_ptr<Group> carrier);
 
   /// Its ranks compute each layer together, so that an exchange is part of the work: take_waited_s() does not count it.

@@ -37,11 +37,25 @@ std::string interface_choice();
 ///         UserError naming TANDEM_MPI if the backend is not built.
 void run_mpi(double deadline_s, const RankBody& body);
 
-/// Runs `body`, during which `world` and the groups split from it carry tensors of `device`, this rank's, from device to device: by NCCL
-/// or HCCL, whichever the build has. Without one they go by way of the CPU. Nothing happens where `device` is the CPU, or with one rank.
-/// Collective.
-/// Errors  what `body` throws. PeerError if the devices do not find each other, or a message is not taken.
+/// The carriers of a world and of the groups split from it: they go before it does.
+class DeviceGroups {
+ public:
+  virtual ~DeviceGroups() = default;
+  /// All ranks are done. Errors: PeerError for a message that nobody took.
+  virtual void end() {}
+  /// This rank failed, and tells its peers why.
+  virtual void fail(const std::string& reason) noexcept {}
+};
+
+/// As long as the result lives, `world` and the groups split from it carry tensors of `device`, this rank's, from device to device: by NCCL
+/// or HCCL, whichever the build has, and by the ranks' own way of talking where the device's memory is the host's. Null where `device` is
+/// the CPU, with one rank, and in a build without a library: then tensors go by way of the CPU. Collective.
+/// Errors  PeerError if the ranks do not find each other.
+std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, double deadline_s);
+/// Runs `body` so. Errors: what `body` throws; those of DeviceGroups::end.
 void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body);
+/// What the library needs to be told before a process has several threads. Before its ranks start.
+void prepare_device_groups(double deadline_s);
 
 /// The library that moves tensors between devices: "nccl" if this program was built with TANDEM_CUDA, "hccl" with TANDEM_NPU,
 /// "" without either.

@@ -43,16 +43,16 @@ void describe(OptionVisitor& field, RunOptions& o) {
   field("steps", o.steps, "Optimizer steps.", at_least(1));
   field("seed", o.seed, "Seed of sampling and of random weights.", at_least(0));
   field("device", o.device,
-        "Where to compute: auto takes a CUDA or Ascend (npu) device for each rank where there are as many, else the processor. fake is a device on "
-        "the processor that does everything late, for tests.",
+        "Where to compute: auto takes a CUDA or Ascend (npu) device for each rank where there are as many, else the processor. fake is a "
+        "device on the processor that does everything late, for tests.",
         one_of({"auto", "cpu", "cuda", "npu", "fake"}));
   field("kernels", o.kernels,
         "What computes: our own kernels (cpu, cuda), or libtorch's operators alone (aten), which run on any device. auto takes our own "
         "where there are any.",
         one_of({"auto", "cpu", "cuda", "aten"}));
   field("proof", o.proof,
-        "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of a kind "
-        "that has not yet proved itself to this program (kept in ~/.cache/tandem/proof), always asks the processor and a fake one, too.",
+        "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of "
+        "a kind that has not yet proved itself to this program (kept in ~/.cache/tandem/proof), always asks the processor and a fake one, too.",
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
   field("samples_steps", o.samples_steps,

@@ -42,7 +42,8 @@ std::shared_ptr<void> pinned(at::Device device, void* memory, size_t bytes) {
 at::Device device_named(const std::string& name, const std::string& option, int rank_on_machine, int ranks_on_machine) {
   if (name == "auto") {
     for (const auto backend : kBackends)
-      if (is_taken_by_auto(backend()) && backend().count() >= ranks_on_machine) return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
+      if (is_taken_by_auto(backend()) && backend().count() >= ranks_on_machine)
+        return device_named(backend().name, option, rank_on_machine, ranks_on_machine);
     return at::kCPU;  // also where there are fewer devices than ranks
   }
   for (const auto backend : kBackends) {

@@ -27,7 +27,7 @@ struct Backend {
   void (*synchronize)(at::Device device);
   /// Its name and its memory, for people.
   std::string (*description)(at::Device device);
-  /// Which of the machine's it is, such as its PCI address, however few this process may see.
+  /// Which of the machine's it is, such as its PCI address, however few this process may see. Not asked of the processor.
   std::string (*identity)(at::Device device);
   /// Errors: PeerError, if there are no such addresses.
   std::unique_ptr<Memory> (*reserve)(at::Device device, int64_t num_bytes);
@@ -70,7 +70,7 @@ inline void synchronize(at::Device device) {
   if (!device.is_cpu()) backend_of(device).synchronize(device);
 }
 
-/// Pins memory of the host for copies to and from `device` while the result lives; null where that does nothing. The memory must outlive it.
+/// Pins memory of the host, which must outlive the result, for copies to and from `device`; null where that does nothing.
 std::shared_ptr<void> pinned(at::Device device, void* memory, size_t bytes);
 
 }  // namespace tandem::device

@@ -50,14 +50,14 @@ void with_faults_named(const std::string& who, const std::function<void()>& work
   try {
     work();
   } catch (const std::exception& e) {
-    const std::optional<std::string> fault = fault_of(e);
+    const std::optional<std::string> fault = dynamic_cast<const DeviceFailed*>(&e) ? std::optional<std::string>(e.what()) : fault_of(e);
     if (!fault) throw;
     throw PeerError(who.empty() ? *fault : join_text(who, ": ", *fault));
   }
 }
 
-PeerError device_failed(at::Device device, const std::string& what) {
-  return PeerError(join_text("device ", device.str(), " failed: ", what, " (", kIsProved, ")"));
+DeviceFailed device_failed(at::Device device, const std::string& what) {
+  return DeviceFailed(join_text("the device failed: ", device.str(), ": ", what, " (", kIsProved, ")"));
 }
 
 }  // namespace tandem::device

@@ -16,13 +16,19 @@ namespace tandem::device {
 /// What failed and what would help, where `error` is libtorch's of a device, or of memory that is not there; nullopt for any other.
 std::optional<std::string> fault_of(const std::exception& error);
 
-/// Runs `work`. Errors: PeerError `WHO: WHAT (WHAT WOULD HELP)` in place of those that fault_of knows; others as they are.
+/// A device that was waited for failed; who waited is not named yet.
+class DeviceFailed : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
+
+/// Runs `work`. Errors: PeerError `WHO: WHAT (WHAT WOULD HELP)` in place of DeviceFailed and those that fault_of knows; others as they are.
 void with_faults_named(const std::string& who, const std::function<void()>& work);
 
 /// The first line of what libtorch or anybody else says.
 std::string without_backtrace(const std::exception& error);
 
-/// Of a device that answered `what` when it was waited for.
-PeerError device_failed(at::Device device, const std::string& what);
+/// Of a device that answered `what`.
+DeviceFailed device_failed(at::Device device, const std::string& what);
 
 }  // namespace tandem::device

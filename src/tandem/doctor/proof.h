@@ -22,7 +22,7 @@ struct Proof {
   std::string fault() const;
 };
 
-/// `kernels` as run.kernels. The short form has no models, and measures nothing. The calling thread works with the device from then on.
+/// `kernels` as run.kernels. The short form is of kernels and memory. The calling thread works with the device from then on.
 /// Errors: UserError where the kernels do not serve the device.
 Proof prove(const std::string& kernels, at::Device device, bool is_short = false);
 /// The same, of a device by its name, as run.device has it. Errors: UserError also without such a device.

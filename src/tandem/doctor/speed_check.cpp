@@ -134,8 +134,9 @@ std::vector<Check> measure_speed(const model::kernel::Backend& backend, at::Devi
   try {
     const model::kernel::Kernels kernels(backend, at::kBFloat16, backend.product.plain_choice(at::kBFloat16), device);
     const double copied = copied_bytes_per_s(s, device), multiplied = product_flops_per_s(s, kernels);
-    measured.push_back({"speed: a copy", true, text("%.1f GB/s read and written, of %.0f MiB", copied / 1e9, static_cast<double>(s.copy_bytes >> 20))});
-    measured.push_back({"speed: a product, bfloat16", true, text("%.2f TFLOP/s, of %.0f rows and columns", multiplied / 1e12, static_cast<double>(s.product))});
+    const auto mib = static_cast<double>(s.copy_bytes >> 20), side = static_cast<double>(s.product);
+    measured.push_back({"speed: a copy", true, text("%.1f GB/s read and written, of %.0f MiB", copied / 1e9, mib)});
+    measured.push_back({"speed: a product, bfloat16", true, text("%.2f TFLOP/s, of %.0f rows and columns", multiplied / 1e12, side)});
     device::Arena arena("device", 0, device), host("host");
     const std::unique_ptr<comm::Group> alone = comm::single();
     model::ModelOnRank model(s.model, {}, kernels, {arena, "weights"});

@@ -59,7 +59,11 @@ void keep(const std::string& path, const std::string& subject, const Proof& proo
   page["subject"] = subject;
   try {
     fs::create_directories(fs::path(path).parent_path());
-    checkpoint::write_durable(path, page.dump(2) + "\n");
+    char host[64] = "";
+    (void)::gethostname(host, sizeof host - 1);
+    const std::string own = join_text(path, ".", host, ".", ::getpid());  // several runs may write at a time
+    checkpoint::write_durable(own, page.dump(2) + "\n");
+    fs::rename(own, path);
   } catch (const std::exception& e) {
     log::warning("the proof of a device is not kept, and the next run asks for it again: ", e.what());
   }

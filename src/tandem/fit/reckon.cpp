@@ -8,6 +8,7 @@
 #include "tandem/base/strings.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/config/layouts.h"
+#include "tandem/device/device.h"
 #include "tandem/model/parameters.h"
 #include "tandem/planner/activations.h"
 #include "tandem/planner/memory.h"
@@ -24,6 +25,11 @@ using planner::StageKind;
 constexpr const char* kReckoning = "the memory of a recipe";
 constexpr int64_t kBytesPerMib = int64_t{1} << 20;
 
+// As the recipe says; auto is what this machine has.
+std::string kind_of_device(const config::RunConfig& c) {
+  return c.run.device == "auto" ? device::backend_of(device::device_named("auto", "run.device")).name : c.run.device;
+}
+
 void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig& model, const config::Layouts& layouts) {
   const auto refuse = [](const std::string& what) { throw UserError(kReckoning, what, "a recipe without, or tandem run --fit"); };
   if (c.data.max_prompt_tokens == 0)
@@ -35,7 +41,7 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   if (!c.reward.model.empty()) refuse("has no formula for a reward model");
   if (c.has_workers()) refuse("has no formula for workers");
   if (c.run.kernels == "aten") refuse("has no formula for run.kernels aten");
-  if (c.run.device == "fake" || c.run.device == "npu") refuse("has no formula for run.device " + c.run.device);
+  if (const std::string kind = kind_of_device(c); kind == "fake" || kind == "npu") refuse("has no formula for run.device " + kind);
 }
 
 int64_t element_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : 4; }
@@ -53,7 +59,7 @@ class Recipe {
     train_ = {model, layouts.train, element_bytes(c_.model.dtype), c_.model.lora};
     train_.swap_chunk_elements = c_.train.swap_optimizer ? train::kSwapChunkElements : 0;
     rollout_ = {model, layouts.rollout, element_bytes(rollout_dtype(c_))};
-    train_.on_cuda = rollout_.on_cuda = c_.run.device == "cuda";
+    train_.on_cuda = rollout_.on_cuda = kind_of_device(c_) == "cuda";
     has_rollout_weights_ = layouts.train != layouts.rollout || rollout_.element_bytes != train_.element_bytes;
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tandem/base/check.h"
+#include "tandem/model/kernel/product.h"
 
 namespace tandem::planner {
 namespace {
@@ -87,8 +88,6 @@ class Layer {
 constexpr int64_t kRowBytes = 128;
 // At most, of what is bfloat16 and kernels copy to fp32 for products whose results are fp32: rows, and elements of a weight.
 constexpr int64_t kCopiedRows = 1024, kCopiedElements = 1 << 22;
-// On CUDA no copy is made, but the gradient of a weight is fp32 before it is added: of so many elements at a time.
-constexpr int64_t kSumElements = 32 << 20;
 
 // What a pass takes beside what is kept.
 class Moving {
@@ -133,7 +132,10 @@ class Moving {
   int64_t copied(int64_t rows, int64_t width) const {
     return plan_.element_bytes < kFloat && !plan_.on_cuda ? std::min(rows, kCopiedRows) * width * kFloat : 0;
   }
-  int64_t summed(int64_t elements) const { return plan_.element_bytes < kFloat ? std::min(elements, kSumElements) * kFloat : 0; }
+  // On CUDA no copy is made, but the gradient of a weight is fp32 before it is added.
+  int64_t summed(int64_t elements) const {
+    return plan_.element_bytes < kFloat ? std::min(elements, model::kernel::kDeviceSumElements) * kFloat : 0;
+  }
 
   const TrainingPlan& plan_;
   const PassShape& pass_;

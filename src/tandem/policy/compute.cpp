@@ -2,6 +2,9 @@
 #include "tandem/policy/compute.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
+#include <set>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -10,6 +13,7 @@
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
 #include "tandem/device/device.h"
+#include "tandem/doctor/trust.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/train/trainer.h"
 
@@ -54,14 +58,16 @@ model::Products kept(const model::Products& products, const config::RunConfig& c
   return {};
 }
 
-// Whether each rank sees one device, another one than all other ranks of its machine: so a launcher may deal them out. Collective.
+// Whether each rank of this machine sees one device, and no two the same: so a launcher may deal them out. Collective.
 bool has_one_each(const std::string& name, comm::Group& world) {
   if (world.size() == 1) return false;
-  const std::string mine = device::lone_device(name);
-  const std::vector<std::string> seen = comm::texts_of_all(world, mine);
-  for (int rank = 0; rank < world.size(); ++rank)
-    if (rank != world.rank() && world.machine(rank) == world.machine(world.rank()) && seen[static_cast<size_t>(rank)] == mine) return false;
-  return !mine.empty();
+  const std::vector<std::string> of_all = comm::texts_of_all(world, device::lone_device(name));
+  std::set<std::string> seen;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& one = of_all[static_cast<size_t>(rank)];
+    if (world.machine(rank) == world.machine(world.rank()) && (one.empty() || !seen.insert(one).second)) return false;
+  }
+  return true;
 }
 
 // Ranks that share sums and weights compute alike. Collective.
@@ -88,6 +94,22 @@ at::Device device_of(const config::RunConfig& config, comm::Group& world) {
   check_one_kind(device, world);
   device::backend_of(device).use(device);
   return device;
+}
+
+void trust_device(const config::RunConfig& config, at::Device device, comm::Group& world) {
+  constexpr std::chrono::milliseconds kMoment{50};
+  (void)backend_of(config, device);
+  const bool is_real = !device.is_cpu() && !device::backend_of(device).has_host_memory;
+  if (config.run.proof == "never" || (config.run.proof == "auto" && !is_real)) return;
+  bool is_first = true;
+  for (int r = 0; r < world.rank(); ++r) is_first &= world.machine(r) != world.machine(world.rank());
+  std::future<void> asked;
+  if (is_first)
+    asked = std::async(std::launch::async, [&] { doctor::trust(device, config.run.kernels, doctor::proof_folder()); });
+  while (comm::any_of(world, is_first && asked.wait_for(kMoment) != std::future_status::ready)) continue;
+  comm::run_alike(world, [&] {
+    if (is_first) asked.get();
+  });
 }
 
 Compute::Compute(const config::RunConfig& config, comm::Group& world, const model::Products& known, at::Device device)

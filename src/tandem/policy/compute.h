@@ -49,6 +49,11 @@ class Compute {
 /// where ranks find devices of several kinds.
 at::Device device_of(const config::RunConfig& config, comm::Group& world);
 
+/// Where run.proof asks for it, `device`, this rank's, proves its kernels to this program (doctor/trust.h): by the first rank of each
+/// machine, whose others have devices of the same kind. Collective, and no rank waits longer than a moment at a time.
+/// Errors: UserError where run.kernels does not serve the device; PeerError naming kernels that are wrong.
+void trust_device(const config::RunConfig& config, at::Device device, comm::Group& world);
+
 struct Memory {
   Memory(const config::MemoryOptions& options, at::Device place)
       : device("device", options.device_mib << 20, place), host("host", options.host_mib << 20) {}

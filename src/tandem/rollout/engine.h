@@ -62,8 +62,6 @@ class Engine {
   /// Of the weights it generates with; none without them.
   std::optional<data::PolicyVersion> version() const { return runner_.has_weights() ? std::optional(version_) : std::nullopt; }
 
-  at::Device device() const { return setup_.arena.device(); }
-
   /// Throws what submit() would.
   void check(const Request& request) const;
   SequenceId submit(Request request);

@@ -12,6 +12,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/device/device.h"
 
 namespace tandem::rollout {
 namespace {
@@ -129,6 +130,7 @@ bool Runner::fits_graph(const Plan& plan) const {
 StepOutput Runner::run(const Plan& plan, bool record_routes) {
   TANDEM_CHECK(parameters_, "the engine has no weights");
   at::NoGradGuard no_grad;
+  device::backend_of(arena_.device()).use(arena_.device());  // any thread may step
   StepOutput out;
   for (const BlockCopy& copy : plan.copies) cache_->copy(copy.from, copy.to);
   if (plan.ids.empty()) {

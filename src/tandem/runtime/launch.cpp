@@ -110,10 +110,14 @@ void launch_ranks(const config::RunConfig& config, const std::function<void(comm
   const auto run = [&](comm::Group& world) {
     device::set_compute_threads(static_cast<int>(threads_of_rank(config.parallel.threads, processes, world)));
     if (processes && world.rank() != 0) log::quiet(true);
-    device::with_faults_named(world.size() > 1 ? join_text("rank ", world.rank()) : "", [&] {
-      comm::with_device_groups(world, policy::device_of(config, world), config.parallel.deadline_s, [&] { body(world); });
+    const std::string who = world.size() > 1 ? join_text("rank ", world.rank()) : "";
+    device::with_faults_named(who, [&] {
+      const at::Device device = policy::device_of(config, world);
+      policy::trust_device(config, device, world);
+      comm::with_device_groups(world, device, config.parallel.deadline_s, [&] { device::with_faults_named(who, [&] { body(world); }); });
     });
   };
+  comm::prepare_device_groups(config.parallel.deadline_s);
   if (processes) comm::run_mpi(config.parallel.deadline_s, run);
   else comm::run_local(static_cast<int>(ranks), config.parallel.deadline_s, run);
 }

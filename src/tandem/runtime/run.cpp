@@ -16,11 +16,8 @@
 #include "tandem/comm/scalar.h"
 #include "tandem/config/algorithm.h"
 #include "tandem/data/decisions.h"
-#include "tandem/device/device.h"
-#include "tandem/doctor/trust.h"
 #include "tandem/fit/fit.h"
 #include "tandem/hub/recipe.h"
-#include "tandem/policy/compute.h"
 #include "tandem/policy/critic.h"
 #include "tandem/policy/start_model.h"
 #include "tandem/runtime/folder/progress.h"
@@ -286,18 +283,6 @@ void check_functions(const RunRequest& request) {
   check("algo.advantage", o.advantage, static_cast<bool>(request.hooks.advantage));
 }
 
-// The first rank of each machine has its device prove itself; the others have devices of the same kind. Collective.
-void trust_devices(const config::RunConfig& config, comm::Group& world) {
-  const at::Device device = policy::device_of(config, world);
-  const bool is_real = !device.is_cpu() && !device::backend_of(device).has_host_memory;
-  if (config.run.proof == "never" || (config.run.proof == "auto" && !is_real)) return;
-  bool is_first = true;
-  for (int r = 0; r < world.rank(); ++r) is_first &= world.machine(r) != world.machine(world.rank());
-  comm::run_alike(world, [&] {
-    if (is_first) doctor::trust(device, config.run.kernels, doctor::proof_folder());
-  });
-}
-
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
   check_request(asked);
@@ -317,7 +302,6 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
       check_follows(request.config, asked.replay_decisions, data::DecisionReader(asked.replay_decisions));
     if (asked.fit_but && goes_on(asked, world)) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);
     check_same_start(request.config, {asked.resume, asked.overwrite, asked.replay, asked.replay_decisions}, world);
-    trust_devices(request.config, world);
     if (all_train) train_on_all_ranks(request.config, world);
     on_first_rank(world, [&] {
       sink::require_packages(request.config.monitor);

@@ -49,7 +49,8 @@ struct GradientBuckets {
 /// Threads    one calls; all ranks of a pipeline stage have the same buckets and announce layers in the same order, or not at all.
 /// Blocking   finish() waits for the sums; the destructor for at most a moment, or ends its groups.
 /// Errors     PeerError of the sums, from finish().
-/// Numerics   the sum over TP ranks, then over the two stages of a tied embedding, then over data ranks; each in rank order.
+/// Numerics   the sum over TP ranks, then over the two stages of a tied embedding, then over data ranks; each in rank order, but
+///            where a library of devices adds up (comm/group.h).
 class GradientSum {
  public:
   /// Collective over all groups. `staging` is where it has memory of its own. `recorder` may be null; it gets a span for each bucket.

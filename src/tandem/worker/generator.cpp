@@ -62,6 +62,13 @@ int compute_threads(const GeneratorOptions& options, const comm::Group& world) {
   return static_cast<int>(std::max<int64_t>(1, all / world.size()));
 }
 
+// The groups that carry tensors of this rank's device, which has proved itself. Collective.
+std::unique_ptr<comm::DeviceGroups> carriers_for(const config::RunConfig& config, double deadline_s, comm::Group& world) {
+  const at::Device device = policy::device_of(config, world);
+  policy::trust_device(config, device, world);
+  return comm::carry_devices(world, device, deadline_s);
+}
+
 }  // namespace
 
 Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, const std::string& dir, comm::Group& world)
@@ -71,7 +78,8 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
       tokenizer_(text::Tokenizer::load(dir)),
       model_config_(model::read_config(dir)),
       world_(world),
-      rank_((device::set_compute_threads(compute_threads(options, world)), config_), config::layouts_of(config_, world.size()), world),
+      carriers_(carriers_for((device::set_compute_threads(compute_threads(options, world)), config_), options.deadline_s, world)),
+      rank_(config_, config::layouts_of(config_, world.size()), world),
       reward_models_(serve::kBesideGeneration) {
   model::check_layout(rank_.ranks.rollout_layout, model_config_, model::Use::kRollout, "--layout");
   weights_.emplace(model_config_, config_.model.lora, welcome, rank_,

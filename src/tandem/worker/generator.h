@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/comm/launch.h"
 #include "tandem/config/config.h"
 #include "tandem/policy/rank.h"
 #include "tandem/queue/client.h"
@@ -86,6 +87,7 @@ class Generator {
   text::Tokenizer tokenizer_;
   const model::ModelConfig model_config_;
   comm::Group& world_;
+  std::unique_ptr<comm::DeviceGroups> carriers_;
   policy::Rank rank_;
   std::optional<Weights> weights_;
   std::optional<rollout::Engine> engine_;

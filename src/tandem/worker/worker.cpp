@@ -270,6 +270,7 @@ WorkerSummary generate_for_run(const JoinRequest& asked) {
   request.generator.host = host_for(asked.address, asked.generator.host);
   const reward::PrivateFolder folder;
   WorkerSummary summary;
+  comm::prepare_device_groups(request.patience_s + kPeersS);
   comm::run_local(num_ranks(request.generator), request.patience_s + kPeersS, [&](comm::Group& world) {
     Replica replica(request, folder.path(), world);
     if (world.rank() == 0) summary = Worker(request, replica).work();

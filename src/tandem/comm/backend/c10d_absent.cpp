@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of c10d/ when neither TANDEM_CUDA nor TANDEM_NPU is on.
 #include "tandem/base/error.h"
-#include "tandem/comm/backend/device_group.h"
+#include "tandem/comm/backend/c10d/device_group.h"
 #include "tandem/comm/launch.h"
 
 namespace tandem::comm {
 
 std::string c10d_library() { return ""; }
 
-void with_device_library(Group&, at::Device, double, const std::function<void()>& body) { body(); }
+std::unique_ptr<DeviceGroups> carry_by_library(Group&, at::Device, double) { return nullptr; }
+
+void prepare_device_groups(double) {}
 
 void run_c10d(double, const RankBody&) {
   throw UserError("c10d", "this program was built without it",

@@ -24,12 +24,6 @@ namespace tandem::comm {
 
 class Meeting;
 
-/// What ended this rank's operation is another rank's failure, which that rank reports itself.
-class EndedByPeer : public PeerError {
- public:
-  using PeerError::PeerError;
-};
-
 /// What one rank brings to an operation. Written before a meeting, read by the peers after it.
 struct Post {
   const char* op = "";

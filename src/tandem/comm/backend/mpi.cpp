@@ -20,6 +20,8 @@ namespace {
 int cause_of(const std::exception_ptr& error, bool heard_of_another) {
   try {
     std::rethrow_exception(error);
+  } catch (const EndedByPeer&) {
+    return 0;
   } catch (const PeerError& e) {
     return heard_of_another ? 0 : exit_code_of(e);
   } catch (const std::exception& e) {

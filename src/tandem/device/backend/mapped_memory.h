@@ -3,6 +3,7 @@
 // Memory that a driver maps, chunk by chunk, under addresses that stay.
 
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "tandem/device/memory.h"
@@ -15,7 +16,8 @@ namespace tandem::device {
 ///   Handle make(int64_t bytes)                       memory; Handle{} where there is no more
 ///   void map(std::byte* at, int64_t bytes, Handle)   memory under addresses
 ///   void open(std::byte* at, int64_t bytes)          lets the device read and write there, and queues zeros
-///   void unmap(std::byte* at, int64_t bytes, Handle) and gives the memory back
+///   void unmap(std::byte* at, int64_t bytes)         memory leaves its addresses
+///   void drop(Handle)                                and goes back to the device
 ///   void wait()                                      for the device
 /// All of them throw PeerError for what the device refuses.
 template <class Driver>
@@ -37,30 +39,44 @@ class MappedMemory final : public Memory {
     }
   }
   bool back(int64_t first, int64_t last) override {
-    for (int64_t c = first; c < last; ++c) {
-      const Handle handle = driver_.make(chunk_bytes_);
-      if (handle == Handle{}) {
-        if (c > first) release(first, c);
-        return false;
-      }
-      driver_.map(at(c), chunk_bytes_, handle);
-      handles_[static_cast<size_t>(c)] = handle;
+    int64_t mapped = first;
+    try {
+      for (; mapped < last && map(mapped); ++mapped) continue;
+      if (mapped == last) driver_.open(at(first), (last - first) * chunk_bytes_);
+    } catch (...) {
+      release(first, mapped);
+      throw;
     }
-    driver_.open(at(first), (last - first) * chunk_bytes_);
-    return true;
+    if (mapped == last) return true;
+    release(first, mapped);
+    return false;
   }
   bool release(int64_t first, int64_t last) override {
+    if (first == last) return true;
     driver_.wait();
     for (int64_t c = first; c < last; ++c) {
       Handle& handle = handles_[static_cast<size_t>(c)];
-      driver_.unmap(at(c), chunk_bytes_, handle);
-      handle = Handle{};
+      driver_.unmap(at(c), chunk_bytes_);
+      driver_.drop(std::exchange(handle, Handle{}));
     }
     return true;
   }
 
  private:
   using Handle = typename Driver::Handle;
+  // False: there is no more memory.
+  bool map(int64_t chunk) {
+    const Handle handle = driver_.make(chunk_bytes_);
+    if (handle == Handle{}) return false;
+    try {
+      driver_.map(at(chunk), chunk_bytes_, handle);
+    } catch (...) {
+      driver_.drop(handle);
+      throw;
+    }
+    handles_[static_cast<size_t>(chunk)] = handle;
+    return true;
+  }
   std::byte* at(int64_t chunk) const { return address_ + chunk * chunk_bytes_; }
 
   Driver driver_;

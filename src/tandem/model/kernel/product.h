@@ -17,6 +17,9 @@ namespace tandem::model::kernel {
 /// Rows of a product in parity mode: whatever the number of rows, they run so many at a time, filled up with zeros.
 inline constexpr int64_t kParityRows = 32;
 
+/// Elements of a weight's gradient that are fp32 on a CUDA device before they are added to the sum.
+inline constexpr int64_t kDeviceSumElements = 32 << 20;
+
 enum class Library { kBlas, kOneDnn, kBrgemm };
 /// Of bfloat16 logits: fp32 copies of both factors are multiplied, or the BLAS or brgemm multiply bfloat16 itself. In float32: kCopies.
 enum class Logits { kCopies, kBlas, kBrgemm };

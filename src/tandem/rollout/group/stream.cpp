@@ -10,7 +10,6 @@
 #include "tandem/base/error.h"
 #include "tandem/comm/agree.h"
 #include "tandem/comm/scalar.h"
-#include "tandem/device/device.h"
 #include "tandem/device/process.h"
 
 namespace tandem::rollout {
@@ -152,7 +151,6 @@ std::vector<data::Effect> Stream::take_effects() {
 void Stream::work() {
   device::name_thread("stream");
   try {
-    device::backend_of(engine_.device()).use(engine_.device());
     while (true) {
       while (obey_until_pause()) {  // what it was told while it stood still comes before the next token
       }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -27,6 +28,10 @@ class C10dGroup : public Group {
   C10dGroup(C10dJob& job, std::string key, std::string name, Members members)
       : Group(std::move(name), members.rank, std::move(members.world_ranks), job.library().device),
         job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
+  ~C10dGroup() override {
+    inboxes_.clear();
+    job_.disconnect(backend_);
+  }
 
   std::string death() override { return job_.death(); }
 
@@ -115,7 +120,9 @@ class C10dGroup : public Group {
     }
     // All members have split this group as often, so they find each other under this key and nobody else does.
     const std::string key = join_text(key_, "/", num_splits_++, ".", color);
-    return std::make_unique<C10dGroup>(job_, key, name, std::move(members));
+    std::unique_ptr<Group> part;
+    guarded("split", [&](const std::string&) { part = std::make_unique<C10dGroup>(job_, key, name, std::move(members)); });
+    return part;
   }
 
   c10::intrusive_ptr<::c10d::Work> reduce(at::Tensor& tensor, ReduceOp op) {
@@ -127,7 +134,10 @@ class C10dGroup : public Group {
 
   template <class Start>
   void run(const char* op, Start start) {
-    guarded(op, [&](const std::string& where) { job_.finish(*start(), {where, world_ranks()}); });
+    guarded(op, [&](const std::string& where) {
+      if (!std::exchange(has_met_, true)) job_.meet(key_, size(), {where, world_ranks()});
+      job_.finish(*start(), {where, world_ranks()});
+    });
   }
 
   /// What a library throws becomes a PeerError that names rank, operation and group, and ends the job.
@@ -135,8 +145,11 @@ class C10dGroup : public Group {
   void guarded(const char* op, Body body) {
     const std::string where = place(op);
     job_.throw_if_dead(where);
+    job_.library().enter_thread();
     try {
       body(where);
+    } catch (const EndedByPeer&) {
+      throw;
     } catch (const PeerError& e) {
       job_.abort(e.what());
       throw;
@@ -179,6 +192,7 @@ class C10dGroup : public Group {
   std::map<int, std::unique_ptr<Inbox>> inboxes_;
   std::map<int, std::deque<at::Tensor>> own_;  // what this rank sent itself, by tag
   int num_splits_ = 0;
+  bool has_met_ = false;
 };
 
 }  // namespace

@@ -30,16 +30,19 @@ c10::intrusive_ptr<::c10d::Backend> connect(const Place& place) {
 
 std::string device_library_name() { return "hccl"; }
 
-Library device_library(int local_rank, double deadline_s) {
-  const int devices = c10_npu::device_count();
-  if (local_rank >= devices)
-    throw UserError("Ascend", join_text("rank ", local_rank, " of this machine has no device: there are ", devices),
-                    "no more ranks than devices on a machine");
+void set_environment(double deadline_s) {
   // Ours are the deadlines: the library's watchdog would end the process without a word of who is late.
   ::setenv("HCCL_ASYNC_ERROR_HANDLING", "0", 0);
   // The first operation of a group connects it, and waits for the peers so long, as far as CANN lets it.
   ::setenv("HCCL_CONNECT_TIMEOUT", std::to_string(std::clamp<int64_t>(whole_seconds(deadline_s), 120, 7200)).c_str(), 0);
-  const at::Device device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(local_rank));
+}
+
+Library device_library(int number) {
+  const int devices = c10_npu::device_count();
+  if (number >= devices)
+    throw UserError("Ascend", join_text("this machine has no device ", number, ": there are ", devices),
+                    "no more ranks than devices on a machine");
+  const at::Device device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(number));
   // Its abort has an argument, and so is not the one of the base class.
   return {device_library_name(), device, connect, [](::c10d::Backend& backend) { static_cast<ProcessGroupHCCL&>(backend).abort(); },
           [device] { c10_npu::set_device(device.index()); }};

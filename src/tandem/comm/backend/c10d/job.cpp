@@ -20,6 +20,7 @@ constexpr double kLook_s = 0.1;   // between looks into the store for the notice
 const std::string kDead = "tandem/dead";
 
 std::string waiting_key(int rank) { return "tandem/waiting/" + std::to_string(rank); }
+std::string met_key(const std::string& key) { return "tandem/met/" + key; }
 
 }  // namespace
 
@@ -42,6 +43,14 @@ void C10dJob::end(::c10d::Backend& backend) const noexcept {
   }
 }
 
+void C10dJob::disconnect(const c10::intrusive_ptr<::c10d::Backend>& backend) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(backends_, backend);
+  }
+  end(*backend);
+}
+
 c10::intrusive_ptr<::c10d::Backend> C10dJob::connect(const std::string& group, int rank, int size) {
   // A connection of its own: one that waits for a key holds up all others who use it.
   const auto store = c10::make_intrusive<::c10d::PrefixStore>(group, store_->clone());
@@ -58,11 +67,11 @@ Outbox& C10dJob::outbox(const std::string& lane) {
   return *box;
 }
 
-void C10dJob::finish(::c10d::Work& work, const Wait& wait) {
+void C10dJob::wait_until(const std::function<bool()>& is_done, const Wait& wait) {
   const Deadline deadline = Deadline::after_s(world_.deadline_s), patience = Deadline::after_s(kStuck_s);
   Deadline look = Deadline::after_s(kLook_s);
   bool is_stuck = false;
-  for (int64_t round = 0; !work.isCompleted(); ++round) {
+  for (int64_t round = 0; !is_done(); ++round) {
     if (round % 64 != 63) continue;
     if (wait.has_deadline && !is_stuck && patience.passed()) is_stuck = true, set_waiting(wait.place);
     if (look.passed()) look_for_notice(), look = Deadline::after_s(kLook_s);
@@ -75,12 +84,26 @@ void C10dJob::finish(::c10d::Work& work, const Wait& wait) {
     round < 4096 ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(50));
   }
   throw_if_dead(wait.place);  // an abort completes the work, too
-  if (work.exception()) std::rethrow_exception(work.exception());
   if (is_stuck) set_moving();
+}
+
+void C10dJob::meet(const std::string& key, int ranks, const Wait& wait) {
+  constexpr useconds_t kPause_us = 500;
+  const std::string place = met_key(key);
+  if (store_->add(place, 1) >= ranks) return;
+  wait_until([&] { return usleep(kPause_us), store_->add(place, 0) >= ranks; }, wait);
+}
+
+bool C10dJob::has_come(const std::string& key) { return store_->add(met_key(key), 0) > 0; }
+
+void C10dJob::finish(::c10d::Work& work, const Wait& wait) {
+  wait_until([&] { return work.isCompleted(); }, wait);
+  if (work.exception()) std::rethrow_exception(work.exception());
   work.synchronize();
 }
 
 void C10dJob::abort(const std::string& reason) noexcept {
+  if (host_ && host_->death().empty()) host_->abort(reason);  // first: who hears of it here finds the reason there
   try {
     std::string first = reason;
     try {
@@ -88,6 +111,13 @@ void C10dJob::abort(const std::string& reason) noexcept {
     } catch (const std::exception&) {  // rank 0, which keeps the store, is gone
     }
     die(first, first == reason);
+  } catch (const std::exception&) {
+  }
+}
+
+void C10dJob::leave() noexcept {
+  try {
+    die(join_text("rank ", rank(), " has left"), true);
   } catch (const std::exception&) {
   }
 }
@@ -115,11 +145,15 @@ bool C10dJob::is_culprit() {
 }
 
 void C10dJob::throw_if_dead(const std::string& place) {
-  if (const std::string reason = death(); !reason.empty()) throw PeerError(join_text(place, " ended: ", reason));
+  const std::string reason = death();
+  if (reason.empty()) return;
+  const std::string what = join_text(place, " ended: ", reason);
+  if (is_culprit()) throw PeerError(what);
+  throw EndedByPeer(what);
 }
 
 void C10dJob::look_for_notice() {
-  if (const std::string reason = death_beside_ ? death_beside_() : ""; !reason.empty()) return die(reason, false);
+  if (const std::string reason = host_ ? host_->death() : ""; !reason.empty()) return die(reason, false);
   try {
     if (store_->check({kDead})) die(store_->get_to_str(kDead), false);
   } catch (const std::exception& e) {
@@ -150,7 +184,7 @@ void C10dJob::wait_for_end(const std::string& key) {
   while (store_->add(key, 0) < size()) {
     look_for_notice();
     throw_if_dead(join_text("rank ", rank(), ": the end"));
-    if (deadline.passed()) throw PeerError(join_text("rank ", rank(), ": a rank did not end within ", world_.deadline_s, " s"));
+    if (!host_ && deadline.passed()) throw PeerError(join_text("rank ", rank(), ": a rank did not end within ", world_.deadline_s, " s"));
     usleep(2000);
   }
 }
@@ -175,20 +209,6 @@ void run_job(C10dJob& job, const RankBody& body) {
     const bool heard_of_another = dynamic_cast<const PeerError*>(&e) && !job.is_culprit();
     if (job.rank() == 0) usleep(500000);  // the others read the reason in its store
     if (heard_of_another) throw ReportedElsewhere(exit_code_of(e), e.what());
-    throw;
-  }
-}
-
-void run_beside(Group& host, C10dJob& job, const std::function<void()>& body) {
-  job.die_with([&host] { return host.death(); });
-  try {
-    host.carry_by(c10d_world(job));
-    body();
-    host.carry_by(nullptr);
-    job.all_ended();
-  } catch (const std::exception& e) {
-    job.abort(join_text("rank ", job.rank(), " failed: ", e.what()));
-    host.carry_by(nullptr);
     throw;
   }
 }

@@ -32,8 +32,9 @@ class C10dJob {
   C10dJob(const C10dJob&) = delete;
   C10dJob& operator=(const C10dJob&) = delete;
 
-  /// The job dies when `death` names a reason: that of the group beside which it works. Before its first group.
-  void die_with(std::function<std::string()> death) { death_beside_ = std::move(death); }
+  /// The job works beside that group of the same ranks, which must outlive it: each dies with the other, and the end of the job waits as
+  /// long as the group lives. Before its first group.
+  void stand_beside(Group& host) { host_ = &host; }
 
   int rank() const { return world_.rank; }
   int size() const { return world_.size; }
@@ -43,6 +44,8 @@ class C10dJob {
   /// This rank's part of a group, which stands until the job ends; `group` is the same on its ranks and unlike that of any other
   /// group of the job.
   c10::intrusive_ptr<::c10d::Backend> connect(const std::string& group, int rank, int size);
+  /// The backend of a group that goes: nothing is under way in it.
+  void disconnect(const c10::intrusive_ptr<::c10d::Backend>& backend) noexcept;
   /// Messages to one rank of a group; they outlive the group.
   Outbox& outbox(const std::string& lane);
 
@@ -52,11 +55,18 @@ class C10dJob {
     std::vector<int> peers;
     bool has_deadline = true;
   };
+  /// Returns when `ranks` ranks have come here with that key: the library itself connects a group in its first operation, and while it does
+  /// nobody can end that. Errors: as finish.
+  void meet(const std::string& key, int ranks, const Wait& wait);
+  /// Whether another has come there before this one.
+  bool has_come(const std::string& key);
   /// Returns once the device has done the work. Errors: PeerError when it failed, is late, or the job is dead.
   void finish(::c10d::Work& work, const Wait& wait);
 
   /// Tells every rank and wakes those that wait; the first reason of the job stays. Never throws.
   void abort(const std::string& reason) noexcept;
+  /// This rank waits for nothing any more; the others hear nothing of it.
+  void leave() noexcept;
   /// The reason the job is dead, "" while it lives.
   std::string death();
   void throw_if_dead(const std::string& place);
@@ -68,6 +78,7 @@ class C10dJob {
 
  private:
   void end(::c10d::Backend& backend) const noexcept;
+  void wait_until(const std::function<bool()>& is_done, const Wait& wait);
   void die(const std::string& reason, bool by_me);
   void look_for_notice();
   void set_waiting(const std::string& place);
@@ -78,7 +89,7 @@ class C10dJob {
   const c10::intrusive_ptr<::c10d::Store> store_;
   const Place world_;
   const Library library_;
-  std::function<std::string()> death_beside_;
+  Group* host_ = nullptr;
   std::mutex mutex_;
   std::vector<c10::intrusive_ptr<::c10d::Backend>> backends_;
   std::map<std::string, std::unique_ptr<Outbox>> outboxes_;
@@ -93,7 +104,5 @@ std::unique_ptr<Group> c10d_world(C10dJob& job);
 /// Runs `body` as this rank of the job. Errors: those of run_c10d.
 void run_job(C10dJob& job, const RankBody& body);
 
-/// Runs `body` with the world of the job as the carrier of `host`, which has the same ranks. Errors: what `body` throws; PeerError.
-void run_beside(Group& host, C10dJob& job, const std::function<void()>& body);
 
 }  // namespace tandem::comm

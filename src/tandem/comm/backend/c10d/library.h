@@ -27,10 +27,11 @@ struct Library {
   std::function<void()> enter_thread = [] {};         // makes `device` the current one of the calling thread
 };
 
-/// NCCL or HCCL, on the device with the number `local_rank` of this machine. Defined by nccl.cpp or hccl.cpp. It sets variables of
-/// the environment that are not set yet, so the caller has no other threads.
+/// NCCL or HCCL, on the device with that number of this machine. Defined by nccl.cpp or hccl.cpp.
 /// Errors  UserError if this machine has no such device.
-Library device_library(int local_rank, double deadline_s);
+Library device_library(int number);
+/// Sets the library's variables of the environment that are not set yet, so the caller has no other threads.
+void set_environment(double deadline_s);
 /// Its name, "nccl" or "hccl".
 std::string device_library_name();
 

@@ -28,16 +28,19 @@ c10::intrusive_ptr<::c10d::Backend> connect(const Place& place) {
 
 std::string device_library_name() { return "nccl"; }
 
-Library device_library(int local_rank, double deadline_s) {
-  const int devices = c10::cuda::device_count();
-  if (local_rank >= devices)
-    throw UserError("CUDA", join_text("rank ", local_rank, " of this machine has no device: there are ", devices),
-                    "no more ranks than devices on a machine");
+void set_environment(double deadline_s) {
   // Ours are the deadlines: the library's watchdog would end the process without a word of who is late.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
   // The first operation of a group connects it, and waits for the peers so long.
   ::setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", std::to_string(whole_seconds(deadline_s)).c_str(), 0);
-  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+}
+
+Library device_library(int number) {
+  const int devices = c10::cuda::device_count();
+  if (number >= devices)
+    throw UserError("CUDA", join_text("this machine has no device ", number, ": there are ", devices),
+                    "no more ranks than devices on a machine");
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
   return {device_library_name(), device, connect, [](::c10d::Backend& backend) { backend.abort(); },
           [device] { c10::cuda::set_device(device.index()); }};
 }

@@ -75,7 +75,10 @@ void Outbox::loop() {
       const Message message = messages_.front();  // stays in the queue until it is taken
       lock.unlock();
       place = message.place;
-      if (!backend) backend = job_.connect(lane_, kSender, 2);
+      if (!backend) {
+        backend = job_.connect(lane_, kSender, 2);
+        job_.meet(lane_, 2, {place, {}, false});
+      }
       deliver(*backend, message);
       lock.lock();
       messages_.pop_front();
@@ -98,7 +101,14 @@ void Outbox::deliver(::c10d::Backend& backend, const Message& message) {
   }
 }
 
-Inbox::Inbox(C10dJob& job, const std::string& lane) : job_(job), backend_(job.connect(lane, kReceiver, 2)), device_(job.library().device) {}
+Inbox::Inbox(C10dJob& job, const std::string& lane)
+    : job_(job), lane_(lane), backend_(job.connect(lane, kReceiver, 2)), device_(job.library().device) {}
+
+Inbox::~Inbox() { job_.disconnect(backend_); }
+
+void Inbox::meet(const C10dJob::Wait& wait) {
+  if (!std::exchange(has_met_, true)) job_.meet(lane_, 2, wait);
+}
 
 Inbox::Head& Inbox::head() {
   if (head_) return *head_;
@@ -123,6 +133,8 @@ void Inbox::keep(int tag, int64_t bytes, const C10dJob::Wait& wait) {
 
 bool Inbox::arrived(int tag, const C10dJob::Wait& wait) {
   while (kept_[tag].empty()) {
+    if (!has_met_ && !job_.has_come(lane_)) return false;  // nobody has sent yet
+    meet(wait);
     if (!head().work->isCompleted()) return false;
     const auto [of_tag, bytes] = read_head(wait);
     keep(of_tag, bytes, wait);
@@ -134,6 +146,7 @@ void Inbox::take(at::Tensor& tensor, int tag, const C10dJob::Wait& wait) {
   const auto expected = static_cast<int64_t>(tensor.nbytes());
   at::Tensor whole = as_bytes(tensor);
   std::deque<at::Tensor>& kept = kept_[tag];
+  if (kept.empty()) meet(wait);
   while (kept.empty()) {
     const auto [of_tag, bytes] = read_head(wait);
     if (of_tag != tag || bytes != expected) {

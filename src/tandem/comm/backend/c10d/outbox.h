@@ -70,6 +70,9 @@ class Outbox {
 class Inbox {
  public:
   Inbox(C10dJob& job, const std::string& lane);
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
   void take(at::Tensor& tensor, int tag, const C10dJob::Wait& wait);
   bool arrived(int tag, const C10dJob::Wait& wait);
 
@@ -80,12 +83,15 @@ class Inbox {
     c10::intrusive_ptr<::c10d::Work> work;
   };
   Head& head();
+  void meet(const C10dJob::Wait& wait);
   std::pair<int, int64_t> read_head(const C10dJob::Wait& wait);
   void keep(int tag, int64_t bytes, const C10dJob::Wait& wait);
 
   C10dJob& job_;
+  const std::string lane_;
   const c10::intrusive_ptr<::c10d::Backend> backend_;
   const at::Device device_;
+  bool has_met_ = false;
   std::optional<Head> head_;
   std::map<int, std::deque<at::Tensor>> kept_;  // by tag
 };

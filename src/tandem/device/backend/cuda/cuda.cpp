@@ -82,17 +82,17 @@ class Driver {
     check(made, "no memory");
     return handle;
   }
-  void map(std::byte* at, int64_t bytes, Handle handle) const { check(functions().map(pointer(at), size(bytes), 0, handle, 0), "memory is not mapped"); }
+  void map(std::byte* at, int64_t bytes, Handle handle) const {
+    check(functions().map(pointer(at), size(bytes), 0, handle, 0), "memory is not mapped");
+  }
   void open(std::byte* at, int64_t bytes) const {
     const CUmemAccessDesc access = {location(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     check(functions().set_access(pointer(at), size(bytes), &access, 1), "no access to memory");
     const auto stream = c10::cuda::getCurrentCUDAStream(device_.index());
     check(functions().set_bytes(pointer(at), 0, size(bytes), stream), "memory is not cleared");
   }
-  void unmap(std::byte* at, int64_t bytes, Handle handle) const {
-    check(functions().unmap(pointer(at), size(bytes)), "memory is not unmapped");
-    check(functions().release(handle), "memory is not released");
-  }
+  void unmap(std::byte* at, int64_t bytes) const { check(functions().unmap(pointer(at), size(bytes)), "memory is not unmapped"); }
+  void drop(Handle handle) const { check(functions().release(handle), "memory is not released"); }
   void wait() const {
     c10::cuda::set_device(device_.index());
     c10::cuda::device_synchronize();
@@ -167,7 +167,8 @@ bool pin(void* memory, size_t bytes) {
   const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
   if (error == cudaSuccess) return true;
   (void)cudaGetLastError();
-  log::warning("CUDA does not pin ", bytes_text(static_cast<int64_t>(bytes)), " of the host, so copies are slower: ", cudaGetErrorString(error));
+  log::warning("CUDA does not pin ", bytes_text(static_cast<int64_t>(bytes)), " of the host, so copies are slower: ",
+               cudaGetErrorString(error));
   return false;
 }
 

@@ -30,8 +30,10 @@ class FakeMemory final : public Memory {
   bool back(int64_t first, int64_t last) override {
     const int64_t bytes = (last - first) * chunk_bytes_;
     if (!queue_.take_bytes(bytes)) return false;
-    backed_bytes_ += bytes;
-    return pages_->back(first, last);
+    const bool is_backed = pages_->back(first, last);
+    if (is_backed) backed_bytes_ += bytes;
+    else queue_.give_bytes(bytes);
+    return is_backed;
   }
   bool release(int64_t first, int64_t last) override {
     queue_.drain();

@@ -21,7 +21,9 @@ constexpr int kPoison = 0xFF;                      // NaN in every float, -1 in 
 constexpr size_t kMostRetiredBytes = 64 << 20;
 
 // As libtorch does for a device whose driver reports it.
-[[noreturn]] void throw_fault(const std::string& what) { throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 1, "fake device: " + what); }
+[[noreturn]] void throw_fault(const std::string& what) {
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 1, "fake device: " + what);
+}
 
 }  // namespace
 

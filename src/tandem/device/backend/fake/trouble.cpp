@@ -13,9 +13,16 @@
 namespace tandem::device::fake {
 namespace {
 
-int devices = kMostDevices, first = 0;
-bool is_found = false;
-std::string wrong;
+struct Trouble {
+  int devices = kMostDevices, first = 0;
+  bool is_found = false;
+  std::string wrong;
+};
+// Of the process, as its devices are.
+Trouble& trouble() {
+  static Trouble one;
+  return one;
+}
 
 // Of `NAME=N`; none that is known, or no number: false.
 bool read_number(const std::string& word, const std::map<std::string, int64_t*>& numbers) {
@@ -29,10 +36,10 @@ bool read_number(const std::string& word, const std::map<std::string, int64_t*>&
 
 }  // namespace
 
-int num_devices() { return devices; }
-int first_of_machine() { return first; }
-bool is_found_by_auto() { return is_found; }
-const std::string& wrong_operator() { return wrong; }
+int num_devices() { return trouble().devices; }
+int first_of_machine() { return trouble().first; }
+bool is_found_by_auto() { return trouble().is_found; }
+const std::string& wrong_operator() { return trouble().wrong; }
 
 void have_trouble(const std::string& words, const std::string& variable) {
   int64_t lost_after = 0, device = -1, mib = 0, count = kMostDevices, of_machine = 0;
@@ -40,14 +47,14 @@ void have_trouble(const std::string& words, const std::string& variable) {
       {"lost_after", &lost_after}, {"device", &device}, {"mib", &mib}, {"devices", &count}, {"first", &of_machine}};
   std::istringstream in(words);
   for (std::string word; std::getline(in, word, ',');) {
-    if (word == "is_found") is_found = true;
-    else if (word.starts_with("wrong=aten::")) wrong = word.substr(word.find('=') + 1);
+    if (word == "is_found") trouble().is_found = true;
+    else if (word.starts_with("wrong=aten::")) trouble().wrong = word.substr(word.find('=') + 1);
     else if (!read_number(word, numbers))
       throw UserError(variable, "has '" + word + "'", "lost_after=N, device=N, mib=N, devices=N, first=N, is_found or wrong=aten::NAME");
   }
   if (count > kMostDevices) throw UserError(variable, join_text("has devices=", count), join_text("at most ", kMostDevices));
-  devices = static_cast<int>(count);
-  first = static_cast<int>(of_machine);
+  trouble().devices = static_cast<int>(count);
+  trouble().first = static_cast<int>(of_machine);
   for (int d = 0; d < kMostDevices; ++d) queue_of(d).bound(device < 0 || device == d ? lost_after : 0, mib << 20);
 }
 

@@ -76,15 +76,15 @@ class Driver {
     c10_npu::NPUCachingAllocator::emptyCache();
     return functions().create(&handle, size(bytes), &kind, 0) == ACL_SUCCESS ? handle : nullptr;
   }
-  void map(std::byte* at, int64_t bytes, Handle handle) const { check(functions().map(at, size(bytes), 0, handle, 0), "memory is not mapped"); }
+  void map(std::byte* at, int64_t bytes, Handle handle) const {
+    check(functions().map(at, size(bytes), 0, handle, 0), "memory is not mapped");
+  }
   void open(std::byte* at, int64_t bytes) const {
     const aclrtStream stream = c10_npu::getCurrentNPUStream(device_.index()).stream();
     check(functions().set_bytes(at, size(bytes), 0, size(bytes), stream), "memory is not cleared");
   }
-  void unmap(std::byte* at, int64_t, Handle handle) const {
-    check(functions().unmap(at), "memory is not unmapped");
-    check(functions().release(handle), "memory is not released");
-  }
+  void unmap(std::byte* at, int64_t) const { check(functions().unmap(at), "memory is not unmapped"); }
+  void drop(Handle handle) const { check(functions().release(handle), "memory is not released"); }
   void wait() const {
     c10_npu::set_device(device_.index());
     c10_npu::device_synchronize();

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kCopyElements = 1 << 22;  // of a weight that are fp32 at a time
 constexpr int64_t kCopyRows = 1024;         // of activations
-constexpr int64_t kSumElements = 32 << 20;  // of a weight's gradient on a device, before they are added
 
 bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == GemmChoice{}; }
 GemmChoice only_choice(c10::ScalarType) { return {}; }
@@ -59,7 +58,7 @@ void input_grad(const Numerics&, at::Tensor& dx, const at::Tensor& dy, const at:
 
 void weight_grad(const Numerics&, at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x) {
   if (dw.is_cuda() && dy.scalar_type() != at::kFloat) {
-    const int64_t rows = std::max<int64_t>(1, kSumElements / x.size(1));
+    const int64_t rows = std::max<int64_t>(1, kDeviceSumElements / x.size(1));
     for (int64_t begin = 0; begin < dw.size(0) && dy.size(0) > 0; begin += rows) {
       const int64_t n = std::min(rows, dw.size(0) - begin);
       dw.narrow(0, begin, n).add_(at::mm(dy.narrow(1, begin, n).t(), x, at::kFloat));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups that carry tensors of devices. Where a device's memory is the host's, the ranks' own way of talking does it, once the device is done.
-#include "tandem/comm/backend/device_group.h"
+// Groups that carry tensors of devices. Where a device's memory is the host's, the ranks' own way of talking does it, once the device
+// is done.
+#include "tandem/comm/backend/c10d/device_group.h"
 
 #include <ATen/ops/from_blob.h>
 
-#include "tandem/comm/launch.h"
+#include "tandem/base/check.h"
+#include "tandem/base/error.h"
 #include "tandem/device/device.h"
 
 namespace tandem::comm {
@@ -19,7 +21,9 @@ std::vector<int> world_ranks_of(const Group& group) {
 class HostMemoryGroup final : public Group {
  public:
   HostMemoryGroup(std::unique_ptr<Group> inner, at::Device device)
-      : Group(inner->name(), inner->rank(), world_ranks_of(*inner), device), inner_(std::move(inner)) {}
+      : Group(inner->name(), inner->rank(), world_ranks_of(*inner), device), inner_(std::move(inner)) {
+    inner_->works_as_one();  // the group that it carries for counts its waits
+  }
   std::string death() override { return inner_->death(); }
 
  private:
@@ -65,19 +69,36 @@ class HostMemoryGroup final : public Group {
   const std::unique_ptr<Group> inner_;
 };
 
+class HostMemoryGroups final : public DeviceGroups {
+ public:
+  HostMemoryGroups(Group& world, at::Device device) : world_(world) {
+    world.carry_by(std::make_unique<HostMemoryGroup>(world.split(0, world.name()), device));
+  }
+  ~HostMemoryGroups() override { world_.carry_by(nullptr); }
+
+ private:
+  Group& world_;
+};
+
 }  // namespace
 
+std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, double deadline_s) {
+  if (device.is_cpu() || world.size() == 1) return nullptr;
+  if (!device::backend_of(device).has_host_memory) return carry_by_library(world, device, deadline_s);
+  return std::make_unique<HostMemoryGroups>(world, device);
+}
+
 void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body) {
-  if (device.is_cpu() || world.size() == 1) return body();
-  if (!device::backend_of(device).has_host_memory) return with_device_library(world, device, deadline_s, body);
-  world.carry_by(std::make_unique<HostMemoryGroup>(world.split(0, world.name()), device));
+  const std::unique_ptr<DeviceGroups> groups = carry_devices(world, device, deadline_s);
   try {
     body();
-  } catch (...) {
-    world.carry_by(nullptr);
+    if (groups) groups->end();
+  } catch (const EndedByPeer&) {
+    throw;
+  } catch (const std::exception& e) {
+    if (groups) groups->fail(join_text("rank ", world.world_rank(world.rank()), " failed: ", e.what()));
     throw;
   }
-  world.carry_by(nullptr);
 }
 
 }  // namespace tandem::comm
