@@ -30,8 +30,9 @@ TINY = {
 }
 
 
-def said(text):
-    print(f"ok  {text}", flush=True)
+def said(text, begin=time.monotonic()):
+    """What holds, and the seconds since the test began."""
+    print(f"ok  {time.monotonic() - begin:6.1f} s  {text}", flush=True)
 
 
 def skip(reason):
