@@ -259,7 +259,7 @@ TEST(Recipe, TheWordsOfAnOptionStandInTheReferenceInHelpAndInTheError) {
   CLI::App app;
   RecipeArguments recipe(RecipeArguments::kRequired);
   recipe.declare(app);
-  for (const char* shown : {"--schedule sync|stale", "--device auto|cpu|cuda|fake", "--dtype float32|bfloat16"})
+  for (const char* shown : {"--schedule sync|stale", "--device auto|cpu|cuda|npu|fake", "--dtype float32|bfloat16"})
     EXPECT_NE(app.help().find(shown), std::string::npos) << shown << app.help();
 }
 
