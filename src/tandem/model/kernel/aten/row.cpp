@@ -27,8 +27,9 @@ void embed_backward(at::Tensor& grad, const at::Tensor& d, const at::Tensor& ids
   if (ids.numel() == 0) return;
   const auto [held, row] = rows_of(ids, first_row, grad.size(0));
   const at::Tensor added = in_float(d) * held.unsqueeze(1);
-  if (grad.is_cpu()) grad.index_add_(0, row, added);
-  else grad.index_put_({row}, added, /*accumulate=*/true);
+  // Rows are added in one order: on CUDA by the one that sorts them, elsewhere by the one that takes them as they come.
+  if (grad.is_cuda()) grad.index_put_({row}, added, /*accumulate=*/true);
+  else grad.index_add_(0, row, added);
 }
 
 at::Tensor rstd_of(const at::Tensor& x_float, double eps) { return at::rsqrt(x_float.square().mean(-1) + eps); }
