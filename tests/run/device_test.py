@@ -30,6 +30,7 @@ def has_the_bits_of_the_processor(root, name, settings, flags=()):
 def check_runs(root):
     plain = has_the_bits_of_the_processor(root, "graphs", {})
     has_the_bits_of_the_processor(root, "half", {"model.dtype": "bfloat16", "run.parity": "false", "rollout.graphs": "false"})
+    has_the_bits_of_the_processor(root, "threads", {"parallel.threads": 2, "model.init_hidden": 128})
     lean = has_the_bits_of_the_processor(root, "offloaded", OFFLOAD)
     rf.check_equal(lean, plain, "what leaves the device comes back")
     assert all(m["memory/offload_copied_bytes"] > 0 for m in rf.all_metrics(lean)), "something left"
