@@ -83,7 +83,7 @@ def check_too_many(runs):
     for ranks, there, trouble in ((17, 16, ""), (2, 1, "devices=1")):
         wrong(runs.start("--ranks", str(ranks), "--train-layout", f"dp{ranks}", run__device="fake"), 2, "run.device",
               f"{there} of them for its {ranks} ranks", "one device for each rank", trouble=trouble)
-    wrong(runs.start(run__device="fake"), 2, "run.device", "is fake", "cpu", trouble="devices=0")
+    wrong(runs.start(run__device="fake"), 2, "run.device", "is fake", "there is none", "cpu", trouble="devices=0")
     for words in ("devices=17", "lost_after=soon", "mib", "heat=9"):
         wrong(runs.start(run__device="fake"), 2, "TANDEM_FAKE_DEVICE", words.split("=")[0], trouble=words)
 
@@ -154,15 +154,16 @@ def check_lost(runs):
         wrong(runs.start("--train-layout", "dp2", folder="one_of_two_mpi", **fake), 3, "rank 1", "device failed", "it is lost",
               trouble="lost_after=9000,device=1", launcher=rf.mpi(2))
     wrong(["generate", "--model", MODEL, "--device", "fake"], 3, "device failed", "it is lost", trouble="lost_after=300", stdin=PROMPT)
-    wrong(["doctor", "--device", "fake"], 1, "fake: it does not prove itself", trouble="lost_after=3000")
+    wrong(["doctor", "--device", "fake"], 3, "device failed", "it is lost", trouble="lost_after=3000")
+    wrong(runs.start(run__proof="always", folder="never", **fake), 3, "device failed", "it is lost", trouble="lost_after=100")
 
 
 def check_untrusted(runs):
     """A device that computes something wrong: the kernel is named, and no run begins."""
-    wrong(runs.start(run__device="fake", run__proof="always"), 3, "device fake:0", "does not prove itself", "row.swiglu",
+    wrong(runs.start(run__device="fake", run__proof="always"), 3, "device fake:0", "does not prove itself", "more",
           "tandem doctor --device fake", trouble="wrong=aten::exp")
     runs.left_nothing()
-    wrong(["doctor", "--device", "fake", "--json"], 1, "fake: it does not prove itself", "row.swiglu", trouble="wrong=aten::exp")
+    wrong(["doctor", "--device", "fake", "--json"], 1, "fake: it does not prove itself", "kernel ", trouble="wrong=aten::exp")
     wrong(runs.start(run__proof="maybe"), 2, "run.proof", "maybe", "auto always never")
 
 

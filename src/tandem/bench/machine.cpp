@@ -101,7 +101,7 @@ json machine_report() {
   if (!comm::mpi_available())
     missing["mpi"] = "ranks run as threads alone (--ranks); for processes: scripts/setup, then cmake -DTANDEM_MPI=ON";
   if (comm::c10d_library().empty())
-    missing["c10d"] = "no collectives between devices; built by cmake --preset cuda or npu (docs/design/c10d.md)";
+    missing["c10d"] = "none between devices; scripts/setup and scripts/build on a machine with devices bring them (docs/design/c10d.md)";
   if (!at::hasMKLDNN()) missing["onednn"] = "matrix products are slow without it; install the torch wheel of scripts/setup";
   if (devices().empty()) {
     const auto [what, expected] = device::cuda::backend().missing();

@@ -52,7 +52,8 @@ void describe(OptionVisitor& field, RunOptions& o) {
         one_of({"auto", "cpu", "cuda", "aten"}));
   field("proof", o.proof,
         "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of "
-        "a kind that has not yet done so to this program (kept in ~/.cache/tandem/proof), always asks the processor and a fake one, too.",
+        "a kind that has not yet done so to this program (kept in .cache/tandem/proof of the user's home); always asks before each run, "
+        "the processor and a fake device, too. The first device of a machine stands for its others.",
         one_of({"auto", "always", "never"}));
   field("parity", o.parity, "Rollout and training log-probabilities agree bit for bit; slower.");
   field("samples_steps", o.samples_steps,

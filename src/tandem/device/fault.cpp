@@ -14,7 +14,7 @@ namespace tandem::device {
 namespace {
 
 constexpr auto kNeedsLess = "a smaller batch, train.recompute, or fewer running sequences need less";
-constexpr auto kIsProved = "`tandem doctor --device` proves a device; a run goes on with --resume";
+constexpr auto kIsProved = "`tandem doctor --device` proves a device; a run goes on from its last checkpoint with --resume";
 
 // How the libraries of devices begin what they say, where they do not throw libtorch's own type.
 constexpr std::array<std::string_view, 6> kOfDevices = {"CUDA error", "CUDA driver error", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL error",

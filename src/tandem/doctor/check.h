@@ -2,6 +2,7 @@
 #pragma once
 // One line of what the doctor found.
 
+#include <exception>
 #include <string>
 
 namespace tandem::doctor {
@@ -11,5 +12,8 @@ struct Check {
   bool passed = true;
   std::string detail;  ///< what was measured; of one that failed, what is off
 };
+
+/// What a check says that threw. Errors: PeerError where the device itself failed: no check after that would mean anything.
+std::string said_by(const std::exception& error);
 
 }  // namespace tandem::doctor

@@ -102,8 +102,7 @@ Check judged(const std::string& name, at::Device device, int ranks, const std::f
     });
     return {name, true, join_text(ranks, has_devices ? " devices" : " threads")};
   } catch (const std::exception& e) {
-    const std::string what = e.what();
-    return {name, false, what.substr(0, what.find('\n'))};
+    return {name, false, said_by(e)};
   }
 }
 

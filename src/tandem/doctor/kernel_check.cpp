@@ -11,6 +11,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/rng.h"
+#include "tandem/doctor/check.h"
 #include "tandem/doctor/naive.h"
 #include "tandem/model/kernel/kernels.h"
 
@@ -443,8 +444,7 @@ KernelReport check_kernels(const model::kernel::Backend& backend, at::Device dev
         try {
           group.run(checker);
         } catch (const std::exception& e) {
-          const std::string what = e.what();
-          checker.fail(group.kernels, "throws: " + what.substr(0, what.find('\n')));
+          checker.fail(group.kernels, "throws: " + said_by(e));
         }
       }
     }

@@ -22,7 +22,7 @@ Check judged(const std::string& name, const std::function<std::string()>& run) {
   try {
     return {name, true, run()};
   } catch (const std::exception& e) {
-    return {name, false, e.what()};
+    return {name, false, said_by(e)};
   }
 }
 

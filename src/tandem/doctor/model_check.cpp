@@ -184,8 +184,7 @@ void check_model(const model::ModelConfig& config, const model::kernel::Kernels&
     checks.push_back({name + "the same bits again", at::equal(got.weights, again.weights) && got.generated == again.generated,
                       "weights after two steps, and the answer"});
   } catch (const std::exception& e) {
-    const std::string what = e.what();
-    checks.push_back({name + "runs", false, what.substr(0, what.find('\n'))});
+    checks.push_back({name + "runs", false, said_by(e)});
   }
 }
 

@@ -18,7 +18,7 @@ struct Proof {
   double seconds = 0;
 
   int64_t num_failed() const;
-  /// Names what failed; "" if nothing did.
+  /// Names what failed, the first few; "" if nothing did.
   std::string fault() const;
 };
 

@@ -152,8 +152,7 @@ std::vector<Check> measure_speed(const model::kernel::Backend& backend, at::Devi
     measured.push_back({"speed: a training step", true,
                         text("%.1f ms, %.2f TFLOP/s: %.0f %% of the product", 1e3 * step, flops / 1e12, 100 * flops / multiplied)});
   } catch (const std::exception& e) {
-    const std::string what = e.what();
-    measured.push_back({"speed: runs", false, what.substr(0, what.find('\n'))});
+    measured.push_back({"speed: runs", false, said_by(e)});
   }
   return measured;
 }

@@ -17,6 +17,7 @@
 #include "tandem/checkpoint/durable_file.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/proof.h"
+#include "tandem/model/kernel/backend.h"
 
 namespace tandem::doctor {
 namespace {
@@ -76,10 +77,11 @@ std::string proof_folder() {
   return join_text(user && user->pw_dir ? user->pw_dir : "/tmp", "/.cache/tandem/proof");
 }
 
-void trust(at::Device device, const std::string& kernels, const std::string& folder) {
-  const std::string subject = subject_of(device, kernels), path = join_text(folder, "/", checksum_of(subject), ".json");
-  if (is_kept(path, subject)) return;
-  log::info("run.proof: the device proves itself to this program, once: ", device::backend_of(device).description(device));
+void trust(at::Device device, const std::string& kernels, const std::string& folder, bool again) {
+  const std::string subject = subject_of(device, model::kernel::backend_named(kernels, device, "run.kernels").name);
+  const std::string path = join_text(folder, "/", checksum_of(subject), ".json");
+  if (!again && is_kept(path, subject)) return;
+  log::info("run.proof: the device proves itself to this program: ", device::backend_of(device).description(device));
   const Proof proof = prove(kernels, device, /*is_short=*/true);
   if (const std::string fault = proof.fault(); !fault.empty())
     throw PeerError(join_text("device ", device.str(), ": ", fault, " (`tandem doctor --device ", device::backend_of(device).name,

@@ -9,9 +9,9 @@
 namespace tandem::doctor {
 
 /// Has `device` prove itself in the short form (proof.h), unless `folder` says that one of its kind has, with these kernels, to this
-/// very program and libtorch. Afterwards `folder` says so; where it cannot be written, a warning does.
-/// Errors: PeerError naming the kernels that are wrong.
-void trust(at::Device device, const std::string& kernels, const std::string& folder);
+/// very program and libtorch; with `again` in any case. Afterwards `folder` says so; where it cannot be written, a warning does.
+/// Errors: PeerError naming the kernels that are wrong, or what the device failed at.
+void trust(at::Device device, const std::string& kernels, const std::string& folder, bool again = false);
 
 /// Where the user's proofs are: in the home folder, under .cache/tandem/proof.
 std::string proof_folder();

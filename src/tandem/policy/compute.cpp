@@ -105,7 +105,8 @@ void trust_device(const config::RunConfig& config, at::Device device, comm::Grou
   for (int r = 0; r < world.rank(); ++r) is_first &= world.machine(r) != world.machine(world.rank());
   std::future<void> asked;
   if (is_first)
-    asked = std::async(std::launch::async, [&] { doctor::trust(device, config.run.kernels, doctor::proof_folder()); });
+    asked = std::async(std::launch::async,
+                       [&] { doctor::trust(device, config.run.kernels, doctor::proof_folder(), config.run.proof == "always"); });
   while (comm::any_of(world, is_first && asked.wait_for(kMoment) != std::future_status::ready)) continue;
   comm::run_alike(world, [&] {
     if (is_first) asked.get();

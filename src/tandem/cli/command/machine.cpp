@@ -49,8 +49,9 @@ class Config : public Command {
     }
     const config::RunConfig config = recipe_.load();
     if (schedule_) std::cout << timeline_of(config);
-    else if (memory_) print_memory(config);
-    else if (check_) (void)config::layouts_of(config, config::planned_ranks(config));
+    if (memory_) print_memory(config);
+    if (schedule_ || memory_) return;
+    if (check_) (void)config::layouts_of(config, config::planned_ranks(config));
     else std::cout << config::to_yaml(config);
   }
 

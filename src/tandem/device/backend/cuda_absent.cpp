@@ -7,7 +7,8 @@ namespace {
 struct CudaAbsent {
   static constexpr auto kName = "cuda";
   static constexpr auto kType = at::kCUDA;
-  static constexpr auto kWhat = "this build has no CUDA backend", kExpected = "a build by scripts/build cuda, or cpu";
+  static constexpr auto kWhat = "this build has no CUDA backend";
+  static constexpr auto kExpected = "scripts/setup and scripts/build on the machine with the device, or cpu";
 };
 constexpr Backend kCudaAbsent = absent_kind<CudaAbsent>();
 

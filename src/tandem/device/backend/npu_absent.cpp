@@ -7,7 +7,8 @@ namespace {
 struct AscendAbsent {
   static constexpr auto kName = "npu";
   static constexpr auto kType = at::kPrivateUse1;
-  static constexpr auto kWhat = "this build has no Ascend backend", kExpected = "a build by scripts/build npu, or cpu";
+  static constexpr auto kWhat = "this build has no Ascend backend";
+  static constexpr auto kExpected = "scripts/setup and scripts/build on the machine with the device, or cpu";
 };
 constexpr Backend kAscendAbsent = absent_kind<AscendAbsent>();
 

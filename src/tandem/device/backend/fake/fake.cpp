@@ -76,7 +76,12 @@ class FakeGraph final : public Graph {
 const Backend kFake = {"fake",
                        at::kPrivateUse1,
                        [] { return fake::can_register() ? fake::num_devices() : 0; },
-                       [] { return std::pair<std::string, std::string>("libtorch's private type of devices is taken", "cpu"); },
+                       [] {
+                         const bool is_taken = !fake::can_register();
+                         const char* what =
+                             is_taken ? "libtorch's private type of devices is taken" : "TANDEM_FAKE_DEVICE says that there is none";
+                         return std::pair<std::string, std::string>(what, "cpu");
+                       },
                        [](at::Device device) {
                          fake::register_device();
                          c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
