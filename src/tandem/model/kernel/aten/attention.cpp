@@ -216,8 +216,8 @@ at::Tensor packed(const AttentionRows& in, const PackedPlan& any_plan, const Att
 void add_keys(at::Tensor& d_kv, int64_t column, const at::Tensor& d, const Batch& b, const AttentionShape& s) {
   const at::Tensor rows = by_row(d, b.size, s.num_kv_heads, b.num_keys);
   at::Tensor to = d_kv.narrow(1, column, rows.size(1));
-  if (to.is_cpu()) to.index_add_(0, b.key_GL, rows);
-  else to.index_put_({b.key_GL}, rows, /*accumulate=*/true);  // in the order of the list; index_add_ has any there
+  if (to.is_cuda()) to.index_put_({b.key_GL}, rows, /*accumulate=*/true);  // in the order of the list; index_add_ has any there
+  else to.index_add_(0, b.key_GL, rows);
 }
 
 void packed_backward(const AttentionRows& in, const AttentionOutput& out, const PackedPlan& any_plan, const AttentionShape& s,
@@ -247,13 +247,11 @@ void packed_backward(const AttentionRows& in, const AttentionOutput& out, const 
 
 // Queries one by one. Each has its keys and values in chunks of kKeyChunk, of which it sees the first `seen`: products and sums of a chunk
 // have one shape whatever the row's company is, and chunks add up in their order.
-//   q [R, heads D], keys and values [R, C * kKeyChunk, K, D] in fp32
+//   q [R, heads D], keys and values [R, K, C * kKeyChunk, D] in fp32
 at::Tensor attend_alone(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& seen_R1,
                         const AttentionShape& s) {
-  const int64_t R = q.size(0), C = keys.size(1) / kKeyChunk, K = s.num_kv_heads, g = s.group(), D = s.head_dim;
-  const auto chunks = [&](const at::Tensor& t) {  // [R * K * C, kKeyChunk, D]
-    return t.view({R, C, kKeyChunk, K, D}).permute({0, 3, 1, 2, 4}).reshape({R * K * C, kKeyChunk, D});
-  };
+  const int64_t R = q.size(0), C = keys.size(2) / kKeyChunk, K = s.num_kv_heads, g = s.group(), D = s.head_dim;
+  const auto chunks = [&](const at::Tensor& t) { return t.view({R * K * C, kKeyChunk, D}); };
   const at::Tensor queries = in_float(q).view({R, K, 1, g, D}).expand({R, K, C, g, D}).reshape({R * K * C, g, D});
   at::Tensor scores = at::bmm(queries, chunks(keys).transpose(1, 2)).mul_(s.scale()).view({R, K, C, g, kKeyChunk});
   const at::Tensor column = at::arange(C * kKeyChunk, seen_R1.options()).unsqueeze(0);
@@ -285,7 +283,9 @@ at::Tensor packed_by_row(const AttentionRows& in, const PackedPlan& plan, const 
     std::iota(seen.begin(), seen.end(), part.first_seen);
     const at::Tensor kv = in_float(in.kv_TK.index_select(0, long_tensor(tokens, device))).view({1, -1, 2 * K, D});
     for_some(seen, [&](int64_t begin, int64_t count, int64_t most) {
-      const auto side = [&](int64_t first) { return kv.narrow(1, 0, most).narrow(2, first, K).expand({count, most, K, D}).contiguous(); };
+      const auto side = [&](int64_t first) {
+        return kv.narrow(1, 0, most).narrow(2, first, K).transpose(1, 2).expand({count, K, most, D}).contiguous();
+      };
       const at::Tensor some_seen =
           at::arange(part.first_seen + begin, part.first_seen + begin + count, at::TensorOptions(at::kLong).device(device));
       o.narrow(0, part.first_row + begin, count)
@@ -398,7 +398,6 @@ at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedP
   const auto* plan = dynamic_cast<const TokensPlan*>(&any_plan);
   TANDEM_CHECK(plan && plan->offset_T.numel() == qkv.size(0), "paged attention");
   const int64_t K = s.num_kv_heads, D = s.head_dim, Q = s.q_width();
-  const auto flat = [&](const at::Tensor& side) { return side.view({-1, K, D}); };  // [blocks * block_tokens, K, D]
   steps.write_cache(qkv, plan->block_T, plan->offset_T, s, cache);
   const at::Tensor o = at::empty({qkv.size(0), Q}, qkv.options());
   if (plan->whole) {
@@ -416,8 +415,10 @@ at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedP
     // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
     const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most});
     const at::Tensor tables = plan->block_T.index_select(0, token);
-    const at::Tensor slot = slots_of(tables, column.masked_fill(column.ge(seen), 0), cache.block_tokens).reshape({-1});
-    const auto side = [&](const at::Tensor& of) { return in_float(flat(of).index_select(0, slot)).view({count, most, K, D}); };
+    const at::Tensor slot = slots_of(tables, column.masked_fill(column.ge(seen), 0), cache.block_tokens);
+    const at::Tensor head = at::arange(K, seen.options());
+    const at::Tensor row = slot.unsqueeze(1).mul(K).add(head.view({1, K, 1})).view({-1});  // of the cache as [blocks * block_tokens * K, D]
+    const auto side = [&](const at::Tensor& of) { return in_float(of.view({-1, D}).index_select(0, row)).view({count, K, most, D}); };
     o.index_copy_(
         0, token,
         attend_alone(qkv.index_select(0, token).narrow(1, 0, Q), side(cache.keys), side(cache.values), seen, s).to(o.scalar_type()));
