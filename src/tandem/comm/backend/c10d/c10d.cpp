@@ -13,9 +13,9 @@
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
 #include "tandem/comm/agree.h"
+#include "tandem/comm/backend/c10d/device_group.h"
 #include "tandem/comm/backend/c10d/job.h"
 #include "tandem/comm/backend/c10d/rendezvous.h"
-#include "tandem/comm/backend/c10d/device_group.h"
 #include "tandem/comm/network.h"
 
 namespace tandem::comm {

@@ -41,8 +41,8 @@ class C10dJob {
   double deadline_s() const { return world_.deadline_s; }
   const Library& library() const { return library_; }
 
-  /// This rank's part of a group, which stands until the job ends; `group` is the same on its ranks and unlike that of any other
-  /// group of the job.
+  /// This rank's part of a group, which stands until disconnect or the end of the job; `group` is the same on its ranks and unlike
+  /// that of any other group of the job.
   c10::intrusive_ptr<::c10d::Backend> connect(const std::string& group, int rank, int size);
   /// The backend of a group that goes: nothing is under way in it.
   void disconnect(const c10::intrusive_ptr<::c10d::Backend>& backend) noexcept;
@@ -103,6 +103,5 @@ std::unique_ptr<Group> c10d_world(C10dJob& job);
 
 /// Runs `body` as this rank of the job. Errors: those of run_c10d.
 void run_job(C10dJob& job, const RankBody& body);
-
 
 }  // namespace tandem::comm
