@@ -149,6 +149,12 @@ def wait_for(condition, process, seconds=60):
     return True
 
 
+def whole_lines(path):
+    """The JSON lines of a file that somebody may be writing: a last one without its end is not there yet, nor is a file that is none."""
+    path = pathlib.Path(path)
+    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] if path.exists() else []
+
+
 def all_metrics(folder):
     """The lines of metrics.jsonl."""
     return [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]

@@ -23,8 +23,8 @@ COMMON = '''
 import json, os, time
 
 def note(**said):
-    with open(os.environ["FAKE_JOURNAL"] + "." + __name__, "a") as file:
-        file.write(json.dumps({"pid": os.getpid(), **said}) + "\\n")
+    with open(os.environ["FAKE_JOURNAL"] + "." + __name__, "ab", buffering=0) as file:  # one write a line
+        file.write(json.dumps({"pid": os.getpid(), **said}).encode() + b"\\n")
 
 def enters(place):
     mood = os.environ.get("FAKE_MOOD_" + __name__, "").split(" in ")
@@ -109,8 +109,7 @@ class Trial:
         return self.program.done(self.arguments(*more), **self.options(moods)).stderr
 
     def journal(self, sink="wandb"):
-        path = self.folder / f"journal.{sink}"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return rf.whole_lines(self.folder / f"journal.{sink}")
 
     def steps(self, sink="wandb"):
         return [said["step"] for said in self.journal(sink) if "step" in said and said["metrics"].get("policy_version")]

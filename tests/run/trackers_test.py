@@ -4,8 +4,8 @@
 missing. Nothing leaves this machine: W&B has a server of ours, SwanLab is local, MLflow has a folder."""
 import gzip
 import http.server
-import importlib.util
 import json
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -161,8 +161,7 @@ def check_killed(program, scratch, hub):
 
 def lines_of(folder):
     """The whole lines of metrics.jsonl by now."""
-    path = folder / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")] if path.exists() else []
+    return rf.whole_lines(folder / "metrics.jsonl")
 
 
 def check_wandb(program, scratch):
