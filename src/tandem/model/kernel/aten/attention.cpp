@@ -2,19 +2,23 @@
 // Attention as products of batches: queries that see about as many keys are brought side by side, filled up to the longest.
 //
 // G parts of a batch, N heads, K kv heads, g = N / K, L rows of a part, C chunks of keys, D head dimension.
+//
+// Scores are those of powers of two, and what is hidden is minus infinity added to them: libtorch's exp and masked_fill take several times
+// as long on the processor as its exp2 and its sum.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
+#include <ATen/ops/exp2.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/log2.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <optional>
 
@@ -26,6 +30,7 @@ namespace tandem::model::kernel::aten {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr float kLeastSum = -1e38f;  // of queries that see nothing: what they would see less this is still nothing
 constexpr int64_t kKeyChunk = 64;  // keys whose scores are summed together, row by row: fixed, so that rows have the bits of any company
 constexpr int64_t kCells = 1 << 20;        // pairs of a query and a key of one batch, filled up
 constexpr int64_t kMostFilled = 4;         // a batch holds parts of at least 1 - 1/4 of its longest
@@ -66,13 +71,21 @@ std::vector<Part> parts_of(const Trees& trees, const std::vector<TokenRun>& own)
   return parts;
 }
 
-// Parts that are computed together, filled up to the most queries and keys of any: with queries of row 0 that see one key, and with keys
+// Adds nothing to a pair of a query and a key, or minus infinity where the query does not see it.
+at::Tensor bias_of(const at::Tensor& hidden) {
+  return at::zeros(hidden.sizes(), hidden.options().dtype(at::kFloat)).masked_fill_(hidden, kNothing);
+}
+
+// By which a score is multiplied, so that its power of two is the exponential function of the scaled score.
+double binary_scale(const AttentionShape& s) { return s.scale() * std::numbers::log2e; }
+
+// Parts that are computed together, filled up to the most queries and keys of any: with queries of row 0 that see nothing, and with keys
 // that nobody sees.
 struct Batch {
   int64_t size = 0, num_queries = 0, num_keys = 0;  // G, and L of both
   at::Tensor query_GL, key_GL;                      // int64: rows of the query tensor, and tokens
-  at::Tensor hidden_G11LL;                          // bool: pairs that do not see each other
-  at::Tensor filled_GL1;                            // bool: queries that are there to fill up; undefined if none
+  at::Tensor bias_G11LL;                            // fp32, of bias_of
+  bool is_filled = false;                           // some queries are there to fill up
   at::Tensor place_V, row_V;                        // int64: of the queries that are none of those, in query_GL, and their rows
 };
 
@@ -89,7 +102,7 @@ Batch batch_of(std::span<const Part> parts, at::Device device) {
       const bool is_there = i < part.num_queries;
       if (is_there) place.push_back(std::ssize(query)), row.push_back(part.first_row + i);
       query.push_back(is_there ? part.first_row + i : 0);
-      seen.push_back(is_there ? part.first_seen + i : 1);
+      seen.push_back(is_there ? part.first_seen + i : 0);
     }
     for (int64_t i = 0; i < batch.num_keys; ++i) key.push_back(i < part.num_keys() ? part.token(i) : 0);
   }
@@ -97,14 +110,10 @@ Batch batch_of(std::span<const Part> parts, at::Device device) {
   batch.query_GL = long_tensor(query, device);
   batch.key_GL = long_tensor(key, device);
   const at::Tensor keys = at::arange(batch.num_keys, at::TensorOptions().dtype(at::kLong).device(device));
-  batch.hidden_G11LL = keys.ge(long_tensor(seen, device).unsqueeze(1)).view({G, 1, 1, L, batch.num_keys});
+  batch.bias_G11LL = bias_of(keys.ge(long_tensor(seen, device).unsqueeze(1))).view({G, 1, 1, L, batch.num_keys});
   batch.place_V = long_tensor(place, device);
   batch.row_V = long_tensor(row, device);
-  if (std::ssize(place) < G * L)
-    batch.filled_GL1 = at::empty({G * L}, at::TensorOptions().dtype(at::kBool).device(device))
-                           .fill_(true)
-                           .index_fill_(0, batch.place_V, false)
-                           .view({G, L, 1});
+  batch.is_filled = std::ssize(place) < G * L;
   return batch;
 }
 
@@ -181,15 +190,27 @@ struct Keys {
   }
 };
 
-// Masked and scaled, [G * K, g * L, keys].
+// Queries times binary_scale, a copy.
+at::Tensor queries_of(const AttentionRows& in, const Batch& b, const AttentionShape& s) {
+  return by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim).mul_(binary_scale(s));
+}
+
+// Of queries that are scaled, and what is hidden is minus infinity: [G * K, g * L, keys].
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const Batch& b, const AttentionShape& s) {
-  at::Tensor scores = at::bmm(q, k.transpose(1, 2)).mul_(s.scale());
-  scores.view({b.size, s.num_kv_heads, s.group(), b.num_queries, b.num_keys}).masked_fill_(b.hidden_G11LL, kNothing);
+  at::Tensor scores = at::bmm(q, k.transpose(1, 2));
+  scores.view({b.size, s.num_kv_heads, s.group(), b.num_queries, b.num_keys}).add_(b.bias_G11LL);
   return scores;
 }
 
+// Turns scores [*, keys] into powers of two of them less the row's greatest, which it returns: [*, 1].
+at::Tensor to_powers(at::Tensor& scores) {
+  at::Tensor greatest = scores.amax(-1, /*keepdim=*/true).clamp_min_(kLeastSum);
+  scores.sub_(greatest).exp2_();
+  return greatest;
+}
+
 // Of the queries that are none to fill up: [V, columns].
-at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.filled_GL1.defined() ? rows.index_select(0, b.place_V) : rows; }
+at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.is_filled ? rows.index_select(0, b.place_V) : rows; }
 
 // All queries are here, in a form that the flash kernels take.
 bool by_flash(const AttentionRows& in, const AttentionShape& s) {
@@ -203,11 +224,13 @@ at::Tensor packed(const AttentionRows& in, const PackedPlan& any_plan, const Att
   if (lse) *lse = at::empty({o.size(0), s.num_heads}, o.options().dtype(at::kFloat));
   for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
-    at::Tensor p = scores_of(by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim), keys.k, b, s);
-    const at::Tensor log_sum = at::logsumexp(p, {2}, /*keepdim=*/true);
-    p.sub_(log_sum).exp_();
-    o.index_copy_(0, b.row_V, real_rows(by_row(at::bmm(p, keys.v), b.size, s.num_kv_heads, b.num_queries), b).to(o.scalar_type()));
-    if (lse) lse->index_copy_(0, b.row_V, real_rows(by_row(log_sum, b.size, s.num_kv_heads, b.num_queries), b));
+    at::Tensor p = scores_of(queries_of(in, b, s), keys.k, b, s);
+    const at::Tensor greatest = to_powers(p), sum = p.sum(-1, /*keepdim=*/true);
+    const at::Tensor mixed = at::bmm(p, keys.v).div_(sum);
+    o.index_copy_(0, b.row_V, real_rows(by_row(mixed, b.size, s.num_kv_heads, b.num_queries), b).to(o.scalar_type()));
+    if (!lse) continue;
+    const at::Tensor log_sum = at::log2(sum).add_(greatest).mul_(std::numbers::ln2);
+    lse->index_copy_(0, b.row_V, real_rows(by_row(log_sum, b.size, s.num_kv_heads, b.num_queries), b));
   }
   return o;
 }
@@ -229,34 +252,36 @@ void packed_backward(const AttentionRows& in, const AttentionOutput& out, const 
   const int64_t K = s.num_kv_heads, D = s.head_dim;
   for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
-    const at::Tensor q = by_head(in.q_OQ, b.query_GL, b.size, K, D), o = by_head(out.o_OQ, b.query_GL, b.size, K, D);
+    const at::Tensor q = queries_of(in, b, s), o = by_head(out.o_OQ, b.query_GL, b.size, K, D);
     const at::Tensor d_o = by_head(out.d_o_OQ, b.query_GL, b.size, K, D);
-    at::Tensor p = scores_of(q, keys.k, b, s);
-    const at::Tensor log_sum = out.lse_ON.defined() ? by_head(out.lse_ON, b.query_GL, b.size, K, 1) : at::logsumexp(p, {2}, true);
-    p.sub_(log_sum).exp_();
-    if (b.filled_GL1.defined())
-      p.view({b.size, K, s.group(), b.num_queries, b.num_keys}).masked_fill_(b.filled_GL1.view({b.size, 1, 1, b.num_queries, 1}), 0);
-    const at::Tensor d_s = at::bmm(d_o, keys.v.transpose(1, 2)).sub_((d_o * o).sum(2, true)).mul_(p).mul_(s.scale());
-    add_keys(d_kv, 0, at::bmm(d_s.transpose(1, 2), q), b, s);
+    at::Tensor p = scores_of(q, keys.k, b, s);  // 0 for queries that are there to fill up
+    if (out.lse_ON.defined()) {
+      p.sub_(by_head(out.lse_ON, b.query_GL, b.size, K, 1).mul_(std::numbers::log2e)).exp2_();
+    } else {
+      to_powers(p);
+      p.div_(p.sum(-1, /*keepdim=*/true).clamp_min_(1));  // a row's greatest counts 1
+    }
+    const at::Tensor d_s = at::bmm(d_o, keys.v.transpose(1, 2)).sub_((d_o * o).sum(2, true)).mul_(p);  // of scaled scores
+    const at::Tensor d_q = at::bmm(d_s, keys.k).mul_(s.scale());
+    add_keys(d_kv, 0, at::bmm(d_s.transpose(1, 2), q).mul_(std::numbers::ln2), b, s);  // q has the scale and log2(e)
     add_keys(d_kv, K * D, at::bmm(p.transpose(1, 2), d_o), b, s);
-    at::Tensor(d_in.q_OQ).index_copy_(0, b.row_V,
-                                      real_rows(by_row(at::bmm(d_s, keys.k), b.size, K, b.num_queries), b).to(d_in.q_OQ.scalar_type()));
+    at::Tensor(d_in.q_OQ).index_copy_(0, b.row_V, real_rows(by_row(d_q, b.size, K, b.num_queries), b).to(d_in.q_OQ.scalar_type()));
   }
   at::Tensor(d_in.kv_TK).copy_(d_kv);
 }
 
 // Queries one by one. Each has its keys and values in chunks of kKeyChunk, of which it sees the first `seen`: products and sums of a chunk
 // have one shape whatever the row's company is, and chunks add up in their order.
-//   q [R, heads D], keys and values [R, K, C * kKeyChunk, D] in fp32
-at::Tensor attend_alone(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& seen_R1,
+//   q [R, heads D], keys and values [R, K, C * kKeyChunk, D] in fp32, bias [R, C * kKeyChunk] of bias_of
+at::Tensor attend_alone(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& bias,
                         const AttentionShape& s) {
   const int64_t R = q.size(0), C = keys.size(2) / kKeyChunk, K = s.num_kv_heads, g = s.group(), D = s.head_dim;
   const auto chunks = [&](const at::Tensor& t) { return t.view({R * K * C, kKeyChunk, D}); };
-  const at::Tensor queries = in_float(q).view({R, K, 1, g, D}).expand({R, K, C, g, D}).reshape({R * K * C, g, D});
-  at::Tensor scores = at::bmm(queries, chunks(keys).transpose(1, 2)).mul_(s.scale()).view({R, K, C, g, kKeyChunk});
-  const at::Tensor column = at::arange(C * kKeyChunk, seen_R1.options()).unsqueeze(0);
-  scores.masked_fill_(column.ge(seen_R1).view({R, 1, C, 1, kKeyChunk}), kNothing);
-  const at::Tensor p = scores.sub_(scores.amax({2, 4}, /*keepdim=*/true)).exp_();
+  const at::Tensor scaled = in_float(q).mul(binary_scale(s)).view({R, K, 1, g, D});
+  const at::Tensor queries = scaled.expand({R, K, C, g, D}).reshape({R * K * C, g, D});
+  at::Tensor scores = at::bmm(queries, chunks(keys).transpose(1, 2)).view({R, K, C, g, kKeyChunk});
+  scores.add_(bias.view({R, 1, C, 1, kKeyChunk}));
+  const at::Tensor p = scores.sub_(scores.amax({2, 4}, /*keepdim=*/true)).exp2_();
   const at::Tensor masses = p.sum(4, true), mixed = at::bmm(p.view({R * K * C, g, kKeyChunk}), chunks(values)).view({R, K, C, g, D});
   at::Tensor mass = masses.select(2, 0).clone(), sum = mixed.select(2, 0).clone();
   for (int64_t c = 1; c < C; ++c) mass.add_(masses.select(2, c)), sum.add_(mixed.select(2, c));
@@ -288,8 +313,9 @@ at::Tensor packed_by_row(const AttentionRows& in, const PackedPlan& plan, const 
       };
       const at::Tensor some_seen =
           at::arange(part.first_seen + begin, part.first_seen + begin + count, at::TensorOptions(at::kLong).device(device));
+      const at::Tensor bias = bias_of(at::arange(most, some_seen.options()).ge(some_seen.unsqueeze(1)));
       o.narrow(0, part.first_row + begin, count)
-          .copy_(attend_alone(in.q_OQ.narrow(0, part.first_row + begin, count), side(0), side(K), some_seen.unsqueeze(1), s));
+          .copy_(attend_alone(in.q_OQ.narrow(0, part.first_row + begin, count), side(0), side(K), bias, s));
     });
   }
   return o;
@@ -299,12 +325,21 @@ std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const
   return {num_blocks, block_tokens, shape.num_kv_heads, shape.head_dim};
 }
 
+// Of some tokens that attend one by one.
+struct Alone {
+  at::Tensor token_R;  // int64
+  at::Tensor row;      // int64 [R * K * keys], of the cache as [blocks * block_tokens * K, D]
+  at::Tensor bias;     // [R, keys] of bias_of
+};
+
 struct TokensPlan final : PagedPlan {
   using PagedPlan::PagedPlan;
   at::Tensor block_T, offset_T;                  // int64: where each token's own key goes
   at::Tensor alone_A, tables_AB, seen_A1;        // tokens that attend one by one, their blocks, and how many keys they see
   std::vector<int64_t> alone, seen;              // the same on the host
   mutable std::optional<FlashPages> pages;       // the same for flash kernels, made with the first layer
+  mutable std::vector<Alone> some;               // the same for attend_alone, made with the first layer; not of a fixed plan
+  bool is_fixed = false;                         // refilled for each step
   std::shared_ptr<const PackedPlan> whole;       // of the others; null if there are none
   at::Tensor whole_W;                            // those
 };
@@ -348,6 +383,7 @@ at::Tensor slots_of(const at::Tensor& tables, const at::Tensor& positions, int64
 // The host's numbers of keys are the most there can be: they say how much is computed, the device's say what is seen.
 std::shared_ptr<PagedPlan> plan_fixed(int64_t num_tokens, int64_t num_blocks, int64_t block_tokens, at::Device device) {
   auto plan = std::make_shared<TokensPlan>(PagedTokens{});
+  plan->is_fixed = true;
   const auto room = [&](std::vector<int64_t> shape, c10::ScalarType dtype) {
     return at::zeros(shape, at::TensorOptions(dtype).device(device));
   };
@@ -382,6 +418,19 @@ const FlashPages& pages_of(const TokensPlan& plan, int64_t block_tokens) {
   return *plan.pages;
 }
 
+std::vector<Alone> alone_of(const TokensPlan& plan, int64_t kv_heads, int64_t block_tokens) {
+  std::vector<Alone> all;
+  for_some(plan.seen, [&](int64_t begin, int64_t count, int64_t most) {
+    const at::Tensor token = plan.alone_A.narrow(0, begin, count), seen = plan.seen_A1.narrow(0, begin, count);
+    // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
+    const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most}), hidden = column.ge(seen);
+    const at::Tensor slot = slots_of(plan.block_T.index_select(0, token), column.masked_fill(hidden, 0), block_tokens);
+    const at::Tensor head = at::arange(kv_heads, seen.options()).view({1, kv_heads, 1});
+    all.push_back({token, slot.unsqueeze(1).mul(kv_heads).add(head).view({-1}), bias_of(hidden)});
+  });
+  return all;
+}
+
 // Keys and values of all tokens, to where their positions lie in their blocks.
 void write_cache(const at::Tensor& qkv, const at::Tensor& tables_TB, const at::Tensor& positions_T, const AttentionShape& s,
                  const PagedCache& cache) {
@@ -410,19 +459,14 @@ at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedP
     o.index_copy_(0, plan->alone_A, flash_paged(qkv.index_select(0, plan->alone_A).narrow(1, 0, Q), cache, pages, s, steps.combine));
     return o;
   }
-  for_some(plan->seen, [&](int64_t begin, int64_t count, int64_t most) {
-    const at::Tensor token = plan->alone_A.narrow(0, begin, count), seen = plan->seen_A1.narrow(0, begin, count);
-    // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
-    const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most});
-    const at::Tensor tables = plan->block_T.index_select(0, token);
-    const at::Tensor slot = slots_of(tables, column.masked_fill(column.ge(seen), 0), cache.block_tokens);
-    const at::Tensor head = at::arange(K, seen.options());
-    const at::Tensor row = slot.unsqueeze(1).mul(K).add(head.view({1, K, 1})).view({-1});  // of the cache as [blocks * block_tokens * K, D]
-    const auto side = [&](const at::Tensor& of) { return in_float(of.view({-1, D}).index_select(0, row)).view({count, K, most, D}); };
-    o.index_copy_(
-        0, token,
-        attend_alone(qkv.index_select(0, token).narrow(1, 0, Q), side(cache.keys), side(cache.values), seen, s).to(o.scalar_type()));
-  });
+  if (plan->some.empty() || plan->is_fixed) plan->some = alone_of(*plan, K, cache.block_tokens);
+  for (const Alone& some : plan->some) {
+    const auto side = [&](const at::Tensor& of) {
+      return in_float(of.view({-1, D}).index_select(0, some.row)).view({some.bias.size(0), K, some.bias.size(1), D});
+    };
+    const at::Tensor q = qkv.index_select(0, some.token_R).narrow(1, 0, Q);
+    o.index_copy_(0, some.token_R, attend_alone(q, side(cache.keys), side(cache.values), some.bias, s).to(o.scalar_type()));
+  }
   return o;
 }
 
