@@ -318,8 +318,8 @@ void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checke
     if (has_filters && d % 4 >= 2) args.top_k_D[d] = 9;
     if (has_filters && d % 4 == 3) args.top_p_D[d] = 0.7;
   }
-  const k::Draws got = c.backend.logit.draw(logits, args);
-  const at::Tensor tokens = got.tokens_D.to(at::kCPU).to(at::kLong),
+  const k::Draws got = k::draws_of(c.backend.logit.draw(logits, args).to(at::kCPU));
+  const at::Tensor tokens = got.tokens_D.to(at::kLong),
                    all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, vocab_size);
   std::vector<double> logprobs, kept;
   for (int64_t d = 0; d < kDraws; ++d) {

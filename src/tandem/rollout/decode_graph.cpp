@@ -41,21 +41,20 @@ DecodeGraph::DecodeGraph(const GraphShape& shape, const model::Decoder& decoder,
       plan_(attention_.plan_fixed(shape.num_tokens, shape.num_blocks, cache.block_tokens(), decoder.kernels().device())),
       graph_(device::backend_of(decoder.kernels().device()).make_graph(decoder.kernels().device())) {
   const at::Tensor none = at::zeros({0}, at::kLong);
-  run({}, {at::zeros({0, shape.num_blocks}, at::kInt), none, none, {}});  // all to the spare block
+  run(none, {at::zeros({0, shape.num_blocks}, at::kInt), none, none, {}});  // all to the spare block
   PagedContext context(cache, decoder, plan_);
   const model::TokenBatch batch{ids_T_, positions_T_, {}, {}, {}};
   graph_->capture([&] { logits_TV_ = decoder.local_logits(parameters, decoder.forward(parameters, batch, context)); });
 }
 
-at::Tensor DecodeGraph::run(const std::vector<int32_t>& ids, const model::kernel::PagedTokens& tokens) {
-  const int64_t R = std::ssize(ids), T = shape_.num_tokens, C = tokens.block_tables_SB.size(1);
+at::Tensor DecodeGraph::run(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens) {
+  const int64_t R = ids_R.numel(), T = shape_.num_tokens, C = tokens.block_tables_SB.size(1);
   TANDEM_CHECK(R <= T && C <= shape_.num_blocks, R, " tokens and ", C, " blocks in a graph of ", T, " and ", shape_.num_blocks);
-  const at::Tensor all_ids = at::zeros({T}, at::kLong), positions = at::zeros({T}, at::kLong);
-  std::copy(ids.begin(), ids.end(), all_ids.data_ptr<int64_t>());
+  const at::Tensor positions = at::zeros({T}, at::kLong);
   positions.narrow(0, 0, R).copy_(tokens.positions_T);
   const at::Tensor tables = at::full({T, shape_.num_blocks}, spare_block_, at::kInt), sequence = at::arange(T, at::kLong);
   tables.narrow(0, 0, R).narrow(1, 0, C).copy_(tokens.block_tables_SB.index_select(0, tokens.sequence_T));
-  ids_T_.copy_(all_ids, /*non_blocking=*/true);
+  ids_T_.narrow(0, 0, R).copy_(ids_R, /*non_blocking=*/true);  // ids behind them are of an earlier step: theirs is the spare block
   positions_T_.copy_(positions, true);
   attention_.refill(*plan_, {tables, sequence, positions, {}});
   if (!logits_TV_.defined()) return {};

@@ -47,9 +47,9 @@ class DecodeGraph {
 
   DecodeGraph(const GraphShape& shape, const model::Decoder& decoder, const model::ModelParameters& parameters, const KvCache& cache);
 
-  /// fp32 logits[R,V] of R tokens, one of each sequence; what they hold lasts until the next call. Errors: InternalError for more than it
-  /// has room for.
-  at::Tensor run(const std::vector<int32_t>& ids, const model::kernel::PagedTokens& tokens);
+  /// fp32 logits[R,V] of R tokens, one of each sequence; what they hold lasts until the next run of any graph of the device. `ids_R` may be
+  /// there already, even if the host does not know them. Waits for nothing. Errors: InternalError for more than it has room for.
+  at::Tensor run(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
 
  private:
   const GraphShape shape_;

@@ -22,7 +22,10 @@ const Options& checked(const Options& options) {
 }  // namespace
 
 Engine::Engine(const Options& options, const EngineSetup& setup)
-    : setup_(setup), scheduler_(checked(options)), runner_(options, setup.decoder, setup.arena) {}
+    : setup_(setup),
+      scheduler_(checked(options), options.graphs && DecodeGraph::serves(setup.decoder)),
+      runner_(options, setup.decoder, setup.arena),
+      sampler_(setup.decoder, setup.num_tokens) {}
 
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
   drop_weights();
@@ -95,7 +98,8 @@ void Engine::restart(const std::vector<SequenceId>& sequences) {
 EngineCounts Engine::counts() const {
   const Scheduler::Counts scheduled = scheduler_.counts();
   const SequenceBlocks& blocks = scheduler_.blocks();
-  return {num_drawn_ - scheduled.ready, scheduled.preemptions, blocks.num_found_tokens(), blocks.num_free(), runner_.num_blocks()};
+  return {num_drawn_ - scheduled.ready, scheduled.preemptions, runner_.num_ran_ahead(),
+          blocks.num_found_tokens(),    blocks.num_free(),     runner_.num_blocks()};
 }
 
 bool Engine::must_step() const {
@@ -146,11 +150,16 @@ void Engine::keep_routes(const Plan& plan, const at::Tensor& recorded_TX) {
 std::vector<Outcome> Engine::draw(const Plan& plan, const at::Tensor& logits_SRV) {
   std::vector<Active*> actives;
   std::vector<RowDraw> rows;
+  std::vector<int64_t> going_on;  // draws whose sequences may run ahead: the first of a row ran it, and its length is not reached
   for (const Plan::Draw& each : plan.draws) {
-    actives.push_back(&active_.at(each.sequence));
-    rows.push_back({each.row, &actives.back()->request, std::ssize(actives.back()->sample.ids)});
+    const Active& active = *actives.emplace_back(&active_.at(each.sequence));
+    const bool ran = rows.empty() || rows.back().row != each.row;
+    rows.push_back({each.row, &active.request, std::ssize(active.sample.ids)});
+    if (ran && rows.back().num_drawn + 1 < active.request.sampling.max_new_tokens) going_on.push_back(std::ssize(rows) - 1);
   }
-  const std::vector<Drawn> drawn = draw_rows(setup_.decoder, setup_.num_tokens, logits_SRV, rows);
+  const at::Tensor tokens_D = sampler_.begin(logits_SRV, rows);
+  if (runner_.runs_ahead() && tokens_D.defined()) runner_.run_ahead(plan, tokens_D, going_on);
+  const std::vector<Drawn> drawn = sampler_.finish();
   std::vector<std::optional<data::FinishReason>> ends(drawn.size());
   at::parallel_for(0, std::ssize(drawn), 1, [&](int64_t begin, int64_t end) {
     for (auto d = static_cast<size_t>(begin); d < static_cast<size_t>(end); ++d) ends[d] = append(*actives[d], drawn[d]);

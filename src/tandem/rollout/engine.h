@@ -2,8 +2,11 @@
 #pragma once
 // The rollout engine: continuous batching over a paged KV cache, one sequence at a time. Groups are made of sequences above it.
 //
-//   submit -> Scheduler::plan -> Runner::run -> draw_rows -> Scheduler::complete -> completed
-//                   ^--------------- one step -----------------'
+//   submit -> Scheduler::plan -> Runner::run -> RowSampler -> Scheduler::complete -> completed
+//                   ^---------------- one step ------------------'
+//
+// On a device with graphs the next token of each sequence is queued before the host has the last one: the host prepares the next step
+// while it runs.
 
 #include <functional>
 #include <optional>
@@ -31,6 +34,7 @@ struct EngineSetup {
 struct EngineCounts {
   int64_t drawn = 0;         ///< tokens; that of a sequence which waits for its first slot does not count yet
   int64_t preemptions = 0;   ///< sequences that gave their blocks back to others
+  int64_t ran_ahead = 0;     ///< tokens whose logits were queued before the token was known here
   int64_t found_tokens = 0;  ///< of prompts, and of sequences that came back, found in the cache instead of computed
   int64_t free_blocks = 0, blocks = 0;  ///< of the KV cache; without one, `blocks` is 0
 };
@@ -104,6 +108,7 @@ class Engine {
   const EngineSetup setup_;
   Scheduler scheduler_;
   Runner runner_;
+  RowSampler sampler_;
   data::PolicyVersion version_{};
   std::unordered_map<SequenceId, Active> active_;
   std::vector<Completion> completed_;

@@ -28,16 +28,23 @@ model::kernel::DrawArgs args_of(const model::Decoder& decoder, int64_t num_token
 
 }  // namespace
 
-std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, const at::Tensor& logits_SRV,
-                             std::span<const RowDraw> draws) {
-  std::vector<Drawn> drawn(draws.size());
-  if (draws.empty()) return drawn;
-  if (logits_SRV.defined()) {
-    const model::kernel::Draws out = decoder.kernels().logit().draw(logits_SRV, args_of(decoder, num_tokens, draws));
+at::Tensor RowSampler::begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws) {
+  num_draws_ = draws.size();
+  has_words_ = logits_SRV.defined() && !draws.empty();
+  if (!has_words_) return {};
+  const at::Tensor words_4D = decoder_.kernels().logit().draw(logits_SRV, args_of(decoder_, num_tokens_, draws));
+  words_4D_.begin(words_4D);
+  return words_4D[0].view(at::kInt);
+}
+
+std::vector<Drawn> RowSampler::finish() {
+  std::vector<Drawn> drawn(num_draws_);
+  if (has_words_) {
+    const model::kernel::Draws out = model::kernel::draws_of(words_4D_.wait());
     for (size_t d = 0; d < drawn.size(); ++d)
       drawn[d] = {out.tokens_D.data_ptr<int32_t>()[d], out.logprobs_D.data_ptr<float>()[d], out.kept_mass_D.data_ptr<float>()[d]};
   }
-  if (comm::Group* stages = decoder.place().pp) {
+  if (comm::Group* stages = decoder_.place().pp; stages && !drawn.empty()) {
     at::Tensor bytes = at::from_blob(drawn.data(), {std::ssize(drawn) * static_cast<int64_t>(sizeof(Drawn))}, at::kByte);
     stages->broadcast(bytes, stages->size() - 1);
   }

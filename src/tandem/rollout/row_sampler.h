@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tandem/device/host_copy.h"
 #include "tandem/model/decoder.h"
 #include "tandem/rollout/request.h"
 
@@ -24,10 +25,27 @@ struct Drawn {
   float logprob, kept_mass;  ///< as model::kernel::Draws has them
 };
 
-/// S = TP ranks, R = rows, V = ids of a TP rank, as StepOutput has them; `logits_SRV` is fp32, and undefined but on the last pipeline
-/// stage, which tells the others. Only ids below `num_tokens` are drawn.
-/// Blocking: collective over the pp group. Errors: model::kernel::NotFinite.
-std::vector<Drawn> draw_rows(const model::Decoder& decoder, int64_t num_tokens, const at::Tensor& logits_SRV,
-                             std::span<const RowDraw> draws);
+/// Draws tokens for rows, a step at a time. S = TP ranks, R = rows, V = ids of a TP rank, as StepOutput has them, D = draws.
+///
+/// Ownership  uses the decoder.
+/// Threads    one per engine.
+class RowSampler {
+ public:
+  /// Only ids below `num_tokens` are drawn.
+  RowSampler(const model::Decoder& decoder, int64_t num_tokens) : decoder_(decoder), num_tokens_(num_tokens) {}
+
+  /// Queues the draws and waits for nothing. `logits_SRV` is fp32, and undefined but on the last pipeline stage. int32[D] tokens where the
+  /// logits are, before the host knows them; undefined without logits or draws.
+  at::Tensor begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws);
+  /// What begin() drew; the last pipeline stage tells the others. Blocking: collective over the pp group. Errors: model::kernel::NotFinite.
+  std::vector<Drawn> finish();
+
+ private:
+  const model::Decoder& decoder_;
+  const int64_t num_tokens_;
+  device::HostCopy words_4D_;
+  bool has_words_ = false;
+  size_t num_draws_ = 0;
+};
 
 }  // namespace tandem::rollout

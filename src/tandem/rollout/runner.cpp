@@ -29,15 +29,15 @@ int64_t common_blocks(const Options& options, const model::Decoder& decoder, int
   return num_kv_blocks(options, cache_shape(options, decoder, most), max_context_tokens);
 }
 
-model::kernel::PagedTokens paged_tokens(const Plan& plan, bool parity) {
+model::kernel::PagedTokens paged_tokens(const std::vector<Plan::Run>& runs, bool parity) {
   size_t most_blocks = 1;
-  for (const Plan::Run& run : plan.runs) most_blocks = std::max(most_blocks, run.blocks.size());
-  const int64_t num_tokens = std::ssize(plan.ids);
-  model::kernel::PagedTokens tokens{at::zeros({std::ssize(plan.runs), static_cast<int64_t>(most_blocks)}, at::kInt),
+  int64_t num_tokens = 0;
+  for (const Plan::Run& run : runs) most_blocks = std::max(most_blocks, run.blocks.size()), num_tokens += run.count;
+  model::kernel::PagedTokens tokens{at::zeros({std::ssize(runs), static_cast<int64_t>(most_blocks)}, at::kInt),
                                     at::empty({num_tokens}, at::kLong), at::empty({num_tokens}, at::kLong), {}};
   int64_t *sequence = tokens.sequence_T.data_ptr<int64_t>(), *position = tokens.positions_T.data_ptr<int64_t>();
-  for (size_t s = 0; s < plan.runs.size(); ++s) {
-    const Plan::Run& run = plan.runs[s];
+  for (size_t s = 0; s < runs.size(); ++s) {
+    const Plan::Run& run = runs[s];
     if (run.position == 0 && run.count >= kWholeTokens && !parity) tokens.whole.push_back({run.begin, run.count, {}});
     std::ranges::copy(run.blocks, tokens.block_tables_SB.data_ptr<int32_t>() + s * most_blocks);
     for (int64_t t = 0; t < run.count; ++t) *sequence++ = static_cast<int64_t>(s), *position++ = run.position + t;
@@ -80,6 +80,7 @@ void Runner::take_weights(const model::ModelParameters& parameters) {
 }
 
 void Runner::drop_weights() {
+  ahead_.reset();
   parameters_.reset();
   count_packed(0);
 }
@@ -110,16 +111,17 @@ void Runner::open_cache(int64_t max_context_tokens) {
 }
 
 void Runner::close_cache() {
+  ahead_.reset();
   graphs_.clear();
   cache_.reset();
 }
 
-// Of a step in which each sequence has one token, whose logits are wanted.
-at::Tensor Runner::run_graph(const Plan& plan, const model::kernel::PagedTokens& tokens) {
-  const GraphShape shape = GraphShape::around(std::ssize(plan.ids), tokens.block_tables_SB.size(1));
+// Of a step in which each sequence has one token, whose logits are wanted: logits[R,V].
+at::Tensor Runner::run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens) {
+  const GraphShape shape = GraphShape::around(ids_R.numel(), tokens.block_tables_SB.size(1));
   std::unique_ptr<DecodeGraph>& graph = graphs_[shape];
   if (!graph) graph = std::make_unique<DecodeGraph>(shape, decoder_, *parameters_, *cache_);
-  return graph->run(plan.ids, tokens).unsqueeze(0);
+  return graph->run(ids_R, tokens);
 }
 
 bool Runner::fits_graph(const Plan& plan) const {
@@ -131,15 +133,22 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
   TANDEM_CHECK(parameters_, "the engine has no weights");
   at::NoGradGuard no_grad;
   device::backend_of(arena_.device()).use(arena_.device());  // any thread may step
-  StepOutput out;
   for (const BlockCopy& copy : plan.copies) cache_->copy(copy.from, copy.to);
   if (plan.ids.empty()) {
+    ahead_.reset();
     if (decoder_.ep()) decoder_.serve_experts(*parameters_);
-    return out;
+    return {};
   }
-  const model::kernel::PagedTokens tokens = paged_tokens(plan, decoder_.kernels().parity());
+  if (const std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt); ahead && !record_routes)
+    return {run_behind(plan, *ahead), {}};
+  return run_now(plan, record_routes);
+}
+
+StepOutput Runner::run_now(const Plan& plan, bool record_routes) {
+  StepOutput out;
+  const model::kernel::PagedTokens tokens = paged_tokens(plan.runs, decoder_.kernels().parity());
   if (fits_graph(plan) && !record_routes) {
-    out.logits_SRV = run_graph(plan, tokens);
+    out.logits_SRV = run_graph(tensor_of(plan.ids), tokens).unsqueeze(0);
     return out;
   }
   PagedContext context(*cache_, decoder_, decoder_.kernels().attention().plan_paged(tokens, decoder_.kernels().device()));
@@ -151,6 +160,67 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
   if (record_routes) out.routes_TX = batch.recorded_routes_TX.cpu();
   if (!plan.rows.empty() && hidden_RH.defined()) out.logits_SRV = gathered_logits(hidden_RH);
   return out;
+}
+
+// What did not run ahead runs now, as a plan of its own.
+at::Tensor Runner::run_behind(const Plan& plan, const Ahead& ahead) {
+  Plan rest;
+  std::vector<int64_t> from, to, rest_to;  // rows of the ahead, and of the plan
+  int64_t row = 0;
+  for (const Plan::Run& run : plan.runs) {
+    const bool draws = row < std::ssize(plan.rows) && plan.rows[static_cast<size_t>(row)] < run.begin + run.count;
+    const auto it = ahead.of.find(run.sequence);
+    const auto has_its_place = [&](const Ahead::Row& ran) {
+      return run.count == 1 && run.position == ran.position && run.blocks.size() >= ran.blocks.size() &&
+             std::ranges::equal(run.blocks.first(ran.blocks.size()), ran.blocks);
+    };
+    if (draws && it != ahead.of.end() && has_its_place(it->second)) {
+      from.push_back(it->second.row);
+      to.push_back(row++);
+      continue;
+    }
+    Plan::Run& part = rest.runs.emplace_back(run);
+    part.begin = std::ssize(rest.ids);
+    rest.ids.insert(rest.ids.end(), plan.ids.begin() + run.begin, plan.ids.begin() + run.begin + run.count);
+    if (!draws) continue;
+    rest.rows.push_back(std::ssize(rest.ids) - 1);
+    rest_to.push_back(row++);
+  }
+  if (from.empty()) return run_now(plan, false).logits_SRV;
+  num_ran_ahead_ += std::ssize(from);
+  const auto index = [&](const std::vector<int64_t>& rows) { return tensor_of(rows).to(ahead.logits_RV.device(), /*non_blocking=*/true); };
+  const bool is_all = std::ssize(from) == ahead.logits_RV.size(0) && std::ranges::is_sorted(from);
+  // A copy where another graph may run before they are read.
+  const at::Tensor ran = is_all && rest.runs.empty() ? ahead.logits_RV : ahead.logits_RV.index_select(0, index(from));
+  if (rest.runs.empty()) return ran.unsqueeze(0);
+  const at::Tensor now_SRV = run_now(rest, false).logits_SRV;
+  at::Tensor all = at::empty({1, std::ssize(plan.rows), ran.size(1)}, ran.options());
+  all[0].index_copy_(0, index(to), ran);
+  if (!rest_to.empty()) all[0].index_copy_(0, index(rest_to), now_SRV[0]);
+  return all;
+}
+
+void Runner::run_ahead(const Plan& plan, const at::Tensor& tokens_D, std::span<const int64_t> draws) {
+  TANDEM_CHECK(has_graphs_ && parameters_ && tokens_D.size(0) == std::ssize(plan.draws), "tokens to run ahead");
+  std::unordered_map<SequenceId, const Plan::Run*> run_of;
+  for (const Plan::Run& run : plan.runs) run_of.emplace(run.sequence, &run);
+  Ahead ahead;
+  std::vector<Plan::Run> runs;
+  std::vector<int64_t> from;
+  for (const int64_t draw : draws) {
+    const Plan::Run& run = *run_of.at(plan.draws[static_cast<size_t>(draw)].sequence);
+    const int64_t position = run.position + run.count, num_blocks = position / options_.kv_block_tokens + 1;
+    if (num_blocks > std::ssize(run.blocks)) continue;
+    const auto blocks = run.blocks.first(static_cast<size_t>(num_blocks));
+    ahead.of.emplace(run.sequence, Ahead::Row{std::ssize(from), position, {blocks.begin(), blocks.end()}});
+    runs.push_back({run.sequence, std::ssize(from), 1, position, blocks});
+    from.push_back(draw);
+  }
+  if (runs.empty()) return;
+  at::NoGradGuard no_grad;
+  const at::Tensor ids_R = tokens_D.index_select(0, tensor_of(from).to(tokens_D.device(), /*non_blocking=*/true));
+  ahead.logits_RV = run_graph(ids_R, paged_tokens(runs, decoder_.kernels().parity()));
+  ahead_ = std::move(ahead);
 }
 
 at::Tensor Runner::gathered_logits(const at::Tensor& hidden_RH) const {

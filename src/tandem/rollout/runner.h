@@ -7,6 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "tandem/device/arena.h"
 #include "tandem/model/decoder.h"
@@ -46,13 +49,34 @@ class Runner {
   void close_cache();
   int64_t num_blocks() const { return cache_ ? cache_->num_blocks() : 0; }
 
-  /// A plan without tokens computes what peers need of the experts held here.
+  /// A plan without tokens computes what peers need of the experts held here. What ran ahead and is in the plan is not run again.
   StepOutput run(const Plan& plan, bool record_routes);
 
+  /// Whether run_ahead() may be called.
+  bool runs_ahead() const { return has_graphs_; }
+  /// Queues the next token of sequences that `plan`, the last that was run, drew a token for: the host need not know it, and prepares the
+  /// next plan meanwhile. tokens_D[d] is that of plan.draws[d]; `draws` are those of sequences that are in a run of the plan and may go on.
+  /// A sequence without a block for the token stays behind.
+  void run_ahead(const Plan& plan, const at::Tensor& tokens_D, std::span<const int64_t> draws);
+  /// Tokens that were in the plan after, since the start.
+  int64_t num_ran_ahead() const { return num_ran_ahead_; }
+
  private:
+  // Tokens that ran before their plan was made, the next one. A run of it is one of theirs if it has the same place in the same blocks.
+  struct Ahead {
+    struct Row {
+      int64_t row, position;
+      std::vector<int32_t> blocks;
+    };
+    std::unordered_map<SequenceId, Row> of;
+    at::Tensor logits_RV;  // the graph's
+  };
+
   void count_packed(int64_t bytes);
+  StepOutput run_now(const Plan& plan, bool record_routes);
+  at::Tensor run_behind(const Plan& plan, const Ahead& ahead);
   bool fits_graph(const Plan& plan) const;
-  at::Tensor run_graph(const Plan& plan, const model::kernel::PagedTokens& tokens);
+  at::Tensor run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
   at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;
 
   const Options options_;
@@ -63,6 +87,8 @@ class Runner {
   const bool has_graphs_;
   std::map<GraphShape, std::unique_ptr<DecodeGraph>> graphs_;
   const void* parameters_for_graphs_ = nullptr;  // where the weights lay that they read
+  std::optional<Ahead> ahead_;
+  int64_t num_ran_ahead_ = 0;
   int64_t packed_bytes_ = 0;
 };
 

@@ -62,7 +62,8 @@ void Announced::drop_until(Sequence& s, int64_t end) {
   }
 }
 
-Scheduler::Scheduler(const Options& options) : options_(options), blocks_(options.kv_block_tokens) {}
+Scheduler::Scheduler(const Options& options, bool takes_blocks_early)
+    : options_(options), takes_blocks_early_(takes_blocks_early), blocks_(options.kv_block_tokens) {}
 
 void Scheduler::open(int64_t num_blocks) { blocks_.open(num_blocks); }
 
@@ -175,7 +176,10 @@ std::vector<int64_t> Scheduler::make_room(Plan& plan) {
       ++num_preemptions_;
       if (i >= running_.size()) n = 0;
     }
-    if (i < running_.size()) counts.push_back(n);
+    if (i >= running_.size()) break;
+    counts.push_back(n);
+    const bool has_spare = blocks_.num_free() > std::ssize(running_);
+    if (takes_blocks_early_ && n > 0 && n == s.num_pending() && has_spare) (void)blocks_.make_room(s, s.num_cached + n + 1, plan.copies);
   }
   return counts;
 }

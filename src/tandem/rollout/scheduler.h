@@ -74,7 +74,8 @@ class Announced {
 /// Read next  sequence_blocks.h (how blocks are found), tests/unit/rollout/scheduler_test.cpp (what always holds)
 class Scheduler {
  public:
-  explicit Scheduler(const Options& options);
+  /// With `takes_blocks_early` a sequence has the block of its next token a step before it runs, where there are blocks to spare.
+  explicit Scheduler(const Options& options, bool takes_blocks_early = false);
 
   /// A cache of so many empty blocks; none may be held.
   void open(int64_t num_blocks);
@@ -118,6 +119,7 @@ class Scheduler {
   void share_prompts(const Plan& plan, std::span<const Outcome> outcomes);
 
   Options options_;
+  const bool takes_blocks_early_;
   SequenceBlocks blocks_;
   Announced announced_;
   std::unordered_map<SequenceId, Sequence> sequences_;

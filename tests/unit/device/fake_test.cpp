@@ -8,6 +8,7 @@
 #include "tandem/base/error.h"
 #include "tandem/device/allocation_meter.h"
 #include "tandem/device/device.h"
+#include "tandem/device/host_copy.h"
 
 namespace tandem::device {
 namespace {
@@ -34,6 +35,23 @@ TEST(FakeDevice, NothingIsComputedBeforeSomebodyWaits) {
   EXPECT_TRUE(std::isnan(now_at(z, 0)));
   synchronize(device);
   EXPECT_EQ(now_at(z, 0), 3);
+}
+
+TEST(FakeDevice, WhoWaitsForACopyToTheHostWaitsForItAlone) {
+  const at::Device device = opened();
+  HostCopy copy;
+  for (const int64_t size : {3, 2, 50}) {  // into the room of the one before, and into a larger one
+    const at::Tensor x = at::arange(size, at::kFloat).to(device) * 2;
+    copy.begin(x);
+    const at::Tensor later = x + 1;
+    EXPECT_EQ(copy.wait()[size - 1].item<float>(), 2 * static_cast<float>(size - 1));
+    EXPECT_TRUE(std::isnan(now_at(later, 0))) << "it waited for what was queued behind it";
+    EXPECT_EQ(later.cpu()[0].item<float>(), 1);
+  }
+  const at::Tensor here = at::ones({2});
+  copy.begin(here);
+  EXPECT_TRUE(copy.wait().is_same(here)) << "there is nothing to copy";
+  copy.begin(at::ones({2}, floats(device)));  // goes while the copy is under way
 }
 
 TEST(FakeDevice, ComputesWhatTheProcessorDoes) {

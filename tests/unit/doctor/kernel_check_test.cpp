@@ -88,7 +88,7 @@ TEST(KernelCheck, ASwappedExpertIsNamed) {
 
 TEST(KernelCheck, WhatThrowsIsNamed) {
   Backend mutant = cpu::backend();
-  mutant.logit.draw = [](const at::Tensor&, const DrawArgs&) -> Draws { throw std::runtime_error("no kernel image"); };
+  mutant.logit.draw = [](const at::Tensor&, const DrawArgs&) -> at::Tensor { throw std::runtime_error("no kernel image"); };
   const KernelReport report = check_kernels(mutant, at::kCPU);
   ASSERT_EQ(report.faults.size(), 1U);
   EXPECT_EQ(report.faults[0].kernel, "logit.draw");

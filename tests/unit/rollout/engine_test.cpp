@@ -275,6 +275,34 @@ TEST(Engine, APromptHalfRunAtASwitchRunsAgainUnderTheNewWeights) {
     for (size_t s = 0; s < 2; ++s) EXPECT_EQ(switched[g].samples[s].logprobs, fresh[g].samples[s].logprobs);  // no old key is left
 }
 
+// The same tokens with and without; where the device has no graphs, nothing runs ahead.
+TEST(Engine, RunsAheadOfTheTokensThatTheHostKnows) {
+  const auto answer = [](bool graphs) {
+    Options options = small(3);  // some wait, so that prompts come between
+    options.graphs = graphs;
+    options.kv_block_tokens = 16;
+    Case c(options);
+    int64_t next = 3;
+    for (int64_t g = 0; g < 4; ++g) {
+      GroupRequest r = request_of(g, 5 + 9 * g, 2, 20);
+      if (g % 2 == 1) r.make_stop_matcher = [&] { return std::make_unique<StopAfter>(next++); };
+      c.groups.admit(std::move(r));
+    }
+    for (int64_t step = 0; step < 9; ++step) c.engine.step();
+    c.engine.switch_weights(c.model.parameters, data::PolicyVersion{1});
+    const std::vector<data::Group> groups = c.finish();
+    c.expect_empty();
+    const EngineCounts counts = c.engine.counts();
+    if (graphs && DecodeGraph::serves(c.model.decoder)) EXPECT_GT(2 * counts.ran_ahead, counts.drawn) << "of all tokens most run ahead";
+    else EXPECT_EQ(counts.ran_ahead, 0);
+    std::vector<std::vector<float>> logprobs;
+    for (const data::Group& group : groups)
+      for (const data::Sample& sample : group.samples) logprobs.push_back(sample.logprobs);
+    return std::pair(tokens_of(groups), logprobs);
+  };
+  EXPECT_EQ(answer(true), answer(false));
+}
+
 TEST(Engine, CountsDrawnTokensAndKnowsWhoHasNone) {
   Case c(small(2));
   for (int64_t g = 0; g < 3; ++g) c.groups.admit(request_of(g, 9, 2, 4));

@@ -56,6 +56,15 @@ const Backend& backend_named(const std::string& name, at::Device device, const s
   return *own;
 }
 
+Draws draws_of(const at::Tensor& words_4D) {
+  TANDEM_CHECK(words_4D.is_cpu() && words_4D.is_contiguous(), "words of draws");
+  const int64_t D = words_4D.size(1);
+  const float* checks = words_4D.data_ptr<float>() + 3 * D;
+  for (int64_t d = 0; d < D; ++d)
+    if (!std::isfinite(checks[d])) throw NotFinite(checks[d]);
+  return {words_4D[0].view(at::kInt), words_4D[1], words_4D[2]};
+}
+
 NotFinite::NotFinite(double log_sum)
     : UserError("model", join_text("the logits of a next token are not finite: their log-sum is ", log_sum),
                 "weights without NaN or infinities; in a run a lower train.lr, from the last good checkpoint") {}

@@ -37,7 +37,7 @@ struct DrawArgs {
   int64_t vocab_size;        ///< ids of the model; columns behind them are none
   int64_t num_tokens;        ///< only the first ones may be drawn
 };
-/// On the host: parts of one buffer of 3 D words, so that one copy takes them there.
+/// On the host, parts of one buffer.
 struct Draws {
   at::Tensor tokens_D;     ///< int32
   at::Tensor logprobs_D;   ///< fp32: log_softmax(logits / T)[token] over the full vocabulary; T = 1 when greedy
@@ -50,6 +50,9 @@ class NotFinite : public UserError {
   explicit NotFinite(double log_sum);
 };
 
+/// Of LogitKernels::draw, whose words have come to the host. Errors: NotFinite.
+Draws draws_of(const at::Tensor& words_4D);
+
 struct LogitKernels {
   /// stats[R,4] of a shard's logits: the largest; the sum of exp((logit - largest) / T) without the largest itself; the sum of exp(z) z, z
   /// = (logit - largest) / T; the logit of the target, or 0 where another shard has it. targets count from the shard's first id.
@@ -61,8 +64,10 @@ struct LogitKernels {
   at::Tensor (*grad)(at::Tensor& logits_RV, const LogitGrad& in);
   /// hidden w^T in fp32, [R,L]: the scores of L labels. A row does not depend on its company.
   at::Tensor (*scores)(const at::Tensor& hidden_RH, const at::Tensor& w_LH);
-  /// Tokens from logits[S,R,V] in fp32. Errors: NotFinite.
-  Draws (*draw)(const at::Tensor& logits_SRV, const DrawArgs& args);
+  /// Tokens from logits[S,R,V] in fp32: words[4,D] in fp32 where the logits are, which one copy takes to the host, for draws_of. They are
+  /// the bits of an int32 token, its log-probability, the kept mass, and a number that is not finite where the logits are not. Waits for
+  /// nothing.
+  at::Tensor (*draw)(const at::Tensor& logits_SRV, const DrawArgs& args);
 };
 
 }  // namespace tandem::model::kernel

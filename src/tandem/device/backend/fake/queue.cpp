@@ -42,8 +42,9 @@ void Kept::run() const {
 void Queue::push(const char* what, std::function<void()> work) {
   std::lock_guard lock(mutex_);
   if (most_pieces_ > 0 && ++num_pieces_ > most_pieces_ && fault_.empty()) fault_ = "it is lost";
-  if (capture_) return capture_->work.push_back(std::move(work));
+  if (captures_here()) return capture_->work.push_back(std::move(work));
   entries_.push_back({what, std::move(work)});
+  ++num_pushed_;
 }
 
 void Queue::bound(int64_t most_pieces, int64_t most_bytes) {
@@ -81,27 +82,35 @@ void Queue::run(const Entry& entry) {
 void Queue::free(void* memory, size_t bytes) {
   {
     std::lock_guard lock(mutex_);
-    if (capture_) return capture_->memory.push_back(memory);
+    if (captures_here()) return capture_->memory.push_back(memory);
   }
   push("free", [this, memory, bytes] { retire(memory, bytes); });
 }
 
 void Queue::begin_capture() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  is_free_.wait(lock, [&] { return !capture_; });
   capture_ = std::make_shared<Kept>();
+  capturer_ = std::this_thread::get_id();
 }
 
 std::shared_ptr<const Kept> Queue::end_capture() {
   std::lock_guard lock(mutex_);
+  is_free_.notify_all();
   return std::exchange(capture_, nullptr);
 }
 
 bool Queue::is_capturing() {
   std::lock_guard lock(mutex_);
-  return capture_ != nullptr;
+  return captures_here();
 }
 
-void Queue::drain() {
+int64_t Queue::num_pushed() {
+  std::lock_guard lock(mutex_);
+  return num_pushed_;
+}
+
+void Queue::drain_until(int64_t end) {
   if (is_capturing()) throw_fault("what is captured must not wait for the device");
   std::lock_guard one(running_);
   std::optional<ThreadLimit> limit;
@@ -110,7 +119,8 @@ void Queue::drain() {
     {
       std::lock_guard lock(mutex_);
       if (!fault_.empty()) throw_fault(fault_);
-      if (entries_.empty()) return;
+      if (entries_.empty() || num_begun_ >= end) return;
+      ++num_begun_;
       next = std::move(entries_.front());
       entries_.pop_front();
       if (!limit && threads_ > 0 && threads_ != at::get_num_threads()) limit.emplace(threads_);

@@ -3,12 +3,15 @@
 // What is queued on a fake device. Nothing runs before somebody waits, so that whoever reads too early sees what was not computed.
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,7 +31,10 @@ class Queue {
   /// `what` names it in errors.
   void push(const char* what, std::function<void()> work);
   /// Runs all that was pushed, in its order, on the calling thread. Errors: libtorch's of devices, of the first that threw, and ever after.
-  void drain();
+  void drain() { drain_until(std::numeric_limits<int64_t>::max()); }
+  /// The same of the first `end` that were ever pushed.
+  void drain_until(int64_t end);
+  int64_t num_pushed();
   /// With as many compute threads as the calling thread has. Bits of sums depend on it.
   void compute_as_here();
   /// Frees memory, when what was pushed before has run: it is poisoned then, and given back to the system late.
@@ -40,7 +46,7 @@ class Queue {
   bool take_bytes(int64_t bytes);
   void give_bytes(int64_t bytes) { taken_bytes_ -= bytes; }
 
-  /// From here on what is pushed is kept, not run; to wait is an error.
+  /// From here on what the calling thread pushes is kept, not run; for it to wait is an error.
   void begin_capture();
   std::shared_ptr<const Kept> end_capture();
   bool is_capturing();
@@ -52,18 +58,22 @@ class Queue {
     const char* what;
     std::function<void()> work;
   };
+  bool captures_here() const { return capture_ && capturer_ == std::this_thread::get_id(); }
   void run(const Entry& entry);
   void fail(const std::string& what);
   void retire(void* memory, size_t bytes);
 
   std::mutex mutex_, running_;
+  std::condition_variable is_free_;  // nobody captures
   std::deque<Entry> entries_;
-  std::shared_ptr<Kept> capture_;  // while one goes on
+  std::shared_ptr<Kept> capture_;  // while one goes on, of capturer_; one at a time
+  std::thread::id capturer_;
   std::string fault_;
   int threads_ = 0;
   std::deque<std::pair<void*, size_t>> retired_;
   size_t retired_bytes_ = 0;
   int64_t num_pieces_ = 0, most_pieces_ = 0;
+  int64_t num_pushed_ = 0, num_begun_ = 0;  // but for what was captured
   std::atomic<int64_t> taken_bytes_ = 0, most_bytes_ = 0;
 };
 

@@ -82,6 +82,12 @@ FakeAllocator& allocator() {
 
 // ---- devices and streams: one stream each
 
+// What had been queued when it was recorded.
+struct Event {
+  c10::DeviceIndex device;
+  int64_t end;
+};
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kType; }
@@ -93,10 +99,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device d) const override { return c10::Stream(c10::Stream::DEFAULT, d); }
   c10::Stream exchangeStream(c10::Stream s) const override { return s; }
   c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(num_devices()); }
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override { *event = nullptr; }
+  void record(void** event, const c10::Stream& s, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (!*event) *event = new Event;
+    *static_cast<Event*>(*event) = {s.device_index(), queue_of(s.device_index()).num_pushed()};
+  }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  void synchronizeEvent(void* event) const override {
+    if (event) queue_of(static_cast<Event*>(event)->device).drain_until(static_cast<Event*>(event)->end);
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void synchronizeStream(const c10::Stream& s) const override { queue_of(s.device_index()).drain(); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { queue_of(index).drain(); }
 };

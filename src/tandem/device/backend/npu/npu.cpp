@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ascend: tensors by torch-npu; arenas by the driver's virtual memory. No graphs: work is queued operator by operator.
+#include <ATen/Context.h>
 #include <acl/acl_rt.h>
 #include <c10/util/Exception.h>
 #include <torch_npu/csrc/core/npu/NPUCachingAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUFunctions.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
-#include <torch_npu/csrc/libs/init_npu.h>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -53,7 +53,7 @@ class Driver {
 
   explicit Driver(at::Device device) : device_(device) { use(device); }
   static void use(at::Device device) {
-    torch_npu::init_npu(device);
+    at::globalContext().lazyInitDevice(at::kPrivateUse1);  // the wheel exports no way of its own
     c10_npu::set_device(device.index());
   }
   std::byte* reserve(int64_t bytes) const {

@@ -16,7 +16,7 @@ at::Tensor in_float(const at::Tensor& t) { return t.to(at::kFloat); }
 
 at::Tensor logistic(const at::Tensor& x) { return 1 / (1 + at::exp(-x)); }
 
-at::Tensor moved(const at::Tensor& host, const at::Tensor& like) { return host.to(like.device()); }
+at::Tensor moved(const at::Tensor& host, const at::Tensor& like) { return host.to(like.device(), /*non_blocking=*/true); }
 
 namespace {
 

@@ -88,10 +88,11 @@ at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight) {
   return out;
 }
 
-Draws draw_rows(const at::Tensor& logits, const DrawArgs& args) {
+at::Tensor draw_rows(const at::Tensor& logits, const DrawArgs& args) {
   const int64_t S = logits.size(0), R = logits.size(1), V = logits.size(2), D = args.rows_D.numel();
-  const at::Tensor words = at::empty({3, D}, logits.options());
-  const Draws out{words[0].view(at::kInt), words[1], words[2]};
+  at::Tensor words = at::zeros({4, D}, logits.options());  // a draw throws where the logits are not finite
+  auto* tokens = reinterpret_cast<int32_t*>(words.data_ptr<float>());
+  float *logprobs = words.data_ptr<float>() + D, *kept_mass = logprobs + D;
   at::parallel_for(0, D, 1, [&](int64_t begin, int64_t end) {
     std::vector<const float*> shards(static_cast<size_t>(S));
     for (int64_t d = begin; d < end; ++d) {
@@ -100,12 +101,12 @@ Draws draw_rows(const at::Tensor& logits, const DrawArgs& args) {
       const DrawRule rule{args.temperature_D.data_ptr<double>()[d], args.top_p_D.data_ptr<double>()[d],
                           args.top_k_D.data_ptr<int64_t>()[d]};
       const Drawn drawn = draw({shards, V, args.vocab_size, args.num_tokens}, rule, args.uniform_D.data_ptr<double>()[d]);
-      out.tokens_D.data_ptr<int32_t>()[d] = drawn.token;
-      out.logprobs_D.data_ptr<float>()[d] = drawn.logprob;
-      out.kept_mass_D.data_ptr<float>()[d] = drawn.kept_mass;
+      tokens[d] = drawn.token;
+      logprobs[d] = drawn.logprob;
+      kept_mass[d] = drawn.kept_mass;
     }
   });
-  return out;
+  return words;
 }
 
 }  // namespace

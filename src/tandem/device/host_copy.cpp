@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tandem/device/host_copy.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <exception>
+#include <utility>
+
+#include "tandem/base/check.h"
+#include "tandem/device/device.h"
+
+namespace tandem::device {
+
+HostCopy::~HostCopy() {
+  try {
+    (void)wait();  // the device may be writing into the room
+  } catch (const std::exception&) {  // a lost device writes nothing
+  }
+}
+
+void HostCopy::begin(const at::Tensor& tensor) {
+  TANDEM_CHECK(tensor.is_contiguous() && !arrived_, "a copy to the host is under way, or its tensor is not contiguous");
+  copy_ = tensor;
+  if (tensor.is_cpu()) return;
+  if (!room_.defined() || room_.numel() < tensor.numel() || room_.scalar_type() != tensor.scalar_type()) {
+    pinned_.reset();
+    room_ = at::empty({2 * tensor.numel()}, tensor.options().device(at::kCPU));
+    pinned_ = pinned(tensor.device(), room_.data_ptr(), room_.nbytes());
+  }
+  copy_ = room_.narrow(0, 0, tensor.numel()).view(tensor.sizes());
+  copy_.copy_(tensor, /*non_blocking=*/true);
+  arrived_.emplace(tensor.device().type());
+  arrived_->record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
+
+at::Tensor HostCopy::wait() {
+  if (auto arrived = std::exchange(arrived_, std::nullopt)) arrived->synchronize();
+  return copy_;
+}
+
+}  // namespace tandem::device
