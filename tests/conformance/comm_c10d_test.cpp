@@ -2,9 +2,13 @@
 // All of backend/c10d but NCCL and HCCL: groups, messages, deadlines and the meeting of ranks, over a library that needs no device.
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <map>
+#include <mutex>
 
 #include "comm_suite.h"
 #include "device_suite.h"
@@ -19,12 +23,12 @@
 namespace tandem::comm {
 
 std::string device_library_name() { return "store"; }
-namespace {
-bool has_devices = false;  // while a test has ranks with fake devices
-}
 void set_environment(double) {}
+namespace {
+std::atomic<int> num_with_devices = 0;  // ranks that have fake devices
+}
 Library device_library(int number) {
-  return suite::store_library(has_devices ? at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(number)) : at::kCPU);
+  return suite::store_library(num_with_devices > 0 ? at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(number)) : at::kCPU);
 }
 
 namespace {
@@ -35,26 +39,26 @@ at::Device device_of(const Group& world) {
   return device;
 }
 
-/// Ranks as threads with a fake device each, whose tensors c10d carries.
+/// A rank with a fake device, whose tensors c10d carries.
+void with_library(Group& world, const RankBody& body, double deadline_s = 60) {
+  struct WithDevice {
+    WithDevice() { ++num_with_devices; }
+    ~WithDevice() { --num_with_devices; }
+  } const with_device;
+  const at::Device device = device_of(world);
+  with_groups(carry_by_library(world, device, deadline_s), world, [&] { body(world); });
+}
+
+// The first operation of a group connects it, and waits on the host.
+void connect(Group& world) {
+  at::Tensor one = device_suite::full(world, 1, 1);
+  world.all_reduce(one, ReduceOp::kSum);
+  EXPECT_EQ(one.item<float>(), static_cast<float>(world.size()));
+}
+
+/// Ranks as threads, each so.
 void run_with_devices(int ranks, const RankBody& body) {
-  struct WithDevices {
-    WithDevices() { has_devices = true; }
-    ~WithDevices() { has_devices = false; }
-  } const with_devices;
-  run_local(ranks, 60, [&](Group& world) {
-    const at::Device device = device_of(world);
-    device::backend_of(device).use(device);
-    const auto groups = carry_by_library(world, device, 60);
-    try {
-      body(world);
-      groups->end();
-    } catch (const EndedByPeer&) {
-      throw;
-    } catch (const std::exception& e) {
-      groups->fail(join_text("rank ", world.rank(), " failed: ", e.what()));
-      throw;
-    }
-  });
+  run_local(ranks, 60, [&](Group& world) { with_library(world, body); });
 }
 
 /// Ranks as threads that share a store, each with a job of its own. What each says in the end, "" if all is well.
@@ -154,20 +158,94 @@ TEST(C10dBesideAGroup, TheGroupGoesOnForTensorsOfTheHost) {
   });
 }
 
-TEST(C10dBesideAGroup, WhoeverWaitsForADeviceHearsOfAFailureInTheGroup) {
+// Rank 1 begins only when rank 0 has queued all of it and gone on.
+TEST(C10dBesideAGroup, TheHostWaitsForNoReductionOfADevice) {
+  run_with_devices(2, [](Group& world) {
+    connect(world);
+    at::Tensor one = at::full({1}, 1, at::kLong), sum = device_suite::full(world, 4, 1 + world.rank());
+    if (world.rank() == 1) world.receive(one, 0, 7);
+    world.all_reduce(sum, ReduceOp::kSum);
+    at::Tensor part = device_suite::full(world, 2, -1);
+    const at::Tensor in = sum * 10;
+    world.reduce_scatter(part, in);
+    at::Tensor all = device_suite::full(world, 4, -1);
+    world.all_gather(all, part);
+    const at::Tensor more = all + 1;
+    if (world.rank() == 0) world.send(one, 1, 7);
+    EXPECT_TRUE(at::equal(more, device_suite::full(world, 4, 61)));
+  });
+}
+
+// What was begun takes what was queued before it, and is there behind wait(); meanwhile the device does other things.
+TEST(C10dBesideAGroup, AReductionGoesOnBesideTheDevice) {
+  run_with_devices(2, [](Group& world) {
+    connect(world);
+    at::Tensor in = device_suite::full(world, 4, 3), out = device_suite::full(world, 2, -1), go = at::full({1}, 1, at::kLong);
+    in.add_(1);
+    if (world.rank() == 1) world.receive(go, 0, 7);
+    const std::unique_ptr<Work> work = world.begin_reduce_scatter(out, in);
+    ASSERT_TRUE(work);
+    if (world.rank() == 0) {
+      EXPECT_EQ((device_suite::full(world, 1, 2) * 5).item<int64_t>(), 10) << "the device has not waited";
+      EXPECT_EQ(out.cpu()[0].item<float>(), -1) << "the peer has not begun";
+      world.send(go, 1, 7);
+    }
+    work->wait();
+    EXPECT_TRUE(at::equal(out + 1, device_suite::full(world, 2, 9)));
+  });
+}
+
+// A rank dies while others have queued sums with it: their device goes on with nothing, and whatever they make of that, they say why.
+TEST(C10dBesideAGroup, WhoeverHasQueuedForADeviceHearsOfAFailureInTheGroup) {
+  for (const bool calls_again : {true, false}) {
+    std::mutex mutex;
+    std::vector<std::string> said(3);
+    const auto failing = [&](Group& world) {
+      connect(world);
+      at::Tensor one = device_suite::full(world, 1, 1);
+      if (world.rank() == 1) throw UserError("data", "is odd", "even data");
+      world.all_reduce(one, ReduceOp::kSum);
+      (void)one.cpu();  // ends with the job
+      if (calls_again) world.all_reduce(one, ReduceOp::kSum);
+      throw UserError("weights", "give no finite logits", "finite ones");
+    };
+    const auto heard = [&](Group& world) {
+      try {
+        with_library(world, failing);
+      } catch (const std::exception& e) {
+        std::lock_guard lock(mutex);
+        said[static_cast<size_t>(world.rank())] = e.what();
+        throw;
+      }
+    };
+    EXPECT_THROW(run_local(3, 60, heard), UserError);
+    EXPECT_EQ(said[1], "data: is odd (even data)");
+    const std::string where = calls_again ? "rank 0: all_reduce in group 'world' ended: " : "rank 0 ended: ";
+    EXPECT_TRUE(said[0].starts_with(where + "rank 1 failed: data: is odd")) << said[0];
+  }
+}
+
+// Nobody in the group fails; one does not come to what the others have queued.
+TEST(C10dBesideAGroup, WhatIsQueuedHasADeadline) {
   std::string said;
-  const auto failing = [&](Group& world) {
-    if (world.rank() == 1) throw UserError("data", "is odd", "even data");
+  const auto late = [&](Group& world) {
+    connect(world);
     at::Tensor one = device_suite::full(world, 1, 1);
+    if (world.rank() == 1) {
+      while (world.death().empty()) usleep(1000);
+      throw PeerError("rank 1 ended, too");
+    }
+    world.all_reduce(one, ReduceOp::kSum);
+    (void)one.cpu();
     try {
       world.all_reduce(one, ReduceOp::kSum);
     } catch (const PeerError& e) {
-      if (world.rank() == 0) said = e.what();
+      said = e.what();
       throw;
     }
   };
-  EXPECT_THROW(run_with_devices(3, failing), UserError);
-  EXPECT_NE(said.find("rank 0: all_reduce in group 'world' ended: rank 1 failed: data: is odd"), std::string::npos) << said;
+  EXPECT_THROW(run_local(2, 60, [&](Group& world) { with_library(world, late, 1.5); }), PeerError);
+  EXPECT_NE(said.find("all_reduce in group 'world': no sign of rank 1 within 1.5 s"), std::string::npos) << said;
 }
 
 Rendezvous found(std::map<std::string, std::string> variables) {

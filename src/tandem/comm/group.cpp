@@ -110,6 +110,23 @@ void Group::reduce_scatter(at::Tensor& out, const at::Tensor& in) {
   way->do_reduce_scatter(out, in);
 }
 
+std::unique_ptr<Work> Group::do_begin_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
+  do_reduce_scatter(out, in);
+  return nullptr;
+}
+
+std::unique_ptr<Work> Group::begin_reduce_scatter(at::Tensor& out, const at::Tensor& in) {
+  Group* const way = way_of(in);
+  if (!way) {
+    reduce_scatter(out, in);
+    return nullptr;
+  }
+  way->check_blocks(in, out, "reduce_scatter");
+  count(Operation::kReduceScatter, bytes_of(out) * (size() - 1));
+  const Waiting waiting(is_one_worker_);
+  return way->do_begin_reduce_scatter(out, in);
+}
+
 void Group::exchange(Group& way, std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
                      std::span<const int64_t> receive_bytes) {
   TANDEM_CHECK(std::ssize(send_bytes) == size() && std::ssize(receive_bytes) == size(), "all_to_all_v needs a size for each rank");

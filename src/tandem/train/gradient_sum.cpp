@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
@@ -91,6 +92,7 @@ void GradientSum::begin_step() {
   std::unique_lock lock(mutex_);
   // A step that was given up may have left sums under way.
   changed_.wait(lock, [&] { return error_ || (!working_ && (next_ == pending_.size() || pending_[next_] > 0)); });
+  begun_.clear();
   for (size_t b = 0; b < pending_.size(); ++b) pending_[b] = work_.buckets[b].num_layers;
   next_ = 0;
 }
@@ -113,6 +115,7 @@ void GradientSum::finish() {
   changed_.notify_all();
   changed_.wait(lock, [&] { return error_ || next_ == pending_.size(); });
   if (error_) std::rethrow_exception(error_);
+  for (const std::unique_ptr<comm::Work>& each : std::exchange(begun_, {})) each->wait();
 }
 
 std::map<std::string, int64_t> GradientSum::sent_bytes() const {
@@ -160,7 +163,8 @@ void GradientSum::sum(size_t b) {
   }
   if (groups_.tied && bucket.last_layer < 0) sum_tied(bucket);
   const auto over = [&](comm::Group* group, const model::FlatRange& range, at::Tensor& out) {
-    if (group && range.size() > 0) group->reduce_scatter(out, work_.grads.narrow(0, range.begin, range.size()));
+    if (!group || range.size() == 0) return;
+    if (auto begun = group->begin_reduce_scatter(out, work_.grads.narrow(0, range.begin, range.size()))) begun_.push_back(std::move(begun));
   };
   over(groups_.data.get(), bucket.dense, sums.dense);
   over(groups_.expert_data.get(), bucket.experts, sums.experts);

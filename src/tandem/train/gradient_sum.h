@@ -47,7 +47,8 @@ struct GradientBuckets {
 
 /// Ownership  uses groups and tensors; owns a thread, and groups of its own for it, where there is anybody to add up with.
 /// Threads    one calls; all ranks of a pipeline stage have the same buckets and announce layers in the same order, or not at all.
-/// Blocking   finish() waits for the sums; the destructor for at most a moment, or ends its groups.
+/// Blocking   finish() waits for the sums, where a library works on the device by having that wait; the destructor for at most a moment,
+///            or ends its groups.
 /// Errors     PeerError of the sums, from finish().
 /// Numerics   the sum over TP ranks, then over the two stages of a tied embedding, then over data ranks; each in rank order, but
 ///            where a library of devices adds up (comm/group.h).
@@ -63,7 +64,7 @@ class GradientSum {
   void begin_step();
   /// The gradients of this layer are final on this rank.
   void layer_ready(int64_t layer);
-  /// All are; returns once they are summed.
+  /// All are; what is queued from here on comes behind their sums.
   void finish();
 
   /// Between steps its memory may go, and must be back before the next.
@@ -93,6 +94,7 @@ class GradientSum {
   monitor::Recorder* recorder_;
   Groups groups_;
   std::vector<std::vector<Partial>> partials_;  // as table.layers
+  std::vector<std::unique_ptr<comm::Work>> begun_;  // sums that a device is at; of the thread until all buckets are begun, then of finish()
   std::unique_ptr<device::Swappable> staging_;  // of the partials of one layer; null if there are none
 
   std::mutex mutex_;  // guards all below but the thread

@@ -89,13 +89,18 @@ std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, dou
 }
 
 void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body) {
-  const std::unique_ptr<DeviceGroups> groups = carry_devices(world, device, deadline_s);
+  with_groups(carry_devices(world, device, deadline_s), world, body);
+}
+
+void with_groups(std::unique_ptr<DeviceGroups> groups, Group& world, const std::function<void()>& body) {
   try {
     body();
     if (groups) groups->end();
   } catch (const EndedByPeer&) {
     throw;
   } catch (const std::exception& e) {
+    if (const std::string reason = groups ? groups->death() : ""; !reason.empty() && !dynamic_cast<const PeerError*>(&e))
+      throw EndedByPeer(join_text("rank ", world.world_rank(world.rank()), " ended: ", reason));
     if (groups) groups->fail(join_text("rank ", world.world_rank(world.rank()), " failed: ", e.what()));
     throw;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group over a backend of c10d. The device works on its own; every call waits here until it is done, so that there is a deadline
-// and an error with a name.
+// A group over a backend of c10d. The device works on its own: reductions and gathers are queued there, and the job watches over them; all
+// other calls wait here until they are done. So each has a deadline, and an error with a name.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -30,6 +30,7 @@ class C10dGroup : public Group {
         job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
   ~C10dGroup() override {
     inboxes_.clear();
+    job_.wait_for_watched();
     job_.disconnect(backend_);
   }
 
@@ -54,19 +55,23 @@ class C10dGroup : public Group {
 
   void do_all_reduce(at::Tensor& tensor, ReduceOp op) override {
     if (tensor.numel() == 0) return;
-    run("all_reduce", [&] { return reduce(tensor, op); });
+    run_queued("all_reduce", [&] { return reduce(tensor, op); });
   }
 
   void do_all_gather(at::Tensor& out, const at::Tensor& in) override {
     if (in.numel() == 0) return;
     at::Tensor to = as_bytes(out), from = as_bytes(in);
-    run("all_gather", [&] { return backend_->_allgather_base(to, from); });
+    run_queued("all_gather", [&] { return backend_->_allgather_base(to, from); });
   }
 
   void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
-    if (out.numel() == 0) return;
+    if (const std::unique_ptr<Work> work = do_begin_reduce_scatter(out, in)) work->wait();
+  }
+
+  std::unique_ptr<Work> do_begin_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
+    if (out.numel() == 0) return nullptr;
     at::Tensor to = out.view({-1}), from = in.view({-1});
-    run("reduce_scatter", [&] { return backend_->_reduce_scatter_base(to, from); });
+    return begin("reduce_scatter", [&] { return backend_->_reduce_scatter_base(to, from); });
   }
 
   void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
@@ -109,8 +114,8 @@ class C10dGroup : public Group {
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
     const at::Tensor mine = at::empty({1}, at::kInt);
     *mine.mutable_data_ptr<int>() = color;
-    at::Tensor all = at::empty({size()}, at::device(device()).dtype(at::kInt));
-    do_all_gather(all, mine.to(device()));
+    at::Tensor all = at::empty({size()}, at::device(device()).dtype(at::kInt)), own = mine.to(device());
+    run("split", [&] { return backend_->_allgather_base(all, own); });
     const at::Tensor colors = all.cpu();
     Members members;
     for (int r = 0; r < size(); ++r) {
@@ -135,9 +140,48 @@ class C10dGroup : public Group {
   template <class Start>
   void run(const char* op, Start start) {
     guarded(op, [&](const std::string& where) {
-      if (!std::exchange(has_met_, true)) job_.meet(key_, size(), {where, world_ranks()});
+      meet(where);
       job_.finish(*start(), {where, world_ranks()});
     });
+  }
+
+  // On the device alone: an operation of the CPU is done where somebody waits for it.
+  template <class Start>
+  std::unique_ptr<Work> begin(const char* op, Start start) {
+    if (device().is_cpu()) {
+      run(op, start);
+      return nullptr;
+    }
+    std::unique_ptr<Work> work;
+    guarded(op, [&](const std::string& where) {
+      meet(where);
+      auto started = start();
+      job_.watch(started, {where, world_ranks()});
+      work = std::make_unique<Queued>(*this, op, std::move(started));
+    });
+    return work;
+  }
+  template <class Start>
+  void run_queued(const char* op, Start start) {
+    if (const std::unique_ptr<Work> work = begin(op, start)) work->wait();
+  }
+
+  class Queued final : public Work {
+   public:
+    Queued(C10dGroup& group, const char* op, c10::intrusive_ptr<::c10d::Work> started)
+        : group_(group), op_(op), started_(std::move(started)) {}
+    void wait() override {
+      group_.guarded(op_, [&](const std::string&) { started_->synchronize(); });
+    }
+
+   private:
+    C10dGroup& group_;
+    const char* const op_;
+    const c10::intrusive_ptr<::c10d::Work> started_;
+  };
+
+  void meet(const std::string& where) {
+    if (!std::exchange(has_met_, true)) job_.meet(key_, size(), {where, world_ranks()});
   }
 
   /// What a library throws becomes a PeerError that names rank, operation and group, and ends the job.

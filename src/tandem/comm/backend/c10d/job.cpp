@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kStuck_s = 0.5;  // who has waited so long is not to blame for what others miss
 constexpr double kReport_s = 2;   // a rank that has ended leaves it to one that waits in vain to say so
+constexpr useconds_t kWatch_us = 200;
 constexpr double kLook_s = 0.1;   // between looks into the store for the notice of another rank
 const std::string kDead = "tandem/dead";
 
@@ -30,6 +31,12 @@ C10dJob::C10dJob(c10::intrusive_ptr<::c10d::Store> store, Place world, Library l
 }
 
 C10dJob::~C10dJob() {
+  {
+    std::lock_guard lock(watch_mutex_);
+    has_ended_ = true;
+    watch_changed_.notify_all();
+  }
+  if (watcher_.joinable()) watcher_.join();
   outboxes_.clear();
   // Nothing is under way any more. The way of ending that waits for the peers would need one order of groups on all ranks.
   for (const auto& backend : backends_) end(*backend);
@@ -72,7 +79,7 @@ void C10dJob::wait_until(const std::function<bool()>& is_done, const Wait& wait)
   Deadline look = Deadline::after_s(kLook_s);
   bool is_stuck = false;
   for (int64_t round = 0; !is_done(); ++round) {
-    if (round % 64 != 63) continue;
+    if (round % 64 != 63 && !wait.is_watch) continue;
     if (wait.has_deadline && !is_stuck && patience.passed()) is_stuck = true, set_waiting(wait.place);
     if (look.passed()) look_for_notice(), look = Deadline::after_s(kLook_s);
     throw_if_dead(wait.place);
@@ -81,7 +88,7 @@ void C10dJob::wait_until(const std::function<bool()>& is_done, const Wait& wait)
       abort(reason);
       throw PeerError(reason);
     }
-    round < 4096 ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(50));
+    wait.is_watch ? static_cast<void>(usleep(kWatch_us)) : round < 4096 ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(50));
   }
   throw_if_dead(wait.place);  // an abort completes the work, too
   if (is_stuck) set_moving();
@@ -100,6 +107,40 @@ void C10dJob::finish(::c10d::Work& work, const Wait& wait) {
   wait_until([&] { return work.isCompleted(); }, wait);
   if (work.exception()) std::rethrow_exception(work.exception());
   work.synchronize();
+}
+
+void C10dJob::watch(c10::intrusive_ptr<::c10d::Work> work, Wait wait) {
+  wait.is_watch = true;
+  std::lock_guard lock(watch_mutex_);
+  watched_.emplace_back(std::move(work), std::move(wait));
+  if (!watcher_.joinable()) watcher_ = std::thread([this] { watch_all(); });
+  watch_changed_.notify_all();
+}
+
+void C10dJob::watch_all() {
+  library_.enter_thread();
+  std::unique_lock lock(watch_mutex_);
+  for (;;) {
+    watch_changed_.wait(lock, [&] { return has_ended_ || !watched_.empty(); });
+    if (watched_.empty()) return;
+    const auto [work, wait] = watched_.front();
+    lock.unlock();
+    try {
+      wait_until([&] { return work->isCompleted(); }, wait);
+      if (work->exception()) std::rethrow_exception(work->exception());
+    } catch (const PeerError&) {  // the job is dead, and knows why
+    } catch (const std::exception& e) {
+      abort(join_text(wait.place, ": ", e.what()));
+    }
+    lock.lock();
+    watched_.pop_front();
+    watch_changed_.notify_all();
+  }
+}
+
+void C10dJob::wait_for_watched() {
+  std::unique_lock lock(watch_mutex_);
+  watch_changed_.wait(lock, [&] { return watched_.empty(); });  // each has its deadline
 }
 
 void C10dJob::abort(const std::string& reason) noexcept {
@@ -190,6 +231,8 @@ void C10dJob::wait_for_end(const std::string& key) {
 }
 
 void C10dJob::all_ended() try {
+  wait_for_watched();
+  throw_if_dead(join_text("rank ", rank(), ": the end"));
   store_->add("tandem/ended", 1);
   wait_for_end("tandem/ended");
   for (const auto& [lane, box] : outboxes_) box->check_delivered();
@@ -205,11 +248,15 @@ void run_job(C10dJob& job, const RankBody& body) {
     body(*world);
     job.all_ended();
   } catch (const std::exception& e) {
+    const bool was_dead = !job.death().empty();
     job.abort(join_text("rank ", job.rank(), " failed: ", e.what()));
-    const bool heard_of_another = dynamic_cast<const PeerError*>(&e) && !job.is_culprit();
+    // Of a job that was dead before it, any error may come of what the device gave.
+    const bool heard_of_another = !job.is_culprit() && (was_dead || dynamic_cast<const PeerError*>(&e));
     if (job.rank() == 0) usleep(500000);  // the others read the reason in its store
-    if (heard_of_another) throw ReportedElsewhere(exit_code_of(e), e.what());
-    throw;
+    if (!heard_of_another) throw;
+    if (dynamic_cast<const PeerError*>(&e)) throw ReportedElsewhere(exit_code_of(e), e.what());
+    const PeerError ended(join_text("rank ", job.rank(), " ended: ", job.death()));
+    throw ReportedElsewhere(exit_code_of(ended), ended.what());
   }
 }
 

@@ -7,11 +7,15 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tandem/comm/backend/c10d/library.h"
@@ -23,7 +27,7 @@ class Outbox;
 
 /// Ownership  the connection to the store, every backend, and an outbox for each direction in which messages were sent.
 /// Threads    any.
-/// Blocking   finish, all_ended, and connect as far as the library waits for its peers.
+/// Blocking   finish, wait_for_watched, all_ended, and connect as far as the library waits for its peers.
 /// Errors     PeerError; after the first, every wait ends with its reason.
 class C10dJob {
  public:
@@ -54,6 +58,7 @@ class C10dJob {
     std::string place;
     std::vector<int> peers;
     bool has_deadline = true;
+    bool is_watch = false;  // by a thread that leaves the cores to others
   };
   /// Returns when `ranks` ranks have come here with that key: the library itself connects a group in its first operation, and while it does
   /// nobody can end that. Errors: as finish.
@@ -62,6 +67,10 @@ class C10dJob {
   bool has_come(const std::string& key);
   /// Returns once the device has done the work. Errors: PeerError when it failed, is late, or the job is dead.
   void finish(::c10d::Work& work, const Wait& wait);
+  /// A thread of the job waits for it, behind what is watched already, in place of the caller; what finish would throw ends the job.
+  void watch(c10::intrusive_ptr<::c10d::Work> work, Wait wait);
+  /// Returns when nothing is watched.
+  void wait_for_watched();
 
   /// Tells every rank and wakes those that wait; the first reason of the job stays. Never throws.
   void abort(const std::string& reason) noexcept;
@@ -85,6 +94,7 @@ class C10dJob {
   void set_moving();
   std::string blame(const std::vector<int>& peers);
   void wait_for_end(const std::string& key);
+  void watch_all();
 
   const c10::intrusive_ptr<::c10d::Store> store_;
   const Place world_;
@@ -96,6 +106,12 @@ class C10dJob {
   std::atomic<int> num_waiting_{0};
   bool is_culprit_ = false;
   std::string reason_;
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_changed_;
+  std::deque<std::pair<c10::intrusive_ptr<::c10d::Work>, Wait>> watched_;  // the first until it is done
+  bool has_ended_ = false;
+  std::thread watcher_;  // from the first of them on
 };
 
 /// The world of the job as a group. The job must outlive it and the groups split from it.

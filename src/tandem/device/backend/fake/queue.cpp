@@ -112,20 +112,26 @@ int64_t Queue::num_pushed() {
 
 void Queue::drain_until(int64_t end) {
   if (is_capturing()) throw_fault("what is captured must not wait for the device");
-  std::lock_guard one(running_);
   std::optional<ThreadLimit> limit;
+  std::unique_lock lock(mutex_);
   for (;;) {
-    Entry next;
-    {
-      std::lock_guard lock(mutex_);
-      if (!fault_.empty()) throw_fault(fault_);
-      if (entries_.empty() || num_begun_ >= end) return;
-      ++num_begun_;
-      next = std::move(entries_.front());
-      entries_.pop_front();
-      if (!limit && threads_ > 0 && threads_ != at::get_num_threads()) limit.emplace(threads_);
+    if (!fault_.empty()) throw_fault(fault_);
+    if (num_done_ >= end || (entries_.empty() && !is_running_)) return;
+    if (is_running_) {
+      progress_.wait(lock);
+      continue;
     }
+    Entry next = std::move(entries_.front());
+    entries_.pop_front();
+    is_running_ = true;
+    if (!limit && threads_ > 0 && threads_ != at::get_num_threads()) limit.emplace(threads_);
+    lock.unlock();
     run(next);
+    next.work = nullptr;  // it may free memory of the device
+    lock.lock();
+    is_running_ = false;
+    ++num_done_;
+    progress_.notify_all();
   }
 }
 

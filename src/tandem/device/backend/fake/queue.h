@@ -63,8 +63,9 @@ class Queue {
   void fail(const std::string& what);
   void retire(void* memory, size_t bytes);
 
-  std::mutex mutex_, running_;
-  std::condition_variable is_free_;  // nobody captures
+  std::mutex mutex_;
+  std::condition_variable is_free_;   // nobody captures
+  std::condition_variable progress_;  // a piece of work has run
   std::deque<Entry> entries_;
   std::shared_ptr<Kept> capture_;  // while one goes on, of capturer_; one at a time
   std::thread::id capturer_;
@@ -73,7 +74,8 @@ class Queue {
   std::deque<std::pair<void*, size_t>> retired_;
   size_t retired_bytes_ = 0;
   int64_t num_pieces_ = 0, most_pieces_ = 0;
-  int64_t num_pushed_ = 0, num_begun_ = 0;  // but for what was captured
+  int64_t num_pushed_ = 0, num_done_ = 0;  // but for what was captured
+  bool is_running_ = false;           // a piece of work, on the thread of whoever waits
   std::atomic<int64_t> taken_bytes_ = 0, most_bytes_ = 0;
 };
 
