@@ -158,24 +158,6 @@ TEST(C10dBesideAGroup, TheGroupGoesOnForTensorsOfTheHost) {
   });
 }
 
-// Rank 1 begins only when rank 0 has queued all of it and gone on.
-TEST(C10dBesideAGroup, TheHostWaitsForNoReductionOfADevice) {
-  run_with_devices(2, [](Group& world) {
-    connect(world);
-    at::Tensor one = at::full({1}, 1, at::kLong), sum = device_suite::full(world, 4, 1 + world.rank());
-    if (world.rank() == 1) world.receive(one, 0, 7);
-    world.all_reduce(sum, ReduceOp::kSum);
-    at::Tensor part = device_suite::full(world, 2, -1);
-    const at::Tensor in = sum * 10;
-    world.reduce_scatter(part, in);
-    at::Tensor all = device_suite::full(world, 4, -1);
-    world.all_gather(all, part);
-    const at::Tensor more = all + 1;
-    if (world.rank() == 0) world.send(one, 1, 7);
-    EXPECT_TRUE(at::equal(more, device_suite::full(world, 4, 61)));
-  });
-}
-
 // What was begun takes what was queued before it, and is there behind wait(); meanwhile the device does other things.
 TEST(C10dBesideAGroup, AReductionGoesOnBesideTheDevice) {
   run_with_devices(2, [](Group& world) {
@@ -195,8 +177,8 @@ TEST(C10dBesideAGroup, AReductionGoesOnBesideTheDevice) {
   });
 }
 
-// A rank dies while others have queued sums with it: their device goes on with nothing, and whatever they make of that, they say why.
-TEST(C10dBesideAGroup, WhoeverHasQueuedForADeviceHearsOfAFailureInTheGroup) {
+// A rank dies while others have begun a sum with it: their device goes on with nothing, and whatever they make of that, they say why.
+TEST(C10dBesideAGroup, WhoeverHasBegunASumHearsOfAFailureInTheGroup) {
   for (const bool calls_again : {true, false}) {
     std::mutex mutex;
     std::vector<std::string> said(3);
@@ -204,7 +186,8 @@ TEST(C10dBesideAGroup, WhoeverHasQueuedForADeviceHearsOfAFailureInTheGroup) {
       connect(world);
       at::Tensor one = device_suite::full(world, 1, 1);
       if (world.rank() == 1) throw UserError("data", "is odd", "even data");
-      world.all_reduce(one, ReduceOp::kSum);
+      at::Tensor all = device_suite::full(world, 3, 1);
+      world.begin_reduce_scatter(one, all)->wait();
       (void)one.cpu();  // ends with the job
       if (calls_again) world.all_reduce(one, ReduceOp::kSum);
       throw UserError("weights", "give no finite logits", "finite ones");
@@ -225,27 +208,29 @@ TEST(C10dBesideAGroup, WhoeverHasQueuedForADeviceHearsOfAFailureInTheGroup) {
   }
 }
 
-// Nobody in the group fails; one does not come to what the others have queued.
-TEST(C10dBesideAGroup, WhatIsQueuedHasADeadline) {
-  std::string said;
-  const auto late = [&](Group& world) {
-    connect(world);
-    at::Tensor one = device_suite::full(world, 1, 1);
-    if (world.rank() == 1) {
-      while (world.death().empty()) usleep(1000);
-      throw PeerError("rank 1 ended, too");
-    }
-    world.all_reduce(one, ReduceOp::kSum);
-    (void)one.cpu();
+// Nobody in the group fails; one does not come to what the other has begun. That one reports it, whatever it made of the numbers.
+TEST(C10dBesideAGroup, WhatWasBegunHasADeadline) {
+  for (const bool is_peer_error : {false, true}) {
+    const auto late = [&](Group& world) {
+      connect(world);
+      at::Tensor one = device_suite::full(world, 1, 1), all = device_suite::full(world, 2, 1);
+      if (world.rank() == 1) {
+        while (world.death().empty()) usleep(1000);
+        throw EndedByPeer("rank 1 heard of it");
+      }
+      world.begin_reduce_scatter(one, all)->wait();
+      (void)one.cpu();
+      if (is_peer_error) throw PeerError("the device failed: an index is out of range");
+      throw UserError("weights", "give no finite logits", "finite ones");
+    };
+    std::string said;
     try {
-      world.all_reduce(one, ReduceOp::kSum);
+      run_local(2, 60, [&](Group& world) { with_library(world, late, 1.5); });
     } catch (const PeerError& e) {
       said = e.what();
-      throw;
     }
-  };
-  EXPECT_THROW(run_local(2, 60, [&](Group& world) { with_library(world, late, 1.5); }), PeerError);
-  EXPECT_NE(said.find("all_reduce in group 'world': no sign of rank 1 within 1.5 s"), std::string::npos) << said;
+    EXPECT_NE(said.find("rank 0: reduce_scatter in group 'world': no sign of rank 1 within 1.5 s"), std::string::npos) << said;
+  }
 }
 
 Rendezvous found(std::map<std::string, std::string> variables) {

@@ -4,8 +4,8 @@
 missing. Nothing leaves this machine: W&B has a server of ours, SwanLab is local, MLflow has a folder."""
 import gzip
 import http.server
-import json
 import importlib.util
+import json
 import os
 import pathlib
 import shutil

@@ -18,14 +18,14 @@ namespace tandem::comm {
 enum class ReduceOp { kSum, kMax };
 inline constexpr int kMaxTag = (1 << 20) - 1;
 
-/// An operation that was begun. The group outlives it.
+/// An operation on a device that was begun. The group outlives it.
 ///
-/// Threads  one at a time, any.
+/// Threads  one at a time. Of a rank's threads one alone calls wait(): they share the device's queue, and where two have it wait, in other
+///          orders on other ranks, the devices wait for each other.
 class Work {
  public:
   virtual ~Work() = default;
-  /// What the calling thread queues on the device from here on comes behind it; the host does not wait. Errors: PeerError once the group is
-  /// dead.
+  /// What is queued on the device from here on comes behind it; the host does not wait. Errors: PeerError once the group is dead.
   virtual void wait() = 0;
 };
 
@@ -36,11 +36,11 @@ class Work {
 ///            tensors of another go by the carrier of that device, or, without one, by way of the CPU.
 /// Threads    one thread at a time per rank and group, but any thread, not only the one that split it; different groups may be
 ///            used at once. All ranks call the same collectives in the same order; messages stand outside that order.
-/// Blocking   every call but send and arrived waits for the peers, at most the group's deadline. But where a library works on the device,
-///            a reduction and a gather of tensors there are queued: the device waits, at most the deadline, and the host does not.
+/// Blocking   every call but send, arrived and begin_reduce_scatter waits for the peers, at most the group's deadline. What was begun has
+///            a deadline, too, from when what was begun before it is done.
 /// Errors     PeerError naming rank, operation and peer when a peer fails, aborts or is late; after it the group is dead and
-///            every later call throws the same error. Ranks in errors are those of the world, whatever the group. What a queued operation
-///            gives is worth nothing if it fails: whatever the rank says after that ends as the group did (launch.h).
+///            every later call throws the same error. Ranks in errors are those of the world, whatever the group. What was begun and
+///            fails gives worthless numbers: whatever a rank says after that, it ends as the group did (launch.h).
 /// Numerics   sums run in rank order, so all ranks get the same bits, whatever the backend; bfloat16 sums accumulate in float32.
 ///            Not so c10d: sum and maximum are those of NCCL or HCCL, whose order follows from the devices' topology, so bits
 ///            differ from other backends, a bfloat16 sum may be rounded at each step, and a maximum may lose a NaN.
@@ -69,8 +69,8 @@ class Group {
   void all_gather(at::Tensor& out, const at::Tensor& in);
   /// in: size() * out.numel() elements; out gets the sum of block rank().
   void reduce_scatter(at::Tensor& out, const at::Tensor& in);
-  /// The same, begun behind what the calling thread has queued on the device, which meanwhile does what is queued later: `in` stays as it
-  /// is, and `out` is there behind Work::wait(). Null where it is done.
+  /// The same, begun behind what is queued on the device, which goes on meanwhile: both tensors live, and `in` stays as it is, until
+  /// Work::wait(). Null where it is done.
   std::unique_ptr<Work> begin_reduce_scatter(at::Tensor& out, const at::Tensor& in);
   /// Bytes on device() to and from each rank, laid end to end in rank order. Sizes must agree pairwise; the buffers do not overlap.
   void all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,

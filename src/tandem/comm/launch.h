@@ -2,6 +2,7 @@
 #pragma once
 // How ranks come to life: as threads of this process, or as processes that mpirun or srun started.
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -43,8 +44,9 @@ class DeviceGroups {
   virtual ~DeviceGroups() = default;
   /// All ranks are done. Errors: PeerError for a message that nobody took.
   virtual void end() {}
-  /// Why they are dead, "" while they live: then what the device gives may be worth nothing, whatever error that leads to.
-  virtual std::string death() { return ""; }
+  /// `e` ends this rank's part. If they were dead before, and `e` does not tell of it, it may come of worthless numbers: throws the death
+  /// in its place.
+  virtual void throw_death_for(const std::exception& e) {}
   /// This rank failed, and tells its peers why.
   virtual void fail(const std::string& reason) noexcept {}
 };
@@ -54,7 +56,7 @@ class DeviceGroups {
 /// the CPU, with one rank, and in a build without a library: then tensors go by way of the CPU. Collective.
 /// Errors  PeerError if the ranks do not find each other.
 std::unique_ptr<DeviceGroups> carry_devices(Group& world, at::Device device, double deadline_s);
-/// Runs `body` so. Errors: what `body` throws, or, once the groups are dead, a PeerError that says why; those of DeviceGroups::end.
+/// Runs `body` so. Errors: what `body` throws, or a PeerError with the death of the groups, if that came first.
 void with_device_groups(Group& world, at::Device device, double deadline_s, const std::function<void()>& body);
 /// What the library needs to be told before a process has several threads. Before its ranks start.
 void prepare_device_groups(double deadline_s);

@@ -48,7 +48,7 @@ class DecodeGraph {
   DecodeGraph(const GraphShape& shape, const model::Decoder& decoder, const model::ModelParameters& parameters, const KvCache& cache);
 
   /// fp32 logits[R,V] of R tokens, one of each sequence; what they hold lasts until the next run of any graph of the device. `ids_R` may be
-  /// there already, even if the host does not know them. Waits for nothing. Errors: InternalError for more than it has room for.
+  /// there already, even if the host does not know them. Queued. Errors: InternalError for more than it has room for.
   at::Tensor run(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
 
  private:

@@ -34,7 +34,7 @@ class RowSampler {
   /// Only ids below `num_tokens` are drawn.
   RowSampler(const model::Decoder& decoder, int64_t num_tokens) : decoder_(decoder), num_tokens_(num_tokens) {}
 
-  /// Queues the draws and waits for nothing. `logits_SRV` is fp32, and undefined but on the last pipeline stage. int32[D] tokens where the
+  /// Queues the draws. `logits_SRV` is fp32, and undefined but on the last pipeline stage. int32[D] tokens where the
   /// logits are, before the host knows them; undefined without logits or draws.
   at::Tensor begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws);
   /// What begin() drew; the last pipeline stage tells the others. Blocking: collective over the pp group. Errors: model::kernel::NotFinite.

@@ -140,7 +140,7 @@ StepOutput Runner::run(const Plan& plan, bool record_routes) {
     return {};
   }
   if (const std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt); ahead && !record_routes)
-    return {run_behind(plan, *ahead), {}};
+    return {run_with(plan, *ahead), {}};
   return run_now(plan, record_routes);
 }
 
@@ -162,8 +162,8 @@ StepOutput Runner::run_now(const Plan& plan, bool record_routes) {
   return out;
 }
 
-// What did not run ahead runs now, as a plan of its own.
-at::Tensor Runner::run_behind(const Plan& plan, const Ahead& ahead) {
+// Logits of what ran ahead, and of the rest, which runs now as a plan of its own.
+at::Tensor Runner::run_with(const Plan& plan, const Ahead& ahead) {
   Plan rest;
   std::vector<int64_t> from, to, rest_to;  // rows of the ahead, and of the plan
   int64_t row = 0;

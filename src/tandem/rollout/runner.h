@@ -74,7 +74,7 @@ class Runner {
 
   void count_packed(int64_t bytes);
   StepOutput run_now(const Plan& plan, bool record_routes);
-  at::Tensor run_behind(const Plan& plan, const Ahead& ahead);
+  at::Tensor run_with(const Plan& plan, const Ahead& ahead);
   bool fits_graph(const Plan& plan) const;
   at::Tensor run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
   at::Tensor gathered_logits(const at::Tensor& hidden_RH) const;

@@ -92,7 +92,7 @@ void GradientSum::begin_step() {
   std::unique_lock lock(mutex_);
   // A step that was given up may have left sums under way.
   changed_.wait(lock, [&] { return error_ || (!working_ && (next_ == pending_.size() || pending_[next_] > 0)); });
-  begun_.clear();
+  for (const std::unique_ptr<comm::Work>& each : std::exchange(begun_, {})) each->wait();  // of a step that was given up
   for (size_t b = 0; b < pending_.size(); ++b) pending_[b] = work_.buckets[b].num_layers;
   next_ = 0;
 }

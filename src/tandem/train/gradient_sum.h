@@ -47,8 +47,8 @@ struct GradientBuckets {
 
 /// Ownership  uses groups and tensors; owns a thread, and groups of its own for it, where there is anybody to add up with.
 /// Threads    one calls; all ranks of a pipeline stage have the same buckets and announce layers in the same order, or not at all.
-/// Blocking   finish() waits for the sums, where a library works on the device by having that wait; the destructor for at most a moment,
-///            or ends its groups.
+/// Blocking   finish() waits for the sums, or has the device wait for those that it is at. The destructor waits for at most a moment, or
+///            ends its groups; for what a device is at, at most the deadline.
 /// Errors     PeerError of the sums, from finish().
 /// Numerics   the sum over TP ranks, then over the two stages of a tied embedding, then over data ranks; each in rank order, but
 ///            where a library of devices adds up (comm/group.h).

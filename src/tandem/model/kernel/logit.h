@@ -65,8 +65,7 @@ struct LogitKernels {
   /// hidden w^T in fp32, [R,L]: the scores of L labels. A row does not depend on its company.
   at::Tensor (*scores)(const at::Tensor& hidden_RH, const at::Tensor& w_LH);
   /// Tokens from logits[S,R,V] in fp32: words[4,D] in fp32 where the logits are, which one copy takes to the host, for draws_of. They are
-  /// the bits of an int32 token, its log-probability, the kept mass, and a number that is not finite where the logits are not. Waits for
-  /// nothing.
+  /// the bits of an int32 token, its log-probability, the kept mass, and a number that is not finite where the logits are not. Queued.
   at::Tensor (*draw)(const at::Tensor& logits_SRV, const DrawArgs& args);
 };
 

@@ -94,7 +94,7 @@ class C10dBeside final : public DeviceGroups {
     host_.carry_by(nullptr);
   }
   void end() override { job_.all_ended(); }
-  std::string death() override { return job_.death(); }
+  void throw_death_for(const std::exception& e) override { job_.throw_death_for(e); }
   void fail(const std::string& reason) noexcept override {
     constexpr useconds_t kMoment_us = 500'000;
     job_.abort(reason);

@@ -94,13 +94,16 @@ void with_device_groups(Group& world, at::Device device, double deadline_s, cons
 
 void with_groups(std::unique_ptr<DeviceGroups> groups, Group& world, const std::function<void()>& body) {
   try {
-    body();
-    if (groups) groups->end();
+    try {
+      body();
+      if (groups) groups->end();
+    } catch (const std::exception& e) {
+      if (groups) groups->throw_death_for(e);
+      throw;
+    }
   } catch (const EndedByPeer&) {
     throw;
   } catch (const std::exception& e) {
-    if (const std::string reason = groups ? groups->death() : ""; !reason.empty() && !dynamic_cast<const PeerError*>(&e))
-      throw EndedByPeer(join_text("rank ", world.world_rank(world.rank()), " ended: ", reason));
     if (groups) groups->fail(join_text("rank ", world.world_rank(world.rank()), " failed: ", e.what()));
     throw;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group over a backend of c10d. The device works on its own: reductions and gathers are queued there, and the job watches over them; all
-// other calls wait here until they are done. So each has a deadline, and an error with a name.
+// A group over a backend of c10d. The device works on its own; a call waits here until it is done, and the job watches over what was begun.
+// So each has a deadline, and an error with a name.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <deque>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -30,7 +31,7 @@ class C10dGroup : public Group {
         job_(job), key_(std::move(key)), backend_(job.connect(key_, rank(), size())) {}
   ~C10dGroup() override {
     inboxes_.clear();
-    job_.wait_for_watched();
+    if (std::uncaught_exceptions() == 0) job_.wait_for_watched(key_);  // else this rank has failed, and its peers may never come
     job_.disconnect(backend_);
   }
 
@@ -55,23 +56,34 @@ class C10dGroup : public Group {
 
   void do_all_reduce(at::Tensor& tensor, ReduceOp op) override {
     if (tensor.numel() == 0) return;
-    run_queued("all_reduce", [&] { return reduce(tensor, op); });
+    run("all_reduce", [&] { return reduce(tensor, op); });
   }
 
   void do_all_gather(at::Tensor& out, const at::Tensor& in) override {
     if (in.numel() == 0) return;
     at::Tensor to = as_bytes(out), from = as_bytes(in);
-    run_queued("all_gather", [&] { return backend_->_allgather_base(to, from); });
+    run("all_gather", [&] { return backend_->_allgather_base(to, from); });
   }
 
   void do_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
-    if (const std::unique_ptr<Work> work = do_begin_reduce_scatter(out, in)) work->wait();
+    if (out.numel() == 0) return;
+    run("reduce_scatter", [&] { return reduce_scattered(out, in); });
   }
 
+  // On the device alone: an operation of the CPU is done where somebody waits for it.
   std::unique_ptr<Work> do_begin_reduce_scatter(at::Tensor& out, const at::Tensor& in) override {
-    if (out.numel() == 0) return nullptr;
-    at::Tensor to = out.view({-1}), from = in.view({-1});
-    return begin("reduce_scatter", [&] { return backend_->_reduce_scatter_base(to, from); });
+    if (device().is_cpu() || out.numel() == 0) {
+      do_reduce_scatter(out, in);
+      return nullptr;
+    }
+    std::unique_ptr<Work> work;
+    guarded("reduce_scatter", [&](const std::string& where) {
+      meet(where);
+      auto begun = reduce_scattered(out, in);
+      job_.watch(key_, begun, {where, world_ranks()});
+      work = std::make_unique<Begun>(*this, std::move(begun));
+    });
+    return work;
   }
 
   void do_all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> receive,
@@ -114,8 +126,8 @@ class C10dGroup : public Group {
   std::unique_ptr<Group> do_split(int color, const std::string& name) override {
     const at::Tensor mine = at::empty({1}, at::kInt);
     *mine.mutable_data_ptr<int>() = color;
-    at::Tensor all = at::empty({size()}, at::device(device()).dtype(at::kInt)), own = mine.to(device());
-    run("split", [&] { return backend_->_allgather_base(all, own); });
+    at::Tensor all = at::empty({size()}, at::device(device()).dtype(at::kInt));
+    do_all_gather(all, mine.to(device()));
     const at::Tensor colors = all.cpu();
     Members members;
     for (int r = 0; r < size(); ++r) {
@@ -145,39 +157,21 @@ class C10dGroup : public Group {
     });
   }
 
-  // On the device alone: an operation of the CPU is done where somebody waits for it.
-  template <class Start>
-  std::unique_ptr<Work> begin(const char* op, Start start) {
-    if (device().is_cpu()) {
-      run(op, start);
-      return nullptr;
-    }
-    std::unique_ptr<Work> work;
-    guarded(op, [&](const std::string& where) {
-      meet(where);
-      auto started = start();
-      job_.watch(started, {where, world_ranks()});
-      work = std::make_unique<Queued>(*this, op, std::move(started));
-    });
-    return work;
-  }
-  template <class Start>
-  void run_queued(const char* op, Start start) {
-    if (const std::unique_ptr<Work> work = begin(op, start)) work->wait();
+  c10::intrusive_ptr<::c10d::Work> reduce_scattered(at::Tensor& out, const at::Tensor& in) {
+    at::Tensor to = out.view({-1}), from = in.view({-1});
+    return backend_->_reduce_scatter_base(to, from);
   }
 
-  class Queued final : public Work {
+  class Begun final : public Work {
    public:
-    Queued(C10dGroup& group, const char* op, c10::intrusive_ptr<::c10d::Work> started)
-        : group_(group), op_(op), started_(std::move(started)) {}
+    Begun(C10dGroup& group, c10::intrusive_ptr<::c10d::Work> work) : group_(group), work_(std::move(work)) {}
     void wait() override {
-      group_.guarded(op_, [&](const std::string&) { started_->synchronize(); });
+      group_.guarded("reduce_scatter", [&](const std::string&) { work_->synchronize(); });
     }
 
    private:
     C10dGroup& group_;
-    const char* const op_;
-    const c10::intrusive_ptr<::c10d::Work> started_;
+    const c10::intrusive_ptr<::c10d::Work> work_;
   };
 
   void meet(const std::string& where) {

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
 #include "tandem/base/error.h"
@@ -109,26 +111,28 @@ void C10dJob::finish(::c10d::Work& work, const Wait& wait) {
   work.synchronize();
 }
 
-void C10dJob::watch(c10::intrusive_ptr<::c10d::Work> work, Wait wait) {
+void C10dJob::watch(const std::string& group, c10::intrusive_ptr<::c10d::Work> work, Wait wait) {
   wait.is_watch = true;
   std::lock_guard lock(watch_mutex_);
-  watched_.emplace_back(std::move(work), std::move(wait));
   if (!watcher_.joinable()) watcher_ = std::thread([this] { watch_all(); });
+  watched_.push_back({group, std::move(work), std::move(wait)});
   watch_changed_.notify_all();
 }
 
 void C10dJob::watch_all() {
-  library_.enter_thread();
   std::unique_lock lock(watch_mutex_);
   for (;;) {
     watch_changed_.wait(lock, [&] { return has_ended_ || !watched_.empty(); });
     if (watched_.empty()) return;
-    const auto [work, wait] = watched_.front();
+    const auto [group, work, wait] = watched_.front();
     lock.unlock();
     try {
+      library_.enter_thread();
       wait_until([&] { return work->isCompleted(); }, wait);
       if (work->exception()) std::rethrow_exception(work->exception());
     } catch (const PeerError&) {  // the job is dead, and knows why
+    } catch (const c10::Error& e) {
+      abort(join_text(wait.place, ": ", e.what_without_backtrace()));
     } catch (const std::exception& e) {
       abort(join_text(wait.place, ": ", e.what()));
     }
@@ -138,9 +142,9 @@ void C10dJob::watch_all() {
   }
 }
 
-void C10dJob::wait_for_watched() {
+void C10dJob::wait_for_watched(const std::string& group) {
   std::unique_lock lock(watch_mutex_);
-  watch_changed_.wait(lock, [&] { return watched_.empty(); });  // each has its deadline
+  watch_changed_.wait(lock, [&] { return std::ranges::none_of(watched_, [&](const Watched& each) { return each.group == group; }); });
 }
 
 void C10dJob::abort(const std::string& reason) noexcept {
@@ -193,6 +197,14 @@ void C10dJob::throw_if_dead(const std::string& place) {
   throw EndedByPeer(what);
 }
 
+void C10dJob::throw_death_for(const std::exception& e) {
+  const std::string reason = death();
+  if (reason.empty() || (dynamic_cast<const PeerError*>(&e) && std::string(e.what()).find(reason) != std::string::npos)) return;
+  const std::string what = join_text("rank ", rank(), " ended: ", reason);
+  if (is_culprit()) throw PeerError(what);
+  throw EndedByPeer(what);
+}
+
 void C10dJob::look_for_notice() {
   if (const std::string reason = host_ ? host_->death() : ""; !reason.empty()) return die(reason, false);
   try {
@@ -203,10 +215,12 @@ void C10dJob::look_for_notice() {
 }
 
 void C10dJob::set_waiting(const std::string& place) {
+  std::lock_guard lock(waiting_mutex_);
   if (num_waiting_++ == 0) store_->set(waiting_key(rank()), place);
 }
 
 void C10dJob::set_moving() {
+  std::lock_guard lock(waiting_mutex_);
   if (--num_waiting_ == 0) store_->set(waiting_key(rank()), std::string());
 }
 
@@ -231,8 +245,6 @@ void C10dJob::wait_for_end(const std::string& key) {
 }
 
 void C10dJob::all_ended() try {
-  wait_for_watched();
-  throw_if_dead(join_text("rank ", rank(), ": the end"));
   store_->add("tandem/ended", 1);
   wait_for_end("tandem/ended");
   for (const auto& [lane, box] : outboxes_) box->check_delivered();
@@ -244,19 +256,20 @@ void C10dJob::all_ended() try {
 
 void run_job(C10dJob& job, const RankBody& body) {
   try {
-    const std::unique_ptr<Group> world = c10d_world(job);
-    body(*world);
-    job.all_ended();
+    try {
+      const std::unique_ptr<Group> world = c10d_world(job);
+      body(*world);
+      job.all_ended();
+    } catch (const std::exception& e) {
+      job.throw_death_for(e);
+      throw;
+    }
   } catch (const std::exception& e) {
-    const bool was_dead = !job.death().empty();
     job.abort(join_text("rank ", job.rank(), " failed: ", e.what()));
-    // Of a job that was dead before it, any error may come of what the device gave.
-    const bool heard_of_another = !job.is_culprit() && (was_dead || dynamic_cast<const PeerError*>(&e));
+    const bool heard_of_another = dynamic_cast<const PeerError*>(&e) && !job.is_culprit();
     if (job.rank() == 0) usleep(500000);  // the others read the reason in its store
-    if (!heard_of_another) throw;
-    if (dynamic_cast<const PeerError*>(&e)) throw ReportedElsewhere(exit_code_of(e), e.what());
-    const PeerError ended(join_text("rank ", job.rank(), " ended: ", job.death()));
-    throw ReportedElsewhere(exit_code_of(ended), ended.what());
+    if (heard_of_another) throw ReportedElsewhere(exit_code_of(e), e.what());
+    throw;
   }
 }
 

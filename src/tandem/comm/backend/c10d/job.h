@@ -6,16 +6,15 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tandem/comm/backend/c10d/library.h"
@@ -68,9 +67,9 @@ class C10dJob {
   /// Returns once the device has done the work. Errors: PeerError when it failed, is late, or the job is dead.
   void finish(::c10d::Work& work, const Wait& wait);
   /// A thread of the job waits for it, behind what is watched already, in place of the caller; what finish would throw ends the job.
-  void watch(c10::intrusive_ptr<::c10d::Work> work, Wait wait);
-  /// Returns when nothing is watched.
-  void wait_for_watched();
+  void watch(const std::string& group, c10::intrusive_ptr<::c10d::Work> work, Wait wait);
+  /// Returns when nothing of that group is watched, each of which has its deadline.
+  void wait_for_watched(const std::string& group);
 
   /// Tells every rank and wakes those that wait; the first reason of the job stays. Never throws.
   void abort(const std::string& reason) noexcept;
@@ -81,6 +80,9 @@ class C10dJob {
   void throw_if_dead(const std::string& place);
   /// Whether the reason is one that this rank gave.
   bool is_culprit();
+  /// `e` ends this rank's part. If the job was dead before, and `e` does not tell of it, it may come of worthless numbers: throws the death
+  /// in its place.
+  void throw_death_for(const std::exception& e);
 
   /// Waits until every rank has ended its body and its messages are taken. Errors: PeerError naming who is late, or the message.
   void all_ended();
@@ -103,13 +105,19 @@ class C10dJob {
   std::mutex mutex_;
   std::vector<c10::intrusive_ptr<::c10d::Backend>> backends_;
   std::map<std::string, std::unique_ptr<Outbox>> outboxes_;
-  std::atomic<int> num_waiting_{0};
+  std::mutex waiting_mutex_;
+  int num_waiting_ = 0;
   bool is_culprit_ = false;
   std::string reason_;
 
   std::mutex watch_mutex_;
   std::condition_variable watch_changed_;
-  std::deque<std::pair<c10::intrusive_ptr<::c10d::Work>, Wait>> watched_;  // the first until it is done
+  struct Watched {
+    std::string group;
+    c10::intrusive_ptr<::c10d::Work> work;
+    Wait wait;
+  };
+  std::deque<Watched> watched_;  // the first until it is done
   bool has_ended_ = false;
   std::thread watcher_;  // from the first of them on
 };

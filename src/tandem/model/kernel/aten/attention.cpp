@@ -30,7 +30,7 @@ namespace tandem::model::kernel::aten {
 namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-constexpr float kLeastSum = -1e38f;  // of queries that see nothing: what they would see less this is still nothing
+constexpr float kLeastGreatest = -1e38f;  // of the scores of a query that sees nothing: minus infinity less it is that still
 constexpr int64_t kKeyChunk = 64;  // keys whose scores are summed together, row by row: fixed, so that rows have the bits of any company
 constexpr int64_t kCells = 1 << 20;        // pairs of a query and a key of one batch, filled up
 constexpr int64_t kMostFilled = 4;         // a batch holds parts of at least 1 - 1/4 of its longest
@@ -85,7 +85,7 @@ struct Batch {
   int64_t size = 0, num_queries = 0, num_keys = 0;  // G, and L of both
   at::Tensor query_GL, key_GL;                      // int64: rows of the query tensor, and tokens
   at::Tensor bias_G11LL;                            // fp32, of bias_of
-  bool is_filled = false;                           // some queries are there to fill up
+  at::Tensor filled_F;                              // int64: queries that are there to fill up, in query_GL; undefined if none
   at::Tensor place_V, row_V;                        // int64: of the queries that are none of those, in query_GL, and their rows
 };
 
@@ -96,11 +96,12 @@ Batch batch_of(std::span<const Part> parts, at::Device device) {
     batch.num_queries = std::max(batch.num_queries, part.num_queries);
     batch.num_keys = std::max(batch.num_keys, part.num_keys());
   }
-  std::vector<int64_t> query, key, seen, place, row;
+  std::vector<int64_t> query, key, seen, place, row, filled;
   for (const Part& part : parts) {
     for (int64_t i = 0; i < batch.num_queries; ++i) {
       const bool is_there = i < part.num_queries;
       if (is_there) place.push_back(std::ssize(query)), row.push_back(part.first_row + i);
+      else filled.push_back(std::ssize(query));
       query.push_back(is_there ? part.first_row + i : 0);
       seen.push_back(is_there ? part.first_seen + i : 0);
     }
@@ -113,7 +114,7 @@ Batch batch_of(std::span<const Part> parts, at::Device device) {
   batch.bias_G11LL = bias_of(keys.ge(long_tensor(seen, device).unsqueeze(1))).view({G, 1, 1, L, batch.num_keys});
   batch.place_V = long_tensor(place, device);
   batch.row_V = long_tensor(row, device);
-  batch.is_filled = std::ssize(place) < G * L;
+  if (!filled.empty()) batch.filled_F = long_tensor(filled, device);
   return batch;
 }
 
@@ -169,11 +170,20 @@ const Plan& plan_of(const PackedPlan& plan) {
   return *own;
 }
 
-// Rows of heads [*, heads D] at these rows, as [G * kv heads, rows of a head, D] in fp32: query heads of one kv head lie one behind the
-// other.
+// Rows of heads [G * L, heads D] as [G * kv heads, rows of a head, D] in fp32: query heads of one kv head lie one behind the other.
+at::Tensor in_heads(const at::Tensor& rows, int64_t G, int64_t kv_heads, int64_t D) {
+  const int64_t L = rows.size(0) / G, g = rows.size(1) / kv_heads / D;
+  return in_float(rows).view({G, L, kv_heads, g, D}).permute({0, 2, 3, 1, 4}).reshape({G * kv_heads, g * L, D});
+}
+// Of rows of all tokens those at `index`, so. A copy.
 at::Tensor by_head(const at::Tensor& rows, const at::Tensor& index, int64_t G, int64_t kv_heads, int64_t D) {
-  const int64_t L = index.numel() / G, g = rows.size(1) / kv_heads / D;
-  return in_float(rows.index_select(0, index)).view({G, L, kv_heads, g, D}).permute({0, 2, 3, 1, 4}).reshape({G * kv_heads, g * L, D});
+  return in_heads(rows.index_select(0, index), G, kv_heads, D);
+}
+// The same of queries for their gradients: those that are there to fill up are 0, so that nothing of them reaches keys, be it no number.
+at::Tensor by_head_or_zero(const at::Tensor& rows, const Batch& b, int64_t kv_heads, int64_t D) {
+  at::Tensor some = rows.index_select(0, b.query_GL);
+  if (b.filled_F.defined()) some.index_fill_(0, b.filled_F, 0);
+  return in_heads(some, b.size, kv_heads, D);
 }
 // The way back: [G * L, heads D].
 at::Tensor by_row(const at::Tensor& heads, int64_t G, int64_t kv_heads, int64_t L) {
@@ -190,11 +200,6 @@ struct Keys {
   }
 };
 
-// Queries times binary_scale, a copy.
-at::Tensor queries_of(const AttentionRows& in, const Batch& b, const AttentionShape& s) {
-  return by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim).mul_(binary_scale(s));
-}
-
 // Of queries that are scaled, and what is hidden is minus infinity: [G * K, g * L, keys].
 at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const Batch& b, const AttentionShape& s) {
   at::Tensor scores = at::bmm(q, k.transpose(1, 2));
@@ -204,13 +209,13 @@ at::Tensor scores_of(const at::Tensor& q, const at::Tensor& k, const Batch& b, c
 
 // Turns scores [*, keys] into powers of two of them less the row's greatest, which it returns: [*, 1].
 at::Tensor to_powers(at::Tensor& scores) {
-  at::Tensor greatest = scores.amax(-1, /*keepdim=*/true).clamp_min_(kLeastSum);
+  at::Tensor greatest = scores.amax(-1, /*keepdim=*/true).clamp_min_(kLeastGreatest);
   scores.sub_(greatest).exp2_();
   return greatest;
 }
 
 // Of the queries that are none to fill up: [V, columns].
-at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.is_filled ? rows.index_select(0, b.place_V) : rows; }
+at::Tensor real_rows(const at::Tensor& rows, const Batch& b) { return b.filled_F.defined() ? rows.index_select(0, b.place_V) : rows; }
 
 // All queries are here, in a form that the flash kernels take.
 bool by_flash(const AttentionRows& in, const AttentionShape& s) {
@@ -224,7 +229,7 @@ at::Tensor packed(const AttentionRows& in, const PackedPlan& any_plan, const Att
   if (lse) *lse = at::empty({o.size(0), s.num_heads}, o.options().dtype(at::kFloat));
   for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
-    at::Tensor p = scores_of(queries_of(in, b, s), keys.k, b, s);
+    at::Tensor p = scores_of(by_head(in.q_OQ, b.query_GL, b.size, s.num_kv_heads, s.head_dim).mul_(binary_scale(s)), keys.k, b, s);
     const at::Tensor greatest = to_powers(p), sum = p.sum(-1, /*keepdim=*/true);
     const at::Tensor mixed = at::bmm(p, keys.v).div_(sum);
     o.index_copy_(0, b.row_V, real_rows(by_row(mixed, b.size, s.num_kv_heads, b.num_queries), b).to(o.scalar_type()));
@@ -252,11 +257,11 @@ void packed_backward(const AttentionRows& in, const AttentionOutput& out, const 
   const int64_t K = s.num_kv_heads, D = s.head_dim;
   for (const Batch& b : plan.batches()) {
     const Keys keys(in.kv_TK, b, s);
-    const at::Tensor q = queries_of(in, b, s), o = by_head(out.o_OQ, b.query_GL, b.size, K, D);
-    const at::Tensor d_o = by_head(out.d_o_OQ, b.query_GL, b.size, K, D);
+    const at::Tensor q = by_head_or_zero(in.q_OQ, b, K, D).mul_(binary_scale(s)), o = by_head_or_zero(out.o_OQ, b, K, D);
+    const at::Tensor d_o = by_head_or_zero(out.d_o_OQ, b, K, D);
     at::Tensor p = scores_of(q, keys.k, b, s);  // 0 for queries that are there to fill up
     if (out.lse_ON.defined()) {
-      p.sub_(by_head(out.lse_ON, b.query_GL, b.size, K, 1).mul_(std::numbers::log2e)).exp2_();
+      p.sub_(by_head_or_zero(out.lse_ON, b, K, 1).mul_(std::numbers::log2e)).exp2_();
     } else {
       to_powers(p);
       p.div_(p.sum(-1, /*keepdim=*/true).clamp_min_(1));  // a row's greatest counts 1
@@ -270,8 +275,8 @@ void packed_backward(const AttentionRows& in, const AttentionOutput& out, const 
   at::Tensor(d_in.kv_TK).copy_(d_kv);
 }
 
-// Queries one by one. Each has its keys and values in chunks of kKeyChunk, of which it sees the first `seen`: products and sums of a chunk
-// have one shape whatever the row's company is, and chunks add up in their order.
+// Queries one by one. Each has its keys and values in chunks of kKeyChunk, and sees what its bias says: products and sums of a chunk have
+// one shape whatever the row's company is, and chunks add up in their order.
 //   q [R, heads D], keys and values [R, K, C * kKeyChunk, D] in fp32, bias [R, C * kKeyChunk] of bias_of
 at::Tensor attend_alone(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& bias,
                         const AttentionShape& s) {
@@ -338,7 +343,7 @@ struct TokensPlan final : PagedPlan {
   at::Tensor alone_A, tables_AB, seen_A1;        // tokens that attend one by one, their blocks, and how many keys they see
   std::vector<int64_t> alone, seen;              // the same on the host
   mutable std::optional<FlashPages> pages;       // the same for flash kernels, made with the first layer
-  mutable std::vector<Alone> some;               // the same for attend_alone, made with the first layer; not of a fixed plan
+  mutable std::optional<Alone> few;              // all that attend one by one, if they are few: made with the first layer
   bool is_fixed = false;                         // refilled for each step
   std::shared_ptr<const PackedPlan> whole;       // of the others; null if there are none
   at::Tensor whole_W;                            // those
@@ -418,17 +423,15 @@ const FlashPages& pages_of(const TokensPlan& plan, int64_t block_tokens) {
   return *plan.pages;
 }
 
-std::vector<Alone> alone_of(const TokensPlan& plan, int64_t kv_heads, int64_t block_tokens) {
-  std::vector<Alone> all;
-  for_some(plan.seen, [&](int64_t begin, int64_t count, int64_t most) {
-    const at::Tensor token = plan.alone_A.narrow(0, begin, count), seen = plan.seen_A1.narrow(0, begin, count);
-    // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
-    const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most}), hidden = column.ge(seen);
-    const at::Tensor slot = slots_of(plan.block_T.index_select(0, token), column.masked_fill(hidden, 0), block_tokens);
-    const at::Tensor head = at::arange(kv_heads, seen.options()).view({1, kv_heads, 1});
-    all.push_back({token, slot.unsqueeze(1).mul(kv_heads).add(head).view({-1}), bias_of(hidden)});
-  });
-  return all;
+// Of the tokens [begin, begin + count) of those, whose longest sees `most` keys.
+Alone alone_of(const TokensPlan& plan, int64_t begin, int64_t count, int64_t most, const PagedCache& cache) {
+  const at::Tensor token = plan.alone_A.narrow(0, begin, count), seen = plan.seen_A1.narrow(0, begin, count);
+  const int64_t kv_heads = cache.keys.size(-2);
+  // Positions behind a token's own have no block of its own: they count as its first, and are not seen.
+  const at::Tensor column = at::arange(most, seen.options()).unsqueeze(0).expand({count, most}), hidden = column.ge(seen);
+  const at::Tensor slot = slots_of(plan.block_T.index_select(0, token), column.masked_fill(hidden, 0), cache.block_tokens);
+  const at::Tensor head = at::arange(kv_heads, seen.options()).view({1, kv_heads, 1});
+  return {token, slot.unsqueeze(1).mul(kv_heads).add(head).view({-1}), bias_of(hidden)};
 }
 
 // Keys and values of all tokens, to where their positions lie in their blocks.
@@ -459,14 +462,18 @@ at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedP
     o.index_copy_(0, plan->alone_A, flash_paged(qkv.index_select(0, plan->alone_A).narrow(1, 0, Q), cache, pages, s, steps.combine));
     return o;
   }
-  if (plan->some.empty() || plan->is_fixed) plan->some = alone_of(*plan, K, cache.block_tokens);
-  for (const Alone& some : plan->some) {
+  const bool keeps = !plan->is_fixed && std::ssize(plan->alone) <= kRowsAtOnce;
+  for_some(plan->seen, [&](int64_t begin, int64_t count, int64_t most) {
+    std::optional<Alone> now = keeps ? plan->few : std::nullopt;
+    if (!now) now = alone_of(*plan, begin, count, most, cache);
+    if (keeps) plan->few = now;
+    const Alone& some = *now;
     const auto side = [&](const at::Tensor& of) {
       return in_float(of.view({-1, D}).index_select(0, some.row)).view({some.bias.size(0), K, some.bias.size(1), D});
     };
     const at::Tensor q = qkv.index_select(0, some.token_R).narrow(1, 0, Q);
     o.index_copy_(0, some.token_R, attend_alone(q, side(cache.keys), side(cache.values), some.bias, s).to(o.scalar_type()));
-  }
+  });
   return o;
 }
 

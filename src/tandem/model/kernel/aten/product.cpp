@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <optional>
 
@@ -21,6 +22,7 @@ constexpr int64_t kCopyElements = 1 << 22;  // of a weight that are fp32 at a ti
 constexpr int64_t kCopyRows = 1024;         // of activations
 
 bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == GemmChoice{}; }
+
 // libtorch's linear by oneDNN. On the processor it multiplies few fp32 rows up to twice as fast as at::mm, whose library packs the weight
 // for each product.
 class OnednnLinear {
@@ -41,13 +43,13 @@ class OnednnLinear {
   static std::optional<OnednnLinear> found() {
     const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
     if (!schema) return std::nullopt;
-    const OnednnLinear linear(schema->typed<Signature>());
     try {
+      const OnednnLinear linear(schema->typed<Signature>());
       (void)linear(at::zeros({16, 16}), at::zeros({16, 16}));
-    } catch (const c10::Error&) {  // registered, but not for this processor
+      return linear;
+    } catch (const std::exception&) {  // registered, but otherwise, or not for this processor
       return std::nullopt;
     }
-    return linear;
   }
   c10::TypedOperatorHandle<Signature> call_;
 };

@@ -8,7 +8,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
-
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/aten/aten.h"
 #include "tandem/model/kernel/cuda/program.h"
