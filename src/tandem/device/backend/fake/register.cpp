@@ -195,6 +195,21 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
   return out;
 }
 
+using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
+constexpr auto kLinear = "mkldnn::_linear_pointwise";
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias, std::string_view attr,
+                  c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>) {
+  TORCH_CHECK(x.dim() == 2 && !bias && attr == "none", kLinear, " on a fake device takes rows alone");
+  at::Tensor out = at::empty({x.size(0), w.size(0)}, x.options());
+  queue_of_tensor(x).push(kLinear, [to = host_view(out), rows = host_view(x), weight = host_view(w)]() mutable {
+    static const auto on_host = c10::Dispatcher::singleton().findSchemaOrThrow(kLinear, "").typed<Linear>();
+    to.copy_(on_host.call(rows, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), ""));
+  });
+  return out;
+}
+
 // ---- everything else: the processor's operator, late
 
 // Calls `each` for the tensors of a value, and puts what it returns in their place.
@@ -337,6 +352,9 @@ void register_all() {
   own.impl("_local_scalar_dense", local_scalar);
   own.impl("index_select", index_select);
   own.impl("arange.start_out", arange);
+  if (!c10::Dispatcher::singleton().findSchema({kLinear, ""})) return;  // libtorch without oneDNN
+  static torch::Library onednn(torch::Library::IMPL, "mkldnn", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  onednn.impl("_linear_pointwise", linear);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "tandem/base/check.h"
+#include "tandem/device/device.h"
 #include "tandem/model/kernel/aten/aten.h"
 
 namespace tandem::model::kernel::aten {
@@ -58,7 +59,8 @@ constexpr int64_t kFewRows = 512;
 
 // out = x w^T.
 void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
-  const bool is_few = x.is_cpu() && x.scalar_type() == at::kFloat && x.size(0) <= kFewRows;
+  const bool is_host = x.is_cpu() || device::backend_of(x.device()).has_host_memory;  // a fake device has the processor's bits
+  const bool is_few = is_host && x.scalar_type() == at::kFloat && x.size(0) <= kFewRows;
   const OnednnLinear* linear = is_few ? OnednnLinear::get() : nullptr;
   if (linear) out.copy_((*linear)(x, w));
   else at::mm_out(out, x, w.t());
