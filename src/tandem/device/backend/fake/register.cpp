@@ -195,21 +195,6 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
   return out;
 }
 
-using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
-                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-constexpr auto kLinear = "mkldnn::_linear_pointwise";
-
-at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias, std::string_view attr,
-                  c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>) {
-  TORCH_CHECK(x.dim() == 2 && !bias && attr == "none", kLinear, " on a fake device takes rows alone");
-  at::Tensor out = at::empty({x.size(0), w.size(0)}, x.options());
-  queue_of_tensor(x).push(kLinear, [to = host_view(out), rows = host_view(x), weight = host_view(w)]() mutable {
-    static const auto on_host = c10::Dispatcher::singleton().findSchemaOrThrow(kLinear, "").typed<Linear>();
-    to.copy_(on_host.call(rows, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), ""));
-  });
-  return out;
-}
-
 // ---- everything else: the processor's operator, late
 
 // Calls `each` for the tensors of a value, and puts what it returns in their place.
@@ -330,6 +315,24 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }));
 }
 
+constexpr auto kLinear = "mkldnn::_linear_pointwise";
+
+// Rows and a weight: the shape of the result is known before it has run.
+void linear(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, count);
+  const at::Tensor x = arguments[0].toTensor(), w = arguments[1].toTensor(), out = at::empty({x.size(0), w.size(0)}, x.options());
+  torch::jit::Stack on_host;
+  for (const c10::IValue& argument : arguments) on_host.push_back(with_tensors(argument, host_view));
+  queue_of_tensor(x).push(kLinear, [op, on_host = std::move(on_host), to = host_view(out)] {
+    torch::jit::Stack again = on_host;  // a graph runs it again and again
+    run_on_host(op, again);
+    at::Tensor(to).copy_(again[0].toTensor());
+  });
+  torch::jit::drop(*stack, count);
+  stack->push_back(out);
+}
+
 void register_all() {
   c10::register_privateuse1_backend(kName);
   c10::SetAllocator(kType, &allocator());
@@ -354,7 +357,7 @@ void register_all() {
   own.impl("arange.start_out", arange);
   if (!c10::Dispatcher::singleton().findSchema({kLinear, ""})) return;  // libtorch without oneDNN
   static torch::Library onednn(torch::Library::IMPL, "mkldnn", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  onednn.impl("_linear_pointwise", linear);
+  onednn.impl("_linear_pointwise", torch::CppFunction::makeFromBoxedFunction<&linear>());
 }
 
 }  // namespace
