@@ -25,7 +25,7 @@ constexpr int64_t kCopyRows = 1024;         // of activations
 bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == GemmChoice{}; }
 
 // libtorch's linear by oneDNN. On the processor it multiplies few fp32 rows up to twice as fast as at::mm, whose library packs the weight
-// for each product.
+// for each product, and many about as fast.
 class OnednnLinear {
  public:
   // Null on processors for which libtorch has none.
@@ -55,13 +55,10 @@ class OnednnLinear {
   c10::TypedOperatorHandle<Signature> call_;
 };
 
-constexpr int64_t kFewRows = 512;
-
 // out = x w^T.
 void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
   const bool is_host = x.is_cpu() || device::backend_of(x.device()).has_host_memory;  // a fake device has the processor's bits
-  const bool is_few = is_host && x.scalar_type() == at::kFloat && x.size(0) <= kFewRows;
-  const OnednnLinear* linear = is_few ? OnednnLinear::get() : nullptr;
+  const OnednnLinear* linear = is_host && x.scalar_type() == at::kFloat ? OnednnLinear::get() : nullptr;
   if (linear) out.copy_((*linear)(x, w));
   else at::mm_out(out, x, w.t());
 }
