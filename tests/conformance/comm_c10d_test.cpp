@@ -158,6 +158,22 @@ TEST(C10dBesideAGroup, TheGroupGoesOnForTensorsOfTheHost) {
   });
 }
 
+TEST(C10dBesideAGroup, WhoeverWaitsForADeviceHearsOfAFailureInTheGroup) {
+  std::string said;
+  const auto failing = [&](Group& world) {
+    if (world.rank() == 1) throw UserError("data", "is odd", "even data");
+    at::Tensor one = device_suite::full(world, 1, 1);
+    try {
+      world.all_reduce(one, ReduceOp::kSum);
+    } catch (const PeerError& e) {
+      if (world.rank() == 0) said = e.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(run_with_devices(3, failing), UserError);
+  EXPECT_NE(said.find("rank 0: all_reduce in group 'world' ended: rank 1 failed: data: is odd"), std::string::npos) << said;
+}
+
 // What was begun takes what was queued before it, and is there behind wait(); meanwhile the device does other things.
 TEST(C10dBesideAGroup, AReductionGoesOnBesideTheDevice) {
   run_with_devices(2, [](Group& world) {

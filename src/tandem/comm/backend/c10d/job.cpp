@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kStuck_s = 0.5;  // who has waited so long is not to blame for what others miss
 constexpr double kReport_s = 2;   // a rank that has ended leaves it to one that waits in vain to say so
-constexpr useconds_t kWatch_us = 200;
+constexpr useconds_t kWatch_us = 200;  // between looks at what was begun
 constexpr double kLook_s = 0.1;   // between looks into the store for the notice of another rank
 const std::string kDead = "tandem/dead";
 

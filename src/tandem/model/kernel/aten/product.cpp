@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <exception>
 #include <functional>
-#include <optional>
 
 #include "tandem/base/check.h"
 #include "tandem/device/device.h"
 #include "tandem/model/kernel/aten/aten.h"
+#include "tandem/model/kernel/onednn.h"
 
 namespace tandem::model::kernel::aten {
 namespace {
@@ -24,42 +20,11 @@ constexpr int64_t kCopyRows = 1024;         // of activations
 
 bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == GemmChoice{}; }
 
-// libtorch's linear by oneDNN. On the processor it multiplies few fp32 rows up to twice as fast as at::mm, whose library packs the weight
-// for each product, and many about as fast.
-class OnednnLinear {
- public:
-  // Null on processors for which libtorch has none.
-  static const OnednnLinear* get() {
-    static const std::optional<OnednnLinear> linear = found();
-    return linear ? &*linear : nullptr;
-  }
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& w) const {
-    return call_.call(x, w, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
-  }
-
- private:
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
-                               c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-  explicit OnednnLinear(c10::TypedOperatorHandle<Signature> call) : call_(call) {}
-  static std::optional<OnednnLinear> found() {
-    const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-    if (!schema) return std::nullopt;
-    try {
-      const OnednnLinear linear(schema->typed<Signature>());
-      (void)linear(at::zeros({16, 16}), at::zeros({16, 16}));
-      return linear;
-    } catch (const std::exception&) {  // registered, but otherwise, or not for this processor
-      return std::nullopt;
-    }
-  }
-  c10::TypedOperatorHandle<Signature> call_;
-};
-
-// out = x w^T.
+// out = x w^T. On the processor oneDNN's linear multiplies few fp32 rows up to twice as fast as at::mm, whose library packs the weight for
+// each product, and many about as fast.
 void multiply(at::Tensor& out, const at::Tensor& x, const at::Tensor& w) {
   const bool is_host = x.is_cpu() || device::backend_of(x.device()).has_host_memory;  // a fake device has the processor's bits
-  const OnednnLinear* linear = is_host && x.scalar_type() == at::kFloat ? OnednnLinear::get() : nullptr;
-  if (linear) out.copy_((*linear)(x, w));
+  if (is_host && x.scalar_type() == at::kFloat && onednn_multiplies(at::kFloat)) out.copy_(onednn_linear(x, w));
   else at::mm_out(out, x, w.t());
 }
 

@@ -2,45 +2,18 @@
 #include "tandem/model/kernel/cpu/product/packed.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/Scalar.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/cpu/product/brgemm.h"
 #include "tandem/model/kernel/cpu/rows.h"
+#include "tandem/model/kernel/onednn.h"
 
 namespace tandem::model::kernel::cpu {
 namespace {
-
-using Reorder = at::Tensor(const at::Tensor&, std::optional<int64_t>);
-using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
-                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
-
-// Looked up once: the operators are registered when libtorch is loaded and stay.
-std::optional<c10::OperatorHandle> find(const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}); }
-
-// Of bfloat16, on the processors that libtorch takes oneDNN for; on others the call throws.
-bool library_packs() {
-  static const bool packs = [] {
-    const auto reorder = find("mkldnn::_reorder_linear_weight");
-    if (!reorder || !find("mkldnn::_linear_pointwise")) return false;
-    try {
-      (void)reorder->typed<Reorder>().call(at::zeros({16, 16}, at::kBFloat16), std::nullopt);
-    } catch (const c10::Error&) {
-      return false;
-    }
-    return true;
-  }();
-  return packs;
-}
 
 constexpr int64_t kMostRows = 512;  // above, a plain product is as fast
 constexpr int64_t kCacheSteps = 1024;   // of K: a panel's part, and what is fetched ahead of it, stay in the second cache
@@ -107,10 +80,9 @@ PackedWeight pack_float(const at::Tensor& w) {
 PackedWeight pack_weight(const Numerics&, const at::Tensor& w) {
   TANDEM_CHECK(w.dim() == 2 && w.is_contiguous() && w.numel() > 0, "weight to pack");
   if (w.scalar_type() == at::kFloat) return pack_float(w);
-  if (!library_packs()) return {};
-  static const auto reorder = find("mkldnn::_reorder_linear_weight")->typed<Reorder>();
+  if (!onednn_multiplies(w.scalar_type())) return {};
   at::NoGradGuard off;
-  return packed(reorder.call(w.detach(), std::nullopt), w, false);
+  return packed(onednn_pack(w.detach()), w, false);
 }
 
 PackedWeight pack_head(const Numerics& n, const at::Tensor& w) {
@@ -126,10 +98,7 @@ at::Tensor packed_product(const at::Tensor& x, const PackedWeight& w) {
     if (x.size(0) > 0) brgemm_forward_packed(out, x, w.data);
     return out;
   }
-  if (x.size(0) > 0 && x.scalar_type() != at::kFloat) {
-    static const auto linear = find("mkldnn::_linear_pointwise")->typed<Linear>();
-    return linear.call(x, w.data, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
-  }
+  if (x.size(0) > 0 && x.scalar_type() != at::kFloat) return onednn_linear(x, w.data);
   at::Tensor out = at::empty({x.size(0), w.N}, x.options());
   const int64_t rows = x.size(0), together = std::max<int64_t>(64, kCacheFloats / w.K);
   for (int64_t row = 0; row < rows; row += together)
