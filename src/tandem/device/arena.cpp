@@ -9,6 +9,7 @@
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
+#include "tandem/base/strings.h"
 #include "tandem/device/device.h"
 
 namespace tandem::device {
@@ -20,7 +21,13 @@ struct Arena::Account {
   int64_t budget_bytes = 0, bytes = 0, peak_bytes = 0, stage_peak_bytes = 0;
   std::map<Owner, int64_t> by_owner;
 
-  // Under the mutex.
+  // Under the mutex, as add(): "" or " (weights 1.0 MB, ...)".
+  std::string owners() const {
+    std::string text;
+    for (const auto& [owner, held] : by_owner)
+      if (held > 0) text += join_text(text.empty() ? " (" : ", ", owner, " ", bytes_text(held));
+    return text.empty() ? "" : text + ")";
+  }
   void add(const Owner& owner, int64_t more) {
     bytes += more;
     by_owner[owner] += more;
@@ -32,7 +39,7 @@ struct Arena::Account {
     if (budget_bytes > 0 && bytes + wanted > budget_bytes)
       throw UserError("memory." + name + "_mib",
                       join_text(owner, " needs ", wanted, " bytes, but ", budget_bytes - bytes, " are left: ", bytes, " of ", budget_bytes,
-                                " are held"),
+                                " are held", owners()),
                       name == "device" ? "a larger budget, memory.offload_*, a smaller model, batch or KV cache"
                                        : "a larger budget, or less offloading");
     add(owner, wanted);
@@ -57,7 +64,9 @@ struct Region::State {
   [[noreturn]] void refuse() const {
     const std::string remedy = device.is_cpu() ? "is there as much memory, and room under vm.max_map_count?"
                                                : "memory.offload_*, a smaller model, batch or KV cache need less";
-    throw PeerError(join_text("memory.", account->name, ": ", device.str(), " has no ", bytes, " bytes for ", owner, " (", remedy, ")"));
+    std::lock_guard lock(account->mutex);
+    throw PeerError(join_text("memory.", account->name, ": ", device.str(), " has no ", bytes_text(bytes), " for ", owner, ": ",
+                              bytes_text(account->bytes), " are held with them", account->owners(), " (", remedy, ")"));
   }
   /// Of the chunks that are backed, or are not.
   int64_t bytes_of(int64_t first, int64_t last, bool are_backed) const {

@@ -3,6 +3,7 @@
 // One line of what the doctor found.
 
 #include <exception>
+#include <functional>
 #include <string>
 
 namespace tandem::doctor {
@@ -12,6 +13,9 @@ struct Check {
   bool passed = true;
   std::string detail;  ///< what was measured; of one that failed, what is off
 };
+
+/// Hears of each check as soon as it is done.
+using Told = std::function<void(const Check&)>;
 
 /// What a check says that threw. Errors: PeerError where the device itself failed: no check after that would mean anything.
 std::string said_by(const std::exception& error);

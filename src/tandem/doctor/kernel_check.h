@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Each kernel of a backend against its formula in double (naive.h), forward and backward, over odd shapes.
+// Each kernel of a backend against its formula in double (naive.h), forward and backward.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,7 +24,10 @@ struct KernelReport {
   std::vector<KernelFault> faults;         ///< the first of each kernel
 };
 
+/// Small and odd, where ends of rows and blocks are; or as layers of models of 0.5B and 7B have them.
+enum class Extent { kOddSizes, kSizesOfModels };
+
 /// In float32 and bfloat16, with the inputs on the device. A kernel that throws has a fault, too.
-KernelReport check_kernels(const model::kernel::Backend& backend, at::Device device);
+KernelReport check_kernels(const model::kernel::Backend& backend, at::Device device, Extent extent = Extent::kOddSizes);
 
 }  // namespace tandem::doctor

@@ -19,17 +19,35 @@
 namespace tandem::doctor {
 namespace {
 
-std::vector<Check> check_each_kernel(const model::kernel::Backend& backend, at::Device device) {
-  const KernelReport report = check_kernels(backend, device);
+std::vector<Check> check_each_kernel(const model::kernel::Backend& backend, at::Device device, Extent extent) {
+  const std::string where = extent == Extent::kOddSizes ? "" : ", sizes of models";
+  const KernelReport report = check_kernels(backend, device, extent);
   std::vector<Check> checks;
   for (const auto& [kernel, worst] : report.worst)
-    checks.push_back({"kernel " + kernel, true, join_text(worst, " of what rounding allows")});
+    checks.push_back({join_text("kernel ", kernel, where), true, join_text(worst, " of what rounding allows")});
   for (const KernelFault& fault : report.faults) {
-    const std::string name = "kernel " + fault.kernel;
+    const std::string name = join_text("kernel ", fault.kernel, where);
     const auto known = std::ranges::find(checks, name, &Check::name);
     if (known == checks.end()) checks.push_back({name, false, fault.what});
     else *known = {name, false, fault.what};
   }
+  return checks;
+}
+
+// Of the others of its kind, by their numbers.
+std::vector<Check> check_others(const model::kernel::Backend& backend, at::Device device) {
+  std::vector<Check> checks;
+  for (int i = 0; !device.is_cpu() && i < device::backend_of(device).count(); ++i) {
+    const at::Device other(device.type(), static_cast<at::DeviceIndex>(i));
+    if (other == device) continue;
+    device::backend_of(other).use(other);
+    for (std::vector<Check> more : {check_each_kernel(backend, other, Extent::kOddSizes), check_memory(other)})
+      for (Check& check : more) {
+        check.name = join_text("device ", i, ": ", check.name);
+        checks.push_back(std::move(check));
+      }
+  }
+  device::backend_of(device).use(device);
   return checks;
 }
 
@@ -48,22 +66,29 @@ std::string Proof::fault() const {
   return join_text("it does not prove itself: ", names, "; nothing that is computed there can be trusted");
 }
 
-Proof prove(const std::string& kernels, const std::string& device, bool is_short) {
-  return prove(kernels, device::device_named(device, "--device"), is_short);
-}
+at::Device device_to_prove(const std::string& name) { return device::device_named(name, "--device"); }
 
-Proof prove(const std::string& kernels, at::Device device, bool is_short) {
+Proof prove(const std::string& kernels, at::Device device, Thoroughness thoroughness, const Told& told) {
   device::backend_of(device).use(device);
   const model::kernel::Backend& backend = model::kernel::backend_named(kernels, device, "--kernels");
   const double begin_s = now_s();
   Proof proof{device::backend_of(device).name, backend.name, backend.instructions(c10::kBFloat16, false, device), {}, 0};
-  const auto add = [&](std::vector<Check> more) { std::ranges::move(more, std::back_inserter(proof.checks)); };
-  add(check_each_kernel(backend, device));
+  const auto add = [&](std::vector<Check> more) {
+    for (Check& check : more) {
+      if (told) told(check);
+      proof.checks.push_back(std::move(check));
+    }
+  };
+  add(check_each_kernel(backend, device, Extent::kOddSizes));
   add(check_memory(device));
-  if (!is_short) {
+  if (thoroughness != Thoroughness::kShort) {
     add(check_groups(device));  // of all devices of the kind, not of a run's alone
     add(check_models(backend, device));
     add(measure_speed(backend, device));
+  }
+  if (thoroughness == Thoroughness::kFull) {
+    add(check_each_kernel(backend, device, Extent::kSizesOfModels));
+    add(check_others(backend, device));
   }
   proof.seconds = now_s() - begin_s;
   return proof;
@@ -76,15 +101,22 @@ nlohmann::json to_json(const Proof& p) {
           {"seconds", p.seconds}, {"checks", checks},     {"failed", p.num_failed()}};
 }
 
-std::string to_text(const Proof& p) {
+std::string heading(const std::string& kernels, at::Device device) {
+  const model::kernel::Backend& backend = model::kernel::backend_named(kernels, device, "--kernels");
+  return join_text("device ", device::backend_of(device).description(device), "\nkernels ", backend.name, " (",
+                   backend.instructions(c10::kBFloat16, false, device),
+                   ")\nA number behind a kernel is its largest error, as a share of what rounding allows: above 1 it is wrong.\n");
+}
+
+std::string line_of(const Check& check) {
   std::ostringstream out;
-  out << "device " << p.device << ", kernels " << p.kernels << " (" << p.instructions << "), " << std::fixed << std::setprecision(1)
-      << p.seconds << " s\n";
-  for (const Check& check : p.checks)
-    out << (!check.passed ? "WRONG  " : check.name.starts_with("speed: ") ? "       " : "ok     ")
-        << std::left << std::setw(56) << check.name << " " << check.detail << "\n";
-  out << std::ssize(p.checks) - p.num_failed() << " passed, " << p.num_failed() << " failed\n";
+  out << (!check.passed ? "WRONG  " : check.name.starts_with("speed: ") ? "       " : "ok     ") << std::left << std::setw(56)
+      << check.name << " " << check.detail << "\n";
   return out.str();
+}
+
+std::string last_line(const Proof& p) {
+  return join_text(std::ssize(p.checks) - p.num_failed(), " passed, ", p.num_failed(), " failed\n");
 }
 
 }  // namespace tandem::doctor

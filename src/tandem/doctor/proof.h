@@ -12,6 +12,10 @@
 
 namespace tandem::doctor {
 
+/// kShort: kernels and memory. kAll: groups of devices, models and rates, too. kFull: also kernels at the sizes of models, and kernels and
+/// memory of all other devices of the kind.
+enum class Thoroughness { kShort, kAll, kFull };
+
 struct Proof {
   std::string device, kernels, instructions;
   std::vector<Check> checks;
@@ -22,14 +26,18 @@ struct Proof {
   std::string fault() const;
 };
 
-/// `kernels` as run.kernels. The short form is of kernels and memory. The calling thread works with the device from then on.
+/// As run.device names it; the first of its kind. Errors: UserError naming --device without such a device.
+at::Device device_to_prove(const std::string& name);
+
+/// `kernels` as run.kernels. The calling thread works with the device from then on.
 /// Errors: UserError where the kernels do not serve the device.
-Proof prove(const std::string& kernels, at::Device device, bool is_short = false);
-/// The same, of a device by its name, as run.device has it. Errors: UserError also without such a device.
-Proof prove(const std::string& kernels, const std::string& device, bool is_short = false);
+Proof prove(const std::string& kernels, at::Device device, Thoroughness thoroughness = Thoroughness::kAll, const Told& told = {});
 
 nlohmann::json to_json(const Proof& proof);
-/// One page: a line for each check, and how many passed.
-std::string to_text(const Proof& proof);
+
+/// One page, in parts that can be printed as they come: what is asked, a line for each check, and at last how many passed.
+std::string heading(const std::string& kernels, at::Device device);
+std::string line_of(const Check& check);
+std::string last_line(const Proof& proof);
 
 }  // namespace tandem::doctor

@@ -6,6 +6,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -73,8 +74,9 @@ void keep(const std::string& path, const std::string& subject, const Proof& proo
 }  // namespace
 
 std::string proof_folder() {
-  const passwd* user = ::getpwuid(::getuid());
-  return join_text(user && user->pw_dir ? user->pw_dir : "/tmp", "/.cache/tandem/proof");
+  const char* home = std::getenv("HOME");
+  const passwd* user = home && *home ? nullptr : ::getpwuid(::getuid());
+  return join_text(home && *home ? home : user && user->pw_dir ? user->pw_dir : "/tmp", "/.cache/tandem/proof");
 }
 
 void trust(at::Device device, const std::string& kernels, const std::string& folder, bool again) {
@@ -82,7 +84,7 @@ void trust(at::Device device, const std::string& kernels, const std::string& fol
   const std::string path = join_text(folder, "/", checksum_of(subject), ".json");
   if (!again && is_kept(path, subject)) return;
   log::info("run.proof: the device proves itself to this program: ", device::backend_of(device).description(device));
-  const Proof proof = prove(kernels, device, /*is_short=*/true);
+  const Proof proof = prove(kernels, device, Thoroughness::kShort);
   if (const std::string fault = proof.fault(); !fault.empty())
     throw PeerError(join_text("device ", device.str(), ": ", fault, " (`tandem doctor --device ", device::backend_of(device).name,
                               "` says more)"));

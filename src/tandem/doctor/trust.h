@@ -13,7 +13,7 @@ namespace tandem::doctor {
 /// Errors: PeerError naming the kernels that are wrong, or what the device failed at.
 void trust(at::Device device, const std::string& kernels, const std::string& folder, bool again = false);
 
-/// Where the user's proofs are: in the home folder, under .cache/tandem/proof.
+/// Where the user's proofs are: in the home folder (HOME, or what the system says), under .cache/tandem/proof.
 std::string proof_folder();
 
 }  // namespace tandem::doctor

@@ -2,6 +2,8 @@
 #include "tandem/fit/reckon.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -73,7 +75,7 @@ class Recipe {
     all["kv_cache"] = kv_cache_bytes();
     Reckoned out;
     for (const planner::Stage& stage : config::schedule_of(c_, layouts_, false).stages)
-      if (!stage.needs.empty()) out.stages.push_back({stage.name, during(stage, all)});
+      if (!stage.needs.empty()) out.stages.push_back({stage.name, stage.kind, during(stage, all)});
     out.host = on_host(all, c_);
     for (const auto& [owner, bytes] : training.host) out.host[owner] += bytes;
     if (const int64_t bytes = checkpoint_bytes(); bytes > 0) out.host["checkpoint"] = bytes;
@@ -149,18 +151,49 @@ class Recipe {
   bool has_rollout_weights_ = false;
 };
 
+int64_t mib(int64_t bytes) { return (bytes + kBytesPerMib - 1) / kBytesPerMib; }
+
+using Owner = std::pair<std::string, int64_t>;
+std::vector<Owner> largest_first(const ByOwner& by_owner) {
+  std::vector<Owner> owners(by_owner.begin(), by_owner.end());
+  std::ranges::stable_sort(owners, std::ranges::greater{}, &Owner::second);
+  return owners;
+}
+
 std::string owners_line(const std::string& what, const ByOwner& by_owner) {
-  std::string line = join_text(what, ": ", (sum_of(by_owner) + kBytesPerMib - 1) / kBytesPerMib, " MiB");
-  for (const auto& [owner, bytes] : by_owner) line += join_text(line.ends_with("MiB") ? " = " : ", ", owner, " ", bytes / kBytesPerMib);
+  std::string line = join_text(what, ": ", mib(sum_of(by_owner)), " MiB");
+  for (const auto& [owner, bytes] : largest_first(by_owner))
+    line += join_text(line.ends_with("MiB") ? " = " : ", ", owner, " ", bytes / kBytesPerMib);
   return line;
 }
 
-void check_budget(const std::string& what, const ByOwner& by_owner, const char* option, int64_t budget_mib) {
-  if (budget_mib > 0 && sum_of(by_owner) > budget_mib * kBytesPerMib)
-    throw UserError(option, join_text("is ", budget_mib, ", and ", owners_line(what, by_owner)),
-                    "model.lora_rank, train.recompute: full, train.swap_optimizer, memory.offload_*, smaller micro-batches or "
-                    "rollout.kv_cache_mib, or more ranks");
+// What makes that part of a device smaller, and the recipe does not have yet; "" where only more ranks would.
+std::string remedy_for(const std::string& owner, const StageMemory& stage, const config::RunConfig& c) {
+  if (owner == "kv_cache") return "rollout.kv_cache_mib";
+  if (owner == "packed") return "rollout.packed_weights: false";
+  if (owner == "staging") return "parallel.reshard_bucket_mib";
+  const bool trains = stage.kind == StageKind::kUpdate;
+  if (owner == "gradients") return !trains ? "memory.offload_train_grad" : c.model.lora.rank == 0 ? "model.lora_rank" : "";
+  if (owner == "optimizer" || owner == "master_weights")
+    return c.train.swap_optimizer ? "" : trains ? "train.swap_optimizer" : "memory.offload_train_optimizer";
+  if (owner == "reference_weights") return c.memory.offload_reference ? "" : "memory.offload_reference";
+  if (owner == "rollout_weights") return c.memory.offload_train_param ? "" : "memory.offload_train_param";
+  if (owner != train::kActivations) return "";
+  if (stage.kind == StageKind::kRollout) return "rollout.prefill_tokens and rollout.max_running";
+  if (stage.kind == StageKind::kReference) return "train.reference_micro_batch_tokens";
+  if (stage.kind == StageKind::kOldLogprob) return "train.logprob_micro_batch_tokens";
+  return c.train.recompute == "full" ? "train.micro_batch_tokens" : "train.recompute: full and train.micro_batch_tokens";
 }
+
+std::string remedies_for(const StageMemory& stage, const config::RunConfig& c) {
+  std::string all;
+  for (const auto& [owner, bytes] : largest_first(stage.device))
+    if (const std::string remedy = remedy_for(owner, stage, c); !remedy.empty() && all.find(remedy) == std::string::npos)
+      all += join_text(remedy, " (", owner, "), ");
+  return all + "a shorter rollout.max_new_tokens, or more ranks";
+}
+
+bool fits(const ByOwner& by_owner, int64_t budget_mib) { return budget_mib == 0 || sum_of(by_owner) <= budget_mib * kBytesPerMib; }
 
 }  // namespace
 
@@ -177,15 +210,25 @@ Reckoned reckoned(const config::RunConfig& config, const model::ModelConfig& mod
   return Recipe(config, model, layouts).reckoned();
 }
 
-void check_budgets(const Reckoned& reckoned, const config::RunConfig& config) {
-  check_budget(reckoned.peak().stage, reckoned.peak().device, "memory.device_mib", config.memory.device_mib);
-  check_budget("the host", reckoned.host, "memory.host_mib", config.memory.host_mib);
+void check_budgets(const Reckoned& reckoned, const config::RunConfig& c) {
+  const StageMemory& peak = reckoned.peak();
+  if (!fits(peak.device, c.memory.device_mib))
+    throw UserError("memory.device_mib", join_text("is ", c.memory.device_mib, ", and ", owners_line(peak.stage, peak.device)),
+                    "what makes that smaller, the largest first: " + remedies_for(peak, c));
+  if (!fits(reckoned.host, c.memory.host_mib))
+    throw UserError("memory.host_mib", join_text("is ", c.memory.host_mib, ", and ", owners_line("the host", reckoned.host)),
+                    "more, or fewer of train.swap_optimizer and memory.offload_*");
 }
 
-std::string to_text(const Reckoned& reckoned) {
-  std::string text;
+std::string to_text(const Reckoned& reckoned, const config::RunConfig& c) {
+  std::string text = join_text("A rank on ", kind_of_device(c), ", stage by stage; prompts, answers and KV cache at their largest:\n");
   for (const StageMemory& stage : reckoned.stages) text += owners_line(stage.stage, stage.device) + "\n";
-  return text + owners_line("host", reckoned.host) + "\n";
+  text += owners_line("host", reckoned.host) + "\n";
+  const StageMemory& peak = reckoned.peak();
+  const int64_t most = mib(sum_of(peak.device)), budget = c.memory.device_mib;
+  if (budget == 0) return text + join_text("The most is ", most, " MiB (", peak.stage, "). memory.device_mib is 0: no budget.\n");
+  return text + join_text("The most is ", most, " MiB (", peak.stage, "), and memory.device_mib is ", budget, ": ",
+                          most <= budget ? join_text("it fits, with ", budget - most, " MiB to spare") : "it does not fit", ".\n");
 }
 
 }  // namespace tandem::fit

@@ -10,11 +10,13 @@
 #include "tandem/config/config.h"
 #include "tandem/fit/held.h"
 #include "tandem/model/config.h"
+#include "tandem/planner/schedule.h"
 
 namespace tandem::fit {
 
 struct StageMemory {
   std::string stage;  ///< as the schedule calls it
+  planner::StageKind kind;
   ByOwner device;     ///< with `activations`: what its passes take
 };
 
@@ -32,11 +34,11 @@ struct Reckoned {
 /// that train or generate alone, a critic, a reward model, workers, libtorch's kernels.
 Reckoned reckoned(const config::RunConfig& config, const model::ModelConfig& model);
 
-/// Errors: UserError naming the stage, its owners and the budget where a stage takes more than memory.device_mib, or the host's part more
-/// than memory.host_mib. A budget of 0 bounds nothing.
+/// Errors: UserError naming the stage, its owners, the budget and what would take less, where a stage takes more than memory.device_mib or
+/// the host's part more than memory.host_mib. A budget of 0 bounds nothing.
 void check_budgets(const Reckoned& reckoned, const config::RunConfig& config);
 
-/// A line a stage, and one for the host: MiB in all, then by owner.
-std::string to_text(const Reckoned& reckoned);
+/// A line a stage, and one for the host: MiB in all, then by owner. The last line says whether the most that a stage takes fits.
+std::string to_text(const Reckoned& reckoned, const config::RunConfig& config);
 
 }  // namespace tandem::fit

@@ -18,29 +18,36 @@ struct Inference::State {
   InferenceOptions options;
   device::Arena arena;
   model::kernel::Kernels kernels;
-  model::ModelOnRank model;
+  model::ModelConfig config;
   std::optional<text::Tokenizer> tokenizer;
-  std::unique_ptr<rollout::Engine> engine;  // of answer_one; null before its first call
-  int64_t num_answers = 0;                  // each has random numbers of its own
+  std::unique_ptr<model::ModelOnRank> loaded;  // of model(); null before its first call
+  std::unique_ptr<rollout::Engine> engine;     // of answer_one; null before its first call
+  int64_t num_answers = 0;                     // each has random numbers of its own
 
   State(const InferenceOptions& o, at::Device device)
       : options(o),
         arena("device", 0, device),
         kernels(model::kernel::backend_named(o.kernels, device, "--kernels"), model::dtype_of(o.dtype, "--dtype"), o.parity, device),
-        model(model::read_config(o.model), {}, kernels, {arena, "weights"}) {
-    model.load(o.model);
+        config(model::read_config(o.model)) {
     if (text::Tokenizer::present_in(o.model)) tokenizer = text::Tokenizer::load(o.model);
+  }
+
+  const model::ModelOnRank& model() {
+    if (loaded) return *loaded;
+    auto reading = std::make_unique<model::ModelOnRank>(config, model::RankPlace{}, kernels, device::Home{arena, "weights"});
+    reading->load(options.model);
+    loaded = std::move(reading);
+    return *loaded;
   }
 
   rollout::Engine& one_at_a_time() {
     if (engine) return *engine;
     rollout::Options alone = options.engine;
     alone.max_running = 1;
-    const model::ModelConfig& config = model.config();
     const int64_t num_tokens = tokenizer ? std::min(tokenizer->vocab_size(), config.vocab_size) : config.vocab_size;
     engine = std::make_unique<rollout::Engine>(
-        alone, rollout::EngineSetup{model.decoder(), arena, num_tokens, config.max_positions});
-    engine->switch_weights(model.parameters(), data::PolicyVersion{0});
+        alone, rollout::EngineSetup{model().decoder(), arena, num_tokens, config.max_positions});
+    engine->switch_weights(model().parameters(), data::PolicyVersion{0});
     return *engine;
   }
 };
@@ -66,6 +73,8 @@ Inference::Inference(const InferenceOptions& options) {
 }
 Inference::~Inference() = default;
 
+void Inference::load() { (void)state_->model(); }
+
 const text::Tokenizer* Inference::tokenizer() const { return state_->tokenizer ? &*state_->tokenizer : nullptr; }
 
 double Inference::generate(std::vector<data::Prompt> prompts, const GenerateOptions& options, const std::function<void(const data::Group&)>& emit) {
@@ -75,7 +84,7 @@ double Inference::generate(std::vector<data::Prompt> prompts, const GenerateOpti
 Graded Inference::answer(std::vector<data::Prompt> prompts, const GenerateOptions& options, const Grading& grading,
                          const std::function<void(const data::Group&)>& graded) {
   if (prompts.empty()) return {};
-  const AnswerRequest request{state_->model.decoder(), state_->model.parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
+  const AnswerRequest request{state_->model().decoder(), state_->model().parameters(), state_->arena, tokenizer(), state_->options.engine, options.sampling,
                               options.stop, options.n, static_cast<uint64_t>(state_->options.seed), 0, 1, {}};
   return answer_and_grade(request, std::move(prompts), grading, graded);
 }
@@ -88,21 +97,22 @@ data::Sample Inference::answer_one(std::vector<int32_t> prompt, const GenerateOp
   request.sample = data::SampleId{state_->num_answers++};
   request.sampling = options.sampling;
   request.seed = static_cast<uint64_t>(state_->options.seed);
-  request.stop_ids = stop_ids(state_->model.config().eos_ids, tokenizer());
+  request.stop_ids = stop_ids(state_->config.eos_ids, tokenizer());
   request.make_stop_matcher = [&goes_on] { return std::make_unique<Listener>(goes_on); };
   engine.submit(std::move(request));
   while (engine.running()) engine.step();
   return engine.completed().at(0).sample;
 }
 
-int64_t Inference::max_positions() const { return state_->model.config().max_positions; }
+int64_t Inference::max_positions() const { return state_->config.max_positions; }
+int64_t Inference::vocab_size() const { return state_->config.vocab_size; }
 
 int64_t Inference::context_tokens() {
-  return std::min(state_->model.config().max_positions, state_->one_at_a_time().counts().blocks * state_->options.engine.kv_block_tokens);
+  return std::min(state_->config.max_positions, state_->one_at_a_time().counts().blocks * state_->options.engine.kv_block_tokens);
 }
 
 std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temperature) {
-  const model::ModelConfig& config = state_->model.config();
+  const model::ModelConfig& config = state_->config;
   for (int32_t id : ids)
     if (id < 0 || id >= config.vocab_size) throw UserError("ids", join_text("token id ", id), join_text("0 to ", config.vocab_size - 1));
   if (static_cast<int64_t>(ids.size()) > config.max_positions)
@@ -111,7 +121,7 @@ std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temp
   train::Row row;
   row.prompt = ids.first(1);
   row.response = ids.subspan(1);
-  return train::score(state_->model.decoder(), state_->model.parameters(), std::span(&row, 1), temperature, static_cast<int64_t>(ids.size())).front();
+  return train::score(state_->model().decoder(), state_->model().parameters(), std::span(&row, 1), temperature, static_cast<int64_t>(ids.size())).front();
 }
 
 EvalSummary evaluate(const EvalRequest& request, const std::function<void(const data::Group&)>& emit) {

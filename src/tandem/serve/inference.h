@@ -35,13 +35,17 @@ struct GenerateOptions {
   std::vector<std::string> stop;
 };
 
+/// The weights are read for the first answer or score, or by load(): what is wrong with the input is said before.
 /// Threads    one.
 /// Errors     UserError for a directory, token or prompt that cannot be used, naming it.
 class Inference {
  public:
+  /// Reads config.json and the tokenizer, and takes the device.
   explicit Inference(const InferenceOptions& options);
   ~Inference();
 
+  /// Reads the weights, unless they are there.
+  void load();
   /// Null if the directory has no tokenizer.
   const text::Tokenizer* tokenizer() const;
   /// Answers each prompt; `prompt.ids` must be filled. `emit` gets the groups in input order, each as soon as it and those
@@ -55,6 +59,8 @@ class Inference {
   data::Sample answer_one(std::vector<int32_t> prompt, const GenerateOptions& options, const std::function<bool(int32_t)>& goes_on);
   /// The model's context.
   int64_t max_positions() const;
+  /// Of its table of embeddings; a tokenizer may have fewer.
+  int64_t vocab_size() const;
   /// Tokens that a prompt and its answer may have together there.
   int64_t context_tokens();
   /// log p(ids[i] given ids[0..i-1]) for i >= 1, in fp32; temperature 0 counts as 1.

@@ -58,6 +58,7 @@ class GrowingText {
 Talk::Talk(const TalkOptions& options)
     : options_(options), model_(options.inference), template_(text::ChatTemplate::load(options.inference.model, options.chat_template)) {
   if (!model_.tokenizer()) throw UserError(options.inference.model, "has no tokenizer", "a directory with tokenizer.json or vocab.json");
+  model_.load();  // now, and not behind the first question
   if (options.system.empty()) return;
   messages_.push_back({{"role", "system"}, {"content", options.system}});
   num_fixed_ = 1;

@@ -21,13 +21,25 @@ namespace {
 // devices of a process at its first backward pass.
 TEST(Proof, TheFakeDeviceAndTheProcessorProveThemselves) {
   for (const auto& [device, kernels] : {std::pair{"fake", "auto"}, std::pair{"cpu", "aten"}}) {
-    const Proof proof = prove(kernels, device);
-    EXPECT_EQ(proof.num_failed(), 0) << to_text(proof);
+    std::string page;
+    const Proof proof = prove(kernels, device_to_prove(device), Thoroughness::kAll, [&](const Check& check) { page += line_of(check); });
+    EXPECT_EQ(proof.num_failed(), 0) << page;
     EXPECT_EQ(proof.fault(), "");
     EXPECT_GE(proof.checks.size(), 90U);
-    EXPECT_NE(to_text(proof).find(std::to_string(proof.checks.size()) + " passed, 0 failed\n"), std::string::npos);
+    EXPECT_EQ(std::ranges::count(page, '\n'), std::ssize(proof.checks));
+    EXPECT_EQ(last_line(proof), std::to_string(proof.checks.size()) + " passed, 0 failed\n");
     EXPECT_EQ(to_json(proof).at("failed"), 0);
   }
+}
+
+// The second device of the kind, and sizes at which a sum has thousands of terms.
+TEST(Proof, TheFullFormAsksEveryDevice) {
+  const Proof proof = prove("auto", device_to_prove("fake"), Thoroughness::kFull);
+  EXPECT_EQ(proof.fault(), "");
+  const auto asks = [&](const std::string& name) { return std::ranges::count(proof.checks, name, &Check::name); };
+  EXPECT_EQ(asks("kernel product.forward"), 1);
+  EXPECT_EQ(asks("kernel product.forward, sizes of models"), 1);
+  EXPECT_EQ(asks("device 1: kernel product.forward"), 1);
 }
 
 // Once it has, the folder says so for this program; what is no proof is not taken for one.

@@ -89,7 +89,7 @@ TEST(DeviceRecipe, EachFitsItsDeviceWithWhatIsKeptInReserve) {
     EXPECT_EQ(config.memory.device_mib, card.device_mib - card.reserve_mib);
     EXPECT_EQ(config::planned_ranks(config), card.ranks);
     const Reckoned reckoned = reckoned_of(config);
-    std::printf("%s\n%s", name.c_str(), to_text(reckoned).c_str());
+    std::printf("%s\n%s", name.c_str(), to_text(reckoned, config).c_str());
     EXPECT_NO_THROW(check_budgets(reckoned, config));
     EXPECT_LE(sum_of(reckoned.peak().device), (card.device_mib - card.reserve_mib) << 20);
     EXPECT_EQ(config.memory.host_mib > 0, !reckoned.host.empty());
@@ -125,10 +125,10 @@ TEST(DeviceRecipe, WhatDoesNotFitIsRefusedWithItsStageAndItsOwners) {
   const std::string lora = "qwen2.5_7b_gsm8k_lora_24gb";
   EXPECT_EQ(refusal(lora, {}), "");
   const std::string doubled = refusal(lora, {{"rollout.kv_cache_mib", "12288"}, {"rollout.max_running", "128"}});
-  for (const char* part : {"memory.device_mib: is 23028, and rollout: ", "kv_cache ", "weights 14525"})
+  for (const char* part : {"memory.device_mib: is 23028, and rollout: ", "kv_cache ", "weights 14525", "rollout.kv_cache_mib (kv_cache)"})
     EXPECT_NE(doubled.find(part), std::string::npos) << part << " in " << doubled;
   const std::string whole = refusal(lora, {{"model.lora_rank", "0"}});
-  for (const char* part : {"and train: ", "gradients 290", "optimizer "})
+  for (const char* part : {"and train: ", "gradients 290", "optimizer ", "model.lora_rank (gradients)"})
     EXPECT_NE(whole.find(part), std::string::npos) << part << " in " << whole;
 }
 
@@ -146,6 +146,16 @@ TEST(DeviceRecipe, EachSwitchThatARecipeTurnsOnIsNeededThere) {
       {"qwen2.5_32b_math_lora_8x80gb", {{"model.lora_rank", "0"}}}};
   for (const auto& [name, settings] : cases)
     EXPECT_TRUE(refusal(name, settings).starts_with("memory.device_mib: ")) << name << " fits without " << settings[0].name;
+}
+
+TEST(DeviceRecipe, ThePageSaysWhetherItFits) {
+  const auto page = [](const Settings& settings) {
+    const config::RunConfig config = load("qwen2.5_7b_math_80gb", settings);
+    return to_text(reckoned_of(config), config);
+  };
+  EXPECT_NE(page({}).find(": it fits, with "), std::string::npos) << page({});
+  EXPECT_TRUE(page({{"memory.device_mib", "1000"}}).ends_with("and memory.device_mib is 1000: it does not fit.\n"));
+  EXPECT_TRUE(page({{"memory.device_mib", "0"}}).ends_with("memory.device_mib is 0: no budget.\n"));
 }
 
 TEST(DeviceRecipe, AHostThatIsTooSmallIsRefused) {

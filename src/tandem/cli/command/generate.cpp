@@ -26,38 +26,24 @@ using Object = nlohmann::ordered_json;  // templates print keys in the order the
 
 namespace {
 
-/// What the model's config.json says of its input; 0 where it says nothing, which is for Inference to judge.
+/// What input a model takes.
 struct InputBounds {
-  int64_t vocab_size = 0;
-  int64_t context = 0;
+  explicit InputBounds(const serve::Inference& model) : vocab_size(model.vocab_size()), context(model.max_positions()) {}
 
-  explicit InputBounds(const std::string& model) {
-    const std::string path = model + "/config.json";
-    if (!std::filesystem::is_regular_file(path)) return;
-    const Object config = parse_or_discard<Object>(read_file(path, kMostJsonFileBytes));
-    if (!config.is_object()) return;
-    vocab_size = number(config, "vocab_size");
-    context = number(config, "max_position_embeddings");
-  }
+  const int64_t vocab_size, context;
 
   void check_ids(const std::vector<int32_t>& ids, const std::string& where) const {
     for (const int32_t id : ids)
-      if (vocab_size > 0 && id >= vocab_size)
+      if (id >= vocab_size)
         throw UserError(where, join_text("token id ", id, " is out of range"), join_text("the model has ids 0 to ", vocab_size - 1));
   }
   /// `behind` tokens must fit behind the given ones.
   void check_length(size_t length, int64_t behind, const std::string& where) const {
-    if (context == 0 || static_cast<int64_t>(length) + behind <= context) return;
+    if (static_cast<int64_t>(length) + behind <= context) return;
     const std::string more = behind > 1 ? join_text(" and ", behind, " new ones") : "";
     throw UserError(where, join_text("has ", length, " tokens", more, ", and the model's context is ", context),
                     context > behind ? join_text("at most ", context - behind, behind > 1 ? ", or a smaller --max-new-tokens" : "")
                                      : join_text("--max-new-tokens below ", context));
-  }
-
- private:
-  static int64_t number(const Object& config, const char* key) {
-    const auto found = config.find(key);
-    return found != config.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
   }
 };
 
@@ -94,7 +80,9 @@ class Generate : public Command {
   void run() override {
     inference_.model = hub::local_path(inference_.model, hub::Kind::kModel, "--model");
     serve::Inference model(inference_);
-    auto all = by_limit(read(model.tokenizer()));
+    const InputBounds bounds(model);
+    auto all = by_limit(read(model.tokenizer(), bounds), bounds);
+    model.load();
     const double begin = now_s();
     int64_t tokens = 0, next = 0;
     std::map<int64_t, data::Group> done;  // by record, until those before are written
@@ -116,23 +104,22 @@ class Generate : public Command {
  private:
   // Prompts by how many tokens may follow them. A length that the user asked for must fit. One that nobody asked for gives way to a
   // short context, for the prompts that need it alone. A call of Inference has one limit, so the longest goes first.
-  std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts) const {
-    const InputBounds bounds(inference_.model);
+  std::map<int64_t, std::vector<data::Prompt>, std::greater<>> by_limit(std::vector<data::Prompt> prompts,
+                                                                               const InputBounds& bounds) const {
     const int64_t wanted = options_.sampling.max_new_tokens;
     std::map<int64_t, std::vector<data::Prompt>, std::greater<>> all;
     for (data::Prompt& prompt : prompts) {
       int64_t limit = wanted;
       if (max_new_tokens_->count() > 0)
         bounds.check_length(prompt.ids.size(), wanted, prompt.data_source);
-      else if (bounds.context > 0)
+      else
         limit = std::min(wanted, bounds.context - static_cast<int64_t>(prompt.ids.size()));
       all[limit].push_back(std::move(prompt));
     }
     return all;
   }
 
-  std::vector<data::Prompt> read(const text::Tokenizer* tokenizer) const {
-    const InputBounds bounds(inference_.model);
+  std::vector<data::Prompt> read(const text::Tokenizer* tokenizer, const InputBounds& bounds) const {
     std::optional<text::ChatTemplate> chat;
     std::vector<data::Prompt> prompts;
     const auto add = [&](const Object& object, const std::string& where) {
@@ -205,7 +192,7 @@ class Logprobs : public Command {
   void run() override {
     inference_.model = hub::local_path(inference_.model, hub::Kind::kModel, "--model");
     serve::Inference model(inference_);
-    const InputBounds bounds(inference_.model);
+    const InputBounds bounds(model);
     InputFile input(input_);
     each_object(input.stream(), input.name(), [&](const Object& object, const std::string& where) {
       const std::vector<int32_t> ids = ids_field(object, "ids", where);

@@ -66,7 +66,7 @@ class Config : public Command {
     if (!std::filesystem::is_directory(config.model.path, failed))
       throw UserError("model.path", "`" + config.model.path + "` is no folder here", "--model DIR, with a config.json in it");
     const fit::Reckoned reckoned = fit::reckoned(config, model::read_config(config.model.path));
-    std::cout << fit::to_text(reckoned) << std::flush;
+    std::cout << fit::to_text(reckoned, config) << std::flush;
     fit::check_budgets(reckoned, config);
   }
 
@@ -81,15 +81,16 @@ class Doctor : public Command {
     add_checked(app, "--device", &device_, "Prove that this device computes what it should",
                 one_of({"auto", "cpu", "cuda", "npu", "fake"}));
     add_kernels(app, kernels_);
+    app.add_flag("--full", full_, "With --device: kernels at the sizes of models, too, and all other devices of the kind");
     app.add_option("--out", out_, "File for the JSON object of --device as well")->type_name("FILE");
     app.footer(
-        "With --device: each kernel against its formula in double, forward and backward; the device's memory; a small model of each\n"
-        "family against the processor. One line for each check. Exit code 1: one is wrong.\n"
-        "Examples:\n  tandem doctor\n  tandem doctor --json\n  tandem doctor --device cuda --out proof.json");
+        "With --device: each kernel against its formula in double, forward and backward; the device's memory; groups of devices; a\n"
+        "small model of each family against the processor; rates. One line for each check, as it ends. Exit code 1: one is wrong.\n"
+        "Examples:\n  tandem doctor\n  tandem doctor --json\n  tandem doctor --device cuda --full --out proof.json");
   }
   void run() override {
     if (!device_.empty()) return prove();
-    for (const auto& [flag, given] : {std::pair("--kernels", kernels_ != "auto"), {"--out", !out_.empty()}})
+    for (const auto& [flag, given] : {std::pair("--kernels", kernels_ != "auto"), {"--out", !out_.empty()}, {"--full", full_}})
       if (given) throw UserError("tandem doctor", std::string(flag) + " without a device to prove", "with --device");
     const nlohmann::json report = bench::machine_report();
     std::cout << (json_ ? report.dump(2) + "\n" : bench::machine_text(report));
@@ -97,8 +98,14 @@ class Doctor : public Command {
 
  private:
   void prove() {
-    const doctor::Proof proof = doctor::prove(kernels_, device_);
-    std::cout << (json_ ? to_json(proof).dump(2) + "\n" : to_text(proof)) << std::flush;
+    using doctor::Thoroughness;
+    const at::Device device = doctor::device_to_prove(device_);
+    if (!json_) std::cout << doctor::heading(kernels_, device) << std::flush;
+    const doctor::Proof proof = doctor::prove(kernels_, device, full_ ? Thoroughness::kFull : Thoroughness::kAll,
+                                              [&](const doctor::Check& check) {
+                                                if (!json_) std::cout << doctor::line_of(check) << std::flush;
+                                              });
+    std::cout << (json_ ? to_json(proof).dump(2) + "\n" : doctor::last_line(proof)) << std::flush;
     if (!out_.empty()) {
       std::ofstream file(out_);
       file << to_json(proof).dump(2) << std::endl;
@@ -110,7 +117,7 @@ class Doctor : public Command {
     }
   }
 
-  bool json_ = false;
+  bool json_ = false, full_ = false;
   std::string device_, kernels_ = "auto", out_;
 };
 
