@@ -11,7 +11,7 @@ RULES = [
     (r"\bset_num_threads\b", ["device/"], "the number of threads is process-wide; device/ owns it"),
     (r"\bstd::(?:abort|exit|quick_exit|_Exit)\b|(?<![\w.>:])abort\(\s*\)|(?<![\w.>:~])_?exit\s*\(", ["cli/"],
      "throw an error of base/error.h"),
-    (r"\bgetenv\b", ["cli/", "comm/backend/", "doctor/trust"], "the environment is read in cli/ and comm/backend/; HOME in doctor/trust"),
+    (r"\bgetenv\b", ["cli/", "comm/backend/"], "the environment is read in cli/ and comm/backend/ alone"),
     (r"\bstd::ifstream\b|\bLoadFile\b|\bfopen\b", ["base/json_file", "bench/", "cli/arguments", "comm/start_skew", "device/memory_limit"],
      "a file of the user's is opened by base/json_file.h:RegularFile, which waits for no pipe and reads no device"),
     (r"(?m)^[ \t]*#[ \t]*define\b(?! PCRE2_CODE_UNIT_WIDTH).*$", ["base/check.h"],

@@ -3,6 +3,7 @@
 """What `tandem bench` reports: the commit, the device and the conditions that the benchmark read, no others; and what it refuses."""
 import json
 import math
+import os
 import pathlib
 import re
 import subprocess
@@ -75,6 +76,20 @@ def check_grpo_step(program):
     assert read_by(report) == STEP, read_by(report)
     program.refused(["bench", "grpo_step", "--model", MODEL, "--micro-batch-tokens", 64], 2, "--micro-batch-tokens")
     said("grpo_step: its own conditions and no others")
+
+
+def check_devices(program, lengths):
+    """What is measured is on the device that was named: one that is lost ends it."""
+    fake = ["--model", MODEL, "--repeats", 1, "--threads", 1, "--device", "fake"]
+    shape = [word for name, value in STEP.items() for word in ("--" + name.replace("_", "-"), value)]
+    lost = dict(os.environ, TANDEM_FAKE_DEVICE="lost_after=500")
+    for name, more in (("grpo_step", shape), ("train_step", ["--prompt-len", 6, "--lengths", lengths, "--train-layout", "tp2"])):
+        report = json.loads(program.done(["bench", name, *fake, *more]).stdout)
+        assert report["device"].startswith("a fake device") and report["answer_checked"], report
+        program.refused(["bench", name, *fake, *more], 3, "the device failed", "it is lost", env=lost)
+    program.refused(["bench", "train_step", *fake, "--prompt-len", 6, "--lengths", lengths, "--train-layout", "tp2"], 2, "--device",
+                    "1 of them for its 2 ranks", env=dict(os.environ, TANDEM_FAKE_DEVICE="devices=1"))
+    said("grpo_step and train_step: on the device that was named, a rank on each")
 
 
 def check_stale(program, lengths):
@@ -226,6 +241,7 @@ def main():
         check_generate(program, lengths)
         check_train_step(program, lengths)
         check_grpo_step(program)
+        check_devices(program, lengths)
         check_stale(program, lengths)
         check_tensor_cache(program)
         check_scheduler(program)

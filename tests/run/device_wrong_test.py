@@ -46,14 +46,15 @@ def check_words(runs):
     wrong(runs.start(run__device="tpu"), 2, "run.device", "tpu", "auto cpu cuda")
     wrong(runs.start(run__device="cuda:1"), 2, "run.device", "cuda:1", "auto cpu cuda")
     wrong(runs.start("--device", "gpu"), 2, "run.device", "gpu", "auto cpu cuda")
-    wrong(runs.start(run__kernels="fast"), 2, "run.kernels", "fast", "auto cpu cuda aten")
+    wrong(runs.start(run__kernels="fast"), 2, "run.kernels", "fast", "auto cpu cuda npu aten")
     wrong(runs.start(rollout__graphs="maybe"), 2, "rollout.graphs", "maybe", "true or false")
     for command in ("generate", "eval", "logprobs", "talk"):
         wrong([command, "--model", MODEL, "--device", "tpu"], 2, "--device", "tpu", "auto cpu cuda")
     wrong(["doctor", "--device", "tpu"], 2, "--device", "tpu", "auto cpu cuda")
     wrong(["doctor", "--kernels", "aten"], 2, "--kernels", "--device")
     wrong(["doctor", "--out", str(runs.root / "proof.json")], 2, "--out", "--device")
-    wrong(["doctor", "--device", "cpu", "--kernels", "fast"], 2, "--kernels", "fast", "auto cpu cuda aten")
+    wrong(["doctor", "--full"], 2, "--full", "--device")
+    wrong(["doctor", "--device", "cpu", "--kernels", "fast"], 2, "--kernels", "fast", "auto cpu cuda npu aten")
     wrong(["bench", "generate", "--model", MODEL, "--device", "tpu"], 2, "--device", "tpu", "auto cpu cuda")
 
 
@@ -76,6 +77,7 @@ def check_absent(runs):
 def check_kernels(runs):
     wrong(runs.start(run__device="fake", run__kernels="cpu"), 2, "run.kernels", "is cpu", "fake:0", "auto or aten")
     wrong(["generate", "--model", MODEL, "--device", "fake", "--kernels", "cpu"], 2, "--kernels", "is cpu", "fake:0", "auto or aten")
+    wrong(["doctor", "--device", "cpu", "--kernels", "npu"], 2, "--kernels", "is npu", "cpu", "auto or aten")
     wrong(["doctor", "--device", "fake", "--kernels", "cpu"], 2, "--kernels", "is cpu", "fake:0", "auto or aten")
 
 
@@ -192,6 +194,7 @@ def main():
             runs.left_nothing()
         for check in (check_untrusted, check_memory, check_mixed, check_dealt, check_lost, check_builds):
             check(runs)
+        assert count >= 40, count
         rf.said(f"{count} wrong uses end with a line that says what would be right")
 
 

@@ -157,6 +157,13 @@ OptionCheck power_of_two() {
     return x > 0 && (x & (x - 1)) == 0 ? "" : "a power of two";
   };
 }
+OptionCheck zero_or_power_of_two(int64_t least) {
+  return [least](const OptionValue& v) -> std::string {
+    const auto x = static_cast<int64_t>(as_number(v));
+    const bool is_right = x == 0 || (x >= least && (x & (x - 1)) == 0);
+    return is_right ? "" : join_text("0, or a power of two of at least ", least);
+  };
+}
 OptionCheck one_of(std::vector<std::string> names) {
   return [names = std::move(names)](const OptionValue& v) -> std::string {
     const std::string& x = **std::get_if<std::string*>(&v);

@@ -26,6 +26,8 @@ OptionCheck at_least(double bound);
 OptionCheck above(double bound);
 OptionCheck between(double low, double high);
 OptionCheck power_of_two();
+/// 0, or a power of two that is no less.
+OptionCheck zero_or_power_of_two(int64_t least);
 OptionCheck one_of(std::vector<std::string> names);
 
 struct OptionRef {

@@ -103,7 +103,7 @@ void describe(OptionVisitor& field, GenerateOptions& o) {
   field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
   field("new", o.new_tokens, "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound",
         at_least(0));
-  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; at least 16", power_of_two());
+  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; 0 takes what the device reads fastest", zero_or_power_of_two(16));
   field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache", at_least(1));
   field("graphs", o.graphs, "Capture decode steps as graphs, where the device has graphs");
   describe(field, static_cast<Computing&>(o));
@@ -132,7 +132,7 @@ json generate(const GenerateOptions& o) {
     figures["decode_tok_s"].push_back((useful - num) / after_first_s);
   }
   return report("generate", o, {{"mode", o.mode}, {"batch", o.batch}, {"sequences", lengths.size()}, {"prompt_len", o.prompt_len},
-                                {"kv_block_tokens", o.kv_block_tokens}, {"graphs", o.graphs},
+                                {"kv_block_tokens", engine.counts().block_tokens}, {"graphs", o.graphs},
                                 {"lengths", lengths_summary(lengths)}}, figures);
 }
 

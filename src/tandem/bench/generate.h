@@ -16,7 +16,7 @@ struct GenerateOptions : Computing {
   int64_t prompts = 0;               ///< 0 is one batch in fixed mode, one for each length in ragged mode
   int64_t prompt_len = 32;
   int64_t new_tokens = 0;            ///< of each in fixed mode, 0 is 64; of each at most in ragged mode, 0 is no bound
-  int64_t kv_block_tokens = 16, kv_cache_mib = 4096;  ///< as rollout.engine
+  int64_t kv_block_tokens = 0, kv_cache_mib = 4096;  ///< as rollout.engine
   bool graphs = true;
   std::vector<int64_t> lengths;      ///< of responses in ragged mode; not described: they come in a file
 };

@@ -27,6 +27,7 @@ Scheduled scheduled(const SchedulerOptions& o) {
   const int64_t running = o.sequences;
   rollout::Options options;
   options.max_running = running;
+  options.kv_block_tokens = 16;
   const int64_t blocks = (o.prompt_len + o.new_tokens) / options.kv_block_tokens + 2;
   rollout::Scheduler scheduler(options);
   scheduler.open(blocks * (running + 1));

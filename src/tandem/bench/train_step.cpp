@@ -110,7 +110,6 @@ struct TrainBench {
 
 // Seconds of each measured step, and the peaks of this rank's arena; of rank 0 where the ranks differ.
 void train_on_rank(const TrainBench& b, const model::kernel::Kernels& kernels, comm::Group& world, Figures& figures) {
-  device::backend_of(kernels.device()).use(kernels.device());
   const TrainStepOptions& o = b.options;
   device::set_compute_threads(std::max(1, num_threads(o) / world.size()));
   comm::Mesh mesh(world, model::mesh_sizes(b.layout));
@@ -156,6 +155,8 @@ json train_step(const TrainStepOptions& o) {
   options.recompute = o.recompute;
   options.swap_optimizer = o.swap_optimizer;
   const model::ModelConfig config = model::read_config(o.model);
+  constexpr double kDeadlineS = 3600;
+  comm::prepare_device_groups(kDeadlineS);
   const model::Layout layout = model::parse_layout(o.train_layout, "--train-layout");
   model::check_layout(layout, config, model::Use::kTraining, "--train-layout");
   std::optional<LoadedModel> loaded(std::in_place, o);
@@ -163,10 +164,14 @@ json train_step(const TrainStepOptions& o) {
   const auto separate = train::score(loaded->model.decoder(), loaded->model.parameters(), w.rows, 1.0, 1);
   const model::kernel::Kernels kernels = loaded->kernels;
   loaded.reset();  // its weights are not those that are trained
-  constexpr double kDeadlineS = 3600;
   Figures figures;
   comm::run_local(layout.world(), kDeadlineS, [&](comm::Group& world) {
-    train_on_rank({o, options, layout, w, separate}, kernels, world, figures);
+    const at::Device device = device::device_named(o.device, "--device", world.rank(), world.size());
+    if (device.type() != kernels.device().type())
+      throw UserError("--train-layout", join_text(o.train_layout, " has ", world.size(), " ranks, more than devices here"), "--device cpu");
+    device::backend_of(device).use(device);
+    comm::with_device_groups(world, device, kDeadlineS,
+                             [&] { train_on_rank({o, options, layout, w, separate}, kernels.on(device), world, figures); });
   });
   const double flops = model::training_flops(config, w.work);
   for (double seconds : std::vector(figures["step_s"])) {

@@ -72,6 +72,7 @@ config::RunConfig config_of(const Computing& o, const Shape& shape, const Settin
   Settings all = {{"run.dir", dir + "/run"},
                   {"run.steps", whole(shape.steps)},
                   {"run.parity", o.parity ? "true" : "false"},
+                  {"run.device", o.device},
                   {"run.kernels", o.kernels},
                   {"run.seed", whole(o.seed)},
                   {"model.path", with_tokenizer(o.model, dir + "/model")},

@@ -54,8 +54,8 @@ void add_dtype(CLI::App& app, std::string& dtype, int64_t& threads) {
 }
 
 void add_kernels(CLI::App& app, std::string& kernels) {
-  add_checked(app, "--kernels", &kernels, "Our own (cpu, cuda), or libtorch's operators alone (aten); auto takes our own if any",
-              one_of({"auto", "cpu", "cuda", "aten"}))
+  add_checked(app, "--kernels", &kernels, "The device's own (cpu, cuda, npu), or libtorch's operators alone (aten); auto takes its own if any",
+              one_of({"auto", "cpu", "cuda", "npu", "aten"}))
       ->group("Computing");
 }
 

@@ -47,9 +47,9 @@ void describe(OptionVisitor& field, RunOptions& o) {
         "device on the processor that does everything late, for tests.",
         one_of({"auto", "cpu", "cuda", "npu", "fake"}));
   field("kernels", o.kernels,
-        "What computes: our own kernels (cpu, cuda), or libtorch's operators alone (aten), which run on any device. auto takes our own "
-        "where there are any.",
-        one_of({"auto", "cpu", "cuda", "aten"}));
+        "What computes: the device's own kernels (cpu, cuda, npu), or libtorch's operators alone (aten), which run on any device. auto "
+        "takes its own where there are any. Those of npu are aten's so far.",
+        one_of({"auto", "cpu", "cuda", "npu", "aten"}));
   field("proof", o.proof,
         "Whether a device proves its kernels before a run, as `tandem doctor --device` has it do at length: auto asks a real device of "
         "a kind that has not yet done so to this program (kept in .cache/tandem/proof of the user's home); always asks before each run, "

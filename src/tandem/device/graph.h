@@ -13,7 +13,7 @@ class Graph {
  public:
   virtual ~Graph() = default;
   /// Runs `work` once as it is, and once more to keep what it does on the device; what that made is not computed before replay(). The work
-  /// must not wait for the device, nor read the host. Errors: PeerError of what the device refuses.
+  /// must not wait for the device, nor read the host. Errors: those of the work, and of libtorch for what the device refuses.
   virtual void capture(const std::function<void()>& work) = 0;
   /// Queues it, on the tensors that it was captured with.
   virtual void replay() = 0;

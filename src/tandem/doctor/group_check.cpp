@@ -7,7 +7,6 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "tandem/base/check.h"
@@ -17,8 +16,7 @@
 namespace tandem::doctor {
 namespace {
 
-constexpr int kMostRanks = 4, kRanksOfHost = 2;
-constexpr double kDeadline_s = 60;
+constexpr int kRanksOfHost = 2;
 constexpr int64_t kCounts[] = {1, 1000, 300'001};
 
 using comm::Group;
@@ -92,10 +90,10 @@ void messages(Group& g) {
 Check judged(const std::string& name, at::Device device, int ranks, const std::function<void(Group&)>& exchange) {
   const bool has_devices = !device.is_cpu();
   try {
-    comm::run_local(ranks, kDeadline_s, [&](Group& world) {
+    comm::run_local(ranks, kGroupDeadline_s, [&](Group& world) {
       const at::Device mine(device.type(), has_devices ? static_cast<c10::DeviceIndex>(world.rank()) : device.index());
       device::backend_of(mine).use(mine);
-      comm::with_device_groups(world, mine, kDeadline_s, [&] {
+      comm::with_device_groups(world, mine, kGroupDeadline_s, [&] {
         exchange(world);
         exchange(*world.split(world.rank() % 2, "half"));
       });
@@ -108,11 +106,13 @@ Check judged(const std::string& name, at::Device device, int ranks, const std::f
 
 }  // namespace
 
-std::vector<Check> check_groups(at::Device device) {
-  const int ranks = device.is_cpu() ? kRanksOfHost : std::min(device::backend_of(device).count(), kMostRanks);
-  if (ranks < 2) return {};
-  return {judged("group: sums", device, ranks, sums), judged("group: copies", device, ranks, copies),
-          judged("group: bytes of several sizes", device, ranks, ragged_bytes), judged("group: messages", device, ranks, messages)};
+void check_groups(at::Device device, const Told& told) {
+  const int ranks = device.is_cpu() ? kRanksOfHost : device::backend_of(device).count();
+  if (ranks < 2) return;
+  told(judged("group: sums", device, ranks, sums));
+  told(judged("group: copies", device, ranks, copies));
+  told(judged("group: bytes of several sizes", device, ranks, ragged_bytes));
+  told(judged("group: messages", device, ranks, messages));
 }
 
 }  // namespace tandem::doctor

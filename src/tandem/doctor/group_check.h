@@ -4,14 +4,14 @@
 
 #include <c10/core/Device.h>
 
-#include <vector>
-
 #include "tandem/doctor/check.h"
 
 namespace tandem::doctor {
 
-/// Ranks as threads with a device each, four at most, exchange tensors there, and what comes is held against what it must be. On the
+constexpr double kGroupDeadline_s = 60;
+
+/// Ranks as threads, one for each device of the kind, exchange tensors there, and what comes is held against what it must be. On the
 /// processor there are two. With one device nobody can talk: no check then.
-std::vector<Check> check_groups(at::Device device);
+void check_groups(at::Device device, const Told& told);
 
 }  // namespace tandem::doctor

@@ -22,7 +22,7 @@ namespace {
 namespace k = model::kernel;
 using k::AttentionShape, k::ExpertRows;
 
-struct Sizes {
+struct KernelSizes {
   int64_t tokens, hidden, inner, vocab;
   int64_t embedded;  // entries of a shard of the vocabulary
   int64_t updated;   // parameters
@@ -33,11 +33,11 @@ struct Sizes {
   std::vector<Product> products;
 };
 
-const Sizes& sizes_of(Extent extent) {
-  static const Sizes odd{77, 52, 36, 211, 211, 1037, {{6, 2, 20}, {6, 2, 32}},  // some kernels take multiples of 8 alone
-                         {{1, 64, 48}, {33, 52, 30}, {77, 130, 96}}};
-  static const Sizes of_models{67, 3584, 4736, 151'936, 18'992, 5'000'011, {{28, 4, 128}, {14, 2, 64}},
-                               {{1, 4608, 3584}, {64, 3584, 18'944}, {515, 4864, 896}}};
+const KernelSizes& sizes_of(Extent extent) {
+  static const KernelSizes odd{77, 52, 36, 211, 211, 1037, {{6, 2, 20}, {6, 2, 32}},  // some kernels take multiples of 8 alone
+                               {{1, 64, 48}, {33, 52, 30}, {77, 130, 96}}};
+  static const KernelSizes of_models{67, 3584, 4736, 151'936, 18'992, 5'000'011, {{28, 4, 128}, {14, 2, 64}},
+                                     {{1, 4608, 3584}, {64, 3584, 18'944}, {515, 4864, 896}}};
   return extent == Extent::kOddSizes ? odd : of_models;
 }
 
@@ -62,7 +62,7 @@ class Checker {
 
   const k::Backend& backend;
   const at::Device device;
-  const Sizes& size;
+  const KernelSizes& size;
   const c10::ScalarType dtype;
   const k::Numerics numerics;
 
@@ -139,17 +139,20 @@ void check_products(Checker& c) {
 }
 
 // One of five experts has no row, and numbers of rows are odd.
-void check_grouped_products(Checker& c) {
+void check_grouped_products_of(int64_t N, int64_t K, Checker& c) {
   const k::ProductKernels& p = c.backend.product;
   const ExpertRows rows{{0, 3, 40, 40, 41, 77}};
-  const at::Tensor x = c.random({77, 30}), w = c.random({5 * 24, 30}), dy = c.random({77, 24});
+  const at::Tensor x = c.random({77, K}), w = c.random({5 * N, K}), dy = c.random({77, N});
   const at::Tensor from = leaf(x), weight = leaf(w);
   naive::grouped(from, weight, rows).backward(wide(dy));
   c.expect("product.grouped_forward", "x w^T", p.grouped_forward(c.numerics, x, w, rows), naive::grouped(wide(x), wide(w), rows));
   c.expect("product.grouped_input_grad", "dy w", p.grouped_input_grad(c.numerics, dy, w, rows), from.grad());
-  at::Tensor dw = c.ones({5 * 24, 30});
+  at::Tensor dw = c.ones({5 * N, K});
   p.grouped_weight_grad(c.numerics, dw, dy, x, rows);
   c.expect("product.grouped_weight_grad", "dw + dy^T x", dw, weight.grad() + 1);
+}
+void check_grouped_products(Checker& c) {
+  for (const auto& [N, K] : {std::pair<int64_t, int64_t>{24, 30}, {48, 64}}) check_grouped_products_of(N, K, c);
 }
 
 // ---- rows
@@ -361,11 +364,17 @@ void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checke
     const at::Tensor mass = filters ? sorted.exp().narrow(0, 0, 9) : allowed.exp(), sums = mass.cumsum(0);
     double whole = sums[-1].item<double>();
     if (filters && d % 4 == 3) whole = sums[sums.lt(0.7 * whole).sum().item<int64_t>()].item<double>();
-    int64_t place = sums.le(args.uniform_D[d].item<double>() * whole).sum().item<int64_t>();
-    if (d % 4 == 1) place = allowed.argmax().item<int64_t>();
-    const int64_t want = filters ? order[place].item<int64_t>() : place;
-    if (tokens[d].item<int64_t>() != want) c.fail("logit.draw", join_text("draw ", d, " is ", tokens[d].item<int64_t>(), ", not ", want));
-    logprobs.push_back(log_p[want].item<double>());
+    const int64_t token = tokens[d].item<int64_t>(), place = filters ? order.ne(token).cumprod(0).sum().item<int64_t>() : token;
+    const auto sum_before = [&](int64_t end) { return end > 0 ? sums[end - 1].item<double>() : 0.0; };
+    const double point = args.uniform_D[d].item<double>() * whole, slack = 1e-6 * whole;  // of exp in float32
+    const bool is_there = 0 <= place && place < sums.numel();
+    const bool is_right = d % 4 == 1 ? token == allowed.argmax().item<int64_t>()
+                                     : is_there && sum_before(place) <= point + slack && point - slack <= sum_before(place + 1);
+    if (!is_right) {
+      c.fail("logit.draw", join_text("draw ", d, " is token ", token, ", which is not at ", point / whole, " of the kept mass"));
+      return;
+    }
+    logprobs.push_back(log_p[token].item<double>());
     kept.push_back(std::log(filters ? whole : allowed.exp().sum().item<double>()));
   }
   c.expect("logit.draw", "the log-probability", got.logprobs_D, at::tensor(logprobs, at::kDouble));
@@ -469,21 +478,22 @@ constexpr KernelGroup kGroups[] = {{"product", check_products},
 
 }  // namespace
 
-KernelReport check_kernels(const model::kernel::Backend& backend, at::Device device, Extent extent) {
-  KernelReport report;
-  for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
-    for (const uint64_t seed : {1, 2}) {
-      if (seed > 1 && extent == Extent::kSizesOfModels) continue;  // what a kernel kept has shown at odd sizes
-      Checker checker(backend, device, {dtype, extent, seed}, report);
-      for (const KernelGroup& group : kGroups) {
+void check_kernels(const model::kernel::Backend& backend, at::Device device, Extent extent,
+                   const std::function<void(const KernelReport&)>& ended) {
+  for (const KernelGroup& group : kGroups) {
+    KernelReport report;
+    for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const uint64_t seed : {1, 2}) {
+        if (seed > 1 && extent == Extent::kSizesOfModels) continue;  // what a kernel kept has shown at odd sizes
+        Checker checker(backend, device, {dtype, extent, seed}, report);
         try {
           group.run(checker);
         } catch (const std::exception& e) {
           checker.fail(group.kernels, "throws: " + said_by(e));
         }
       }
-    }
-  return report;
+    ended(report);
+  }
 }
 
 }  // namespace tandem::doctor

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -27,7 +28,8 @@ struct KernelReport {
 /// Small and odd, where ends of rows and blocks are; or as layers of models of 0.5B and 7B have them.
 enum class Extent { kOddSizes, kSizesOfModels };
 
-/// In float32 and bfloat16, with the inputs on the device. A kernel that throws has a fault, too.
-KernelReport check_kernels(const model::kernel::Backend& backend, at::Device device, Extent extent = Extent::kOddSizes);
+/// In float32 and bfloat16, with the inputs on the device. A kernel that throws has a fault, too. `ended` hears of each group of kernels.
+void check_kernels(const model::kernel::Backend& backend, at::Device device, Extent extent,
+                   const std::function<void(const KernelReport&)>& ended);
 
 }  // namespace tandem::doctor

@@ -4,12 +4,10 @@
 
 #include <c10/core/Device.h>
 
-#include <vector>
-
 #include "tandem/doctor/check.h"
 
 namespace tandem::doctor {
 
-std::vector<Check> check_memory(at::Device device);
+void check_memory(at::Device device, const Told& told);
 
 }  // namespace tandem::doctor

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
+#include <span>
 
 #include "tandem/base/check.h"
 #include "tandem/base/rng.h"
 #include "tandem/comm/launch.h"
 #include "tandem/model/model_on_rank.h"
+#include "tandem/rollout/decode_graph.h"
 #include "tandem/rollout/engine.h"
 #include "tandem/train/trainer.h"
 
@@ -93,20 +93,28 @@ std::vector<float> flat(const std::vector<std::vector<float>>& rows) {
   return all;
 }
 
-data::Sample greedy(const model::ModelOnRank& model, device::Arena& arena, const std::vector<int32_t>& prompt) {
+// Greedy answers of a few tokens each, the later ones a little longer, in the order of the prompts.
+std::vector<data::Sample> greedy(const model::ModelOnRank& model, device::Arena& arena, std::span<const std::vector<int32_t>> prompts,
+                                 bool graphs) {
   rollout::Options options;
   options.prefill_tokens = 16;
-  options.kv_block_tokens = std::lcm<int64_t>(16, model.decoder().kernels().attention().block_multiple);
-  options.max_running = 2;
+  options.max_running = std::ssize(prompts) + 1;
+  options.graphs = graphs;
   rollout::Engine engine(options, {model.decoder(), arena, model.config().vocab_size, 64});
   engine.switch_weights(model.parameters(), data::PolicyVersion{0});
-  rollout::Request request;
-  request.prompt = prompt;
-  request.sampling.temperature = 0;
-  request.sampling.max_new_tokens = 12;
-  engine.submit(std::move(request));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    rollout::Request request;
+    request.prompt = prompts[i];
+    request.sample = data::SampleId{static_cast<int64_t>(i)};
+    request.sampling.temperature = 0;
+    request.sampling.max_new_tokens = 12 + static_cast<int64_t>(i);
+    engine.submit(std::move(request));
+  }
   while (engine.running()) engine.step();
-  return engine.completed().at(0).sample;
+  std::vector<data::Sample> samples;
+  for (const rollout::Completion& each : engine.completed()) samples.push_back(each.sample);
+  std::ranges::sort(samples, {}, &data::Sample::id);
+  return samples;
 }
 
 // `rounds`: weights that bfloat16 can hold, whatever computes with them.
@@ -120,7 +128,7 @@ Done run(const model::ModelConfig& config, const model::kernel::Kernels& kernels
   Done done;
   const auto score = [&] { return flat(train::score(model.decoder(), model.parameters(), texts.rows, 0.8, 64)); };
   done.scored = score();
-  const data::Sample sample = greedy(model, arena, texts.prompts[3]);
+  const data::Sample sample = greedy(model, arena, std::span(texts.prompts).subspan(3), true).at(0);
   done.answer = sample.ids;
   done.generated = sample.logprobs;
   train::Options options;
@@ -165,7 +173,30 @@ Check within(const std::string& name, double error, double allowed) {
   return {name, error <= allowed, join_text("off by ", error, ", allowed ", allowed)};
 }
 
-void check_model(const model::ModelConfig& config, const model::kernel::Kernels& kernels, std::vector<Check>& checks) {
+// Where steps of decoding are captured: several sequences of odd numbers of tokens, against the same device without graphs.
+void check_graphs(const std::string& name, const model::ModelConfig& config, const model::kernel::Kernels& kernels, double allowed,
+                  const Told& told) {
+  device::Arena arena("device", 0, kernels.device());
+  model::ModelOnRank model(config, {}, kernels, {arena, "weights"});
+  if (!rollout::DecodeGraph::serves(model.decoder())) return;
+  model::initialize_parameters(model.table(), model.values(), 7, 0.1);
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < 5; ++i) {
+    std::vector<int32_t>& prompt = prompts.emplace_back();
+    for (size_t t = 0; t < 3 + 7 * i; ++t) prompt.push_back(static_cast<int32_t>((11 * t + 5 * i) % 90 + 2));
+  }
+  std::vector<int32_t> ids[2];
+  std::vector<float> logprobs[2];
+  for (const bool graphs : {false, true})
+    for (const data::Sample& sample : greedy(model, arena, prompts, graphs)) {
+      ids[graphs].insert(ids[graphs].end(), sample.ids.begin(), sample.ids.end());
+      logprobs[graphs].insert(logprobs[graphs].end(), sample.logprobs.begin(), sample.logprobs.end());
+    }
+  told({name + "answers by graphs", ids[0] == ids[1], "token by token, against the same without"});
+  told(within(name + "log-probabilities by graphs", distance(logprobs[0], logprobs[1]), allowed));
+}
+
+void check_model(const model::ModelConfig& config, const model::kernel::Kernels& kernels, const Told& told) {
   const bool half = kernels.dtype() == at::kBFloat16;
   const std::string name = join_text("model ", config.family, half ? " bfloat16: " : " float32: ");
   const double allowed = half ? 5e-2 : 2e-4, of_gradient = half ? 5e-2 : 1e-3;
@@ -174,28 +205,27 @@ void check_model(const model::ModelConfig& config, const model::kernel::Kernels&
     const Done want = run(config, own, half), got = run(config, kernels, half), again = run(config, kernels, half);
     // Where two experts are worth the same to bfloat16, a token may go to another one: then tokens are compared on average.
     const auto off = half && config.moe.num_experts > 0 ? mean_distance : distance;
-    checks.push_back(within(name + "log-probabilities", off(got.scored, want.scored), allowed));
-    checks.push_back(within(name + "losses", ratio_error(got.losses, want.losses), of_gradient));
-    checks.push_back(within(name + "gradient norms", ratio_error(got.norms, want.norms), of_gradient));
-    checks.push_back(within(name + "log-probabilities after two steps", off(got.trained, want.trained), 2 * allowed));
-    if (!half) checks.push_back({name + "greedy answer", got.answer == want.answer, "token by token"});
-    if (half) checks.push_back({name + "greedy answer", got.answer.size() == want.answer.size(), "its length"});
-    else checks.push_back(within(name + "log-probabilities of the answer", distance(got.generated, want.generated), allowed));
-    checks.push_back({name + "the same bits again", at::equal(got.weights, again.weights) && got.generated == again.generated,
+    told(within(name + "log-probabilities", off(got.scored, want.scored), allowed));
+    told(within(name + "losses", ratio_error(got.losses, want.losses), of_gradient));
+    told(within(name + "gradient norms", ratio_error(got.norms, want.norms), of_gradient));
+    told(within(name + "log-probabilities after two steps", off(got.trained, want.trained), 2 * allowed));
+    if (!half) told({name + "greedy answer", got.answer == want.answer, "token by token"});
+    if (half) told({name + "greedy answer", got.answer.size() == want.answer.size(), "its length"});
+    else told(within(name + "log-probabilities of the answer", distance(got.generated, want.generated), allowed));
+    told({name + "the same bits again", at::equal(got.weights, again.weights) && got.generated == again.generated,
                       "weights after two steps, and the answer"});
+    if (!half) check_graphs(name, config, kernels, allowed, told);
   } catch (const std::exception& e) {
-    checks.push_back({name + "runs", false, said_by(e)});
+    told({name + "runs", false, said_by(e)});
   }
 }
 
 }  // namespace
 
-std::vector<Check> check_models(const model::kernel::Backend& backend, at::Device device) {
-  std::vector<Check> checks;
+void check_models(const model::kernel::Backend& backend, at::Device device, const Told& told) {
   for (const model::ModelConfig& config : fixtures())
     for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
-      check_model(config, model::kernel::Kernels(backend, dtype, backend.product.plain_choice(dtype), device), checks);
-  return checks;
+      check_model(config, model::kernel::Kernels(backend, dtype, backend.product.plain_choice(dtype), device), told);
 }
 
 }  // namespace tandem::doctor

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <iomanip>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tandem/base/check.h"
 #include "tandem/base/clock.h"
+#include "tandem/comm/launch.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/group_check.h"
 #include "tandem/doctor/kernel_check.h"
@@ -19,36 +19,27 @@
 namespace tandem::doctor {
 namespace {
 
-std::vector<Check> check_each_kernel(const model::kernel::Backend& backend, at::Device device, Extent extent) {
+void check_each_kernel(const model::kernel::Backend& backend, at::Device device, Extent extent, const Told& told) {
   const std::string where = extent == Extent::kOddSizes ? "" : ", sizes of models";
-  const KernelReport report = check_kernels(backend, device, extent);
-  std::vector<Check> checks;
-  for (const auto& [kernel, worst] : report.worst)
-    checks.push_back({join_text("kernel ", kernel, where), true, join_text(worst, " of what rounding allows")});
-  for (const KernelFault& fault : report.faults) {
-    const std::string name = join_text("kernel ", fault.kernel, where);
-    const auto known = std::ranges::find(checks, name, &Check::name);
-    if (known == checks.end()) checks.push_back({name, false, fault.what});
-    else *known = {name, false, fault.what};
-  }
-  return checks;
+  check_kernels(backend, device, extent, [&](const KernelReport& report) {
+    for (const auto& [kernel, worst] : report.worst)
+      if (std::ranges::find(report.faults, kernel, &KernelFault::kernel) == report.faults.end())
+        told({join_text("kernel ", kernel, where), true, join_text(worst, " of what rounding allows")});
+    for (const KernelFault& fault : report.faults) told({join_text("kernel ", fault.kernel, where), false, fault.what});
+  });
 }
 
 // Of the others of its kind, by their numbers.
-std::vector<Check> check_others(const model::kernel::Backend& backend, at::Device device) {
-  std::vector<Check> checks;
+void check_others(const model::kernel::Backend& backend, at::Device device, const Told& told) {
   for (int i = 0; !device.is_cpu() && i < device::backend_of(device).count(); ++i) {
     const at::Device other(device.type(), static_cast<at::DeviceIndex>(i));
     if (other == device) continue;
     device::backend_of(other).use(other);
-    for (std::vector<Check> more : {check_each_kernel(backend, other, Extent::kOddSizes), check_memory(other)})
-      for (Check& check : more) {
-        check.name = join_text("device ", i, ": ", check.name);
-        checks.push_back(std::move(check));
-      }
+    const Told numbered = [&](const Check& check) { told({join_text("device ", i, ": ", check.name), check.passed, check.detail}); };
+    check_each_kernel(backend, other, Extent::kOddSizes, numbered);
+    check_memory(other, numbered);
   }
   device::backend_of(device).use(device);
-  return checks;
 }
 
 }  // namespace
@@ -66,29 +57,30 @@ std::string Proof::fault() const {
   return join_text("it does not prove itself: ", names, "; nothing that is computed there can be trusted");
 }
 
-at::Device device_to_prove(const std::string& name) { return device::device_named(name, "--device"); }
+at::Device device_to_prove(const std::string& name) {
+  comm::prepare_device_groups(kGroupDeadline_s);
+  return device::device_named(name, "--device");
+}
 
 Proof prove(const std::string& kernels, at::Device device, Thoroughness thoroughness, const Told& told) {
   device::backend_of(device).use(device);
   const model::kernel::Backend& backend = model::kernel::backend_named(kernels, device, "--kernels");
   const double begin_s = now_s();
   Proof proof{device::backend_of(device).name, backend.name, backend.instructions(c10::kBFloat16, false, device), {}, 0};
-  const auto add = [&](std::vector<Check> more) {
-    for (Check& check : more) {
-      if (told) told(check);
-      proof.checks.push_back(std::move(check));
-    }
+  const Told note = [&](const Check& check) {
+    if (told) told(check);
+    proof.checks.push_back(check);
   };
-  add(check_each_kernel(backend, device, Extent::kOddSizes));
-  add(check_memory(device));
+  check_each_kernel(backend, device, Extent::kOddSizes, note);
+  check_memory(device, note);
   if (thoroughness != Thoroughness::kShort) {
-    add(check_groups(device));  // of all devices of the kind, not of a run's alone
-    add(check_models(backend, device));
-    add(measure_speed(backend, device));
+    check_groups(device, note);  // of all devices of the kind, not of a run's alone
+    check_models(backend, device, note);
+    measure_speed(backend, device, note);
   }
   if (thoroughness == Thoroughness::kFull) {
-    add(check_each_kernel(backend, device, Extent::kSizesOfModels));
-    add(check_others(backend, device));
+    check_each_kernel(backend, device, Extent::kSizesOfModels, note);
+    check_others(backend, device, note);
   }
   proof.seconds = now_s() - begin_s;
   return proof;

@@ -83,7 +83,6 @@ double product_flops_per_s(const Sizes& s, const model::kernel::Kernels& kernels
 // Seconds of a step in which each sequence gets one token.
 double decode_step_s(const Sizes& s, const model::ModelOnRank& model, device::Arena& arena, int64_t batch) {
   rollout::Options options;
-  options.kv_block_tokens = std::lcm<int64_t>(16, model.decoder().kernels().attention().block_multiple);
   options.max_running = batch;
   options.prefill_tokens = batch * s.prompt;
   rollout::Engine engine(options, {model.decoder(), arena, s.model.vocab_size, s.prompt + s.answer});
@@ -128,33 +127,31 @@ double train_step_s(const Sizes& s, model::ModelOnRank& model, device::Arena& ar
 
 }  // namespace
 
-std::vector<Check> measure_speed(const model::kernel::Backend& backend, at::Device device) {
-  std::vector<Check> measured;
+void measure_speed(const model::kernel::Backend& backend, at::Device device, const Told& told) {
   const Sizes s = sizes_for(device);
   try {
     const model::kernel::Kernels kernels(backend, at::kBFloat16, backend.product.plain_choice(at::kBFloat16), device);
     const double copied = copied_bytes_per_s(s, device), multiplied = product_flops_per_s(s, kernels);
     const auto mib = static_cast<double>(s.copy_bytes >> 20), side = static_cast<double>(s.product);
-    measured.push_back({"speed: a copy", true, text("%.1f GB/s read and written, of %.0f MiB", copied / 1e9, mib)});
-    measured.push_back({"speed: a product, bfloat16", true, text("%.2f TFLOP/s, of %.0f rows and columns", multiplied / 1e12, side)});
+    told({"speed: a copy", true, text("%.1f GB/s read and written, of %.0f MiB", copied / 1e9, mib)});
+    told({"speed: a product, bfloat16", true, text("%.2f TFLOP/s, of %.0f rows and columns", multiplied / 1e12, side)});
     device::Arena arena("device", 0, device), host("host");
     const std::unique_ptr<comm::Group> alone = comm::single();
     model::ModelOnRank model(s.model, {}, kernels, {arena, "weights"});
     model.values().copy_(at::sin(at::arange(model.values().numel(), model.values().options().dtype(at::kFloat))).mul_(0.03));
     for (const int64_t batch : {1, 64}) {
       const double step = decode_step_s(s, model, arena, batch), bytes = static_cast<double>(model.values().nbytes()) / step;
-      measured.push_back({"speed: a decode step of " + std::to_string(batch), true,
+      told({"speed: a decode step of " + std::to_string(batch), true,
                           text("%.3f ms, the weights at %.1f GB/s: %.0f %% of the copy", 1e3 * step, bytes / 1e9, 100 * bytes / copied)});
     }
     model::TokenWork work;
     for (int64_t i = 0; i < s.rows; ++i) work.add(s.row_tokens);
     const double step = train_step_s(s, model, arena, host, *alone), flops = model::training_flops(s.model, work) / step;
-    measured.push_back({"speed: a training step", true,
+    told({"speed: a training step", true,
                         text("%.1f ms, %.2f TFLOP/s: %.0f %% of the product", 1e3 * step, flops / 1e12, 100 * flops / multiplied)});
   } catch (const std::exception& e) {
-    measured.push_back({"speed: runs", false, said_by(e)});
+    told({"speed: runs", false, said_by(e)});
   }
-  return measured;
 }
 
 }  // namespace tandem::doctor

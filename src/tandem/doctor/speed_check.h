@@ -2,8 +2,6 @@
 #pragma once
 // How fast a device is, and what of that the passes of a model reach: a roofline.
 
-#include <vector>
-
 #include "tandem/doctor/check.h"
 #include "tandem/model/kernel/backend.h"
 
@@ -12,6 +10,6 @@ namespace tandem::doctor {
 /// Measures a copy and a product there. Then a random dense model of 0.5 billion parameters decodes with 1 and with 64 sequences, as a
 /// share of the copy's bytes a second, and trains, as a share of the product's operations a second. On the processor it is a hundredth
 /// of the size. In bfloat16. Some seconds; nothing here passes or fails but by running.
-std::vector<Check> measure_speed(const model::kernel::Backend& backend, at::Device device);
+void measure_speed(const model::kernel::Backend& backend, at::Device device, const Told& told);
 
 }  // namespace tandem::doctor

@@ -2,11 +2,10 @@
 #include "tandem/doctor/trust.h"
 
 #include <dlfcn.h>
-#include <pwd.h>
+#include <glob.h>
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -74,9 +73,11 @@ void keep(const std::string& path, const std::string& subject, const Proof& proo
 }  // namespace
 
 std::string proof_folder() {
-  const char* home = std::getenv("HOME");
-  const passwd* user = home && *home ? nullptr : ::getpwuid(::getuid());
-  return join_text(home && *home ? home : user && user->pw_dir ? user->pw_dir : "/tmp", "/.cache/tandem/proof");
+  glob_t found{};
+  const bool is_known = ::glob("~", GLOB_TILDE_CHECK, nullptr, &found) == 0 && found.gl_pathc == 1;
+  const std::string home = is_known ? found.gl_pathv[0] : "/tmp";
+  ::globfree(&found);
+  return home + "/.cache/tandem/proof";
 }
 
 void trust(at::Device device, const std::string& kernels, const std::string& folder, bool again) {

@@ -55,7 +55,7 @@ class Chooser {
         decisions_(undecided(config)),
         room_(m.budget_bytes - m.held_bytes),
         has_critic_(config::algorithm_of(config).needs_critic()),
-        block_tokens_(config.rollout.engine.kv_block_tokens) {}
+        block_tokens_(m.block_tokens) {}
 
   std::vector<Decision> run() {
     choose_training(kTrain, m_.train, m_.train_tokens_s);

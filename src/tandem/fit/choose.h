@@ -28,6 +28,7 @@ struct Measured {
   PassBytes train, score, decode;  ///< forward and backward; forward alone; a token for each running sequence
   PassBytes value_train, values;   ///< of a critic: forward and backward; forward alone
   int64_t kv_token_bytes = 0;      ///< of keys and values of one token
+  int64_t block_tokens = 16;       ///< of the KV cache
   bool cache_leaves = false;       ///< no KV cache is there while a batch is trained or scored
   int64_t context_tokens = 0;      ///< longest prompt and its response
   int64_t eval_tokens = 0;         ///< the same of evaluations; 0 without any

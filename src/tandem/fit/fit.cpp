@@ -72,7 +72,8 @@ void agree(Measured& m, comm::Group& world) {
                                                   {"value_train_fixed", &m.value_train.fixed},
                                                   {"value_train", &m.value_train.per_token},
                                                   {"values_fixed", &m.values.fixed}, {"values", &m.values.per_token}};
-  const std::map<std::string, int64_t*> counts = {{"held", &m.held_bytes}, {"rolling", &m.held_rolling_bytes}, {"kv", &m.kv_token_bytes}};
+  const std::map<std::string, int64_t*> counts = {{"held", &m.held_bytes}, {"rolling", &m.held_rolling_bytes}, {"kv", &m.kv_token_bytes},
+                                                  {"block_tokens", &m.block_tokens}};
   std::map<std::string, double> mine = {{"budget", -static_cast<double>(m.budget_bytes)}};
   for (const auto& [name, number] : numbers) mine[name] = *number;
   for (const auto& [name, count] : counts) mine[name] = static_cast<double>(*count);

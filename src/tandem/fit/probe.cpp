@@ -166,6 +166,8 @@ Measured Probe::measure() {
   const int64_t few = decode_bytes(kFewSequences), many = decode_bytes(2 * kFewSequences);
   m.decode = through(kFewSequences, few - packed_bytes_, 2 * kFewSequences, many - packed_bytes_);  // the packed copy is held, not taken
   const model::kernel::AttentionShape& shape = actor_.rollout_decoder().attention_shape();
+  const model::kernel::Kernels& kernels = actor_.rollout_decoder().kernels();
+  m.block_tokens = rollout::block_tokens_of(parts_.config.rollout.engine, kernels.attention(), kernels.device().type());
   m.kv_token_bytes = 2 * actor_.rollout_decoder().num_layers() * shape.num_kv_heads * shape.head_dim *
                      static_cast<int64_t>(c10::elementSize(parts_.compute.rollout().dtype()));
   for (const auto& [owner, bytes] : parts_.memory.device.by_owner()) held_[owner] = bytes;

@@ -11,6 +11,7 @@
 #include "tandem/config/algorithm.h"
 #include "tandem/config/layouts.h"
 #include "tandem/device/device.h"
+#include "tandem/model/kernel/backend.h"
 #include "tandem/model/parameters.h"
 #include "tandem/planner/activations.h"
 #include "tandem/planner/memory.h"
@@ -87,11 +88,17 @@ class Recipe {
   int64_t row_tokens() const { return in_context(c_.rollout.sampling.max_new_tokens) - 1; }
   bool evaluates() const { return !c_.data.eval.empty() && (c_.eval.before || c_.eval.after || c_.eval.every_steps > 0); }
 
+  int64_t block_tokens() const {
+    using namespace model::kernel;
+    const auto& attention = (rollout_.on_cuda ? aten::backend() : cpu::backend()).attention;
+    return rollout::block_tokens_of(c_.rollout.engine, attention, rollout_.on_cuda ? at::kCUDA : at::kCPU);
+  }
+
   int64_t kv_cache_bytes() const {
     const model::Layout& l = layouts_.rollout;
     const rollout::CacheShape shape{model_.num_layers,
                                     {model_.num_heads / l.tp, model::local_kv_heads(model_, l.tp), model_.head_dim},
-                                    c_.rollout.engine.kv_block_tokens,
+                                    block_tokens(),
                                     rollout_.element_bytes == 2 ? at::kBFloat16 : at::kFloat};
     const int64_t longest = std::max(row_tokens() + 1, evaluates() ? in_context(c_.eval.sampling.max_new_tokens) : 0);
     return rollout::num_kv_blocks(c_.rollout.engine, shape, longest) * shape.bytes_per_block();
@@ -107,7 +114,9 @@ class Recipe {
     const train::Options& t = c_.train;
     const rollout::Options& r = c_.rollout.engine;
     switch (kind) {
-      case StageKind::kRollout: return planner::generation_step_bytes(rollout_, {r.max_running + r.prefill_tokens, r.max_running});
+      case StageKind::kRollout:
+        return planner::generation_step_bytes(rollout_, {r.max_running + r.prefill_tokens, r.max_running},
+                                              (row_tokens() + block_tokens()) / block_tokens());
       case StageKind::kReference: return planner::scoring_pass_bytes(train_, pass_of(t.reference_micro_batch_tokens));
       case StageKind::kOldLogprob: return planner::scoring_pass_bytes(train_, pass_of(t.logprob_micro_batch_tokens));
       case StageKind::kUpdate: return planner::training_pass_bytes(train_, pass_of(t.micro_batch_tokens), recompute_of(t.recompute));

@@ -151,6 +151,19 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
   return model;
 }
 
+std::vector<const void*> addresses_of(const ModelParameters& parameters) {
+  std::vector<const void*> all;
+  const auto add = [&](const op::Parameter& p) { all.push_back(p.value.defined() ? p.value.data_ptr() : nullptr); };
+  for (const op::Parameter* p : {&parameters.embedding, &parameters.final_norm, &parameters.head, &parameters.score}) add(*p);
+  using L = LayerParameters;
+  for (const LayerParameters& layer : parameters.layers)
+    for (op::Parameter L::* p : {&L::input_norm, &L::qkv, &L::qkv_bias, &L::head_norm, &L::output, &L::post_norm, &L::gate_up, &L::down,
+                                 &L::q_down, &L::q_down_norm, &L::q_up, &L::kv_down, &L::kv_down_norm, &L::kv_up, &L::router,
+                                 &L::router_bias, &L::shared_gate_up, &L::shared_down, &L::expert_gate_up, &L::expert_down})
+      add(layer.*p);
+  return all;
+}
+
 int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kernels) {
   int64_t bytes = 0;
   const auto keep = [&](op::Parameter& p, const kernel::PackedWeight& packed) {

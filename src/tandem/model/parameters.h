@@ -81,6 +81,9 @@ struct ModelParameters {
 /// Views of `values`, with gradients in `grads` (fp32; undefined for a model that is not trained).
 ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& values, const at::Tensor& grads);
 
+/// Where each value lies: two sets are at the same addresses, or a graph of one does not serve the other.
+std::vector<const void*> addresses_of(const ModelParameters& parameters);
+
 /// Gives every linear of the layers and the head a packed copy, where the kernels have one for it. Returns the bytes it takes; 0 where
 /// packing is not available.
 int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kernels);

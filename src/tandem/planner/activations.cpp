@@ -2,6 +2,8 @@
 #include "tandem/planner/activations.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "tandem/base/check.h"
 #include "tandem/model/kernel/product.h"
@@ -178,10 +180,15 @@ int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass) {
   return moving.row_statistics() + std::max(moving.layer(), moving.head());
 }
 
-int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass) {
+int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass, int64_t blocks) {
+  constexpr int64_t kMostParts = 1 << 15, kCopies = 3, kSums = 2;  // model/kernel/aten/flash.cpp: the query, the mix, and it in order
   const Moving moving(plan, pass);
+  const auto of_sequence = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
+  const int64_t parts = plan.on_cuda ? std::min(kMostParts, pass.wanted * of_sequence) : 0;
+  const int64_t of_head = kCopies * plan.config.head_dim * plan.element_bytes + kSums * kFloat;
+  const int64_t attention = parts * plan.config.num_heads / plan.layout.tp * of_head;
   const int64_t tp = plan.layout.tp, logits = pass.wanted * moving.shard() * kFloat;
-  return moving.layer() + (tp > 1 ? 1 + tp : 1) * logits;  // this rank's, and with tp those of all
+  return moving.layer() + attention + (tp > 1 ? 1 + tp : 1) * logits;  // this rank's, and with tp those of all
 }
 
 }  // namespace tandem::planner

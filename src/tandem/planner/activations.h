@@ -27,7 +27,8 @@ int64_t saved_activations(const TrainingPlan& plan, const PassShape& pass, model
 int64_t training_pass_bytes(const TrainingPlan& plan, const PassShape& pass, model::Recompute recompute);
 /// The same of a forward pass for log-probabilities.
 int64_t scoring_pass_bytes(const TrainingPlan& plan, const PassShape& pass);
-/// The same of a step of generation, where `wanted` are the sequences that get a token.
-int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass);
+/// The same of a step of generation, where `wanted` are the sequences that get a token, and each sees so many blocks of the cache. On CUDA
+/// a query and its mix are there once for each block.
+int64_t generation_step_bytes(const TrainingPlan& plan, const PassShape& pass, int64_t blocks);
 
 }  // namespace tandem::planner

@@ -13,9 +13,8 @@
 namespace tandem::rollout {
 namespace {
 
-const Options& checked(const Options& options) {
-  if (options.kv_block_tokens < 16)
-    throw UserError("rollout", "kv_block_tokens is " + std::to_string(options.kv_block_tokens), "at least 16");
+Options with_block_tokens(Options options, const model::kernel::Kernels& kernels) {
+  options.kv_block_tokens = block_tokens_of(options, kernels.attention(), kernels.device().type());
   return options;
 }
 
@@ -23,8 +22,8 @@ const Options& checked(const Options& options) {
 
 Engine::Engine(const Options& options, const EngineSetup& setup)
     : setup_(setup),
-      scheduler_(checked(options), options.graphs && DecodeGraph::serves(setup.decoder)),
-      runner_(options, setup.decoder, setup.arena),
+      scheduler_(with_block_tokens(options, setup.decoder.kernels()), options.graphs && DecodeGraph::serves(setup.decoder)),
+      runner_(with_block_tokens(options, setup.decoder.kernels()), setup.decoder, setup.arena),
       sampler_(setup.decoder, setup.num_tokens) {}
 
 void Engine::switch_weights(const model::ModelParameters& parameters, data::PolicyVersion version) {
@@ -99,7 +98,8 @@ EngineCounts Engine::counts() const {
   const Scheduler::Counts scheduled = scheduler_.counts();
   const SequenceBlocks& blocks = scheduler_.blocks();
   return {num_drawn_ - scheduled.ready, scheduled.preemptions, runner_.num_ran_ahead(),
-          blocks.num_found_tokens(),    blocks.num_free(),     runner_.num_blocks()};
+          blocks.num_found_tokens(),    blocks.num_free(),     runner_.num_blocks(),
+          blocks.block_tokens()};
 }
 
 bool Engine::must_step() const {

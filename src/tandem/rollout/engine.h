@@ -37,6 +37,7 @@ struct EngineCounts {
   int64_t ran_ahead = 0;     ///< tokens whose logits were queued before the token was known here
   int64_t found_tokens = 0;  ///< of prompts, and of sequences that came back, found in the cache instead of computed
   int64_t free_blocks = 0, blocks = 0;  ///< of the KV cache; without one, `blocks` is 0
+  int64_t block_tokens = 0;
 };
 
 /// Ownership  uses the decoder, the arena and the weights; owns the KV cache, which it makes with what is left of the arena when it first

@@ -8,7 +8,7 @@ namespace tandem::rollout {
 
 struct Options {
   int64_t max_running = 128;
-  int64_t kv_block_tokens = 16;
+  int64_t kv_block_tokens = 0;
   int64_t kv_cache_mib = 1024;
   int64_t prefill_tokens = 2048;
   bool packed_weights = true;
@@ -17,7 +17,8 @@ struct Options {
 
 inline void describe(OptionVisitor& field, Options& o) {
   field("max_running", o.max_running, "Sequences that decode at a time, per rank.", at_least(1));
-  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; at least 16.", power_of_two());
+  field("kv_block_tokens", o.kv_block_tokens,
+        "Tokens held by one KV block; 0 takes what the device reads fastest: 16, and 256 on CUDA.", zero_or_power_of_two(16));
   field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache, per rank; less is taken when less is enough.", at_least(1));
   field("prefill_tokens", o.prefill_tokens, "Prompt tokens that join one decode step (chunked prefill).", at_least(1));
   field("packed_weights", o.packed_weights, "Keep a copy of the weights in the order decoding reads them fastest; never in parity mode.");

@@ -53,6 +53,10 @@ at::Tensor tensor_of(const auto& values) {
 
 }  // namespace
 
+int64_t block_tokens_of(const Options& options, const model::kernel::AttentionKernels& attention, at::DeviceType type) {
+  return options.kv_block_tokens > 0 ? options.kv_block_tokens : attention.block_tokens(type);
+}
+
 int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens) {
   const int64_t per_sequence = (max_context_tokens + shape.block_tokens - 1) / shape.block_tokens + 1;
   const int64_t affordable = (options.kv_cache_mib << 20) / shape.bytes_per_block();
@@ -70,9 +74,10 @@ void Runner::count_packed(int64_t bytes) {
 }
 
 void Runner::take_weights(const model::ModelParameters& parameters) {
-  if (has_graphs_) {  // the whole model is here
-    const void* const address = parameters.final_norm.value.data_ptr();
-    if (std::exchange(parameters_for_graphs_, address) != address) graphs_.clear();
+  if (has_graphs_) {
+    std::vector<const void*> addresses = model::addresses_of(parameters);
+    if (addresses != addresses_of_graphs_) graphs_.clear();
+    addresses_of_graphs_ = std::move(addresses);
   }
   parameters_ = parameters;
   if (options_.packed_weights && !decoder_.kernels().parity())

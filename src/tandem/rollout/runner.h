@@ -86,11 +86,14 @@ class Runner {
   std::optional<KvCache> cache_;
   const bool has_graphs_;
   std::map<GraphShape, std::unique_ptr<DecodeGraph>> graphs_;
-  const void* parameters_for_graphs_ = nullptr;  // where the weights lay that they read
+  std::vector<const void*> addresses_of_graphs_;  // where the weights lay that they read
   std::optional<Ahead> ahead_;
   int64_t num_ran_ahead_ = 0;
   int64_t packed_bytes_ = 0;
 };
+
+/// Options::kv_block_tokens, or where it is 0 what those kernels read fastest on such a device.
+int64_t block_tokens_of(const Options& options, const model::kernel::AttentionKernels& attention, at::DeviceType type);
 
 /// Blocks for `max_running` sequences of the longest context, bounded by kv_cache_mib.
 int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t max_context_tokens);

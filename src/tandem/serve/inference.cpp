@@ -108,7 +108,8 @@ int64_t Inference::max_positions() const { return state_->config.max_positions; 
 int64_t Inference::vocab_size() const { return state_->config.vocab_size; }
 
 int64_t Inference::context_tokens() {
-  return std::min(state_->config.max_positions, state_->one_at_a_time().counts().blocks * state_->options.engine.kv_block_tokens);
+  const rollout::EngineCounts counts = state_->one_at_a_time().counts();
+  return std::min(state_->config.max_positions, counts.blocks * counts.block_tokens);
 }
 
 std::vector<float> Inference::logprobs(std::span<const int32_t> ids, double temperature) {

@@ -160,11 +160,29 @@ TEST(FakeDevice, AGraphIsReplayedOnWhatItsTensorsHoldNow) {
   }
 }
 
+// Graphs of a device share memory.
+TEST(FakeDevice, WhatAGraphComputedIsGoneWhenAnotherOneRuns) {
+  const at::Device device = opened();
+  const at::Tensor in = at::ones({3}, floats(device));
+  at::Tensor first, second;
+  const auto one = backend_of(device).make_graph(device), other = backend_of(device).make_graph(device);
+  one->capture([&] { first = in + 1; });
+  other->capture([&] { second = in + 2; });
+  one->replay();
+  const at::Tensor kept = first.clone();
+  other->replay();
+  EXPECT_TRUE(std::isnan(first.cpu()[0].item<float>()));
+  EXPECT_EQ(kept.cpu()[0].item<float>(), 2);
+  EXPECT_EQ(second.cpu()[0].item<float>(), 3);
+}
+
 TEST(FakeDevice, WhatIsCapturedMustNotWaitNorReadTheHost) {
   const at::Device device = opened();
   const at::Tensor in = at::ones({3}, floats(device)), host = at::ones({3});
-  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)in.sum().item<float>(); }), PeerError);
-  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)(in + host.to(device)); }), PeerError);
+  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)in.sum().item<float>(); }), c10::AcceleratorError);
+  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)(in + host.to(device)); }), c10::Error);
+  const auto fails = [] { throw InternalError("ours"); };
+  EXPECT_THROW(backend_of(device).make_graph(device)->capture(fails), InternalError) << "no failure of the device";
   EXPECT_EQ(in.sum().item<float>(), 3) << "it goes on afterwards";
 }
 

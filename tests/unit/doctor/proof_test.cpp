@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "../../temporary_folder.h"
+#include "tandem/device/backend/fake/trouble.h"
 #include "tandem/device/device.h"
 #include "tandem/doctor/model_check.h"
 #include "tandem/doctor/trust.h"
@@ -17,11 +19,23 @@
 namespace tandem::doctor {
 namespace {
 
+std::vector<Check> checks_of_models(const model::kernel::Backend& backend, at::Device device) {
+  std::vector<Check> checks;
+  check_models(backend, device, [&](const Check& check) { checks.push_back(check); });
+  return checks;
+}
+
+// Of those that failed, how many have that in their name.
+int64_t num_wrong(const std::vector<Check>& checks, const std::string& name) {
+  return std::ranges::count_if(checks, [&](const Check& check) { return !check.passed && check.name.find(name) != std::string::npos; });
+}
+
 // On the fake device a read that does not wait, or memory that is freed too early, is a wrong number. It comes first: libtorch counts the
 // devices of a process at its first backward pass.
 TEST(Proof, TheFakeDeviceAndTheProcessorProveThemselves) {
   for (const auto& [device, kernels] : {std::pair{"fake", "auto"}, std::pair{"cpu", "aten"}}) {
     std::string page;
+    device::fake::have_trouble("devices=3", "the test");
     const Proof proof = prove(kernels, device_to_prove(device), Thoroughness::kAll, [&](const Check& check) { page += line_of(check); });
     EXPECT_EQ(proof.num_failed(), 0) << page;
     EXPECT_EQ(proof.fault(), "");
@@ -34,6 +48,7 @@ TEST(Proof, TheFakeDeviceAndTheProcessorProveThemselves) {
 
 // The second device of the kind, and sizes at which a sum has thousands of terms.
 TEST(Proof, TheFullFormAsksEveryDevice) {
+  device::fake::have_trouble("devices=2", "the test");
   const Proof proof = prove("auto", device_to_prove("fake"), Thoroughness::kFull);
   EXPECT_EQ(proof.fault(), "");
   const auto asks = [&](const std::string& name) { return std::ranges::count(proof.checks, name, &Check::name); };
@@ -66,12 +81,22 @@ TEST(Proof, AModelThatIsWrongIsNamed) {
     at::Tensor o = cpu::backend().attention.paged(qkv, plan, shape, cache);
     return plan.tokens.positions_T.numel() == 1 && plan.tokens.positions_T.item<int64_t>() > 40 ? o * 0.5 : o;
   };
-  const std::vector<Check> checks = check_models(mutant, at::kCPU);
-  const auto failed = [&](const std::string& name) {
-    return std::ranges::any_of(checks, [&](const Check& check) { return !check.passed && check.name.find(name) != std::string::npos; });
+  const std::vector<Check> checks = checks_of_models(mutant, at::kCPU);
+  EXPECT_EQ(num_wrong(checks, "model qwen2 float32: log-probabilities of the answer"), 1);
+  EXPECT_EQ(num_wrong(checks, "losses"), 0);
+}
+
+// A graph that is replayed on the blocks and positions of its first step.
+TEST(Proof, AStaleInputOfAGraphIsNamed) {
+  model::kernel::Backend mutant = model::kernel::aten::backend();
+  mutant.attention.refill = [](model::kernel::PagedPlan& plan, const model::kernel::PagedTokens& tokens) {
+    static std::set<const void*> filled;
+    if (tokens.sequence_T.numel() > 1 && !filled.insert(&plan).second) return;
+    model::kernel::aten::backend().attention.refill(plan, tokens);
   };
-  EXPECT_TRUE(failed("model qwen2 float32: log-probabilities of the answer"));
-  EXPECT_FALSE(failed("losses"));
+  const std::vector<Check> checks = checks_of_models(mutant, device_to_prove("fake"));
+  EXPECT_EQ(num_wrong(checks, "llama float32: answers by graphs"), 1);
+  EXPECT_EQ(num_wrong(checks, "losses"), 0);
 }
 
 }  // namespace

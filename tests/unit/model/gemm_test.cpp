@@ -7,6 +7,7 @@
 
 #include "random_tensor.h"
 #include "tandem/device/process.h"
+#include "tandem/model/kernel/aten/aten.h"
 #include "tandem/model/kernel/cpu/product/brgemm.h"
 #include "tandem/model/kernel/cpu/product/gemm.h"
 #include "tandem/model/kernel/cpu/product/packed.h"
@@ -36,6 +37,24 @@ std::vector<GemmChoice> all_choices(c10::ScalarType dtype) {
 // What rounding may do to a sum of products: a share of the sum of their sizes, and of the result where it is rounded to bf16.
 at::Tensor bound(const at::Tensor& a, const at::Tensor& b, const at::Tensor& want, bool rounded) {
   return at::matmul(a.abs(), b.abs()) * 2e-6 + want.abs() * (rounded ? 1.0 / 256 : 0.0) + 1e-9;
+}
+
+// The operator that aten takes on CUDA runs here, too: rows of five experts, of which one has none.
+TEST(Gemm, RowsOfExpertsByOneOperatorOfLibtorch) {
+  const ExpertRows rows{{0, 3, 40, 40, 41, 77}};
+  constexpr int64_t kColumns = 48, kTerms = 64;
+  const at::Tensor x = random_tensor({77, kTerms}, 1, at::kBFloat16), w = random_tensor({5 * kColumns, kTerms}, 2, at::kBFloat16);
+  const at::Tensor dy = random_tensor({77, kColumns}, 3, at::kBFloat16);
+  const at::Tensor y = aten::grouped_by_library(x, w, rows, true), dx = aten::grouped_by_library(dy, w, rows, false);
+  for (size_t e = 0; e < 5; ++e) {
+    const int64_t first = rows.offsets[e], count = rows.offsets[e + 1] - first;
+    const at::Tensor expert = w.narrow(0, static_cast<int64_t>(e) * kColumns, kColumns).to(at::kDouble);
+    const auto close = [&](const at::Tensor& got, const at::Tensor& want) {
+      return at::allclose(got.narrow(0, first, count).to(at::kDouble), want, 1.0 / 128, 1e-2);
+    };
+    EXPECT_TRUE(close(y, at::matmul(x.narrow(0, first, count).to(at::kDouble), expert.t()))) << e;
+    EXPECT_TRUE(close(dx, at::matmul(dy.narrow(0, first, count).to(at::kDouble), expert))) << e;
+  }
 }
 
 void check_products(const Kernels& kernels) {

@@ -101,6 +101,7 @@ class Eval : public Command {
     const config::RunConfig config = config::load_config(config_ = path, settings_of(set_));
     serve::InferenceOptions& inference = request_.inference;
     inference.device = config.run.device;
+    inference.kernels = config.run.kernels;
     inference.dtype = config.model.dtype;
     inference.threads = config.parallel.threads;
     inference.parity = config.run.parity;

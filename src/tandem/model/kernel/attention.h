@@ -94,6 +94,8 @@ struct AttentionKernels {
   /// The shape of a layer's keys, and of its values: `num_blocks` blocks of block_tokens tokens, of which it takes multiples alone.
   std::vector<int64_t> (*cache_shape)(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape);
   int64_t block_multiple;
+  /// Tokens of a block that it reads fastest on such a device.
+  int64_t (*block_tokens)(at::DeviceType type);
   std::shared_ptr<const PagedPlan> (*plan_paged)(PagedTokens tokens, at::Device device);
   /// For work that is captured once and replayed: a plan of `num_tokens` tokens that attend one by one, each to `num_blocks` blocks of
   /// `block_tokens` at most, whose tensors keep their addresses. Null: the backend has none.

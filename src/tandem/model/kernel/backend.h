@@ -37,7 +37,11 @@ namespace cuda {
 const Backend* backend();
 }
 
-/// "cpu", "cuda", "aten", or "auto": our own kernels where there are any for the device, else aten. Errors: UserError naming the option.
+namespace npu {
+const Backend& backend();
+}
+
+/// "cpu", "cuda", "npu", "aten", or "auto": the device's own kernels where there are any, else aten. Errors: UserError naming the option.
 const Backend& backend_named(const std::string& name, at::Device device, const std::string& option);
 
 }  // namespace tandem::model::kernel

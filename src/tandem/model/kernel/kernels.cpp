@@ -2,8 +2,10 @@
 #include "tandem/model/kernel/kernels.h"
 
 #include <cmath>
+#include <string_view>
 
 #include "tandem/base/check.h"
+#include "tandem/device/device.h"
 
 namespace tandem::model::kernel {
 namespace {
@@ -47,10 +49,11 @@ AttentionRows columns_of(const at::Tensor& qkv, const AttentionShape& shape) {
 }
 
 const Backend& backend_named(const std::string& name, at::Device device, const std::string& option) {
-  const Backend* own = device.is_cpu() ? &cpu::backend() : device.is_cuda() ? cuda::backend() : nullptr;
+  const bool is_npu = std::string_view(device::backend_of(device).name) == "npu";
+  const Backend* own = device.is_cpu() ? &cpu::backend() : device.is_cuda() ? cuda::backend() : is_npu ? &npu::backend() : nullptr;
   if (name == "aten" || (name == "auto" && !own)) return aten::backend();
   if (name == "auto") return *own;
-  if (name != "cpu" && name != "cuda") throw UserError(option, "is '" + name + "'", "auto, cpu, cuda or aten");
+  if (name != "cpu" && name != "cuda" && name != "npu") throw UserError(option, "is '" + name + "'", "auto, cpu, cuda, npu or aten");
   if (!own || name != own->name)
     throw UserError(option, join_text("is ", name, ", and tensors are on ", device.str()), "auto or aten");
   return *own;

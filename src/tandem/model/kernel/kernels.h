@@ -17,6 +17,13 @@ class Kernels {
   Kernels(const Backend& backend, c10::ScalarType dtype, const GemmChoice& choice, at::Device device = at::kCPU)
       : backend_(&backend), device_(device), numerics_{dtype, false, choice} {}
 
+  /// The same for another device of the kind.
+  Kernels on(at::Device device) const {
+    Kernels other = *this;
+    other.device_ = device;
+    return other;
+  }
+
   const Backend& backend() const { return *backend_; }
   /// Where every tensor is that they are given.
   at::Device device() const { return device_; }

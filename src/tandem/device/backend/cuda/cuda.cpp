@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA: tensors by libtorch; arenas by the driver's virtual memory, whose functions are looked up where the driver is.
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,6 +9,7 @@
 #include <cuda.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "tandem/base/check.h"
@@ -106,18 +108,22 @@ class Driver {
   at::Device device_;
 };
 
-// Where graphs of one device are captured, and the memory that they share: what one has computed is read before another is replayed.
+// Where graphs of one device are captured, and the memory that they share: what one has computed is read before another is replayed. It
+// goes with its last graph, and so does the memory: libtorch takes no pool again that nobody uses.
 struct CaptureRoom {
   c10::cuda::CUDAStream stream;
   at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
 };
-CaptureRoom& capture_room(c10::DeviceIndex index) {
+std::shared_ptr<CaptureRoom> capture_room(c10::DeviceIndex index) {
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, CaptureRoom> rooms;
+  static std::map<c10::DeviceIndex, std::weak_ptr<CaptureRoom>> rooms;
   std::lock_guard lock(mutex);
-  const auto found = rooms.find(index);
-  if (found != rooms.end()) return found->second;
-  return rooms.emplace(index, CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)}).first->second;
+  std::shared_ptr<CaptureRoom> room = rooms[index].lock();
+  if (!room) {
+    room = std::make_shared<CaptureRoom>(CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)});
+    rooms[index] = room;
+  }
+  return room;
 }
 
 class CudaGraph final : public Graph {
@@ -128,18 +134,18 @@ class CudaGraph final : public Graph {
     bool is_capturing = false;
     try {
       c10::cuda::device_synchronize();
-      CaptureRoom& room = capture_room(device_.index());
-      const c10::cuda::CUDAStreamGuard guard(room.stream);
+      room_ = capture_room(device_.index());
+      const c10::cuda::CUDAStreamGuard guard(room_->stream);
       work();
-      room.stream.synchronize();
-      graph_.capture_begin(room.pool, cudaStreamCaptureModeThreadLocal);
+      room_->stream.synchronize();
+      graph_.capture_begin(room_->pool, cudaStreamCaptureModeThreadLocal);
       is_capturing = true;
       work();
       is_capturing = false;
       graph_.capture_end();
-    } catch (const std::exception& e) {
+    } catch (const std::exception&) {
       if (is_capturing) end_capture();
-      throw device_failed(device_, join_text("a graph: ", without_backtrace(e)));
+      throw;
     }
   }
   void replay() override { graph_.replay(); }
@@ -154,6 +160,7 @@ class CudaGraph final : public Graph {
   }
 
   const at::Device device_;
+  std::shared_ptr<CaptureRoom> room_;  // as long as the graph uses its pool
   at::cuda::CUDAGraph graph_;
 };
 
@@ -178,13 +185,31 @@ std::string pci_address(at::Device device) {
   return text;
 }
 
+// A driver that is older than the runtime finds no device, and nvidia-smi lists them all the same.
+std::pair<std::string, std::string> why_none() {
+  int driver = 0, runtime = 0;
+  const bool is_known = cudaDriverGetVersion(&driver) == cudaSuccess && cudaRuntimeGetVersion(&runtime) == cudaSuccess;
+  const auto version = [](int v) { return join_text(v / 1000, ".", v % 1000 / 10); };
+  if (is_known && driver == 0) return {"no NVIDIA driver is here", "a machine with one, or cpu"};
+  if (is_known && driver / 1000 < runtime / 1000)
+    return {join_text("the driver is for CUDA ", version(driver), ", and libtorch for ", version(runtime)), "a newer driver, or cpu"};
+  return {"no CUDA device answers", "one that nvidia-smi lists and CUDA_VISIBLE_DEVICES does not hide, or cpu"};
+}
+
+// Parts of a sum in bfloat16 are added up in float32, as the processor does.
+void use_full_sums() {
+  static const bool once = (at::globalContext().setAllowBF16ReductionCuBLAS(false), true);
+  (void)once;
+}
+
 const Backend kCuda = {"cuda",
                        at::kCUDA,
                        [] { return static_cast<int>(c10::cuda::device_count()); },
-                       [] {
-                         return std::pair<std::string, std::string>("no CUDA device answers", "one that nvidia-smi lists, or cpu");
+                       why_none,
+                       [](at::Device device) {
+                         use_full_sums();
+                         c10::cuda::set_device(device.index());
                        },
-                       [](at::Device device) { c10::cuda::set_device(device.index()); },
                        [](at::Device device) {
                          try {
                            c10::cuda::set_device(device.index());

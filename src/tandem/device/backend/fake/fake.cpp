@@ -49,10 +49,10 @@ class FakeMemory final : public Memory {
   int64_t backed_bytes_ = 0;
 };
 
-// What was queued, to be queued again.
+// What was queued, to be queued again. Graphs of a device share memory: what another one computed is gone then.
 class FakeGraph final : public Graph {
  public:
-  explicit FakeGraph(at::Device device) : device_(device), queue_(fake::queue_of(device.index())) {}
+  explicit FakeGraph(at::Device device) : queue_(fake::queue_of(device.index())) {}
   void capture(const std::function<void()>& work) override {
     try {
       work();
@@ -60,15 +60,19 @@ class FakeGraph final : public Graph {
       queue_.begin_capture();
       work();
       kept_ = queue_.end_capture();
-    } catch (const std::exception& e) {
+    } catch (const std::exception&) {
       if (queue_.is_capturing()) queue_.end_capture();
-      throw device_failed(device_, join_text("a graph: ", without_backtrace(e)));
+      throw;
     }
   }
-  void replay() override { queue_.push("a graph", [kept = kept_] { kept->run(); }); }
+  void replay() override {
+    queue_.push("a graph", [&queue = queue_, kept = kept_] {
+      queue.poison_others(*kept);
+      kept->run();
+    });
+  }
 
  private:
-  const at::Device device_;
   fake::Queue& queue_;
   std::shared_ptr<const fake::Kept> kept_;
 };

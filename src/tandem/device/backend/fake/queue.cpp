@@ -82,9 +82,21 @@ void Queue::run(const Entry& entry) {
 void Queue::free(void* memory, size_t bytes) {
   {
     std::lock_guard lock(mutex_);
+    results_.erase(memory);
     if (captures_here()) return capture_->memory.push_back(memory);
   }
   push("free", [this, memory, bytes] { retire(memory, bytes); });
+}
+
+void Queue::made(void* memory, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (captures_here()) results_[memory] = {capture_.get(), bytes};
+}
+
+void Queue::poison_others(const Kept& but) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [memory, result] : results_)
+    if (result.of != &but) std::memset(memory, kPoison, result.bytes);
 }
 
 void Queue::begin_capture() {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -37,6 +38,10 @@ class Queue {
   int64_t num_pushed();
   /// With as many compute threads as the calling thread has. Bits of sums depend on it.
   void compute_as_here();
+  /// Memory that was made: a result of the capture, if the calling thread has one.
+  void made(void* memory, size_t bytes);
+  /// Overwrites the results of all captures but one's.
+  void poison_others(const Kept& but);
   /// Frees memory, when what was pushed before has run: it is poisoned then, and given back to the system late.
   void free(void* memory, size_t bytes);
 
@@ -68,6 +73,11 @@ class Queue {
   std::condition_variable progress_;  // a piece of work has run
   std::deque<Entry> entries_;
   std::shared_ptr<Kept> capture_;  // while one goes on, of capturer_; one at a time
+  struct Result {
+    const Kept* of;
+    size_t bytes;
+  };
+  std::map<void*, Result> results_;  // what captures made and somebody still has
   std::thread::id capturer_;
   std::string fault_;
   int threads_ = 0;

@@ -69,6 +69,7 @@ class FakeAllocator final : public c10::Allocator {
     void* memory = is_there ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
     TORCH_CHECK_WITH(OutOfMemoryError, memory, "fake device out of memory. Tried to allocate ", bytes, " bytes.");
     std::memset(memory, 0xFF, bytes);
+    queue_of(current).made(memory, bytes);
     c10::reportMemoryUsageToProfiler(memory, static_cast<int64_t>(bytes), 0, 0, here());
     return {memory, new Block{memory, bytes, current}, &free_block, here()};
   }

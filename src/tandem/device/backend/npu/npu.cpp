@@ -7,6 +7,8 @@
 #include <torch_npu/csrc/core/npu/NPUFunctions.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 
+#include <cstdio>
+
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
 #include "tandem/base/log.h"
@@ -34,6 +36,7 @@ struct Functions {
   decltype(&::aclrtUnmapMem) unmap = of_driver<decltype(::aclrtUnmapMem)>("aclrtUnmapMem");
   decltype(&::aclrtMemsetAsync) set_bytes = of_driver<decltype(::aclrtMemsetAsync)>("aclrtMemsetAsync");
   decltype(&::aclrtGetMemInfo) memory = of_driver<decltype(::aclrtGetMemInfo)>("aclrtGetMemInfo");
+  decltype(&::aclrtDeviceGetUuid) uuid = of_driver<decltype(::aclrtDeviceGetUuid)>("aclrtDeviceGetUuid");
   decltype(&::aclrtGetSocName) name = of_driver<decltype(::aclrtGetSocName)>("aclrtGetSocName");
 };
 
@@ -112,6 +115,20 @@ std::string described(at::Device device) {
   return join_text(functions().name(), ", ", bytes_text(static_cast<int64_t>(all)));
 }
 
+// Of the machine's devices, whichever of them this process sees.
+std::string uuid_of(at::Device device) {
+  Driver::use(device);
+  aclrtUuid uuid = {};
+  check(functions().uuid(device.index(), &uuid), "no word of which device it is");
+  std::string text = "Ascend ";
+  for (const char byte : uuid.bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+    text += digits;
+  }
+  return text;
+}
+
 const Backend kAscend = {"npu",
                          at::kPrivateUse1,
                          [] { return static_cast<int>(c10_npu::device_count()); },
@@ -121,7 +138,7 @@ const Backend kAscend = {"npu",
                          Driver::use,
                          synchronize_device,
                          described,
-                         [](at::Device device) { return join_text("davinci", static_cast<int>(device.index())); },
+                         uuid_of,
                          [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                            return std::make_unique<MappedMemory<Driver>>(Driver(device), num_bytes);
                          },

@@ -17,6 +17,9 @@ struct PagedSteps {
 at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv_TW, const PagedPlan& plan, const AttentionShape& shape,
                     const PagedCache& cache);
 
+/// Rows of experts by one operator of libtorch: x[S,K] to y[S,N], or dy[S,N] to dx[S,K]. w as ProductKernels::grouped_forward has it.
+at::Tensor grouped_by_library(const at::Tensor& rows_SX, const at::Tensor& w, const ExpertRows& rows, bool forward);
+
 extern const ProductKernels kProductKernels;
 extern const RowKernels kRowKernels;
 extern const AttentionKernels kAttentionKernels;

@@ -479,13 +479,16 @@ at::Tensor paged_by(const PagedSteps& steps, const at::Tensor& qkv, const PagedP
 
 namespace {
 
+// A block is one part of what a flash kernel attends to.
+int64_t block_tokens(at::DeviceType type) { return type == at::kCUDA ? 256 : 16; }
+
 at::Tensor paged(const at::Tensor& qkv, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache) {
   return paged_by({write_cache, combine_parts}, qkv, plan, shape, cache);
 }
 
 }  // namespace
 
-const AttentionKernels kAttentionKernels = {plan_packed, packed, packed_by_row, packed_backward, cache_shape, 1,
+const AttentionKernels kAttentionKernels = {plan_packed, packed, packed_by_row, packed_backward, cache_shape, 1, block_tokens,
                                            plan_paged, plan_fixed, refill, paged};
 
 }  // namespace tandem::model::kernel::aten

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
@@ -92,7 +93,14 @@ void for_experts(const ExpertRows& rows, const at::Tensor& w, const std::functio
   }
 }
 
+// One launch for all experts, where the library has it: bfloat16 on CUDA, rows of multiples of 16 bytes. Not in parity mode.
+bool by_library(const Numerics& n, const at::Tensor& x, const at::Tensor& w, const ExpertRows& rows) {
+  const int64_t N = w.size(0) / rows.num_experts();
+  return x.is_cuda() && !n.parity && x.scalar_type() == at::kBFloat16 && x.size(0) > 0 && N % 8 == 0 && w.size(1) % 8 == 0;
+}
+
 at::Tensor grouped_forward(const Numerics& n, const at::Tensor& x, const at::Tensor& w, const ExpertRows& rows) {
+  if (by_library(n, x, w, rows)) return grouped_by_library(x, w, rows, /*forward=*/true);
   const at::Tensor y = at::empty({x.size(0), w.size(0) / rows.num_experts()}, x.options());
   for_experts(rows, w, [&](int64_t first, int64_t count, const at::Tensor& expert) {
     at::Tensor out = y.narrow(0, first, count);
@@ -102,6 +110,7 @@ at::Tensor grouped_forward(const Numerics& n, const at::Tensor& x, const at::Ten
 }
 
 at::Tensor grouped_input_grad(const Numerics& n, const at::Tensor& dy, const at::Tensor& w, const ExpertRows& rows) {
+  if (by_library(n, dy, w, rows)) return grouped_by_library(dy, w, rows, /*forward=*/false);
   const at::Tensor dx = at::empty({dy.size(0), w.size(1)}, dy.options());
   for_experts(rows, w, [&](int64_t first, int64_t count, const at::Tensor& expert) {
     at::Tensor out = dx.narrow(0, first, count);
@@ -120,6 +129,15 @@ PackedWeight no_copy(const Numerics&, const at::Tensor&) { return {}; }
 at::Tensor packed_product(const at::Tensor&, const PackedWeight&) { TANDEM_CHECK(false, "aten packs no weight"); }
 
 }  // namespace
+
+at::Tensor grouped_by_library(const at::Tensor& rows_SX, const at::Tensor& w, const ExpertRows& rows, bool forward) {
+  const int64_t E = rows.num_experts();
+  at::Tensor ends = at::empty({E}, at::kInt);
+  for (int64_t e = 0; e < E; ++e) ends.data_ptr<int32_t>()[e] = static_cast<int32_t>(rows.offsets[static_cast<size_t>(e) + 1]);
+  const at::Tensor experts_ENK = w.view({E, w.size(0) / E, w.size(1)});
+  return at::_grouped_mm(rows_SX.contiguous(), forward ? experts_ENK.transpose(1, 2) : experts_ENK,
+                         ends.to(rows_SX.device(), /*non_blocking=*/true));
+}
 
 const ProductKernels kProductKernels = {can_compute, only_choice, nullptr,         only_choice,        forward,
                                         forward_float, input_grad, weight_grad,    grouped_forward,    grouped_input_grad,

@@ -35,8 +35,8 @@ const Backend& backend() {
       .product = {can_compute, plain_choice, choices, measured_choice, forward, forward_float, input_grad, weight_grad, grouped_forward,
                   grouped_input_grad, grouped_weight_grad, pack_weight, pack_head, packed_product},
       .row = kRowKernels,
-      .attention = {plan_packed, packed_attention, packed_attention_by_row, packed_attention_backward, cache_shape, kLaneTokens, plan_paged,
-                    nullptr, nullptr, paged_attention},
+      .attention = {plan_packed, packed_attention, packed_attention_by_row, packed_attention_backward, cache_shape, kLaneTokens,
+                    [](at::DeviceType) { return kLaneTokens; }, plan_paged, nullptr, nullptr, paged_attention},
       .logit = kLogitKernels,
       .expert = kExpertKernels,
       .update = kUpdateKernels};
