@@ -103,7 +103,8 @@ void describe(OptionVisitor& field, GenerateOptions& o) {
   field("prompt_len", o.prompt_len, "Tokens of a prompt", at_least(1));
   field("new", o.new_tokens, "Tokens of a response in fixed mode, where 0 is 64; the most of one in ragged mode, where 0 is no bound",
         at_least(0));
-  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; 0 takes what the device reads fastest", zero_or_power_of_two(16));
+  field("kv_block_tokens", o.kv_block_tokens, "Tokens held by one KV block; 0 takes what the device reads fastest",
+        zero_or_power_of_two(16));
   field("kv_cache_mib", o.kv_cache_mib, "Most memory of the KV cache", at_least(1));
   field("graphs", o.graphs, "Capture decode steps as graphs, where the device has graphs");
   describe(field, static_cast<Computing&>(o));

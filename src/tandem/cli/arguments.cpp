@@ -54,7 +54,7 @@ void add_dtype(CLI::App& app, std::string& dtype, int64_t& threads) {
 }
 
 void add_kernels(CLI::App& app, std::string& kernels) {
-  add_checked(app, "--kernels", &kernels, "The device's own (cpu, cuda, npu), or libtorch's operators alone (aten); auto takes its own if any",
+  add_checked(app, "--kernels", &kernels, "The device's own (cpu, cuda, npu), or libtorch's operators alone (aten); auto takes its own",
               one_of({"auto", "cpu", "cuda", "npu", "aten"}))
       ->group("Computing");
 }

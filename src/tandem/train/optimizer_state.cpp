@@ -10,7 +10,8 @@
 #include "tandem/base/check.h"
 
 namespace tandem::train {
-OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slices) : setup_(s), slices_(slices.begin(), slices.end()) {
+OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slices)
+    : setup_(s), slices_(slices.begin(), slices.end()), coming_(s.arena.device()), leaving_(s.arena.device()) {
   for (const Slice& slice : slices_) size_ += slice.size;
   TANDEM_CHECK(!s.swap || s.host, "a swapped optimizer needs the host's memory");
   const auto state = [&](const char* owner) {
@@ -19,7 +20,11 @@ OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slice
   m_ = state("optimizer");
   v_ = state("optimizer");
   if (has_half()) master_ = state("master_weights");
-  if (s.swap) chunk_ = s.arena.allocate(s.owner_prefix + "optimizer", {has_half() ? 3 : 2, std::min(size_, s.chunk_elements)}, at::kFloat);
+  if (!s.swap) return;
+  const int64_t room = (std::min(size_, s.chunk_elements) + 1) / 2 * 2;
+  chunk_ = s.arena.allocate(s.owner_prefix + "optimizer", {has_half() ? 3 : 2, room}, at::kFloat);
+  for (const device::Swappable* each : {m_.get(), v_.get(), master_.get()})
+    if (each) pinned_.push_back(device::pinned(s.arena.device(), each->tensor().data_ptr(), each->tensor().nbytes()));
 }
 
 void OptimizerState::adopt_values() {
@@ -35,21 +40,35 @@ void OptimizerState::update(const Stretch& s, const model::kernel::AdamStep& ste
       {has_half() ? part(master_) : values, has_half() ? values : at::Tensor(), s.grad.narrow(0, 0, s.size), part(m_), part(v_)}, step);
 }
 
-// Through memory of the device. Each element goes the way it goes without.
+// Through memory of the device, piece by piece: while one is updated the next one comes and the last one leaves. Each element goes the way
+// it goes without.
 void OptimizerState::update_by_chunks(const Stretch& s, const model::kernel::AdamStep& step) {
-  const int64_t room = chunk_.size(1);
-  for (int64_t from = 0; from < s.size; from += room) {
-    const int64_t n = std::min(room, s.size - from);
-    std::vector<std::pair<at::Tensor, at::Tensor>> moved;  // on the device, on the host
-    const auto bring = [&](const std::unique_ptr<device::Swappable>& state) {
-      moved.emplace_back(chunk_[std::ssize(moved)].narrow(0, 0, n), state->tensor().narrow(0, s.at + from, n));
-      return moved.back().first.copy_(moved.back().second);
-    };
-    const at::Tensor values = setup_.values.narrow(0, s.begin + from, n), m = bring(m_), v = bring(v_);
-    const at::Tensor master = has_half() ? bring(master_) : values;
-    setup_.kernels.adamw({master, has_half() ? values : at::Tensor(), s.grad.narrow(0, from, n), m, v}, step);
-    for (const auto& [device, host] : moved) host.copy_(device);
+  const int64_t half = chunk_.size(1) / 2, pieces = s.size > 0 ? (s.size + half - 1) / half : 0;
+  const device::Swappable* const states[] = {m_.get(), v_.get(), master_.get()};
+  const auto size_of = [&](int64_t p) { return std::min(half, s.size - p * half); };
+  const auto here = [&](int64_t p, int64_t state) { return chunk_[state].narrow(0, p % 2 * half, size_of(p)); };
+  const auto there = [&](int64_t p, int64_t state) { return states[state]->tensor().narrow(0, s.at + p * half, size_of(p)); };
+  const auto bring = [&](int64_t p) {
+    if (p < pieces)
+      coming_.run([&] {
+        for (int64_t i = 0; i < chunk_.size(0); ++i) here(p, i).copy_(there(p, i), /*non_blocking=*/true);
+      });
+  };
+  coming_.wait_for_compute();  // the room was another stretch's
+  bring(0);
+  for (int64_t p = 0; p < pieces; ++p) {
+    coming_.let_compute_wait();
+    coming_.wait_for(leaving_);  // the piece before the last has left the other half
+    bring(p + 1);
+    const at::Tensor values = setup_.values.narrow(0, s.begin + p * half, size_of(p)), master = has_half() ? here(p, 2) : values;
+    const at::Tensor grad = s.grad.narrow(0, p * half, size_of(p));
+    setup_.kernels.adamw({master, has_half() ? values : at::Tensor(), grad, here(p, 0), here(p, 1)}, step);
+    leaving_.wait_for_compute();
+    leaving_.run([&] {
+      for (int64_t i = 0; i < chunk_.size(0); ++i) there(p, i).copy_(here(p, i), /*non_blocking=*/true);
+    });
   }
+  leaving_.synchronize();
 }
 
 int64_t OptimizerState::leave_device() {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/device/copy_stream.h"
 #include "tandem/device/swappable.h"
 #include "tandem/model/kernel/backend.h"
 #include "tandem/model/parameters.h"
@@ -86,7 +87,10 @@ class OptimizerState {
   std::vector<Slice> slices_;
   int64_t size_ = 0;
   std::unique_ptr<device::Swappable> master_, m_, v_;  // [size_]; no master_ in fp32 models
-  at::Tensor chunk_;  // [3, some]: master and moments on their way, where they live in the host's memory
+  // Where the state lives in the host's memory: pieces of master weights and moments on their way, [3, some], in two halves.
+  at::Tensor chunk_;
+  std::vector<std::shared_ptr<void>> pinned_;
+  device::CopyStream coming_, leaving_;
 };
 
 }  // namespace tandem::train
