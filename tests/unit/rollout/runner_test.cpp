@@ -15,11 +15,11 @@ namespace {
 constexpr int64_t kPrompt = 20, kBlockTokens = 16;
 
 // One sequence in blocks 0 and 1, another with other tokens in 2 and 3.
-struct Case {
+struct OneRunner {
   test::TinyModel model{test::tiny_config(), at::kFloat, true};
   Runner runner;
 
-  explicit Case(bool graphs) : runner(options(graphs), model.decoder, model.arena) {
+  explicit OneRunner(bool graphs) : runner(options(graphs), model.decoder, model.arena) {
     runner.take_weights(model.parameters);
     runner.open_cache(64);
   }
@@ -52,10 +52,10 @@ std::vector<int32_t> prompt(int32_t first) {
 
 // What ran ahead in blocks that its sequence has no more was of other keys: it runs again. In its own blocks it does not.
 TEST(Runner, WhatRanAheadCountsInTheSameBlocksAlone) {
-  if (!DecodeGraph::serves(Case(true).model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
+  if (!DecodeGraph::serves(OneRunner(true).model.decoder)) GTEST_SKIP() << "a device without graphs: nothing runs ahead";
   for (const bool moved : {false, true}) {
     const auto logits_and_ahead = [&](bool graphs) {
-      Case c(graphs);
+      OneRunner c(graphs);
       Plan prompts, next;
       add(prompts, 0, prompt(2), 0, kFirst);
       add(prompts, 1, prompt(30), 0, kSecond);
