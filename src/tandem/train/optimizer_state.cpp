@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tandem/base/check.h"
+#include "tandem/device/device.h"
 
 namespace tandem::train {
 OptimizerState::OptimizerState(const StateSetup& s, std::span<const Slice> slices)
