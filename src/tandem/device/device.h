@@ -32,7 +32,7 @@ struct Backend {
   /// Errors: PeerError, if there are no such addresses.
   std::unique_ptr<Memory> (*reserve)(at::Device device, int64_t num_bytes);
   /// Null where the kind has none: then work is queued operator by operator.
-  std::unique_ptr<Graph> (*make_graph)(at::Device device);
+  std::unique_ptr<Graphs> (*make_graphs)(at::Device device);
   /// Whether its memory is the host's: who has waited for it may read its tensors by their addresses.
   bool has_host_memory = false;
   /// Memory of the host that stays where it is until unpin(), so that the device copies it by itself, faster. False: it is copied as any

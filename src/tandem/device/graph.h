@@ -3,12 +3,12 @@
 // What a device does again and again, kept as one: launched once instead of operator by operator.
 
 #include <functional>
+#include <memory>
 
 namespace tandem::device {
 
 /// Ownership  owns what the work allocated on the device while it was captured.
 /// Threads    that of its device.
-/// Read next  device.h:Backend::make_graph
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -17,6 +17,15 @@ class Graph {
   virtual void capture(const std::function<void()>& work) = 0;
   /// Queues it, on the tensors that it was captured with.
   virtual void replay() = 0;
+};
+
+/// Graphs that share memory: what one has computed is gone when another one of them runs. The memory goes with the last of them.
+/// Threads    that of its device.
+/// Read next  device.h:Backend::make_graphs
+class Graphs {
+ public:
+  virtual ~Graphs() = default;
+  virtual std::unique_ptr<Graph> make() = 0;
 };
 
 }  // namespace tandem::device

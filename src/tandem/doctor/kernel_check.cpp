@@ -37,7 +37,7 @@ const KernelSizes& sizes_of(Extent extent) {
   static const KernelSizes odd{77, 52, 36, 211, 211, 1037, {{6, 2, 20}, {6, 2, 32}},  // some kernels take multiples of 8 alone
                                {{1, 64, 48}, {33, 52, 30}, {77, 130, 96}}};
   static const KernelSizes of_models{67, 3584, 4736, 151'936, 18'992, 5'000'011, {{28, 4, 128}, {14, 2, 64}},
-                                     {{1, 4608, 3584}, {64, 3584, 18'944}, {515, 4864, 896}}};
+                                     {{1, 4608, 3584}, {64, 896, 18'944}, {515, 4864, 896}}};
   return extent == Extent::kOddSizes ? odd : of_models;
 }
 

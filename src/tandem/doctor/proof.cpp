@@ -59,7 +59,9 @@ std::string Proof::fault() const {
 
 at::Device device_to_prove(const std::string& name) {
   comm::prepare_device_groups(kGroupDeadline_s);
-  return device::device_named(name, "--device");
+  const at::Device device = device::device_named(name, "--device");
+  device::backend_of(device).use(device);
+  return device;
 }
 
 Proof prove(const std::string& kernels, at::Device device, Thoroughness thoroughness, const Told& told) {
@@ -95,7 +97,8 @@ nlohmann::json to_json(const Proof& p) {
 
 std::string heading(const std::string& kernels, at::Device device) {
   const model::kernel::Backend& backend = model::kernel::backend_named(kernels, device, "--kernels");
-  return join_text("device ", device::backend_of(device).description(device), "\nkernels ", backend.name, " (",
+  const device::Backend& kind = device::backend_of(device);
+  return join_text("device ", kind.name, ": ", kind.description(device), "\nkernels ", backend.name, " (",
                    backend.instructions(c10::kBFloat16, false, device),
                    ")\nA number behind a kernel is its largest error, as a share of what rounding allows: above 1 it is wrong.\n");
 }

@@ -26,8 +26,8 @@ struct Proof {
   std::string fault() const;
 };
 
-/// As run.device names it; the first of its kind. Before the process has threads: it prepares groups of devices, too.
-/// Errors: UserError naming --device without such a device.
+/// As run.device names it; the first of its kind. The calling thread works with it from then on. To be called before the process has
+/// threads: it prepares groups of devices, too. Errors: UserError naming --device without such a device.
 at::Device device_to_prove(const std::string& name);
 
 /// `kernels` as run.kernels. The calling thread works with the device from then on.

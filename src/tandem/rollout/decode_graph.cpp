@@ -28,18 +28,18 @@ GraphShape GraphShape::around(int64_t num_tokens, int64_t num_blocks) {
 bool DecodeGraph::serves(const model::Decoder& decoder) {
   const at::Device device = decoder.kernels().device();
   return decoder.kernels().attention().plan_fixed && decoder.config().moe.num_experts == 0 && !decoder.place().tp && !decoder.place().pp &&
-         device::backend_of(device).make_graph(device);
+         device::backend_of(device).make_graphs(device);
 }
 
 DecodeGraph::DecodeGraph(const GraphShape& shape, const model::Decoder& decoder, const model::ModelParameters& parameters,
-                         const KvCache& cache)
+                         const KvCache& cache, device::Graphs& graphs)
     : shape_(shape),
       spare_block_(cache.spare_block()),
       attention_(decoder.kernels().attention()),
       ids_T_(at::zeros({shape.num_tokens}, decoder.kernels().options(at::kLong))),
       positions_T_(at::zeros_like(ids_T_)),
       plan_(attention_.plan_fixed(shape.num_tokens, shape.num_blocks, cache.block_tokens(), decoder.kernels().device())),
-      graph_(device::backend_of(decoder.kernels().device()).make_graph(decoder.kernels().device())) {
+      graph_(graphs.make()) {
   const at::Tensor none = at::zeros({0}, at::kLong);
   run(none, {at::zeros({0, shape.num_blocks}, at::kInt), none, none, {}});  // all to the spare block
   PagedContext context(cache, decoder, plan_);

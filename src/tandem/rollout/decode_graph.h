@@ -45,9 +45,11 @@ class DecodeGraph {
   /// Whether the decoder's steps can be captured: on a device that has graphs, alone, and without experts, whose rows the host counts.
   static bool serves(const model::Decoder& decoder);
 
-  DecodeGraph(const GraphShape& shape, const model::Decoder& decoder, const model::ModelParameters& parameters, const KvCache& cache);
+  /// One of `graphs`, in which nothing else is captured but decode steps of this cache.
+  DecodeGraph(const GraphShape& shape, const model::Decoder& decoder, const model::ModelParameters& parameters, const KvCache& cache,
+              device::Graphs& graphs);
 
-  /// fp32 logits[R,V] of R tokens, one of each sequence; what they hold lasts until the next run of any graph of the device. `ids_R` may be
+  /// fp32 logits[R,V] of R tokens, one of each sequence; what they hold lasts until the next run of any of its graphs. `ids_R` may be
   /// there already, even if the host does not know them. Queued. Errors: InternalError for more than it has room for.
   at::Tensor run(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens);
 

@@ -64,7 +64,9 @@ int64_t num_kv_blocks(const Options& options, const CacheShape& shape, int64_t m
 }
 
 Runner::Runner(const Options& options, const model::Decoder& decoder, device::Arena& arena)
-    : options_(options), decoder_(decoder), arena_(arena), has_graphs_(options.graphs && DecodeGraph::serves(decoder)) {}
+    : options_(options), decoder_(decoder), arena_(arena), has_graphs_(options.graphs && DecodeGraph::serves(decoder)) {
+  if (has_graphs_) graph_memory_ = device::backend_of(arena.device()).make_graphs(arena.device());
+}
 
 Runner::~Runner() { count_packed(0); }
 
@@ -125,7 +127,7 @@ void Runner::close_cache() {
 at::Tensor Runner::run_graph(const at::Tensor& ids_R, const model::kernel::PagedTokens& tokens) {
   const GraphShape shape = GraphShape::around(ids_R.numel(), tokens.block_tables_SB.size(1));
   std::unique_ptr<DecodeGraph>& graph = graphs_[shape];
-  if (!graph) graph = std::make_unique<DecodeGraph>(shape, decoder_, *parameters_, *cache_);
+  if (!graph) graph = std::make_unique<DecodeGraph>(shape, decoder_, *parameters_, *cache_, *graph_memory_);
   return graph->run(ids_R, tokens);
 }
 

@@ -85,6 +85,7 @@ class Runner {
   std::optional<model::ModelParameters> parameters_;
   std::optional<KvCache> cache_;
   const bool has_graphs_;
+  std::unique_ptr<device::Graphs> graph_memory_;  // null without graphs
   std::map<GraphShape, std::unique_ptr<DecodeGraph>> graphs_;
   std::vector<const void*> addresses_of_graphs_;  // where the weights lay that they read
   std::optional<Ahead> ahead_;

@@ -150,7 +150,7 @@ TEST(FakeDevice, AGraphIsReplayedOnWhatItsTensorsHoldNow) {
   const at::Device device = opened();
   const at::Tensor in = at::ones({3}, floats(device));
   at::Tensor out;
-  const auto graph = backend_of(device).make_graph(device);
+  const auto graph = backend_of(device).make_graphs(device)->make();
   graph->capture([&] { out = (in + 1).mul_(10); });
   EXPECT_TRUE(std::isnan(out.cpu()[0].item<float>())) << "what was captured has not run";
   for (const float value : {1.0f, 5.0f}) {
@@ -160,29 +160,32 @@ TEST(FakeDevice, AGraphIsReplayedOnWhatItsTensorsHoldNow) {
   }
 }
 
-// Graphs of a device share memory.
 TEST(FakeDevice, WhatAGraphComputedIsGoneWhenAnotherOneRuns) {
   const at::Device device = opened();
   const at::Tensor in = at::ones({3}, floats(device));
-  at::Tensor first, second;
-  const auto one = backend_of(device).make_graph(device), other = backend_of(device).make_graph(device);
+  at::Tensor first, second, apart;
+  const auto graphs = backend_of(device).make_graphs(device), elsewhere = backend_of(device).make_graphs(device);
+  const auto one = graphs->make(), other = graphs->make(), third = elsewhere->make();
   one->capture([&] { first = in + 1; });
   other->capture([&] { second = in + 2; });
+  third->capture([&] { apart = in + 3; });
+  third->replay();
   one->replay();
   const at::Tensor kept = first.clone();
   other->replay();
   EXPECT_TRUE(std::isnan(first.cpu()[0].item<float>()));
   EXPECT_EQ(kept.cpu()[0].item<float>(), 2);
   EXPECT_EQ(second.cpu()[0].item<float>(), 3);
+  EXPECT_EQ(apart.cpu()[0].item<float>(), 4) << "of graphs that share nothing with these";
 }
 
 TEST(FakeDevice, WhatIsCapturedMustNotWaitNorReadTheHost) {
   const at::Device device = opened();
   const at::Tensor in = at::ones({3}, floats(device)), host = at::ones({3});
-  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)in.sum().item<float>(); }), c10::AcceleratorError);
-  EXPECT_THROW(backend_of(device).make_graph(device)->capture([&] { (void)(in + host.to(device)); }), c10::Error);
+  EXPECT_THROW(backend_of(device).make_graphs(device)->make()->capture([&] { (void)in.sum().item<float>(); }), c10::AcceleratorError);
+  EXPECT_THROW(backend_of(device).make_graphs(device)->make()->capture([&] { (void)(in + host.to(device)); }), c10::Error);
   const auto fails = [] { throw InternalError("ours"); };
-  EXPECT_THROW(backend_of(device).make_graph(device)->capture(fails), InternalError) << "no failure of the device";
+  EXPECT_THROW(backend_of(device).make_graphs(device)->make()->capture(fails), InternalError) << "no failure of the device";
   EXPECT_EQ(in.sum().item<float>(), 3) << "it goes on afterwards";
 }
 

@@ -19,7 +19,7 @@ constexpr Backend absent_kind() {
           [](at::Device) { return std::string(); },
           [](at::Device) { return std::string(); },
           [](at::Device, int64_t) -> std::unique_ptr<Memory> { TANDEM_CHECK(false, "there is no ", Kind::kName); },
-          [](at::Device) { return std::unique_ptr<Graph>(); }};
+          [](at::Device) { return std::unique_ptr<Graphs>(); }};
 }
 
 }  // namespace tandem::device

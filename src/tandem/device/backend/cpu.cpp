@@ -60,7 +60,7 @@ const Backend kCpu = {"cpu",
                       [](at::Device) { return cores_name(); },
                       nullptr,
                       [](at::Device, int64_t num_bytes) { return pages(num_bytes); },
-                      [](at::Device) { return std::unique_ptr<Graph>(); }};
+                      [](at::Device) { return std::unique_ptr<Graphs>(); }};
 
 }  // namespace
 

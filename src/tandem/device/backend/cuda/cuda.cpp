@@ -8,9 +8,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
 
-#include <map>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include "tandem/base/check.h"
 #include "tandem/base/error.h"
@@ -108,33 +107,20 @@ class Driver {
   at::Device device_;
 };
 
-// Where graphs of one device are captured, and the memory that they share: what one has computed is read before another is replayed. It
-// goes with its last graph, and so does the memory: libtorch takes no pool again that nobody uses.
+// Where graphs are captured that share memory.
 struct CaptureRoom {
   c10::cuda::CUDAStream stream;
   at::cuda::MempoolId_t pool = at::cuda::graph_pool_handle();
 };
-std::shared_ptr<CaptureRoom> capture_room(c10::DeviceIndex index) {
-  static std::mutex mutex;
-  static std::map<c10::DeviceIndex, std::weak_ptr<CaptureRoom>> rooms;
-  std::lock_guard lock(mutex);
-  std::shared_ptr<CaptureRoom> room = rooms[index].lock();
-  if (!room) {
-    room = std::make_shared<CaptureRoom>(CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index)});
-    rooms[index] = room;
-  }
-  return room;
-}
 
 class CudaGraph final : public Graph {
  public:
-  explicit CudaGraph(at::Device device) : device_(device) {}
+  CudaGraph(at::Device device, std::shared_ptr<CaptureRoom> room) : device_(device), room_(std::move(room)) {}
   void capture(const std::function<void()>& work) override {
     const c10::cuda::CUDAGuard here(device_);
     bool is_capturing = false;
     try {
       c10::cuda::device_synchronize();
-      room_ = capture_room(device_.index());
       const c10::cuda::CUDAStreamGuard guard(room_->stream);
       work();
       room_->stream.synchronize();
@@ -160,8 +146,26 @@ class CudaGraph final : public Graph {
   }
 
   const at::Device device_;
-  std::shared_ptr<CaptureRoom> room_;  // as long as the graph uses its pool
+  const std::shared_ptr<CaptureRoom> room_;  // as long as the graph uses its pool
   at::cuda::CUDAGraph graph_;
+};
+
+class CudaGraphs final : public Graphs {
+ public:
+  explicit CudaGraphs(at::Device device) : device_(device) {}
+  // Libtorch takes no pool again that nobody uses: a room ends with its last graph.
+  std::unique_ptr<Graph> make() override {
+    std::shared_ptr<CaptureRoom> room = room_.lock();
+    if (!room) {
+      room = std::make_shared<CaptureRoom>(CaptureRoom{c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_.index())});
+      room_ = room;
+    }
+    return std::make_unique<CudaGraph>(device_, std::move(room));
+  }
+
+ private:
+  const at::Device device_;
+  std::weak_ptr<CaptureRoom> room_;
 };
 
 std::string described(at::Device device) {
@@ -223,7 +227,7 @@ const Backend kCuda = {"cuda",
                        [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                          return std::make_unique<MappedMemory<Driver>>(Driver(device), num_bytes);
                        },
-                       [](at::Device device) -> std::unique_ptr<Graph> { return std::make_unique<CudaGraph>(device); },
+                       [](at::Device device) -> std::unique_ptr<Graphs> { return std::make_unique<CudaGraphs>(device); },
                        /*has_host_memory=*/false,
                        pin,
                        [](void* memory) { (void)cudaHostUnregister(memory); }};

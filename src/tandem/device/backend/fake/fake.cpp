@@ -49,15 +49,15 @@ class FakeMemory final : public Memory {
   int64_t backed_bytes_ = 0;
 };
 
-// What was queued, to be queued again. Graphs of a device share memory: what another one computed is gone then.
+// What was queued, to be queued again. What the others of its room computed is gone then.
 class FakeGraph final : public Graph {
  public:
-  explicit FakeGraph(at::Device device) : queue_(fake::queue_of(device.index())) {}
+  FakeGraph(at::Device device, std::shared_ptr<void> room) : queue_(fake::queue_of(device.index())), room_(std::move(room)) {}
   void capture(const std::function<void()>& work) override {
     try {
       work();
       queue_.drain();
-      queue_.begin_capture();
+      queue_.begin_capture(room_.get());
       work();
       kept_ = queue_.end_capture();
     } catch (const std::exception&) {
@@ -66,15 +66,26 @@ class FakeGraph final : public Graph {
     }
   }
   void replay() override {
-    queue_.push("a graph", [&queue = queue_, kept = kept_] {
-      queue.poison_others(*kept);
+    queue_.push("a graph", [&queue = queue_, kept = kept_, room = room_] {
+      queue.poison_others(*kept, room.get());
       kept->run();
     });
   }
 
  private:
   fake::Queue& queue_;
+  const std::shared_ptr<void> room_;
   std::shared_ptr<const fake::Kept> kept_;
+};
+
+class FakeGraphs final : public Graphs {
+ public:
+  explicit FakeGraphs(at::Device device) : device_(device) {}
+  std::unique_ptr<Graph> make() override { return std::make_unique<FakeGraph>(device_, room_); }
+
+ private:
+  const at::Device device_;
+  const std::shared_ptr<void> room_ = std::make_shared<char>();
 };
 
 const Backend kFake = {"fake",
@@ -104,9 +115,7 @@ const Backend kFake = {"fake",
                          fake::register_device();
                          return std::make_unique<FakeMemory>(device, num_bytes);
                        },
-                       [](at::Device device) -> std::unique_ptr<Graph> {
-                         return std::make_unique<FakeGraph>(device);
-                       },
+                       [](at::Device device) -> std::unique_ptr<Graphs> { return std::make_unique<FakeGraphs>(device); },
                        /*has_host_memory=*/true};
 
 }  // namespace

@@ -90,20 +90,21 @@ void Queue::free(void* memory, size_t bytes) {
 
 void Queue::made(void* memory, size_t bytes) {
   std::lock_guard lock(mutex_);
-  if (captures_here()) results_[memory] = {capture_.get(), bytes};
+  if (captures_here()) results_[memory] = {capture_.get(), room_, bytes};
 }
 
-void Queue::poison_others(const Kept& but) {
+void Queue::poison_others(const Kept& but, const void* room) {
   std::lock_guard lock(mutex_);
   for (const auto& [memory, result] : results_)
-    if (result.of != &but) std::memset(memory, kPoison, result.bytes);
+    if (result.room == room && result.of != &but) std::memset(memory, kPoison, result.bytes);
 }
 
-void Queue::begin_capture() {
+void Queue::begin_capture(const void* room) {
   std::unique_lock lock(mutex_);
   is_free_.wait(lock, [&] { return !capture_; });
   capture_ = std::make_shared<Kept>();
   capturer_ = std::this_thread::get_id();
+  room_ = room;
 }
 
 std::shared_ptr<const Kept> Queue::end_capture() {

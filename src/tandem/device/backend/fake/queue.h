@@ -40,8 +40,8 @@ class Queue {
   void compute_as_here();
   /// Memory that was made: a result of the capture, if the calling thread has one.
   void made(void* memory, size_t bytes);
-  /// Overwrites the results of all captures but one's.
-  void poison_others(const Kept& but);
+  /// Overwrites the results of all captures of the room but one's.
+  void poison_others(const Kept& but, const void* room);
   /// Frees memory, when what was pushed before has run: it is poisoned then, and given back to the system late.
   void free(void* memory, size_t bytes);
 
@@ -51,8 +51,8 @@ class Queue {
   bool take_bytes(int64_t bytes);
   void give_bytes(int64_t bytes) { taken_bytes_ -= bytes; }
 
-  /// From here on what the calling thread pushes is kept, not run; for it to wait is an error.
-  void begin_capture();
+  /// From here on what the calling thread pushes is kept, not run; for it to wait is an error. `room`: of graphs that share memory.
+  void begin_capture(const void* room);
   std::shared_ptr<const Kept> end_capture();
   bool is_capturing();
 
@@ -75,10 +75,12 @@ class Queue {
   std::shared_ptr<Kept> capture_;  // while one goes on, of capturer_; one at a time
   struct Result {
     const Kept* of;
+    const void* room;
     size_t bytes;
   };
   std::map<void*, Result> results_;  // what captures made and somebody still has
   std::thread::id capturer_;
+  const void* room_ = nullptr;     // of the capture
   std::string fault_;
   int threads_ = 0;
   std::deque<std::pair<void*, size_t>> retired_;

@@ -142,7 +142,7 @@ const Backend kAscend = {"npu",
                          [](at::Device device, int64_t num_bytes) -> std::unique_ptr<Memory> {
                            return std::make_unique<MappedMemory<Driver>>(Driver(device), num_bytes);
                          },
-                         [](at::Device) { return std::unique_ptr<Graph>(); }};
+                         [](at::Device) { return std::unique_ptr<Graphs>(); }};
 
 }  // namespace
 
