@@ -14,8 +14,8 @@ program = rf.built_program()
 def run(root, name, settings, flags, device):
     folder = f"{root}/{name}-{device}"
     recipe = rf.tiny_recipe(f"{root}/{name}.yaml", run__steps=4, eval__every_steps=2)
-    program.done(["run", recipe, "--run-dir", folder, *flags,
-                  *rf.sets({**settings, "run.device": device, "run.kernels": "aten"})])
+    alike = {"run.kernels": "aten", "rollout.packed_weights": "false"}  # a packed copy is the processor's alone, with other bits
+    program.done(["run", recipe, "--run-dir", folder, *flags, *rf.sets({**settings, **alike, "run.device": device})])
     return folder
 
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int64_t kCopyElements = 1 << 22;  // of a weight that are fp32 at a time
 constexpr int64_t kCopyRows = 1024;         // of activations
+constexpr int64_t kMostPackedRows = 512;    // above, a plain product is as fast
 
 bool can_compute(const GemmChoice& choice, c10::ScalarType) { return choice == GemmChoice{}; }
 
@@ -125,8 +127,16 @@ void grouped_weight_grad(const Numerics& n, at::Tensor& dw, const at::Tensor& dy
   });
 }
 
-PackedWeight no_copy(const Numerics&, const at::Tensor&) { return {}; }
-at::Tensor packed_product(const at::Tensor&, const PackedWeight&) { TANDEM_CHECK(false, "aten packs no weight"); }
+// On the processor oneDNN reads a weight in its own order a tenth faster.
+PackedWeight pack(const Numerics&, const at::Tensor& w) {
+  if (!w.is_cpu() || w.scalar_type() != at::kFloat || !onednn_multiplies(at::kFloat)) return {};
+  at::NoGradGuard off;
+  return {onednn_pack(w.detach()), w.size(0), w.size(1), /*in_blocks=*/false, kMostPackedRows, static_cast<int64_t>(w.nbytes())};
+}
+
+at::Tensor packed_product(const at::Tensor& x, const PackedWeight& w) {
+  return x.size(0) > 0 ? onednn_linear(x, w.data) : at::empty({0, w.N}, x.options());
+}
 
 }  // namespace
 
@@ -141,6 +151,6 @@ at::Tensor grouped_by_library(const at::Tensor& rows_SX, const at::Tensor& w, co
 
 const ProductKernels kProductKernels = {can_compute, only_choice, nullptr,         only_choice,        forward,
                                         forward_float, input_grad, weight_grad,    grouped_forward,    grouped_input_grad,
-                                        grouped_weight_grad, no_copy, no_copy,     packed_product};
+                                        grouped_weight_grad, pack, pack,          packed_product};
 
 }  // namespace tandem::model::kernel::aten
