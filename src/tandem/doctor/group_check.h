@@ -11,7 +11,7 @@ namespace tandem::doctor {
 constexpr double kGroupDeadline_s = 60;
 
 /// Ranks as threads, one for each device of the kind, exchange tensors there, and what comes is held against what it must be. On the
-/// processor there are two. With one device nobody can talk: no check then.
+/// processor there are two, of fake devices four at most. With one device nobody can talk: no check then.
 void check_groups(at::Device device, const Told& told);
 
 }  // namespace tandem::doctor
