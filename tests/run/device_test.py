@@ -68,7 +68,7 @@ def check_refusals(root, model):
     start = ["run", recipe, "--run-dir", f"{root}/refused"]
     program.refused([*start, *rf.sets({"run.device": "fake", "run.kernels": "cpu"})], 2, "run.kernels", "is cpu", "fake:0", "auto or aten")
     program.refused([*start, "--set", "run.device=tpu"], 2, "run.device", "tpu", "cuda")
-    program.refused(["generate", "--model", model, "--kernels", "cuda"], 2, "--kernels", "is cuda", "cpu", "auto or aten")
+    program.refused(["generate", "--model", model, "--kernels", "cuda"], 2, "--kernels", "is cuda", "cpu", "auto, cpu or aten")
     if not json.loads(program.done(["doctor", "--json"]).stdout)["devices"]:
         program.refused([*start, "--set", "run.device=cuda"], 2, "run.device", "is cuda", "cpu")
         program.refused(["generate", "--model", model, "--device", "npu"], 2, "--device", "npu", "cpu")

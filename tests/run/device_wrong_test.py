@@ -70,14 +70,14 @@ def check_absent(runs):
     wrong(["bench", "generate", "--model", MODEL, "--device", "cuda"], 2, "--device", "is cuda, and", "cpu")
     lengths = str(rf.ROOT / "bench/lengths/train-small-32x384.json")
     wrong(["bench", "train_step", "--model", MODEL, "--device", "cuda", "--lengths", lengths], 2, "--device", "is cuda, and", "cpu")
-    wrong(runs.start(run__kernels="cuda"), 2, "run.kernels", "is cuda", "auto or aten")
-    wrong(["generate", "--model", MODEL, "--kernels", "cuda"], 2, "--kernels", "is cuda", "auto or aten")
+    wrong(runs.start(run__kernels="cuda"), 2, "run.kernels", "is cuda", "auto, cpu or aten")
+    wrong(["generate", "--model", MODEL, "--kernels", "cuda"], 2, "--kernels", "is cuda", "auto, cpu or aten")
 
 
 def check_kernels(runs):
     wrong(runs.start(run__device="fake", run__kernels="cpu"), 2, "run.kernels", "is cpu", "fake:0", "auto or aten")
     wrong(["generate", "--model", MODEL, "--device", "fake", "--kernels", "cpu"], 2, "--kernels", "is cpu", "fake:0", "auto or aten")
-    wrong(["doctor", "--device", "cpu", "--kernels", "npu"], 2, "--kernels", "is npu", "cpu", "auto or aten")
+    wrong(["doctor", "--device", "cpu", "--kernels", "npu"], 2, "--kernels", "is npu", "cpu", "auto, cpu or aten")
     wrong(["doctor", "--device", "fake", "--kernels", "cpu"], 2, "--kernels", "is cpu", "fake:0", "auto or aten")
 
 

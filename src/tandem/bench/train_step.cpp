@@ -56,7 +56,10 @@ struct TrainWork {
     RandomStream random(static_cast<uint64_t>(o.seed), 1);
     rows.resize(o.lengths.size());
     for (size_t i = 0; i < rows.size(); ++i) {
-      const int64_t n = o.prompt_len + o.lengths[i];
+      const int64_t n = o.prompt_len + o.lengths[i], context = loaded.model.config().max_positions;
+      if (n > context)
+        throw UserError("--lengths", join_text("element ", i, " is ", o.lengths[i], ", behind a prompt of ", o.prompt_len),
+                        join_text("together at most the model's context of ", context));
       ids.push_back(loaded.random_ids(n, i));
       rows[i].prompt = std::span(ids[i]).first(static_cast<size_t>(o.prompt_len));
       rows[i].response = std::span(ids[i]).subspan(static_cast<size_t>(o.prompt_len));

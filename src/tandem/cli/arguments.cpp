@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
 
 #include "tandem/base/error.h"
 #include "tandem/base/json_file.h"
@@ -57,6 +60,25 @@ void add_kernels(CLI::App& app, std::string& kernels) {
   add_checked(app, "--kernels", &kernels, "The device's own (cpu, cuda, npu), or libtorch's operators alone (aten); auto takes its own",
               one_of({"auto", "cpu", "cuda", "npu", "aten"}))
       ->group("Computing");
+}
+
+void add_out(CLI::App& app, std::string& path, const std::string& help) {
+  const auto take = [&path](const std::string& text) {
+    namespace fs = std::filesystem;
+    std::error_code failed;
+    const fs::path folder = fs::path(text).has_parent_path() ? fs::path(text).parent_path() : fs::path(".");
+    if (fs::is_directory(text, failed) || !fs::is_directory(folder, failed) || ::access(folder.c_str(), W_OK) != 0)
+      throw UserError(text, "cannot be written", "a file in a folder that exists");
+    path = text;
+  };
+  app.add_option_function<std::string>("--out", take, help)->type_name("FILE");
+}
+
+void write_out(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << text << std::flush;
+  if (!file) throw UserError(path, "cannot be written", "a file in a folder that exists");
 }
 
 void add_model(CLI::App& app, serve::InferenceOptions& options) {

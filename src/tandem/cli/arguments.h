@@ -34,6 +34,10 @@ void add_device(CLI::App& app, std::string& device);
 /// --dtype, --threads.
 void add_dtype(CLI::App& app, std::string& dtype, int64_t& threads);
 void add_kernels(CLI::App& app, std::string& kernels);
+/// --out. Errors: UserError for a place where no file can be, before anything is done.
+void add_out(CLI::App& app, std::string& path, const std::string& help);
+/// Nothing where `path` is empty. Errors: UserError.
+void write_out(const std::string& path, const std::string& text);
 /// An option that may be given several times, one value each.
 CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const std::string& help);
 

@@ -20,7 +20,7 @@ struct ShortForm {
   const char* help;
 };
 
-constexpr std::array<ShortForm, 14> kShortForms = {{
+constexpr std::array<ShortForm, 15> kShortForms = {{
     {"--run-dir", "run.dir", "run.dir", "DIR", "The run", "Run folder; default runs/NAME_OF_THE_RECIPE"},
     {"--steps", "run.steps", "supervised.steps", "N", "The run", "Optimizer steps"},
     {"--seed", "run.seed", "run.seed", "N", "The run", "Seed of sampling and of random weights"},
@@ -36,6 +36,7 @@ constexpr std::array<ShortForm, 14> kShortForms = {{
     {"--threads", "parallel.threads", "parallel.threads", "N", "Computing",
      "Compute threads of all ranks of this process together; 0 takes every core"},
     {"--device", "run.device", "run.device", nullptr, "Computing", "Where to compute"},
+    {"--kernels", "run.kernels", "run.kernels", nullptr, "Computing", "What computes; aten: libtorch's operators alone"},
     {"--dtype", "model.dtype", "model.dtype", nullptr, "Computing", "Compute dtype"},
 }};
 

@@ -27,6 +27,7 @@ using planner::StageKind;
 
 constexpr const char* kReckoning = "the memory of a recipe";
 constexpr int64_t kBytesPerMib = int64_t{1} << 20;
+int64_t mib(int64_t bytes) { return (bytes + kBytesPerMib - 1) / kBytesPerMib; }
 
 // As the recipe says; auto is what this machine has.
 std::string kind_of_device(const config::RunConfig& c) {
@@ -37,6 +38,9 @@ void refuse_without_formula(const config::RunConfig& c, const model::ModelConfig
   const auto refuse = [](const std::string& what) { throw UserError(kReckoning, what, "a recipe without, or tandem run --fit"); };
   if (c.data.max_prompt_tokens == 0)
     throw UserError(kReckoning, "data.max_prompt_tokens is 0: prompts may have any length", "the longest prompt that is allowed");
+  if (c.rollout.sampling.max_new_tokens >= model.max_positions)
+    throw UserError("rollout.max_new_tokens", join_text("is ", c.rollout.sampling.max_new_tokens),
+                    join_text("less than the model's context of ", model.max_positions));
   if (model.moe.num_experts > 0 || model.mla.kv_rank > 0) refuse("has no formula for a " + model.family);
   if (c.parallel.has_sides()) refuse("has no formula for parallel.placement " + c.parallel.placement);
   if (layouts.train.pp > 1 || layouts.train.cp > 1 || layouts.rollout.pp > 1) refuse("has no formula for pp and cp");
@@ -101,7 +105,12 @@ class Recipe {
                                     block_tokens(),
                                     rollout_.element_bytes == 2 ? at::kBFloat16 : at::kFloat};
     const int64_t longest = std::max(row_tokens() + 1, evaluates() ? in_context(c_.eval.sampling.max_new_tokens) : 0);
-    return rollout::num_kv_blocks(c_.rollout.engine, shape, longest) * shape.bytes_per_block();
+    const int64_t blocks = rollout::num_kv_blocks(c_.rollout.engine, shape, longest);
+    if (const int64_t least = (longest + shape.block_tokens - 1) / shape.block_tokens; blocks < least)
+      throw UserError("rollout.kv_cache_mib",
+                      join_text("is ", c_.rollout.engine.kv_cache_mib, ", and one sequence may have ", longest, " tokens"),
+                      join_text("at least ", mib(least * shape.bytes_per_block())));
+    return blocks * shape.bytes_per_block();
   }
 
   // A pass has at least one row, and at worst no prompt in it.
@@ -160,8 +169,6 @@ class Recipe {
   bool has_rollout_weights_ = false;
 };
 
-int64_t mib(int64_t bytes) { return (bytes + kBytesPerMib - 1) / kBytesPerMib; }
-
 using Owner = std::pair<std::string, int64_t>;
 std::vector<Owner> largest_first(const ByOwner& by_owner) {
   std::vector<Owner> owners(by_owner.begin(), by_owner.end());
@@ -178,7 +185,8 @@ std::string owners_line(const std::string& what, const ByOwner& by_owner) {
 
 // What makes that part of a device smaller, and the recipe does not have yet; "" where only more ranks would.
 std::string remedy_for(const std::string& owner, const StageMemory& stage, const config::RunConfig& c) {
-  if (owner == "kv_cache") return "rollout.kv_cache_mib";
+  if (owner == "kv_cache")
+    return stage.kind == StageKind::kRollout || offloads(c) ? "rollout.kv_cache_mib" : "any memory.offload_*, with which it leaves, too";
   if (owner == "packed") return "rollout.packed_weights: false";
   if (owner == "staging") return "parallel.reshard_bucket_mib";
   const bool trains = stage.kind == StageKind::kUpdate;
@@ -234,10 +242,13 @@ std::string to_text(const Reckoned& reckoned, const config::RunConfig& c) {
   for (const StageMemory& stage : reckoned.stages) text += owners_line(stage.stage, stage.device) + "\n";
   text += owners_line("host", reckoned.host) + "\n";
   const StageMemory& peak = reckoned.peak();
-  const int64_t most = mib(sum_of(peak.device)), budget = c.memory.device_mib;
-  if (budget == 0) return text + join_text("The most is ", most, " MiB (", peak.stage, "). memory.device_mib is 0: no budget.\n");
-  return text + join_text("The most is ", most, " MiB (", peak.stage, "), and memory.device_mib is ", budget, ": ",
-                          most <= budget ? join_text("it fits, with ", budget - most, " MiB to spare") : "it does not fit", ".\n");
+  const auto verdict = [](const std::string& of, const ByOwner& held, const char* option, int64_t budget) {
+    const int64_t most = mib(sum_of(held));
+    const std::string fits = most <= budget ? join_text("it fits, with ", budget - most, " MiB to spare") : "it does not fit";
+    return join_text("The most is ", most, " MiB (", of, "), and ", option, " is ", budget, ": ", budget == 0 ? "no budget" : fits, ".\n");
+  };
+  if (c.memory.host_mib > 0) text += verdict("host", reckoned.host, "memory.host_mib", c.memory.host_mib);
+  return text + verdict(peak.stage, peak.device, "memory.device_mib", c.memory.device_mib);
 }
 
 }  // namespace tandem::fit

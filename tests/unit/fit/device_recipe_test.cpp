@@ -53,9 +53,7 @@ Card card_of(const std::string& name) {
   return kCards[0];
 }
 
-// The device does not change what is reckoned, and a build may not have it.
-config::RunConfig load(const std::string& name, Settings settings = {}) {
-  settings.push_back({"run.device", "cpu"});
+config::RunConfig load(const std::string& name, const Settings& settings = {}) {
   return config::load_config((folder() / (name + ".yaml")).string(), settings);
 }
 
@@ -169,6 +167,8 @@ TEST(DeviceRecipe, WhatHasNoFormulaIsSaid) {
   EXPECT_NE(refusal(name, {{"data.max_prompt_tokens", "0"}}).find("data.max_prompt_tokens is 0"), std::string::npos);
   EXPECT_NE(refusal(name, {{"parallel.train_layout", "dp4,pp2"}}).find("no formula for pp and cp"), std::string::npos);
   EXPECT_NE(refusal(name, {{"algo.name", "ppo"}}).find("no formula for a critic"), std::string::npos);
+  EXPECT_NE(refusal(name, {{"rollout.max_new_tokens", "40000"}}).find("the model's context of 32768"), std::string::npos);
+  EXPECT_NE(refusal(name, {{"rollout.kv_cache_mib", "100"}}).find("rollout.kv_cache_mib: is 100"), std::string::npos);
   EXPECT_NE(refusal(name, {{"run.kernels", "aten"}}).find("no formula for run.kernels aten"), std::string::npos);
 }
 

@@ -62,7 +62,7 @@ class Bench : public Command {
       if (object.is_null()) return;  // another rank reports
       const std::string text = object.dump(2) + "\n";
       std::cout << text << std::flush;
-      write_out(text);
+      write_out(out_, text);
     }
   }
 
@@ -151,7 +151,7 @@ class Bench : public Command {
       sub->add_flag("--parity", options.parity, "In parity mode")->group("Computing");
     }
     add_described(*sub, options, "Workload");
-    sub->add_option("--out", out_, "File for the JSON object as well")->type_name("FILE");
+    add_out(*sub, out_, "File for the JSON object as well");
     benches_.emplace_back(sub, [&options, measure] { return measure(options); });
     return sub;
   }
@@ -159,13 +159,6 @@ class Bench : public Command {
   static void add_lengths(CLI::App& app, std::vector<int64_t>& lengths, const char* help) {
     const auto read = [&lengths](const std::string& path) { lengths = read_lengths(path); };
     app.add_option_function<std::string>("--lengths", read, help)->type_name("FILE")->group("Workload");
-  }
-
-  void write_out(const std::string& text) const {
-    if (out_.empty()) return;
-    std::ofstream file(out_);
-    file << text << std::flush;
-    if (!file) throw UserError(out_, "cannot be written", "expected a file in a folder that exists");
   }
 
   bench::GrpoStepOptions grpo_step_;

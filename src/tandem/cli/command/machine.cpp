@@ -2,7 +2,6 @@
 // `tandem config`, `doctor` and `board`: what can be set, what the machine has, what a run did.
 #include <CLI/App.hpp>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -82,7 +81,7 @@ class Doctor : public Command {
                 one_of({"auto", "cpu", "cuda", "npu", "fake"}));
     add_kernels(app, kernels_);
     app.add_flag("--full", full_, "With --device: kernels at the sizes of models, too, and all other devices of the kind");
-    app.add_option("--out", out_, "File for the JSON object of --device as well")->type_name("FILE");
+    add_out(app, out_, "File for the JSON object of --device as well");
     app.footer(
         "With --device: each kernel against its formula in double, forward and backward; the device's memory; groups of devices; a\n"
         "small model of each family against the processor; rates. One line for each check, as it ends. Exit code 1: one is wrong.\n"
@@ -106,11 +105,7 @@ class Doctor : public Command {
                                                 if (!json_) std::cout << doctor::line_of(check) << std::flush;
                                               });
     std::cout << (json_ ? to_json(proof).dump(2) + "\n" : doctor::last_line(proof)) << std::flush;
-    if (!out_.empty()) {
-      std::ofstream file(out_);
-      file << to_json(proof).dump(2) << std::endl;
-      if (!file) throw UserError(out_, "cannot be written", "a file in a folder that exists");
-    }
+    write_out(out_, to_json(proof).dump(2) + "\n");
     if (const std::string fault = proof.fault(); !fault.empty()) {
       std::cerr << "tandem: error: " << proof.device << ": " << fault << std::endl;
       throw ReportedElsewhere(1, fault);  // no bug of the program: the page has said what is wrong

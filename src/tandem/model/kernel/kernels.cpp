@@ -55,7 +55,8 @@ const Backend& backend_named(const std::string& name, at::Device device, const s
   if (name == "auto") return *own;
   if (name != "cpu" && name != "cuda" && name != "npu") throw UserError(option, "is '" + name + "'", "auto, cpu, cuda, npu or aten");
   if (!own || name != own->name)
-    throw UserError(option, join_text("is ", name, ", and tensors are on ", device.str()), "auto or aten");
+    throw UserError(option, join_text("is ", name, ", and tensors are on ", device.str()),
+                    own ? join_text("auto, ", own->name, " or aten") : "auto or aten");
   return *own;
 }
 
