@@ -67,6 +67,10 @@ def check_train_step(program, lengths):
     arena, resident = (report["rows"][name]["median"] for name in ("peak_bytes", "peak_rss_bytes"))
     assert resident > arena + (20 << 20), "the program alone is larger"  # libtorch, activations
     program.refused(["bench", "train_step", "--model", MODEL, "--lengths", lengths, "--batch", 4], 2, "--batch")
+    longer = lengths.with_name("longer.json")
+    longer.write_text("[3, 1000000]")
+    program.refused(["bench", "train_step", "--model", MODEL, "--lengths", longer], 2, "--lengths", "element 1", "context")
+    program.refused(["bench", "train_step", "--model", MODEL, "--lengths", lengths, "--out", lengths.parent], 2, "cannot be written")
     said(f"train_step: {arena / 2**20:.1f} MiB in the arena, {resident / 2**20:.0f} MiB resident")
 
 
