@@ -352,9 +352,8 @@ void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checke
     if (has_filters && d % 4 >= 2) args.top_k_D[d] = 9;
     if (has_filters && d % 4 == 3) args.top_p_D[d] = 0.7;
   }
-  const k::Draws got = k::draws_of(c.backend.logit.draw(logits, args).to(at::kCPU));
-  const at::Tensor tokens = got.tokens_D.to(at::kLong),
-                   all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, vocab_size);
+  const std::vector<k::Drawn> got = k::draws_of(c.backend.logit.draw(logits, args).to(at::kCPU));
+  const at::Tensor all = wide(logits).transpose(0, 1).reshape({8, -1}).narrow(1, 0, vocab_size);
   std::vector<double> logprobs, kept;
   for (int64_t d = 0; d < kDraws; ++d) {
     const double temperature = args.temperature_D[d].item<double>() == 0 ? 1.0 : 0.8;
@@ -364,7 +363,7 @@ void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checke
     const at::Tensor mass = filters ? sorted.exp().narrow(0, 0, 9) : allowed.exp(), sums = mass.cumsum(0);
     double whole = sums[-1].item<double>();
     if (filters && d % 4 == 3) whole = sums[sums.lt(0.7 * whole).sum().item<int64_t>()].item<double>();
-    const int64_t token = tokens[d].item<int64_t>(), place = filters ? order.ne(token).cumprod(0).sum().item<int64_t>() : token;
+    const int64_t token = got[static_cast<size_t>(d)].token, place = filters ? order.ne(token).cumprod(0).sum().item<int64_t>() : token;
     const auto sum_before = [&](int64_t end) { return end > 0 ? sums[end - 1].item<double>() : 0.0; };
     const double point = args.uniform_D[d].item<double>() * whole, slack = 1e-6 * whole;  // of exp in float32
     const bool is_there = 0 <= place && place < sums.numel();
@@ -377,8 +376,13 @@ void check_draws_of(int64_t vocab_size, int64_t shards, bool has_filters, Checke
     logprobs.push_back(log_p[token].item<double>());
     kept.push_back(std::log(filters ? whole : allowed.exp().sum().item<double>()));
   }
-  c.expect("logit.draw", "the log-probability", got.logprobs_D, at::tensor(logprobs, at::kDouble));
-  c.expect("logit.draw", "the kept mass", got.kept_mass_D, at::tensor(kept, at::kDouble));
+  const auto expect = [&](const char* what, float k::Drawn::*member, const std::vector<double>& want) {
+    std::vector<float> values;
+    for (const k::Drawn& each : got) values.push_back(each.*member);
+    c.expect("logit.draw", what, at::tensor(values), at::tensor(want, at::kDouble));
+  };
+  expect("the log-probability", &k::Drawn::logprob, logprobs);
+  expect("the kept mass", &k::Drawn::kept_mass, kept);
 }
 
 void check_draws(Checker& c) {

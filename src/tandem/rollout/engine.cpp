@@ -157,8 +157,9 @@ std::vector<Outcome> Engine::draw(const Plan& plan, const at::Tensor& logits_SRV
     rows.push_back({each.row, &active.request, std::ssize(active.sample.ids)});
     if (ran && rows.back().num_drawn + 1 < active.request.sampling.max_new_tokens) going_on.push_back(std::ssize(rows) - 1);
   }
-  const at::Tensor tokens_D = sampler_.begin(logits_SRV, rows);
-  if (runner_.runs_ahead() && tokens_D.defined()) runner_.run_ahead(plan, tokens_D, going_on);
+  sampler_.begin(logits_SRV, rows);
+  if (runner_.runs_ahead())
+    if (const at::Tensor tokens_D = sampler_.tokens_D(); tokens_D.defined()) runner_.run_ahead(plan, tokens_D, going_on);
   const std::vector<Drawn> drawn = sampler_.finish();
   std::vector<std::optional<data::FinishReason>> ends(drawn.size());
   at::parallel_for(0, std::ssize(drawn), 1, [&](int64_t begin, int64_t end) {

@@ -20,10 +20,7 @@ struct RowDraw {
   int64_t num_drawn = 0;   ///< tokens it has, which is its place in its random stream
 };
 
-struct Drawn {
-  int32_t token;
-  float logprob, kept_mass;  ///< as model::kernel::Draws has them
-};
+using model::kernel::Drawn;
 
 /// Draws tokens for rows, a step at a time. S = TP ranks, R = rows, V = ids of a TP rank, as StepOutput has them, D = draws.
 ///
@@ -34,17 +31,18 @@ class RowSampler {
   /// Only ids below `num_tokens` are drawn.
   RowSampler(const model::Decoder& decoder, int64_t num_tokens) : decoder_(decoder), num_tokens_(num_tokens) {}
 
-  /// Queues the draws. `logits_SRV` is fp32, and undefined but on the last pipeline stage. int32[D] tokens where the
-  /// logits are, before the host knows them; undefined without logits or draws.
-  at::Tensor begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws);
+  /// Queues the draws. `logits_SRV` is fp32, and undefined but on the last pipeline stage.
+  void begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws);
+  /// int32[D] tokens that begin() draws, where the logits are, before the host knows them; undefined without logits or draws.
+  at::Tensor tokens_D() const;
   /// What begin() drew; the last pipeline stage tells the others. Blocking: collective over the pp group. Errors: model::kernel::NotFinite.
   std::vector<Drawn> finish();
 
  private:
   const model::Decoder& decoder_;
   const int64_t num_tokens_;
-  device::HostCopy words_4D_;
-  bool has_words_ = false;
+  at::Tensor words_4D_;  // where the logits are; undefined without logits or draws
+  device::HostCopy copy_;
   size_t num_draws_ = 0;
 };
 

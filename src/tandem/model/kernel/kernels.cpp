@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/kernel/kernels.h"
 
+#include <bit>
 #include <cmath>
 #include <string_view>
 
@@ -60,13 +61,16 @@ const Backend& backend_named(const std::string& name, at::Device device, const s
   return *own;
 }
 
-Draws draws_of(const at::Tensor& words_4D) {
+std::vector<Drawn> draws_of(const at::Tensor& words_4D) {
   TANDEM_CHECK(words_4D.is_cpu() && words_4D.is_contiguous(), "words of draws");
   const int64_t D = words_4D.size(1);
-  const float* checks = words_4D.data_ptr<float>() + 3 * D;
-  for (int64_t d = 0; d < D; ++d)
-    if (!std::isfinite(checks[d])) throw NotFinite(checks[d]);
-  return {words_4D[0].view(at::kInt), words_4D[1], words_4D[2]};
+  const float* words = words_4D.data_ptr<float>();
+  std::vector<Drawn> drawn;
+  for (int64_t d = 0; d < D; ++d) {
+    if (const float check = words[3 * D + d]; !std::isfinite(check)) throw NotFinite(check);
+    drawn.push_back({std::bit_cast<int32_t>(words[d]), words[D + d], words[2 * D + d]});
+  }
+  return drawn;
 }
 
 NotFinite::NotFinite(double log_sum)

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "tandem/base/error.h"
 
@@ -37,11 +38,10 @@ struct DrawArgs {
   int64_t vocab_size;        ///< ids of the model; columns behind them are none
   int64_t num_tokens;        ///< only the first ones may be drawn
 };
-/// On the host, parts of one buffer.
-struct Draws {
-  at::Tensor tokens_D;     ///< int32
-  at::Tensor logprobs_D;   ///< fp32: log_softmax(logits / T)[token] over the full vocabulary; T = 1 when greedy
-  at::Tensor kept_mass_D;  ///< fp32: log of the probability that top-k, top-p and num_tokens kept; 0 when everything was kept
+struct Drawn {
+  int32_t token;
+  float logprob;    ///< log_softmax(logits / T)[token] over the full vocabulary; T = 1 when greedy
+  float kept_mass;  ///< log of the probability that top-k, top-p and num_tokens kept; 0 when everything was kept
 };
 
 /// The weights give no finite logits.
@@ -51,7 +51,7 @@ class NotFinite : public UserError {
 };
 
 /// Of LogitKernels::draw, whose words have come to the host. Errors: NotFinite.
-Draws draws_of(const at::Tensor& words_4D);
+std::vector<Drawn> draws_of(const at::Tensor& words_4D);
 
 struct LogitKernels {
   /// stats[R,4] of a shard's logits: the largest; the sum of exp((logit - largest) / T) without the largest itself; the sum of exp(z) z, z

@@ -153,7 +153,7 @@ at::Tensor embed(const Kernels& k, const Parameter& table, const at::Tensor& ids
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const Kernels& k, const at::Tensor& x, const at::Tensor& delta, const Parameter& weight,
                                                double eps) {
-  auto [sum, normed, rstd] = k.row().add_rms_norm(x.detach(), delta.defined() ? delta.detach() : delta, weight.value, eps);
+  auto [sum, normed, rstd] = k.row().add_rms_norm(plain(x), plain(delta), weight.value, eps);
   if (recording({x, delta})) {
     auto step = make_kernel_step<NormStep>(k, {x, delta});
     step->has_delta = delta.defined();
@@ -197,8 +197,8 @@ void forward_by_adapters(const Kernels& k, at::Tensor& y, const at::Tensor& x, c
 at::Tensor linear(const Kernels& k, const at::Tensor& x, const Parameter& weight, const Again& x_again) {
   if (weight.packed.serves(x.size(0)) && !recording({x})) return k.product().packed_product(x, weight.packed);
   at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
-  if (weight.base.defined()) forward_by_adapters(k, y, x.detach(), weight);
-  else k.forward(y, x.detach(), weight.value);
+  if (weight.base.defined()) forward_by_adapters(k, y, plain(x), weight);
+  else k.forward(y, plain(x), weight.value);
   if (recording({x})) {
     auto step = make_kernel_step<LinearStep>(k, {x});
     if (x_again) step->x_again = x_again;
@@ -210,7 +210,7 @@ at::Tensor linear(const Kernels& k, const at::Tensor& x, const Parameter& weight
 }
 
 at::Tensor select_rows(const Kernels& k, const at::Tensor& x, const at::Tensor& rows) {
-  at::Tensor out = k.row().gather(x.detach(), rows);
+  at::Tensor out = k.row().gather(plain(x), rows);
   if (recording({x})) {
     auto step = make_kernel_step<SelectStep>(k, {x});
     step->saved = {rows};
@@ -221,7 +221,7 @@ at::Tensor select_rows(const Kernels& k, const at::Tensor& x, const at::Tensor& 
 }
 
 at::Tensor head_norm(const Kernels& k, const at::Tensor& qkv, const Parameter& norms, double eps, const AttentionShape& shape) {
-  auto [out, rstd] = k.row().head_norm(qkv.detach(), norms.value, eps, shape);
+  auto [out, rstd] = k.row().head_norm(plain(qkv), norms.value, eps, shape);
   if (recording({qkv})) {
     auto step = make_kernel_step<HeadNormStep>(k, {qkv});
     step->saved = {qkv.detach(), norms.value, rstd};
@@ -233,7 +233,7 @@ at::Tensor head_norm(const Kernels& k, const at::Tensor& qkv, const Parameter& n
 }
 
 at::Tensor rope(const Kernels& k, const at::Tensor& qkv, const Parameter& bias, const kernel::Rotation& rotation) {
-  at::Tensor out = k.row().rope(qkv.detach(), bias.value, rotation, true);
+  at::Tensor out = k.row().rope(plain(qkv), bias.value, rotation, true);
   if (recording({qkv})) {
     auto step = make_kernel_step<RopeStep>(k, {qkv});
     step->saved = {rotation.cos_sin_PD, rotation.positions_T};
@@ -246,7 +246,7 @@ at::Tensor rope(const Kernels& k, const at::Tensor& qkv, const Parameter& bias, 
 
 at::Tensor attention(const Kernels& k, const at::Tensor& qkv, std::shared_ptr<const kernel::PackedPlan> plan, const AttentionShape& shape) {
   const bool record = recording({qkv});
-  const kernel::AttentionRows rows = columns_of(qkv.detach(), shape);
+  const kernel::AttentionRows rows = columns_of(plain(qkv), shape);
   at::Tensor lse;
   at::Tensor o =
       k.parity() ? k.attention().packed_by_row(rows, *plan, shape) : k.attention().packed(rows, *plan, shape, record ? &lse : nullptr);
@@ -261,7 +261,7 @@ at::Tensor attention(const Kernels& k, const at::Tensor& qkv, std::shared_ptr<co
 }
 
 at::Tensor swiglu(const Kernels& k, const at::Tensor& gate_up) {
-  at::Tensor out = k.row().swiglu(gate_up.detach());
+  at::Tensor out = k.row().swiglu(plain(gate_up));
   if (recording({gate_up})) {
     auto step = make_kernel_step<SwigluStep>(k, {gate_up});
     step->saved = {gate_up.detach()};

@@ -86,7 +86,7 @@ int64_t head_chunk_rows(int64_t vocabulary, at::Device device) {
 }
 
 at::Tensor head_scores(const Kernels& k, const at::Tensor& hidden, const Parameter& weight) {
-  at::Tensor out = k.logit().scores(hidden.detach(), weight.value);
+  at::Tensor out = k.logit().scores(plain(hidden), weight.value);
   if (recording({hidden})) {
     auto step = make_step<ScoreStep>({hidden});
     step->kernels = &k;
@@ -99,7 +99,7 @@ at::Tensor head_scores(const Kernels& k, const at::Tensor& hidden, const Paramet
 
 HeadOutput head_logprobs(const Kernels& k, const HeadInput& in, const Parameter& weight) {
   const auto inv_temperature = static_cast<float>(1.0 / in.temperature);
-  const at::Tensor hidden = in.hidden_RH.detach(), targets = at::sub(in.targets_R, in.first_row);
+  const at::Tensor hidden = plain(in.hidden_RH), targets = at::sub(in.targets_R, in.first_row);
   at::Tensor mine = at::empty({hidden.size(0), 4}, hidden.options().dtype(at::kFloat));
   {
     at::NoGradGuard off;

@@ -47,7 +47,7 @@ at::Tensor head_linear(const Kernels& k, const at::Tensor& x, const Parameter& w
   for (int64_t h = 0; h < slice.heads; ++h) {
     const at::Tensor matrix = matrix_of(w.value, slice, h);
     at::Tensor y = at::empty({T, N}, x.options());
-    k.forward(y, columns_of(x.detach(), h, slice.heads).contiguous(), slice.transpose ? matrix : matrix.t().contiguous());
+    k.forward(y, columns_of(plain(x), h, slice.heads).contiguous(), slice.transpose ? matrix : matrix.t().contiguous());
     columns_of(out, h, slice.heads).copy_(y);
   }
   if (recording({x})) {

@@ -119,17 +119,17 @@ RowShares shares_of(const RowShares& whole, comm::Group& part, int first) {
 
 at::Tensor gather_rows(const at::Tensor& mine, const RowShares& shares) {
   TANDEM_CHECK(mine.size(0) == shares.count(), "a share of ", shares.count(), " rows, not ", mine.size(0));
-  return shares.group ? with_shares<GatherStep>(gathered(mine.detach(), shares), mine, shares) : mine;
+  return shares.group ? with_shares<GatherStep>(gathered(plain(mine), shares), mine, shares) : mine;
 }
 
 at::Tensor reduce_rows(const at::Tensor& whole, const RowShares& shares) {
   TANDEM_CHECK(whole.size(0) == shares.total(), shares.total(), " rows, not ", whole.size(0));
-  return shares.group ? with_shares<ReduceStep>(reduced(whole.detach(), shares), whole, shares) : whole;
+  return shares.group ? with_shares<ReduceStep>(reduced(plain(whole), shares), whole, shares) : whole;
 }
 
 at::Tensor own_rows(const at::Tensor& whole, const RowShares& shares) {
   if (!shares.group) return whole;
-  return with_shares<OwnStep>(whole.detach().narrow(0, shares.begin(), shares.count()).clone(), whole, shares);
+  return with_shares<OwnStep>(plain(whole).narrow(0, shares.begin(), shares.count()).clone(), whole, shares);
 }
 
 at::Tensor sum_ranks(const at::Tensor& x, comm::Group& group) {

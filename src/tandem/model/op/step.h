@@ -38,6 +38,9 @@ inline bool recording(std::initializer_list<at::Tensor> inputs) {
          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
+/// The tensor for a kernel, which records nothing: outside of the graph, and as it is where it is in none.
+inline at::Tensor plain(const at::Tensor& t) { return t.defined() && t.requires_grad() ? t.detach() : t; }
+
 template <class S>
 auto make_step(std::initializer_list<at::Tensor> inputs) {
   auto step = make_node<S>();

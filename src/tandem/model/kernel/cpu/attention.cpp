@@ -140,11 +140,17 @@ auto* sized(V& buffer, int64_t n) {
   return buffer.data();
 }
 
-// The rows of a tensor that may be parts of wider rows.
+// The rows of a tensor from one of its columns on; they may be parts of wider rows.
+struct RowMemory {
+  RowMemory(const at::Tensor& t, int64_t column = 0)  // NOLINT(google-explicit-constructor): a tensor of rows is one
+      : first(static_cast<char*>(t.data_ptr()) + column * static_cast<int64_t>(t.element_size())), stride(t.stride(0)) {}
+  char* first;
+  int64_t stride;  // elements
+};
 template <class T>
 class RowsOf {
  public:
-  explicit RowsOf(const at::Tensor& t) : first_(data_as<T>(t)), stride_(t.stride(0)) {}
+  explicit RowsOf(const RowMemory& rows) : first_(reinterpret_cast<T*>(rows.first)), stride_(rows.stride) {}
   T* operator[](int64_t row) const { return first_ + row * stride_; }
 
  private:
@@ -159,7 +165,7 @@ struct Keys {
   const T *k, *v;
   int64_t stride;
 
-  Keys(const at::Tensor& kv, const Span& span, const AttentionShape& shape, Buffer<T>& gathered) : stride(kv.stride(0)) {
+  Keys(const RowMemory& kv, const Span& span, const AttentionShape& shape, Buffer<T>& gathered) : stride(kv.stride) {
     const int64_t D = shape.head_dim, to_k = span.kv_head * D, to_v = to_k + shape.num_kv_heads * D, seen = span.seen();
     const RowsOf<T> row(kv);
     k = row[span.begin] + to_k;
@@ -191,7 +197,7 @@ struct Block {
 
   // Between the block's rows and those of a tensor that has the queries' heads. Rows from rows() to `filled` are 0.
   template <class T>
-  const T* gather(const at::Tensor& from, int64_t filled, Buffer<T>& buffer) const {
+  const T* gather(const RowMemory& from, int64_t filled, Buffer<T>& buffer) const {
     T* to = sized(buffer, filled * shape.head_dim);
     std::fill_n(to + rows() * shape.head_dim, (filled - rows()) * shape.head_dim, T{0});
     const RowsOf<T> row(from);
@@ -200,7 +206,7 @@ struct Block {
     return to;
   }
   template <class T>
-  void scatter(const float* from, const at::Tensor& to) const {
+  void scatter(const float* from, const RowMemory& to) const {
     const RowsOf<T> row(to);
     for (int64_t r = 0; r < rows(); ++r)
       row_table<T>().from_float(from + r * shape.head_dim, shape.head_dim, row[query(r)] + head(r) * shape.head_dim);
@@ -257,7 +263,7 @@ class Scores {
 
 // What the forward pass reads and writes; lse may be null.
 struct Forward {
-  const AttentionRows& in;
+  RowMemory q, kv;
   const std::vector<TokenRun>& own;
   const AttentionShape& shape;
   const at::Tensor& o;
@@ -269,13 +275,13 @@ void forward_span(const Forward& f, const Span& span, Scratch<T>& scratch) {
   if (span.queries.empty()) return;
   const AttentionShape& shape = f.shape;
   const int64_t D = shape.head_dim;
-  const Keys<T> in(f.in.kv_TK, span, shape, scratch.gathered);
+  const Keys<T> in(f.kv, span, shape, scratch.gathered);
   for_blocks(span, shape, [&](const Block& block) {
     const Scores<T> cells(block);
     const int64_t stride = cells.stride();
     float *scores = sized(scratch.scores, cells.size()), *mixed = sized(scratch.mixed, cells.rows() * D);
     T* p = sized(scratch.p, cells.size());
-    cells.multiply_by_keys(block.gather(f.in.q_OQ, cells.rows(), scratch.q), in.k, in.stride, scores);
+    cells.multiply_by_keys(block.gather(f.q, cells.rows(), scratch.q), in.k, in.stride, scores);
     for (int64_t r = 0; r < block.rows(); ++r) {
       const float l = row_table<T>().softmax_row(scores + r * stride, shape.scale(), block.valid(r), cells.keys(), p + r * stride);
       if (f.lse) f.lse[block.query(r) * shape.num_heads + block.head(r)] = l;
@@ -387,6 +393,11 @@ Places places_of(const PagedTokens& tokens) {
   return places;
 }
 
+struct PlacedPlan final : PagedPlan {
+  explicit PlacedPlan(PagedTokens all) : PagedPlan(std::move(all)), places(places_of(tokens)) {}
+  Places places;
+};
+
 // One token at a time against the cache; `chosen` are rows of the queries.
 template <class T>
 void attend_rows(const Forward& f, const Places& tokens, const std::vector<int64_t>& chosen, const CacheMemory& cache) {
@@ -394,7 +405,7 @@ void attend_rows(const Forward& f, const Places& tokens, const std::vector<int64
   const AttentionShape& shape = f.shape;
   const int64_t D = shape.head_dim;
   const int64_t heads = shape.num_kv_heads;
-  const RowsOf<T> q(f.in.q_OQ), o(f.o);
+  const RowsOf<T> q(f.q), o(f.o);
   dynamic_for<std::vector<float>>(std::ssize(chosen) * heads, [&](int64_t i, std::vector<float>& scratch) {
     const int64_t t = chosen[static_cast<size_t>(i / heads)], context = tokens.positions[static_cast<size_t>(t)] + 1;
     float* buffer = sized(scratch, (context + kLaneTokens + D) * shape.group());
@@ -427,7 +438,7 @@ void by_row(const Forward& f, const Trees& trees) {
   std::iota(blocks.begin(), blocks.end(), 0);
   const int32_t* table = blocks.data();
   std::vector<int64_t> all;
-  const RowsOf<T> kv(f.in.kv_TK);
+  const RowsOf<T> kv(f.kv);
   for (const Span& span : spans) {
     for (int64_t i = 0; i < span.seen(); ++i) write_token(cache, table, i, kv[span.token(i)], shape);
     for (const Queries& q : span.queries)
@@ -454,7 +465,7 @@ void forward_units(const Forward& f, const Trees& trees) {
 template <class T>
 void paged(const Forward& f, const Trees& whole, const Places& tokens, const CacheMemory& cache) {
   const int64_t T_tokens = f.o.size(0);
-  const RowsOf<T> kv(f.in.kv_TK);
+  const RowsOf<T> kv(f.kv);
   at::parallel_for(0, T_tokens, 64, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
       write_token(cache, tokens.block_tables[static_cast<size_t>(t)], tokens.positions[static_cast<size_t>(t)], kv[t], f.shape);
@@ -480,7 +491,7 @@ at::Tensor packed_attention(const AttentionRows& in, const PackedPlan& plan, con
     *lse = at::empty({o.size(0), shape.num_heads}, o.options().dtype(at::kFloat));
     lse_out = lse->data_ptr<float>();
   }
-  const Forward f{in, plan.own, shape, o, lse_out};
+  const Forward f{in.q_OQ, in.kv_TK, plan.own, shape, o, lse_out};
   if (o.scalar_type() == at::kFloat) forward_units<float>(f, plan.trees);
   else forward_units<Half>(f, plan.trees);
   return o;
@@ -488,7 +499,7 @@ at::Tensor packed_attention(const AttentionRows& in, const PackedPlan& plan, con
 
 at::Tensor packed_attention_by_row(const AttentionRows& in, const PackedPlan& plan, const AttentionShape& shape) {
   const at::Tensor o = at::empty({in.q_OQ.size(0), shape.q_width()}, in.q_OQ.options());
-  const Forward f{in, plan.own, shape, o, nullptr};
+  const Forward f{in.q_OQ, in.kv_TK, plan.own, shape, o, nullptr};
   if (o.scalar_type() == at::kFloat) by_row<float>(f, plan.trees);
   else by_row<Half>(f, plan.trees);
   return o;
@@ -512,17 +523,18 @@ std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const
   return {num_blocks, shape.num_kv_heads, block_tokens, shape.head_dim};
 }
 
-at::Tensor paged_attention(const at::Tensor& qkv, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache) {
-  const PagedTokens& tokens = plan.tokens;
-  TANDEM_CHECK(tokens.positions_T.numel() == qkv.size(0) && cache.block_tokens % kLaneTokens == 0, "paged attention");
-  const AttentionRows in = columns_of(qkv, shape);
+std::shared_ptr<const PagedPlan> plan_paged(PagedTokens tokens, at::Device) { return std::make_shared<PlacedPlan>(std::move(tokens)); }
+
+at::Tensor paged_attention(const at::Tensor& qkv, const PagedPlan& any_plan, const AttentionShape& shape, const PagedCache& cache) {
+  const auto* plan = dynamic_cast<const PlacedPlan*>(&any_plan);
+  TANDEM_CHECK(plan && std::ssize(plan->places.positions) == qkv.size(0) && cache.block_tokens % kLaneTokens == 0, "paged attention");
   at::Tensor o = at::empty({qkv.size(0), shape.q_width()}, qkv.options());
   const std::vector<TokenRun> all = {{0, qkv.size(0)}};
-  const Forward f{in, all, shape, o, nullptr};
+  const Forward f{qkv, {qkv, shape.q_width()}, all, shape, o, nullptr};
   const CacheMemory memory{cache.keys.data_ptr(), cache.values.data_ptr(), shape.num_kv_heads,
                            shape.head_dim,        cache.block_tokens,      shape.group()};
-  if (qkv.scalar_type() == at::kFloat) paged<float>(f, tokens.whole, places_of(tokens), memory);
-  else paged<Half>(f, tokens.whole, places_of(tokens), memory);
+  if (qkv.scalar_type() == at::kFloat) paged<float>(f, plan->tokens.whole, plan->places, memory);
+  else paged<Half>(f, plan->tokens.whole, plan->places, memory);
   return o;
 }
 

@@ -16,6 +16,7 @@ void packed_attention_backward(const AttentionRows& in, const AttentionOutput& o
 /// Keys that lie side by side in a cache; its blocks hold multiples of them.
 inline constexpr int64_t kLaneTokens = 16;
 std::vector<int64_t> cache_shape(int64_t num_blocks, int64_t block_tokens, const AttentionShape& shape);
+std::shared_ptr<const PagedPlan> plan_paged(PagedTokens tokens, at::Device device);
 /// Threads: dynamic, but a token's result does not depend on who computes it.
 at::Tensor paged_attention(const at::Tensor& qkv_TW, const PagedPlan& plan, const AttentionShape& shape, const PagedCache& cache);
 

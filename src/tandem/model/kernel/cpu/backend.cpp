@@ -24,8 +24,6 @@ std::shared_ptr<const PackedPlan> plan_packed(Trees trees, std::vector<TokenRun>
   return std::make_shared<PackedPlan>(std::move(trees), std::move(own));
 }
 
-std::shared_ptr<const PagedPlan> plan_paged(PagedTokens tokens, at::Device) { return std::make_shared<PagedPlan>(std::move(tokens)); }
-
 }  // namespace
 
 const Backend& backend() {

@@ -90,17 +90,19 @@ at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight) {
 
 at::Tensor draw_rows(const at::Tensor& logits, const DrawArgs& args) {
   const int64_t S = logits.size(0), R = logits.size(1), V = logits.size(2), D = args.rows_D.numel();
-  at::Tensor words = at::zeros({4, D}, logits.options());  // a draw throws where the logits are not finite
+  at::Tensor words = at::empty({4, D}, logits.options());
   auto* tokens = reinterpret_cast<int32_t*>(words.data_ptr<float>());
   float *logprobs = words.data_ptr<float>() + D, *kept_mass = logprobs + D;
+  std::fill_n(kept_mass + D, D, 0.0f);  // a draw throws where the logits are not finite
+  const float* base = logits.data_ptr<float>();
+  const int64_t *rows = pointer<int64_t>(args.rows_D), *top_k = pointer<int64_t>(args.top_k_D);
+  const double *temperature = pointer<double>(args.temperature_D), *top_p = pointer<double>(args.top_p_D),
+               *uniform = pointer<double>(args.uniform_D);
   at::parallel_for(0, D, 1, [&](int64_t begin, int64_t end) {
     std::vector<const float*> shards(static_cast<size_t>(S));
     for (int64_t d = begin; d < end; ++d) {
-      const int64_t row = args.rows_D.data_ptr<int64_t>()[d];
-      for (int64_t s = 0; s < S; ++s) shards[static_cast<size_t>(s)] = logits.data_ptr<float>() + (s * R + row) * V;
-      const DrawRule rule{args.temperature_D.data_ptr<double>()[d], args.top_p_D.data_ptr<double>()[d],
-                          args.top_k_D.data_ptr<int64_t>()[d]};
-      const Drawn drawn = draw({shards, V, args.vocab_size, args.num_tokens}, rule, args.uniform_D.data_ptr<double>()[d]);
+      for (int64_t s = 0; s < S; ++s) shards[static_cast<size_t>(s)] = base + (s * R + rows[d]) * V;
+      const Drawn drawn = draw({shards, V, args.vocab_size, args.num_tokens}, {temperature[d], top_p[d], top_k[d]}, uniform[d]);
       tokens[d] = drawn.token;
       logprobs[d] = drawn.logprob;
       kept_mass[d] = drawn.kept_mass;

@@ -19,12 +19,6 @@ struct DrawRule {
   int64_t top_k = 0;
 };
 
-/// As Draws has it for a draw.
-struct Drawn {
-  int32_t token;
-  float logprob, kept_mass;
-};
-
 struct LogitRow {
   std::span<const float* const> shards;  ///< what TP ranks hold of the vocabulary, in order
   int64_t shard_size;                    ///< ids of a shard; the last has what is left, and nobody reads behind it

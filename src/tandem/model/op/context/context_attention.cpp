@@ -70,7 +70,7 @@ ContextPlan context_plan(const Kernels& k, kernel::Trees trees, const ContextPar
 at::Tensor context_attention(const Kernels& k, const at::Tensor& qkv, std::shared_ptr<const ContextPlan> plan,
                              const AttentionShape& shape) {
   const bool record = recording({qkv});
-  const kernel::AttentionRows mine = columns_of(qkv.detach(), shape);
+  const kernel::AttentionRows mine = columns_of(plain(qkv), shape);
   const kernel::AttentionRows in{mine.q_OQ, gather_tokens(k, mine.kv_TK, *plan)};
   at::Tensor lse;
   at::Tensor o = k.parity() ? k.attention().packed_by_row(in, *plan->packed, shape)

@@ -39,8 +39,8 @@ at::Tensor experts(const Kernels& k, const at::Tensor& x, const Routing& routing
   const auto product = [&](const at::Tensor& rows, const Parameter& of) {
     return k.product().grouped_forward(k.numerics(), rows, of.value, dispatch->rows());
   };
-  const at::Tensor gate_up_S = product(dispatch->gather(x.detach()), experts.gate_up);
-  const at::Tensor weights = dispatch->to_rows(routing.weights_Tk.detach());
+  const at::Tensor gate_up_S = product(dispatch->gather(plain(x)), experts.gate_up);
+  const at::Tensor weights = dispatch->to_rows(plain(routing.weights_Tk));
   at::Tensor out = dispatch->combine(product(k.row().scale(k.row().swiglu(gate_up_S), weights), experts.down));
   if (recording({x, routing.weights_Tk})) {
     auto step = make_step<ExpertsStep>({x, routing.weights_Tk});

@@ -33,7 +33,7 @@ struct RouteStep final : Step {
 
 Routing route(const Kernels& k, const at::Tensor& x, const Router& router, const at::Tensor& chosen) {
   at::Tensor logits = at::empty({x.size(0), router.shape.num_experts}, x.options().dtype(at::kFloat).requires_grad(false));
-  k.forward_float(logits, x.detach(), router.weight_EH.value);
+  k.forward_float(logits, plain(x), router.weight_EH.value);
   kernel::Routed routed = k.expert().route(logits, router.bias_E, router.shape, chosen);
   if (recording({x})) {
     auto step = make_step<RouteStep>({x});
