@@ -43,6 +43,7 @@ at::Tensor RowSampler::tokens_D() const { return words_4D_.defined() ? words_4D_
 
 std::vector<Drawn> RowSampler::finish() {
   std::vector<Drawn> drawn = words_4D_.defined() ? model::kernel::draws_of(copy_.wait()) : std::vector<Drawn>(num_draws_);
+  words_4D_.reset();
   if (comm::Group* stages = decoder_.place().pp; stages && !drawn.empty()) {
     at::Tensor bytes = at::from_blob(drawn.data(), {std::ssize(drawn) * static_cast<int64_t>(sizeof(Drawn))}, at::kByte);
     stages->broadcast(bytes, stages->size() - 1);

@@ -33,7 +33,7 @@ class RowSampler {
 
   /// Queues the draws. `logits_SRV` is fp32, and undefined but on the last pipeline stage.
   void begin(const at::Tensor& logits_SRV, std::span<const RowDraw> draws);
-  /// int32[D] tokens that begin() draws, where the logits are, before the host knows them; undefined without logits or draws.
+  /// int32[D] tokens that begin() drew, where the logits are, before the host knows them; undefined without any, and after finish().
   at::Tensor tokens_D() const;
   /// What begin() drew; the last pipeline stage tells the others. Blocking: collective over the pp group. Errors: model::kernel::NotFinite.
   std::vector<Drawn> finish();
