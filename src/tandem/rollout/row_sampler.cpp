@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <utility>
+
 #include "tandem/base/rng.h"
 
 namespace tandem::rollout {
@@ -42,8 +44,8 @@ void RowSampler::begin(const at::Tensor& logits_SRV, std::span<const RowDraw> dr
 at::Tensor RowSampler::tokens_D() const { return words_4D_.defined() ? words_4D_[0].view(at::kInt) : at::Tensor(); }
 
 std::vector<Drawn> RowSampler::finish() {
-  std::vector<Drawn> drawn = words_4D_.defined() ? model::kernel::draws_of(copy_.wait()) : std::vector<Drawn>(num_draws_);
-  words_4D_.reset();
+  const at::Tensor words_4D = std::exchange(words_4D_, {});
+  std::vector<Drawn> drawn = words_4D.defined() ? model::kernel::draws_of(copy_.wait()) : std::vector<Drawn>(num_draws_);
   if (comm::Group* stages = decoder_.place().pp; stages && !drawn.empty()) {
     at::Tensor bytes = at::from_blob(drawn.data(), {std::ssize(drawn) * static_cast<int64_t>(sizeof(Drawn))}, at::kByte);
     stages->broadcast(bytes, stages->size() - 1);

@@ -9,6 +9,7 @@
 
 #include "tandem/device/host_copy.h"
 #include "tandem/model/decoder.h"
+#include "tandem/model/kernel/logit.h"
 #include "tandem/rollout/request.h"
 
 namespace tandem::rollout {
@@ -41,7 +42,7 @@ class RowSampler {
  private:
   const model::Decoder& decoder_;
   const int64_t num_tokens_;
-  at::Tensor words_4D_;  // where the logits are; undefined without logits or draws
+  at::Tensor words_4D_;  // of tokens_D(), which says when there are any
   device::HostCopy copy_;
   size_t num_draws_ = 0;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/model/kernel/cpu/sampler.h"
 
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -281,6 +282,22 @@ TEST(Sampler, PaddingIdsAreNeverDrawnAndTheirMassIsReported) {
     EXPECT_LT(logits.draw(190, sampling, std::nextafter(1.0, 0.0)).token, 190);
   }
   EXPECT_NEAR(logits.draw(190, {}, 0.5).kept_mass, std::log(mass), 1e-4);
+}
+
+TEST(Sampler, WordsOfDrawsAreReadAndThoseOfLogitsThatAreNotFiniteAreRefused) {
+  at::Tensor words = at::zeros({4, 3}, at::kFloat);
+  words[0].view(at::kInt)[1] = 0x7fffffff;  // a NaN's bits, were it a number
+  words[1][1] = -0.5;
+  words[2][1] = -0.25;
+  const std::vector<Drawn> drawn = draws_of(words);
+  ASSERT_EQ(drawn.size(), 3u);
+  EXPECT_EQ(drawn[1].token, 0x7fffffff);
+  EXPECT_EQ(drawn[1].logprob, -0.5f);
+  EXPECT_EQ(drawn[1].kept_mass, -0.25f);
+  for (const double sum : {std::nan(""), HUGE_VAL}) {
+    words[3][2] = sum;
+    EXPECT_THROW((void)draws_of(words), NotFinite) << sum;
+  }
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ std::vector<Drawn> draws_of(const at::Tensor& words_4D) {
   const int64_t D = words_4D.size(1);
   const float* words = words_4D.data_ptr<float>();
   std::vector<Drawn> drawn;
+  drawn.reserve(static_cast<size_t>(D));
   for (int64_t d = 0; d < D; ++d) {
     if (const float check = words[3 * D + d]; !std::isfinite(check)) throw NotFinite(check);
     drawn.push_back({std::bit_cast<int32_t>(words[d]), words[D + d], words[2 * D + d]});

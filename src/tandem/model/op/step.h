@@ -38,7 +38,7 @@ inline bool recording(std::initializer_list<at::Tensor> inputs) {
          std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
-/// The tensor for a kernel, which records nothing: outside of the graph, and as it is where it is in none.
+/// The tensor for a kernel, which records nothing: outside of the graph, or `t` itself where it is in none, so attach nothing to it.
 inline at::Tensor plain(const at::Tensor& t) { return t.defined() && t.requires_grad() ? t.detach() : t; }
 
 template <class S>

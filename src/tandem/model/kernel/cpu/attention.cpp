@@ -3,8 +3,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <atomic>
@@ -393,6 +391,7 @@ Places places_of(const PagedTokens& tokens) {
   return places;
 }
 
+// The places point into the tokens, which stay as they are.
 struct PlacedPlan final : PagedPlan {
   explicit PlacedPlan(PagedTokens all) : PagedPlan(std::move(all)), places(places_of(tokens)) {}
   Places places;

@@ -95,9 +95,9 @@ at::Tensor draw_rows(const at::Tensor& logits, const DrawArgs& args) {
   float *logprobs = words.data_ptr<float>() + D, *kept_mass = logprobs + D;
   std::fill_n(kept_mass + D, D, 0.0f);  // a draw throws where the logits are not finite
   const float* base = logits.data_ptr<float>();
-  const int64_t *rows = pointer<int64_t>(args.rows_D), *top_k = pointer<int64_t>(args.top_k_D);
-  const double *temperature = pointer<double>(args.temperature_D), *top_p = pointer<double>(args.top_p_D),
-               *uniform = pointer<double>(args.uniform_D);
+  const int64_t *rows = args.rows_D.data_ptr<int64_t>(), *top_k = args.top_k_D.data_ptr<int64_t>();
+  const double *temperature = args.temperature_D.data_ptr<double>(), *top_p = args.top_p_D.data_ptr<double>(),
+               *uniform = args.uniform_D.data_ptr<double>();
   at::parallel_for(0, D, 1, [&](int64_t begin, int64_t end) {
     std::vector<const float*> shards(static_cast<size_t>(S));
     for (int64_t d = begin; d < end; ++d) {
