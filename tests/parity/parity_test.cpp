@@ -288,7 +288,7 @@ TEST_P(Parity, RolloutAndTrainingAgreeBitForBitOnHuggingFaceModels) {
     }
 }
 
-// Under adapters both sides go through them: merged into bfloat16, most of a small change would be gone.
+// Under adapters both sides go through them.
 TEST(ParityOfAdapters, RolloutAndTrainingAgreeBitForBit) {
   device::set_compute_threads(1);
   for (const char* name : {"qwen2_tied", "deepseek_v3"}) {
@@ -301,8 +301,8 @@ TEST(ParityOfAdapters, RolloutAndTrainingAgreeBitForBit) {
     trainer.policy_step(rows_of(fresh), {}, 1.0, 0.01);
     open.runs = &trainer.parameters();
     const Rolled rolled = check_rollout_and_scores(open, 1.0);
-    const auto merged = train::score(open.model.decoder(), open.model.parameters(), rows_of(rolled), 1.0, 8192);
-    EXPECT_GT(kl(rows_of(rolled), merged), 0.0) << "what merging loses";
+    const auto start = train::score(open.model.decoder(), open.model.parameters(), rows_of(rolled), 1.0, 8192);
+    EXPECT_GT(kl(rows_of(rolled), start), 0.0) << "the adapters changed nothing";
   }
 }
 

@@ -41,16 +41,6 @@ std::pair<Split, Split> splits_of(Split matrix) {
   }
 }
 
-// W of one matrix, or of one rank's rows or columns of it.
-void merge_matrix(const at::Tensor& to, const at::Tensor& base, const at::Tensor& a, const at::Tensor& b, double scale) {
-  constexpr int64_t kRows = 1024;  // of fp32 at a time
-  for (int64_t begin = 0; begin < b.size(0); begin += kRows) {
-    const int64_t rows = std::min(kRows, b.size(0) - begin);
-    const at::Tensor w0 = base.narrow(0, begin, rows).to(at::kFloat);
-    to.narrow(0, begin, rows).copy_(at::addmm(w0, b.narrow(0, begin, rows), a, 1, scale).to(base.scalar_type()));
-  }
-}
-
 }  // namespace
 
 bool is_adapted(const Parameter& p, const LoraOptions& o) {
@@ -58,14 +48,19 @@ bool is_adapted(const Parameter& p, const LoraOptions& o) {
   return can_adapt(p.slot) && (wants(kAll) || wants(target_of(p)));
 }
 
+std::pair<std::string, std::string> adapter_names(const Parameter& matrix) {
+  const std::string name = "base_model.model." + module_of(matrix);
+  return {name + ".lora_A.weight", name + ".lora_B.weight"};
+}
+
 std::vector<Parameter> lora_parameters(const ModelConfig& config, const LoraOptions& o) {
   std::vector<Parameter> all;
   for (const Parameter& p : family::parameters(config)) {
     if (!is_adapted(p, o)) continue;
-    const std::string name = "base_model.model." + module_of(p);
+    const auto [name_a, name_b] = adapter_names(p);
     const auto [split_a, split_b] = splits_of(p.split);
-    all.push_back({name + ".lora_A.weight", {o.rank, p.shape[1]}, split_a, Slot::kAdapter, p.layer});
-    all.push_back({name + ".lora_B.weight", {p.shape[0], o.rank}, split_b, Slot::kAdapter, p.layer});
+    all.push_back({name_a, {o.rank, p.shape[1]}, split_a, Slot::kAdapter, p.layer});
+    all.push_back({name_b, {p.shape[0], o.rank}, split_b, Slot::kAdapter, p.layer});
   }
   return all;
 }
@@ -88,97 +83,91 @@ std::vector<std::string> lora_targets(const ModelConfig& config, const LoraOptio
   return chosen;
 }
 
+at::Tensor merged_matrix(const at::Tensor& base, const at::Tensor& a, const at::Tensor& b, double scale) {
+  return at::addmm(base.to(at::kFloat), b, a, 1, scale);
+}
+
 Lora::Lora(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
-    : frozen_(make_parameters(base, base_values, at::Tensor())),
+    : base_(make_parameters(base, base_values, at::Tensor())),
       table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
       values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
       scale_(o.scale()) {
   int64_t a_entry = 0, row = 0;
   const Parameter* slot = nullptr;
+  bool is_new_slot = true;
   for (const ParameterEntry& e : base.entries) {
-    if (!slot || !family::same_slot(*slot, e.parameter)) row = 0;
-    const bool new_slot = kept_.empty() || !family::same_slot(kept_.back().chosen.front().parameter, e.parameter);
+    if (!slot || !family::same_slot(*slot, e.parameter)) row = 0, is_new_slot = true;
     slot = &e.parameter;
     const int64_t first_row = std::exchange(row, row + e.box.extent(0));
     if (!is_adapted(e.parameter, o)) continue;
-    if (new_slot) {
-      const at::Tensor value = frozen_.slot_of(e.parameter).value;
-      kept_.push_back({value, arena.allocate("lora_base", value.sizes().vec(), value.scalar_type()), {}});
-    }
-    kept_.back().chosen.push_back({e.parameter, first_row, std::exchange(a_entry, a_entry + 2)});
+    if (std::exchange(is_new_slot, false)) slots_.emplace_back();
+    slots_.back().chosen.push_back({e.parameter, first_row, std::exchange(a_entry, a_entry + 2)});
   }
   TANDEM_CHECK(a_entry == std::ssize(table_.entries), "every adapter has its matrix");
+  place_factors(o.rank, base_values.scalar_type(), arena);
+}
+
+// One after the other in one piece of memory.
+void Lora::place_factors(int64_t rank, at::ScalarType dtype, device::Arena& arena) {
+  std::vector<std::pair<at::Tensor*, std::vector<int64_t>>> places;
+  int64_t elements = 0;
+  for (AdaptedSlot& slot : slots_) {
+    const at::Tensor& value = base_.slot_of(slot.chosen.front().parameter).value;
+    const int64_t ranks = rank * std::ssize(slot.chosen);
+    places.push_back({&slot.a_RK, {ranks, value.size(1)}});
+    places.push_back({&slot.b_NR, {value.size(0), ranks}});
+    elements += ranks * (value.size(0) + value.size(1));
+  }
+  const at::Tensor flat = arena.allocate("lora", {elements}, dtype).zero_();
+  int64_t first = 0;
+  for (const auto& [place, shape] : places) {
+    const int64_t n = shape[0] * shape[1];
+    *place = flat.narrow(0, std::exchange(first, first + n), n).view(shape);
+  }
 }
 
 at::Tensor Lora::adapter(int64_t entry, const at::Tensor& flat) const {
-  return table_.view(flat, table_.entries[static_cast<size_t>(entry)]);
+  return flat.defined() ? table_.view(flat, table_.entries[static_cast<size_t>(entry)]) : at::Tensor();
 }
 
 void Lora::start(uint64_t seed) {
-  for (Kept& kept : kept_) {
-    kept.base.copy_(kept.value);
-    for (const Chosen& c : kept.chosen) {
+  for (const AdaptedSlot& slot : slots_)
+    for (const Chosen& c : slot.chosen) {
       const ParameterEntry& a = table_.entries[static_cast<size_t>(c.a_entry)];
       const double bound = 1 / std::sqrt(static_cast<double>(c.parameter.shape[1]));  // as PEFT: uniform
       RandomStream stream = stream_of(a.parameter.name, seed);
       fill_box(a, table_.view(values_, a), [&] { return (2 * stream.uniform() - 1) * bound; });
       adapter(c.a_entry + 1, values_).zero_();
     }
-  }
+  refresh();
 }
 
-void Lora::merge() {
-  for (Kept& kept : kept_)
-    for (const Chosen& c : kept.chosen) {
+// Where b_NR has rows of one matrix and ranks of another's adapter, it stays zero.
+void Lora::refresh() {
+  for (const AdaptedSlot& slot : slots_) {
+    int64_t column = 0;
+    for (const Chosen& c : slot.chosen) {
       const at::Tensor a = adapter(c.a_entry, values_), b = adapter(c.a_entry + 1, values_);
-      merge_matrix(kept.value.narrow(0, c.first_row, b.size(0)), kept.base.narrow(0, c.first_row, b.size(0)), a, b, scale_);
+      const int64_t first = std::exchange(column, column + a.size(0));
+      slot.a_RK.narrow(0, first, a.size(0)).copy_(a);
+      slot.b_NR.narrow(0, c.first_row, b.size(0)).narrow(1, first, a.size(0)).copy_(b.mul(scale_));
     }
+  }
 }
 
-ModelParameters Lora::adapted(const at::Tensor& grads, bool merged) const {
-  ModelParameters model = frozen_;
+ModelParameters Lora::adapted(const at::Tensor& grads) const {
+  ModelParameters model = base_;
   model.adapted = true;
-  for (const Kept& kept : kept_) {
-    if (!merged && kept.base.scalar_type() == at::kBFloat16) model.slot_of(kept.chosen.front().parameter).base = kept.base;
-    for (const Chosen& c : kept.chosen) {
+  for (const AdaptedSlot& slot : slots_) {
+    op::Parameter& p = model.slot_of(slot.chosen.front().parameter);
+    p.a_RK = slot.a_RK, p.b_NR = slot.b_NR;
+    for (const Chosen& c : slot.chosen) {
       const int64_t a = c.a_entry, b = c.a_entry + 1;
-      model.slot_of(c.parameter).adapters.push_back(
-          {c.first_row, adapter(a, values_), adapter(b, values_), adapter(a, grads), adapter(b, grads), scale_});
+      if (grads.defined())
+        p.adapters.push_back({c.first_row, adapter(a, values_), adapter(b, values_), adapter(a, grads), adapter(b, grads), scale_});
     }
   }
   return model;
-}
-
-ModelParameters Lora::base() const {
-  ModelParameters model = frozen_;
-  for (const Kept& kept : kept_) model.slot_of(kept.chosen.front().parameter).value = kept.base;
-  return model;
-}
-
-void Lora::write_base(const ParameterTable& base, const at::Tensor& values) const {
-  ModelParameters model = make_parameters(base, values, at::Tensor());
-  for (const Kept& kept : kept_) model.slot_of(kept.chosen.front().parameter).value.copy_(kept.base);
-}
-
-MergedAdapters::MergedAdapters(const ParameterTable& base, const LoraOptions& o, const at::Tensor& base_values, device::Arena& arena)
-    : model_(base),
-      table_(parameter_table(base.config, base.layout, base.rank, lora_parameters(base.config, o))),
-      values_(arena.allocate("lora", {table_.num_elements}, at::kFloat)),
-      scale_(o.scale()) {
-  auto adapter = table_.entries.begin();
-  for (size_t i = 0; i < base.entries.size(); ++i) {
-    if (!is_adapted(base.entries[i].parameter, o)) continue;
-    const at::Tensor w0 = base.view(base_values, base.entries[i]);
-    const at::Tensor kept = arena.allocate("lora_base", w0.sizes().vec(), w0.scalar_type());
-    kept.copy_(w0);
-    const at::Tensor a = table_.view(values_, *adapter++), b = table_.view(values_, *adapter++);
-    chosen_.push_back({i, kept, a, b});
-  }
-  TANDEM_CHECK(adapter == table_.entries.end(), "every adapter has its matrix");
-}
-
-void MergedAdapters::merge_into(const at::Tensor& model) const {
-  for (const Chosen& c : chosen_) merge_matrix(model_.view(model, model_.entries[c.entry]), c.base, c.a, c.b, scale_);
 }
 
 }  // namespace tandem::model

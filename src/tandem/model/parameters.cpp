@@ -153,7 +153,9 @@ ModelParameters make_parameters(const ParameterTable& table, const at::Tensor& v
 
 std::vector<const void*> addresses_of(const ModelParameters& parameters) {
   std::vector<const void*> all;
-  const auto add = [&](const op::Parameter& p) { all.push_back(p.value.defined() ? p.value.data_ptr() : nullptr); };
+  const auto add = [&](const op::Parameter& p) {
+    for (const at::Tensor* each : {&p.value, &p.a_RK, &p.b_NR}) all.push_back(each->defined() ? each->data_ptr() : nullptr);
+  };
   for (const op::Parameter* p : {&parameters.embedding, &parameters.final_norm, &parameters.head, &parameters.score}) add(*p);
   using L = LayerParameters;
   for (const LayerParameters& layer : parameters.layers)
@@ -166,16 +168,13 @@ std::vector<const void*> addresses_of(const ModelParameters& parameters) {
 
 int64_t pack_parameters(ModelParameters& parameters, const kernel::Kernels& kernels) {
   int64_t bytes = 0;
-  const auto keep = [&](op::Parameter& p, const kernel::PackedWeight& packed) {
-    p.packed = packed;
-    bytes += packed.num_bytes;
-  };
   for (LayerParameters& layer : parameters.layers)
     for (op::Parameter* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.shared_gate_up, &layer.shared_down,
                                  &layer.q_down, &layer.q_up, &layer.kv_down})
-      if (p->value.defined()) keep(*p, kernels.product().pack(kernels.numerics(), p->value));
-  if (parameters.head.value.defined()) keep(parameters.head, kernels.product().pack_head(kernels.numerics(), parameters.head.value));
-  return bytes;
+      if (p->value.defined()) bytes += op::pack(kernels, *p);
+  op::Parameter& head = parameters.head;
+  if (head.value.defined()) head.packed = kernels.product().pack_head(kernels.numerics(), head.value);
+  return bytes + head.packed.num_bytes;
 }
 
 void load_parameters(const ParameterTable& table, at::Tensor& values, const std::function<void(const TensorSpec&, at::Tensor)>& read) {

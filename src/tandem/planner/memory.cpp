@@ -41,21 +41,20 @@ int64_t staged_over_tp(const model::ParameterTable& table) {
   return most;
 }
 
-// Fused matrices with an adapter are kept whole, as they were.
-int64_t kept_elements(const model::ParameterTable& table, const model::LoraOptions& lora) {
-  int64_t kept = 0;
+// As products read adapters: of a fused matrix, A of all its adapters, and B as wide.
+int64_t factor_elements(const model::ParameterTable& table, const model::LoraOptions& lora) {
+  int64_t elements = 0;
   for (size_t i = 0; i < table.entries.size();) {
-    int64_t elements = 0;
-    bool adapted = false;
+    int64_t rows = 0, ranks = 0;
     size_t end = i;
     for (; end < table.entries.size() && model::family::same_slot(table.entries[i].parameter, table.entries[end].parameter); ++end) {
-      elements += table.entries[end].num_elements;
-      adapted = adapted || model::is_adapted(table.entries[end].parameter, lora);
+      rows += table.entries[end].box.extent(0);
+      ranks += model::is_adapted(table.entries[end].parameter, lora) ? lora.rank : 0;
     }
-    kept += adapted ? elements : 0;
+    if (ranks > 0) elements += ranks * (rows + table.entries[i].box.extent(1));
     i = end;
   }
-  return kept;
+  return elements;
 }
 
 }  // namespace
@@ -70,10 +69,8 @@ TrainingMemory training_memory(const TrainingPlan& plan, int rank) {
   TrainingMemory memory;
   const auto add = [](std::map<std::string, int64_t>& arena, const char* owner, int64_t bytes) { arena[owner] += bytes; };
   add(memory.device, "weights", model.num_elements * plan.element_bytes);
-  if (adapts) {
-    add(memory.device, "lora", n.values * kFloatBytes);
-    add(memory.device, "lora_base", kept_elements(model, plan.lora) * plan.element_bytes);
-  }
+  if (adapts)
+    add(memory.device, "lora", n.values * kFloatBytes + factor_elements(model, plan.lora) * plan.element_bytes);
   add(memory.device, "gradients", (n.values + n.sums + staged_over_tp(trained)) * kFloatBytes);
   const bool swapped = plan.swap_chunk_elements > 0;
   auto& home = swapped ? memory.host : memory.device;

@@ -43,39 +43,33 @@ Actor::Actor(const RunParts& parts, const model::ModelConfig& config, const trai
                        .config = fitting(parts.ranks, config),
                        .options = options,
                        .lora = parts.config.model.lora,
-                       .merges_adapters = parts.config.run.parity && (needs_rollout_weights(parts) || parts.config.has_workers()),
                        .weights = planner::Resident::kTrainWeights,
                        .gradients = planner::Resident::kGradients,
                        .optimizer = planner::Resident::kOptimizer}) {
   if (needs_rollout_weights(parts)) make_rollout_weights();
+  if (parts.ranks.rolls_out()) set_rollout_parameters();
 }
 
-const model::ModelParameters& Actor::rollout_parameters() const {
-  if (rollout_) return rollout_->parameters();
-  return parts_.config.run.parity ? trained_.trainer().parameters() : trained_.model().parameters();
-}
-
-at::Tensor Actor::base_values() const {
-  const at::Tensor& merged = trained_.model().contents();
-  const at::Tensor values = at::empty(merged.sizes(), at::TensorOptions(merged.scalar_type()));
-  values.copy_(merged);
-  trained_.trainer().lora()->write_base(trained_.model().table(), values);
-  return values;
+reshard::PlanOptions Actor::plan_options(at::ScalarType dtype) const {
+  const config::ParallelOptions& o = parts_.config.parallel;
+  reshard::PlanOptions options;
+  options.element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  options.may_alias = false;
+  options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
+  options.checksums = o.reshard_checksum;
+  options.bucket_bytes = o.reshard_bucket_mib << 20;
+  options.ranks_per_node = comm::ranks_per_machine(parts_.ranks.world);
+  return options;
 }
 
 void Actor::make_rollout_weights() {
   const config::RunConfig& c = parts_.config;
   const Ranks& ranks = parts_.ranks;
   const model::kernel::Kernels &train = parts_.compute.train(), &rollout = parts_.compute.rollout();
-  reshard::PlanOptions options;
-  options.element_bytes = static_cast<int64_t>(c10::elementSize(parts_.compute.switch_dtype()));
+  reshard::PlanOptions options = plan_options(parts_.compute.switch_dtype());
   options.may_alias = train.dtype() == rollout.dtype();
-  options.overlap = comm::mpi_launched();  // among threads a transfer is a copy like those beside it
-  options.checksums = c.parallel.reshard_checksum;
-  options.bucket_bytes = c.parallel.reshard_bucket_mib << 20;
-  options.ranks_per_node = comm::ranks_per_machine(ranks.world);
-  const reshard::Table table = reshard::table_of(config(), {1, ranks.train_layout}, {1, ranks.rollout_layout}, reshard::Part::kAll,
-                                                 ranks.placement.rollout.first);
+  const reshard::Table table = reshard::table_of(config(), model::family::parameters(config()), {1, ranks.train_layout},
+                                                 {1, ranks.rollout_layout}, ranks.placement.rollout.first);
   reshard::Plan plan = reshard::make_plan(table, options);
   // Context parallelism cuts no weight.
   if (plan.alias && lie_alike(trained_.model().table(), model::parameter_table(config(), ranks.rollout_layout, ranks.world.rank()))) {
@@ -87,16 +81,34 @@ void Actor::make_rollout_weights() {
     plan = reshard::make_plan(table, options);
   }
   plan_ = reshard::part_of(plan, ranks.world.rank());
-  if (!ranks.rolls_out()) return;
+  if (!ranks.rolls_out()) return make_rollout_adapters();
   const bool leaves = trained_.is_here() && c.memory.offload_train_param;
   // Where training weights leave these start away: else a start would need room for both.
   const device::Home home{parts_.memory.device, "rollout_weights", nullptr, device::Keep::kNothing, leaves};
   rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
-  if (c.is_free() && ranks.only_generates())
+  if (c.is_free() && ranks.only_generates() && !trained_.lora())
     next_rollout_ = std::make_unique<model::ModelOnRank>(config(), ranks.rollout_place(), rollout, home);
+  make_rollout_adapters();
   if (!leaves) return;
   model::ModelOnRank& trained = trained_.model();
   hand_over_ = reshard::hand_over(*plan_, {trained.table(), *trained.memory()}, {rollout_->table(), *rollout_->memory()});
+}
+
+void Actor::make_rollout_adapters() {
+  if (!trained_.lora()) return;
+  const Ranks& ranks = parts_.ranks;
+  const std::vector<model::family::Parameter> which = model::lora_parameters(config(), *trained_.lora());
+  const reshard::Table table =
+      reshard::table_of(config(), which, {1, ranks.train_layout}, {1, ranks.rollout_layout}, ranks.placement.rollout.first);
+  adapters_.emplace(RolloutAdapters{.plan = reshard::part_of(reshard::make_plan(table, plan_options(at::kFloat)), ranks.world.rank()),
+                                    .in_use = {},
+                                    .next = {}});
+  if (!ranks.rolls_out()) return;
+  const auto make = [&] {
+    return std::make_unique<model::Lora>(rollout_->table(), *trained_.lora(), rollout_->values(), parts_.memory.device);
+  };
+  adapters_->in_use = make();
+  if (parts_.config.is_free() && ranks.only_generates()) adapters_->next = make();
 }
 
 void Actor::register_with(Residency& residency) {
@@ -109,11 +121,41 @@ void Actor::register_with(Residency& residency) {
 
 const model::ModelParameters* Actor::send_weights() {
   if (plan_) move_weights();
-  return parts_.ranks.rolls_out() ? &rollout_parameters() : nullptr;
+  if (!parts_.ranks.rolls_out()) return nullptr;
+  set_rollout_parameters();
+  return &rollout_parameters_;
 }
 
+void Actor::set_rollout_parameters() {
+  if (adapters_) rollout_parameters_ = adapters_->in_use->adapted();
+  else if (trained_.lora()) rollout_parameters_ = trained_.trainer().lora()->adapted();
+  else rollout_parameters_ = rollout_model().parameters();
+}
+
+// The weights under adapters stay on ranks that need not give their memory back.
 void Actor::move_weights() {
   if (next_rollout_) std::swap(rollout_, next_rollout_);
+  const bool moves_base = !adapters_ || parts_.config.memory.offload_train_param || !std::exchange(adapters_->has_base, true);
+  const reshard::Moved base = moves_base ? move_base() : reshard::Moved(), beside = adapters_ ? move_adapters() : reshard::Moved();
+  parts_.recorder.set("switch/sent_bytes", static_cast<double>(base.sent_bytes + beside.sent_bytes));
+  parts_.recorder.set("switch/staging_bytes", static_cast<double>(std::max(base.staging_peak_bytes, beside.staging_peak_bytes)));
+}
+
+reshard::Moved Actor::move_adapters() {
+  RolloutAdapters& adapters = *adapters_;
+  if (adapters.next) std::swap(adapters.in_use, adapters.next);
+  const auto held = [](const model::Lora* lora) {
+    return lora ? reshard::held_weights(lora->table(), lora->values(), at::kFloat) : std::vector<reshard::Held>();
+  };
+  const std::vector<reshard::Held> from = held(trained_.is_here() ? trained_.trainer().lora() : nullptr), to = held(adapters.in_use.get());
+  reshard::ExecuteOptions options{at::kFloat};
+  options.arena = &parts_.memory.device;
+  const reshard::Moved moved = reshard::execute(adapters.plan, parts_.ranks.world, from, to, options);
+  if (adapters.in_use) adapters.in_use->refresh();
+  return moved;
+}
+
+reshard::Moved Actor::move_base() {
   const at::ScalarType dtype = parts_.compute.switch_dtype();
   const auto held = [&](const model::ModelOnRank* model) {
     return model ? reshard::held_weights(model->table(), model->values(), dtype) : std::vector<reshard::Held>();
@@ -136,8 +178,7 @@ void Actor::move_weights() {
     copied += trained_.model().memory()->leave();
     parts_.recorder.add("memory/offload_copied_bytes", static_cast<double>(copied));
   }
-  parts_.recorder.set("switch/sent_bytes", static_cast<double>(moved.sent_bytes));
-  parts_.recorder.set("switch/staging_bytes", static_cast<double>(moved.staging_peak_bytes));
+  return moved;
 }
 
 }  // namespace tandem::policy

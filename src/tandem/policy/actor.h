@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "tandem/model/lora.h"
 #include "tandem/model/model_on_rank.h"
 #include "tandem/policy/trained_role.h"
 #include "tandem/reshard/execute.h"
@@ -36,27 +37,35 @@ class Actor {
   const model::ModelConfig& config() const { return trained_.config(); }
   int64_t route_width() const { return (trained_.is_here() ? trained_.model() : *rollout_).decoder().route_width(); }
   /// Only where it generates.
-  const model::Decoder& rollout_decoder() const { return (rollout_ ? *rollout_ : trained_.model()).decoder(); }
-  /// Only where it generates: the model that others run; adapters are merged into its weights.
+  const model::Decoder& rollout_decoder() const { return rollout_model().decoder(); }
+  /// Only where it generates: the model that others run, without its adapters.
   const model::ModelOnRank& rollout_model() const { return rollout_ ? *rollout_ : trained_.model(); }
-  /// Only where it generates: the weights as rollout runs them. In parity mode it runs what training runs, adapters and all, where both
-  /// share memory; else training runs the matrices with the adapters merged, which are what rollout has.
-  const model::ModelParameters& rollout_parameters() const;
-  /// The weights before any adapter; only where this rank trains adapters.
-  model::ModelParameters base_parameters() const { return trained_.trainer().lora()->base(); }
-  /// The same on the host, flat as trained().model() has them: a copy of all of them.
-  at::Tensor base_values() const;
+  /// Only where it generates: the weights as rollout runs them, adapters and all.
+  const model::ModelParameters& rollout_parameters() const { return rollout_parameters_; }
 
  private:
+  // Adapters that rollout runs, where training has its own in other memory.
+  struct RolloutAdapters {
+    reshard::RankPlan plan;
+    std::unique_ptr<model::Lora> in_use, next;  // next: as next_rollout_; none where this rank does not generate
+    bool has_base = false;                      // rollout has the weights under them, which no update changes
+  };
+  reshard::PlanOptions plan_options(at::ScalarType dtype) const;
   void make_rollout_weights();
+  void make_rollout_adapters();
   void move_weights();
+  reshard::Moved move_base();
+  reshard::Moved move_adapters();
+  void set_rollout_parameters();
 
   const RunParts parts_;
   TrainedRole trained_;
   std::unique_ptr<model::ModelOnRank> rollout_;
   std::unique_ptr<model::ModelOnRank> next_rollout_;  // where the old weights stay in use until the engine takes the new ones
   std::optional<reshard::RankPlan> plan_;  // none where both use the same bytes
+  std::optional<RolloutAdapters> adapters_;
   std::optional<reshard::HandOver> hand_over_;  // where training weights leave for rollout
+  model::ModelParameters rollout_parameters_;
 };
 
 }  // namespace tandem::policy

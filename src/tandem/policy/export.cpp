@@ -17,20 +17,32 @@ namespace tandem::policy {
 
 namespace fs = std::filesystem;
 
-// The tensors of a role as files ask for them, one after the other, on every rank in the same order.
+// The tensors of a role as files ask for them, one after the other, on every rank in the same order. A matrix with adapters is merged
+// in fp32 on its way.
 struct Exporter::Stream {
   const Ranks& ranks;
   TrainedRole& role;
   TrainedRole::Staging staging;
 
+  at::Tensor gather(const std::string& name, bool merges) const {
+    const auto adapters = merges ? role.adapters_of(name) : std::nullopt;
+    if (!adapters) return role.gather(name, staging);
+    const auto kept = [&](const std::string& adapter) {
+      const at::Tensor values = role.gather(adapter, staging);
+      return values.defined() ? values.clone() : values;
+    };
+    const at::Tensor a = kept(adapters->first), b = kept(adapters->second), base = role.gather(name, staging);
+    return base.defined() ? model::merged_matrix(base, a, b, role.lora()->scale()) : base;
+  }
+
   // `write` runs on rank 0 and asks for each of `order` once. Where it fails, the rest is gathered all the same, as the other ranks
   // are in the middle of it, and then all fail alike.
-  void run(const std::vector<std::string>& order, const std::function<void(const checkpoint::TensorSource&)>& write) const {
+  void run(const std::vector<std::string>& order, bool merges, const std::function<void(const checkpoint::TensorSource&)>& write) const {
     size_t next = 0;
     const auto values = [&](const std::string& name) {
       TANDEM_CHECK(order[next] == name, name, " is asked for where ", order[next], " is due");
       ++next;
-      return role.gather(name, staging);
+      return gather(name, merges);
     };
     std::exception_ptr fault;
     try {
@@ -38,7 +50,7 @@ struct Exporter::Stream {
     } catch (...) {
       fault = std::current_exception();
     }
-    for (; next < order.size(); ++next) role.gather(order[next], staging);
+    for (; next < order.size(); ++next) (void)gather(order[next], merges);
     comm::run_alike(ranks.world, [&] {
       if (fault) std::rethrow_exception(fault);
     });
@@ -63,8 +75,8 @@ void Exporter::write_model(const std::string& dir, const Stream& stream) const {
   std::vector<std::string> order;
   for (const checkpoint::Shard& shard : checkpoint::plan_shards(tensors, options.max_shard_bytes))
     for (const checkpoint::TensorInfo& t : shard.tensors) order.push_back(t.name);
-  const nlohmann::json config = model::to_json(stream.role.config(), config_.model.dtype.c_str());
-  stream.run(order, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
+  const nlohmann::json config = model::to_json(stream.role.config(), stream.role.lora() ? "float32" : config_.model.dtype.c_str());
+  stream.run(order, true, [&](const checkpoint::TensorSource& values) { checkpoint::write_model_dir(dir, config, {tensors, values}, options); });
 }
 
 void Exporter::write_adapter(const std::string& dir, const Stream& stream) const {
@@ -84,7 +96,7 @@ void Exporter::write_adapter(const std::string& dir, const Stream& stream) const
   checkpoint::sort_for_file(tensors);
   std::vector<std::string> order;
   for (const checkpoint::TensorInfo& t : tensors) order.push_back(t.name);
-  stream.run(order, [&](const checkpoint::TensorSource& values) {
+  stream.run(order, false, [&](const checkpoint::TensorSource& values) {
     std::error_code failed;
     fs::create_directories(dir, failed);
     if (failed) throw PeerError(dir + ": cannot be created: " + failed.message());

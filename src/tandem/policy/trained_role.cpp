@@ -34,8 +34,7 @@ TrainedRole::TrainedRole(const RunParts& parts, const RoleSetup& setup) : parts_
                                                                              .home = model_->memory(),
                                                                              .recorder = &parts.recorder,
                                                                              .owner_prefix = prefix,
-                                                                             .section = setup_.section,
-                                                                             .merges_adapters = setup_.merges_adapters});
+                                                                             .section = setup_.section});
   }
   if (ranks.is_first()) {
     const auto element_bytes = static_cast<int64_t>(c10::elementSize(parts.compute.train().dtype()));
@@ -75,8 +74,13 @@ std::string TrainedRole::checksum() const {
 std::vector<checkpoint::TensorInfo> TrainedRole::tensors() const {
   std::vector<checkpoint::TensorInfo> all;
   for (const model::family::Parameter& p : model::family::parameters(config()))
-    all.push_back({p.name, p.in_float() ? at::kFloat : parts_.compute.train().dtype(), p.shape});
+    all.push_back({p.name, p.in_float() || adapters_of(p.name) ? at::kFloat : parts_.compute.train().dtype(), p.shape});
   return all;
+}
+
+std::optional<std::pair<std::string, std::string>> TrainedRole::adapters_of(const std::string& name) const {
+  if (!lora() || !model::is_adapted(origins_.at(name).parameter, *lora())) return std::nullopt;
+  return model::adapter_names(origins_.at(name).parameter);
 }
 
 std::vector<checkpoint::TensorInfo> TrainedRole::adapters() const {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,6 @@ struct RoleSetup {
   model::ModelConfig config;
   train::Options options;
   model::LoraOptions lora;           ///< rank 0: the whole model is trained
-  bool merges_adapters = false;      ///< as TrainerSetup
   planner::Resident weights, gradients, optimizer;  ///< as stages name them
 };
 
@@ -60,10 +60,13 @@ class TrainedRole {
 
   /// A text that is equal for equal weights. Collective.
   std::string checksum() const;
-  /// The Hugging Face tensors that gather() knows, in the dtype they are kept in.
+  /// The Hugging Face tensors that gather() knows, in the dtype of a file: that they are kept in, or fp32 of a matrix with adapters, which
+  /// is W there: rounded to bfloat16 it would lose most of a small change.
   std::vector<checkpoint::TensorInfo> tensors() const;
   /// The adapters it knows, as PEFT names them, fp32; none where the whole model is trained.
   std::vector<checkpoint::TensorInfo> adapters() const;
+  /// Of these, A and B of a matrix; nullopt for one without.
+  std::optional<std::pair<std::string, std::string>> adapters_of(const std::string& name) const;
 
   /// Host memory of rank 0 for the largest tensor of which others hold parts: bytes of the parts, and of the whole.
   struct Staging {

@@ -63,20 +63,26 @@ class Holdings {
 
 }  // namespace
 
-Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part, int to_first) {
+Table table_of(const model::ModelConfig& config, const std::vector<Parameter>& which, const model::Replicas& from, const model::Replicas& to,
+               int to_first) {
   TANDEM_CHECK(to_first == from.world() || (to_first == 0 && from.world() <= to.world()), "layouts of ", from.world(), " and ", to.world(),
                " ranks");
   Table table{.num_ranks = to_first + to.world()};
   Holdings source(config, from, 0, table.holdings), target(config, to, to_first, table.holdings);
   std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
-  for (const Parameter& p : model::flat_order(model::family::parameters(config))) {
-    if (part != Part::kAll && (p.expert >= 0) != (part == Part::kExperts)) continue;
+  for (const Parameter& p : model::flat_order(which)) {
     const Table::Kind kind{source.of(p), target.of(p)};
     const auto [place, is_new] = kinds.emplace(std::pair(kind.source, kind.target), static_cast<int32_t>(table.kinds.size()));
     if (is_new) table.kinds.push_back(kind);
     table.kind_of.push_back(place->second);
   }
   return table;
+}
+
+Table table_of(const model::ModelConfig& config, const model::Replicas& from, const model::Replicas& to, Part part) {
+  std::vector<Parameter> which = model::family::parameters(config);
+  if (part != Part::kAll) std::erase_if(which, [&](const Parameter& p) { return (p.expert >= 0) != (part == Part::kExperts); });
+  return table_of(config, which, from, to);
 }
 
 }  // namespace tandem::reshard

@@ -196,7 +196,7 @@ Trainer::Trainer(const Options& options, const TrainerSetup& setup)
       lora_(setup.lora.rank > 0 ? std::make_unique<model::Lora>(setup.table, setup.lora, setup.values, setup.arena) : nullptr),
       grads_({setup.arena, setup.owner_prefix + "gradients", nullptr, device::Keep::kNothing},
              (lora_ ? lora_->table() : setup.table).num_elements, at::kFloat),
-      parameters_(lora_ ? lora_->adapted(grads(), setup.merges_adapters)
+      parameters_(lora_ ? lora_->adapted(grads())
                          : model::make_parameters(setup.table, setup.values, grads())),
       optimizer_({.state = {.table = lora_ ? lora_->table() : setup.table,
                             .kernels = setup.decoder.kernels().backend().update,
@@ -238,7 +238,7 @@ void Trainer::back_gradients() {
 
 void Trainer::share_values() {
   optimizer_.share_values();
-  if (lora_) lora_->merge();
+  if (lora_) lora_->refresh();
 }
 
 // One step's work, from rows to the update; or a part of one, whose gradients wait for the others.
@@ -421,7 +421,7 @@ void Trainer::Step::update(double lr) {
     if (!std::isfinite(report.grad_norm)) {
       leave_out(report, "gradient norm of" + number, report.grad_norm, options, setup);
     } else {
-      if (trainer.lora_) trainer.lora_->merge();
+      if (trainer.lora_) trainer.lora_->refresh();
       finish_routers();
     }
   } else {

@@ -95,7 +95,6 @@ struct TrainerSetup {
   monitor::Recorder* recorder = nullptr;  ///< gets spans of the passes and of the gradients' sums
   std::string owner_prefix;         ///< before the names of what it holds in the arenas
   std::string section = "train";    ///< of its options, as errors name it
-  bool merges_adapters = false;     ///< forward passes run W (model/lora.h), as a rollout does that has no adapters
 };
 
 /// The updates on one batch as one: means over trained tokens (kl_old: of the last epoch), the largest of largest values, tokens of one

@@ -86,7 +86,7 @@ Generator::Generator(const Welcome& welcome, const GeneratorOptions& options, co
                    pull::PassingOptions{options.deadline_s, options.host});
   const int64_t ids = std::min(tokenizer_.vocab_size(), model_config_.vocab_size);
   engine_.emplace(config_.rollout.engine,
-                  rollout::EngineSetup{weights_->in_use().decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
+                  rollout::EngineSetup{weights_->decoder(), rank_.memory.device, ids, welcome.max_context_tokens,
                                        [this](int64_t tokens, double) { keep_pace(tokens); }});
   stream_.emplace(*engine_, peers_of(rank_.ranks, options.deadline_s));
   stop_ids_ = serve::stop_ids(model_config_.eos_ids, &tokenizer_);
@@ -125,7 +125,7 @@ GeneratorState Generator::state() const {
 
 void Generator::give_to_stream() {
   weights_->swap();
-  stream_->switch_weights(weights_->in_use().parameters(), fetching_);
+  stream_->switch_weights(weights_->in_use(), fetching_);
   told_version_ = fetching_;
   ++num_versions_;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one rank of a worker generates with: weights in use, and others beside them, which a fetch fills. Of a run that trains adapters it
-// fetches the model under them once, then the adapters of each version, and merges them as the run does.
+// fetches the model under them once, which both share, then the adapters of each version.
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "tandem/model/lora.h"
 #include "tandem/model/model_on_rank.h"
@@ -14,7 +15,7 @@
 
 namespace tandem::worker {
 
-/// Ownership  owns both copies and, under adapters, W0 of the matrices that they change; uses the rank, its memory and its groups.
+/// Ownership  owns both copies, or the model and two copies of its adapters; uses the rank, its memory and its groups.
 /// Threads    fetch on any one thread; swap and in_use on another, never during a fetch; stop on any.
 /// Blocking   fetch, at most the deadline twice.
 /// Errors     fetch: PeerError where weights do not come. The others: UserError if there is no memory.
@@ -24,23 +25,26 @@ class Weights {
   Weights(const model::ModelConfig& config, const model::LoraOptions& lora, const Welcome& welcome, policy::Rank& rank,
           const pull::PassingOptions& options);
 
-  const model::ModelOnRank& in_use() const { return *in_use_; }
+  const model::Decoder& decoder() const { return in_use_.model->decoder(); }
+  /// Adapters and all.
+  model::ModelParameters in_use() const { return in_use_.adapters ? in_use_.adapters->adapted() : in_use_.model->parameters(); }
   /// Fills the copy that is not in use. If what came is not whole, it is of no use before another fetch.
   pull::Fetched fetch(PolicyVersion version);
   /// As pull::WeightSource::stop.
   void stop();
   /// What fetch filled is in use from now on.
-  void swap() { in_use_.swap(next_); }
+  void swap() { std::swap(in_use_, next_); }
 
  private:
-  bool fetch_base();
+  struct Copy {
+    std::unique_ptr<model::ModelOnRank> model;
+    std::unique_ptr<model::Lora> adapters;  // null where the whole model is trained
+  };
 
-  const model::LoraOptions lora_;
-  policy::Rank& rank_;
-  std::unique_ptr<model::ModelOnRank> in_use_, next_;
+  Copy in_use_, next_;
   pull::PassingSource model_;                             // the weights, or those under the adapters
   std::optional<pull::PassingSource> adapters_;
-  std::optional<model::MergedAdapters> merged_;   // once the weights under them are here
+  bool has_base_ = false;                                 // the weights under them are here
 };
 
 }  // namespace tandem::worker

@@ -354,7 +354,6 @@ struct Trained {
         values(arena.allocate("weights", {table.num_elements}, dtype)),
         lora(table, kLora, values, arena) {
     model::initialize_parameters(table, values, 1, 0.5);
-    start = values.clone();
     lora.start(1);
   }
   void update(V version) {
@@ -362,16 +361,11 @@ struct Trained {
       RandomStream random = model::stream_of(entry.parameter.name, static_cast<uint64_t>(value(version)) + 7);
       model::fill_box(entry, lora.table().view(lora.values(), entry), [&] { return 0.3 * random.normal(); });
     }
-    lora.merge();
-  }
-  at::Tensor base() const {
-    at::Tensor all = values.clone();
-    lora.write_base(table, all);
-    return all;
+    lora.refresh();
   }
   device::Arena arena{"device"};
   model::ParameterTable table;
-  at::Tensor values, start;
+  at::Tensor values;
   model::Lora lora;
 };
 
@@ -387,11 +381,10 @@ struct Trainers {
       adapter_places.push_back({adapters.back()->place(), layout, rank, at::kFloat});
     }
   }
-  // Weights are published after an update: what lies under the adapters has to be found.
   void publish(V version, bool with_base) {
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       ranks[rank]->update(version);
-      if (with_base) base[rank]->publish(ranks[rank]->base(), V{0});
+      if (with_base) base[rank]->publish(ranks[rank]->values, V{0});
       adapters[rank]->publish(ranks[rank]->lora.values(), version);
     }
   }
@@ -399,15 +392,6 @@ struct Trainers {
   std::vector<std::unique_ptr<WeightServer>> base, adapters;
   std::vector<WeightHolder> base_places, adapter_places;
 };
-
-TEST(AdaptersByPull, WhatLiesUnderThemIsTheStart) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Trained trained(test::tiny_config(), "dp1", 0, dtype);
-    trained.update(V{1});
-    EXPECT_FALSE(at::equal(trained.values, trained.start));
-    EXPECT_TRUE(at::equal(trained.base(), trained.start));
-  }
-}
 
 TEST(AdaptersByPull, ComeUnderAnotherLayout) {
   const model::ModelConfig config = test::tiny_config();
@@ -428,7 +412,8 @@ TEST(AdaptersByPull, ComeUnderAnotherLayout) {
     }
 }
 
-TEST(AdaptersByPull, MergeToTheBitsOfTheirTrainer) {
+// What products read of them is the trainer's, bit for bit; in a worker of another dtype it is as that rounds.
+TEST(AdaptersByPull, AreReadAsTheirTrainerReadsThem) {
   for (const model::ModelConfig& config : {test::tiny_config(), test::experts_config("deepseek_v3")})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       Trainers trainers(config, "dp1", dtype);
@@ -438,18 +423,20 @@ TEST(AdaptersByPull, MergeToTheBitsOfTheirTrainer) {
       const at::Tensor base = arena.allocate("base", {trained.table.num_elements}, dtype);
       PassingSource model(trained.table, model::family::parameters(config), trainers.base_places, {.deadline_s = kDeadlineS});
       EXPECT_TRUE(model.fetch(V{0}, base).is_whole);
-      const model::MergedAdapters merged(trained.table, kLora, base, arena);
-      PassingSource adapters(merged.table(), model::lora_parameters(config, kLora), trainers.adapter_places, {.deadline_s = kDeadlineS});
-      const at::Tensor mine = base.clone(), narrow = base.clone().to(at::kBFloat16);
+      EXPECT_TRUE(at::equal(base, trained.values));
+      model::Lora mine(trained.table, kLora, base, arena), narrow(trained.table, kLora, base.to(at::kBFloat16), arena);
+      PassingSource adapters(mine.table(), model::lora_parameters(config, kLora), trainers.adapter_places, {.deadline_s = kDeadlineS});
       for (const V version : {V{2}, V{3}}) {
         if (version != V{2}) trainers.publish(version, false);
-        EXPECT_TRUE(adapters.fetch(version, merged.values()).is_whole);
-        merged.merge_into(mine);
-        EXPECT_TRUE(at::equal(mine, trained.values)) << config.family << " " << dtype << " version " << value(version);
-        EXPECT_FALSE(at::equal(mine, base));
-        merged.merge_into(narrow);  // as a switch from the training weights rounds them
-        if (config.family == "qwen2") {
-          EXPECT_TRUE(at::equal(narrow, trained.values.to(at::kBFloat16)));
+        EXPECT_TRUE(adapters.fetch(version, mine.values()).is_whole);
+        narrow.values().copy_(mine.values());
+        mine.refresh(), narrow.refresh();
+        const model::ModelParameters theirs = trained.lora.adapted(), here = mine.adapted(), rounded = narrow.adapted();
+        for (size_t i = 0; i < theirs.layers.size(); ++i) {
+          const auto &want = theirs.layers[i].output, &got = here.layers[i].output, &less = rounded.layers[i].output;
+          EXPECT_TRUE(at::equal(got.a_RK, want.a_RK) && at::equal(got.b_NR, want.b_NR)) << config.family << " " << dtype;
+          EXPECT_GT(want.b_NR.abs().max().item<double>(), 0);
+          EXPECT_TRUE(at::equal(less.a_RK, want.a_RK.to(at::kBFloat16)) && at::equal(less.b_NR, want.b_NR.to(at::kBFloat16)));
         }
       }
     }
@@ -481,7 +468,7 @@ TEST(AdaptersByPull, AVersionCostsTheAdaptersAlone) {
     for (const auto& reader : readers) {
       if (version == 0) {
         EXPECT_TRUE(reader->model.fetch(V{0}, reader->base).is_whole);
-        EXPECT_TRUE(at::equal(reader->base, trainers.ranks[0]->start));
+        EXPECT_TRUE(at::equal(reader->base, trainers.ranks[0]->values));
       }
       EXPECT_TRUE(reader->adapters.fetch(V{version}, reader->values).is_whole);
       EXPECT_TRUE(at::equal(reader->values, trainers.ranks[0]->lora.values()));

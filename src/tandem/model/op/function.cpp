@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "tandem/model/op/product.h"
 #include "tandem/model/op/step.h"
 
 namespace tandem::model::op {
@@ -69,7 +70,7 @@ struct LinearStep final : KernelStep {
     const at::Tensor dy = grad_of(grads, 0);
     add_weight_grad(*kernels, weight, 0, dy, x_again ? x_again() : saved[0]);
     at::Tensor dx = at::empty({dy.size(0), weight.value.size(1)}, dy.options());
-    kernels->input_grad(dx, dy, weight.value);
+    input_grad(*kernels, dx, dy, weight);
     return {dx};
   }
 };
@@ -118,25 +119,6 @@ struct RecomputeStep final : Step {
 
 }  // namespace
 
-void add_weight_grad(const Kernels& k, const Parameter& w, int64_t first_row, const at::Tensor& dy, const at::Tensor& x) {
-  if (w.grad.defined()) {
-    at::Tensor grad = w.grad.narrow(0, first_row, dy.size(1));
-    k.weight_grad(grad, dy, x);
-  }
-  for (const Adapter& adapter : w.adapters) {
-    const int64_t begin = std::max(adapter.first_row, first_row);
-    const int64_t rows = std::min(adapter.first_row + adapter.b_Nr.size(0), first_row + dy.size(1)) - begin;
-    if (rows <= 0) continue;
-    const at::Tensor d = dy.narrow(1, begin - first_row, rows).contiguous();
-    const auto b_of = [&](const at::Tensor& b) { return b.narrow(0, begin - adapter.first_row, rows); };
-    at::Tensor low = at::empty({d.size(0), adapter.a_rK.size(0)}, d.options()), b_grad = b_of(adapter.b_grad), a_grad = adapter.a_grad;
-    k.input_grad(low, d, b_of(adapter.b_Nr).to(d.scalar_type()));
-    k.weight_grad(a_grad, low.mul_(adapter.scale), x);
-    k.forward(low, x, adapter.a_rK.to(x.scalar_type()));
-    k.weight_grad(b_grad, d, low.mul_(adapter.scale));
-  }
-}
-
 at::Tensor embed(const Kernels& k, const Parameter& table, const at::Tensor& ids, int64_t first_row) {
   at::Tensor x = k.row().embed(table.value, ids, first_row);
   if (at::GradMode::is_enabled() && table.grad.defined()) {
@@ -170,35 +152,10 @@ at::Tensor rms_norm(const Kernels& k, const at::Tensor& x, const Parameter& weig
   return add_rms_norm(k, x, {}, weight, eps).second;
 }
 
-namespace {
-
-// The sum is rounded once: a small change of a product that was rounded before would be lost again.
-void forward_by_adapters(const Kernels& k, at::Tensor& y, const at::Tensor& x, const Parameter& w) {
-  constexpr int64_t kRows = 16 * kernel::kParityRows;  // of fp32 at a time
-  std::vector<std::pair<at::Tensor, at::Tensor>> factors;
-  for (const Adapter& a : w.adapters) factors.emplace_back(a.a_rK.to(x.scalar_type()), a.b_Nr.to(x.scalar_type()));
-  for (int64_t begin = 0; begin < x.size(0); begin += kRows) {
-    const at::Tensor some = x.narrow(0, begin, std::min(kRows, x.size(0) - begin));
-    at::Tensor sum = at::empty({some.size(0), y.size(1)}, at::kFloat);
-    k.forward_float(sum, some, w.base);
-    for (size_t i = 0; i < factors.size(); ++i) {
-      const auto& [a, b] = factors[i];
-      at::Tensor low = at::empty({some.size(0), a.size(0)}, x.options()), part = at::empty({some.size(0), b.size(0)}, at::kFloat);
-      k.forward(low, some, a);
-      k.forward_float(part, low, b);
-      sum.narrow(1, w.adapters[i].first_row, b.size(0)).add_(part, w.adapters[i].scale);
-    }
-    y.narrow(0, begin, some.size(0)).copy_(sum);
-  }
-}
-
-}  // namespace
-
 at::Tensor linear(const Kernels& k, const at::Tensor& x, const Parameter& weight, const Again& x_again) {
-  if (weight.packed.serves(x.size(0)) && !recording({x})) return k.product().packed_product(x, weight.packed);
+  if (weight.packed.serves(x.size(0)) && !recording({x})) return packed_product(k, x, weight);
   at::Tensor y = at::empty({x.size(0), weight.value.size(0)}, x.options());
-  if (weight.base.defined()) forward_by_adapters(k, y, plain(x), weight);
-  else k.forward(y, plain(x), weight.value);
+  forward(k, y, plain(x), weight);
   if (recording({x})) {
     auto step = make_kernel_step<LinearStep>(k, {x});
     if (x_again) step->x_again = x_again;

@@ -19,8 +19,7 @@ namespace tandem::model::op {
 
 using kernel::AttentionShape, kernel::Kernels;
 
-/// Rows [first_row, first_row + N) of a matrix are W0 + scale b a, with a and b in fp32. The matrix itself holds the sum, as its dtype
-/// rounds it; its gradient goes into those of a and b (fp32).
+/// Rows [first_row, first_row + N) of a matrix are adapted by scale b a, with a and b in fp32: gradients of the matrix go into theirs.
 struct Adapter {
   int64_t first_row;
   at::Tensor a_rK, b_Nr, a_grad, b_grad;
@@ -29,16 +28,27 @@ struct Adapter {
 
 /// A parameter in the compute dtype, where its gradient adds up (fp32; undefined when it is not trained), its adapters, and a
 /// packed copy for decoding (undefined where there is none).
+///
+/// A matrix with adapters is value + b a: the value stays as it was before them, and products add the two parts in fp32, as the sum's
+/// rounding to bfloat16 would lose a small change. a and b are those of all its adapters side by side, scale and all, in the compute
+/// dtype (model/lora.h writes them): R = their ranks together.
 struct Parameter {
   at::Tensor value;
   at::Tensor grad;
   std::vector<Adapter> adapters;
-  kernel::PackedWeight packed;
-  at::Tensor base;  ///< W0, where forward passes go through the adapters, as the sum's rounding would lose them; else undefined
+  at::Tensor a_RK, b_NR;        ///< undefined without adapters
+  kernel::PackedWeight packed;  ///< of value; with adapters of [value | b]
+  kernel::PackedWeight packed_a;
 };
 
+/// out[M,N] = x[M,K] w^T, rounded once.
+void forward(const Kernels& k, at::Tensor& out_MN, const at::Tensor& x_MK, const Parameter& w_NK);
+/// dx[M,K] = dy[M,N] w, rounded once.
+void input_grad(const Kernels& k, at::Tensor& dx_MK, const at::Tensor& dy_MN, const Parameter& w_NK);
 /// Adds dy^T x, the gradient of the rows of w from `first_row` on, to w's gradient and those of its adapters.
 void add_weight_grad(const Kernels& k, const Parameter& w, int64_t first_row, const at::Tensor& dy_TN, const at::Tensor& x_TK);
+/// Packs a matrix with its adapters for decoding, where the kernels have a use for it. Returns the bytes it takes.
+int64_t pack(const Kernels& k, Parameter& w_NK);
 
 /// x[T,H]: rows of the embedding; ids outside [first_row, first_row + rows) give zeros (another TP rank has them).
 at::Tensor embed(const Kernels& k, const Parameter& table_VH, const at::Tensor& ids_T, int64_t first_row);
@@ -50,7 +60,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const Kernels& k, const at::Tenso
 /// Computes a tensor again in the backward pass, the same bits, so that it need not be kept. Empty: it is kept.
 using Again = std::function<at::Tensor()>;
 
-/// x w^T; x_again gives x. With a base: x W0^T + scale (x a^T) b^T for each adapter, added in fp32 and rounded once.
+/// x w^T; x_again gives x.
 at::Tensor linear(const Kernels& k, const at::Tensor& x_TK, const Parameter& weight_NK, const Again& x_again = {});
 
 /// The second output of add_rms_norm from the first. No gradient.

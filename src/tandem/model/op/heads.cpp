@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "tandem/model/op/product.h"
 #include "tandem/model/op/step.h"
 
 namespace tandem::model::op {
@@ -14,24 +15,24 @@ at::Tensor columns_of(const at::Tensor& x, int64_t head, int64_t heads) {
   return x.narrow(1, head * width, width);
 }
 
-at::Tensor matrix_of(const at::Tensor& w, const HeadSlice& s, int64_t head) { return w.narrow(0, head * s.rows + s.begin, s.count); }
+Parameter matrix_of(const Parameter& w, const HeadSlice& s, int64_t head) { return rows_of(w, head * s.rows + s.begin, s.count); }
 
 struct HeadLinearStep final : Step {
   const Kernels* kernels = nullptr;
   Parameter weight;
   HeadSlice slice{};
   variable_list apply(variable_list&& grads) override {
-    const at::Tensor d = grad_of(grads, 0), &x = saved[0], &w = weight.value;
+    const at::Tensor d = grad_of(grads, 0), &x = saved[0];
     at::Tensor dx = at::empty_like(x);
     for (int64_t h = 0; h < slice.heads; ++h) {
       const at::Tensor dy = columns_of(d, h, slice.heads).contiguous(), x_h = columns_of(x, h, slice.heads).contiguous();
       at::Tensor dx_h = at::empty_like(x_h);
       if (slice.transpose) {
         add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, dy, x_h);
-        kernels->input_grad(dx_h, dy, matrix_of(w, slice, h));
+        input_grad(*kernels, dx_h, dy, matrix_of(weight, slice, h));
       } else {
         add_weight_grad(*kernels, weight, h * slice.rows + slice.begin, x_h, dy);
-        kernels->forward(dx_h, dy, matrix_of(w, slice, h));
+        forward(*kernels, dx_h, dy, matrix_of(weight, slice, h));
       }
       columns_of(dx, h, slice.heads).copy_(dx_h);
     }
@@ -45,9 +46,9 @@ at::Tensor head_linear(const Kernels& k, const at::Tensor& x, const Parameter& w
   const int64_t T = x.size(0), N = slice.transpose ? slice.count : w.value.size(1);
   at::Tensor out = at::empty({T, slice.heads * N}, x.options());
   for (int64_t h = 0; h < slice.heads; ++h) {
-    const at::Tensor matrix = matrix_of(w.value, slice, h);
+    const Parameter matrix = matrix_of(w, slice, h);
     at::Tensor y = at::empty({T, N}, x.options());
-    k.forward(y, columns_of(plain(x), h, slice.heads).contiguous(), slice.transpose ? matrix : matrix.t().contiguous());
+    forward(k, y, columns_of(plain(x), h, slice.heads).contiguous(), slice.transpose ? matrix : transposed(matrix));
     columns_of(out, h, slice.heads).copy_(y);
   }
   if (recording({x})) {

@@ -293,7 +293,7 @@ void WorkerSource::publish(data::PolicyVersion version) {
     if (weights_->server) weights_->server->publish(parts_.actor.rollout_model().values(), version);
     return;
   }
-  if (weights_->server && !std::exchange(has_base_, true)) weights_->server->publish(parts_.actor.base_values(), worker::kBaseVersion);
+  if (weights_->server && !std::exchange(has_base_, true)) weights_->server->publish(parts_.actor.trained().model().contents(), worker::kBaseVersion);
   if (adapters_->server) adapters_->server->publish(parts_.actor.trained().trainer().lora()->values(), version);
 }
 

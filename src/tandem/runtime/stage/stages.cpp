@@ -491,9 +491,8 @@ TokenValues values_of_rows(planner::StageKind stage, std::vector<train::Row> row
     return train::score(actor.model().decoder(), actor.trainer().parameters(), rows, temperature, config.train.logprob_micro_batch_tokens);
   for (train::Row& row : rows) row.routes = {};  // the reference and the critic choose for themselves
   if (stage == planner::StageKind::kReference) {
-    const model::ModelOnRank& model = roles.reference ? *roles.reference : actor.model();
-    return train::score(model.decoder(), roles.reference ? model.parameters() : roles.actor.base_parameters(), rows, temperature,
-                        config.train.reference_micro_batch_tokens);
+    const model::ModelOnRank& model = roles.reference ? *roles.reference : actor.model();  // the actor's, without its adapters
+    return train::score(model.decoder(), model.parameters(), rows, temperature, config.train.reference_micro_batch_tokens);
   }
   TANDEM_CHECK(stage == planner::StageKind::kValues, "a stage without token values");
   const model::ModelOnRank& model = roles.critic->model();
