@@ -131,7 +131,7 @@ void describe(OptionVisitor& field, Options& o) {
   field("sapo_tau_negative", o.sapo_tau_negative, "sapo: how sharp the gate is where it is not.", above(0));
   field("kl_coef", o.kl_coef, "Weight of the KL term against the reference model; 0 needs no reference.", at_least(0));
   field("kl_in_reward", o.kl_in_reward,
-        "The KL term is a reward of each token, taken from old log-probabilities, in place of a term of the loss.");
+        "The KL term is a reward of each token, that of the policy before the update, in place of a term of the loss.");
   field("kl_target", o.kl_target,
         "Adaptive KL: kl_coef is where the weight begins, and each step moves it towards this KL (Ziegler et al. 2019); 0 is off.",
         at_least(0));
