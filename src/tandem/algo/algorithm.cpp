@@ -169,7 +169,9 @@ void describe(OptionVisitor& field, Options& o) {
   field("epochs", o.epochs,
         "Passes over a batch. With several updates old log-probabilities are computed before the first, unless they are the rollout's.",
         at_least(1));
-  field("max_kl", o.max_kl, "No further epoch on a batch once the KL of old against the current policy (k1) is above this; 0 is off.",
+  field("max_kl", o.max_kl,
+        "After the first epoch: no further update on a batch once a mini-batch's KL of old against the current policy, the mean of "
+        "r - 1 - log r, is above this; 0 is off.",
         at_least(0));
   field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));

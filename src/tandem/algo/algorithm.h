@@ -52,7 +52,7 @@ struct Temperatures {
 struct Updates {
   int64_t mini_batches = 1;
   int64_t epochs = 1;
-  double max_kl = 0;  ///< no further epoch once old is so far from the current policy, by k1; off at 0
+  double max_kl = 0;  ///< after the first epoch: no further one once old is so far from the current policy; off at 0
 
   bool several() const { return mini_batches > 1 || epochs > 1; }
 };

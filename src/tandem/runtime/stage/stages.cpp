@@ -407,14 +407,15 @@ void update(StepData& step, const Roles& roles) {
   train::UserLoss loss;
   if (roles.hooks.loss) loss = train::failing_alike(roles.parts.ranks.side(), roles.hooks.loss);
   for (int64_t number = 0; number < most; ++number) {
-    const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
-    if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
+    algo::Algorithm algorithm = roles.algorithm;
+    const bool may_stop = updates.max_kl > 0 && number >= updates.mini_batches;  // every row is trained on once
+    if (!may_stop) algorithm.updates.max_kl = 0;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     const double temperature = config.rollout.sampling.temperature;
     auto made = updated(step, [&] {
-      return trainer.policy_step(part.rows, roles.algorithm, temperature, lr, loss);
+      return trainer.policy_step(part.rows, algorithm, temperature, lr, loss);
     });
-    if (!made) break;
+    if (!made || (may_stop && made->kl_old > updates.max_kl)) break;
     train::StepReport& report = reports.emplace_back(std::move(*made));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);
