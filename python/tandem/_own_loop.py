@@ -2,7 +2,9 @@
 """A loop of your own: a model that samples and scores, and what trains it."""
 import dataclasses
 import json
+import operator
 import os
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -13,7 +15,7 @@ from tandem._run import texts_of
 
 @dataclasses.dataclass(eq=False)
 class Sample:
-    """A response of T tokens. What comes last is yours to set before training: `advantage` must be."""
+    """A response of T tokens. `advantage` to `reference` are yours to set before training: `advantage` must be."""
     prompt: str | list[dict] | torch.Tensor  # as it was asked
     prompt_ids: torch.Tensor  # int64 [prompt tokens]
     ids: torch.Tensor         # int64 [T]
@@ -23,8 +25,11 @@ class Sample:
     group: int                # place of its prompt in the call
     advantage: float | torch.Tensor | None = None  # of the response, or [T]
     mask: torch.Tensor | None = None               # bool [T]: the tokens to train on; None: all
-    old: torch.Tensor | None = None                # float32 [T]: before the first update on it; None: by the weights as they are
+    old: torch.Tensor | None = None                # float32 [T]: before the first update on it; None: by the weights as they are where
+                                                   # these sampled it, else `logprobs`
     reference: torch.Tensor | None = None          # float32 [T]: by a reference model
+    version: int | None = None                     # updates of the policy before it sampled this; None: a policy that is not trained did
+    policy: str | None = None                      # which `Policy` sampled it, from one load to the next
 
 
 class Policy:
@@ -45,6 +50,7 @@ class Policy:
         if self.dir is not None:
             given["run.dir"] = self.dir
         self._open = _tandem.Session(texts_of(given))
+        self._name = secrets.token_hex(8)
 
     @property
     def _session(self):
@@ -71,13 +77,13 @@ class Policy:
         ids = [_tokens(self, prompt, f"prompt {place}") for place, prompt in enumerate(prompts)]
         how = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens}
         settings = texts_of({f"rollout.{name}": value for name, value in how.items() if value is not None})
-        return [Sample(prompts[place], ids[place], *answer, group=place)
-                for place, answers in enumerate(self._session.sample(ids, n, list(stop), settings)) for answer in answers]
+        return [Sample(prompts[place], ids[place], *answer, group=place, version=version, policy=self._name)
+                for place, answers in enumerate(self._session.sample(ids, n, list(stop), settings)) for *answer, version in answers]
 
     def logprobs(self, samples: Iterable, *, temperature: float | None = None) -> list[torch.Tensor]:
         """The log-probability of each response token under the weights as they are, float32 [T] for each sample. Logits are divided by
         `temperature`: None takes rollout.temperature. A sample is anything with `prompt_ids` and `ids`."""
-        rows = [(_ids(sample.prompt_ids, f"sample {i}, prompt_ids"), _ids(sample.ids, f"sample {i}, ids"), *[None] * 5)
+        rows = [(_ids(sample.prompt_ids, f"sample {i}, prompt_ids"), _ids(sample.ids, f"sample {i}, ids"), *[None] * 6)
                 for i, sample in enumerate(samples)]
         return self._session.logprobs(rows, _temperature(temperature))
 
@@ -107,15 +113,16 @@ class Trainer:
         """Adds the gradient of a loss to those since the last `step`. Returns what was measured: loss, entropy, kl_ref, kl_old,
         clip_fraction, ratio_max, tokens.
 
-        samples  with an `advantage` each
+        samples  with an `advantage` each. One that has no `old` is compared with its `logprobs` once the weights have moved since it was
+                 sampled, or where another policy sampled it
         loss     h(...) -> a scalar tensor, as tandem.run has it, of these samples; its global numbers count this call alone.
                  None: that of algo.* in the settings"""
-        rows = [_row(sample, f"sample {i}") for i, sample in enumerate(samples)]
+        rows = [_row(sample, f"sample {i}", self.policy._name) for i, sample in enumerate(samples)]
         return self.policy._session.forward_backward(rows, _hooks.of_loss(loss), _temperature(temperature))
 
     def step(self, lr: float | None = None) -> dict[str, float]:
         """One update by the gradients that are there. Returns the sum of the losses since the last, means of the others over all tokens,
-        grad_norm, lr, and whether it was skipped. `lr` None: that of train.* in the settings."""
+        grad_norm, lr, and whether it was skipped. `lr` None: that of train.* in the settings, where a schedule wants train.lr_steps."""
         return self.policy._session.step(lr)
 
     def save(self) -> None:
@@ -125,7 +132,10 @@ class Trainer:
 
     def load(self) -> int:
         """Goes on from the newest checkpoint in the policy's dir. Returns its updates; 0, and nothing changes, where there is none."""
-        return self._with_dir().load()
+        steps = self._with_dir().load()
+        if steps > 0:  # weights of the same number may be others than before
+            self.policy._name = secrets.token_hex(8)
+        return steps
 
     def _with_dir(self):
         if self.policy.dir is None:
@@ -163,7 +173,7 @@ def _ids(values, where):
     return ids
 
 
-def _row(sample, where):
+def _row(sample, where, policy):
     prompt, ids = _ids(sample.prompt_ids, f"{where}, prompt_ids"), _ids(sample.ids, f"{where}, ids")
 
     def column(name, value, dtype=torch.float32):
@@ -188,4 +198,15 @@ def _row(sample, where):
     if getattr(sample, "advantage", None) is None:
         raise _wrong(where, "has no advantage", "expected a number, or one for each token")
     columns = [column(name, getattr(sample, name, None)) for name in ("logprobs", "advantage", "old", "reference")]
-    return prompt, ids, *columns, column("mask", getattr(sample, "mask", None), torch.bool)
+    return prompt, ids, *columns, column("mask", getattr(sample, "mask", None), torch.bool), _version(sample, where, policy)
+
+
+def _version(sample, where, policy):
+    """None where another policy sampled it."""
+    version = getattr(sample, "version", None)
+    if version is None or getattr(sample, "policy", None) not in (None, policy):
+        return None
+    try:
+        return operator.index(version)
+    except TypeError:
+        raise _wrong(f"{where}, version", f"is a {type(version).__name__}", "expected a number of updates, or None") from None

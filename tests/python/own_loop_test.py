@@ -3,11 +3,13 @@
 """The verbs for a loop of one's own: sample, logprobs, forward_backward, step, save and load, against a run and under every layout.
 PYTHONPATH leads to the package: build/release/python."""
 import ast
+import copy
 import dataclasses
 import inspect
 import json
 import os
 import pathlib
+import pickle
 import resource
 import shutil
 import signal
@@ -33,10 +35,11 @@ def tensor(blob, dtype):
 
 
 def rows_of(run, step):
-    """The samples of a step as it trained on them."""
+    """The samples of a step as it trained on them, drawn by the weights that it began with."""
     rows = run.samples(step=step).sort_values(["group_id", "sample_index"])
     return [types.SimpleNamespace(prompt_ids=tensor(row.prompt_ids, torch.int32), ids=tensor(row.response_ids, torch.int32),
-                                  logprobs=tensor(row.logprobs, torch.float32), advantage=row.advantage) for row in rows.itertuples()]
+                                  logprobs=tensor(row.logprobs, torch.float32), advantage=row.advantage, version=step - 1)
+            for row in rows.itertuples()]
 
 
 def sampled(scratch, **settings):
@@ -84,6 +87,100 @@ def check_training(program, scratch):
             worst = max(worst, apart)
     assert difference(ends, weights(start)) > 1e-4
     rf.said(f"three updates by the verbs are those of a run, at most {worst:.1e} apart under {' '.join(LAYOUTS)}")
+
+
+def drawn(policy):
+    samples = policy.sample(["12+34=", "5+6=", "7+8="], n=4)
+    for i, sample in enumerate(samples):
+        sample.advantage = i % 4 - 1.5
+    return samples
+
+
+def with_old(samples, of):
+    return [dataclasses.replace(sample, old=of(sample)) for sample in samples]
+
+
+def check_versions(program, scratch):
+    """Samples that the weights have left since are compared with their sampler; those of the weights as they are, with these."""
+    _, start = sampled(scratch)
+    for layout in LAYOUTS:
+        for loss in (None, grpo):
+            ends = []
+            for kind in ("as_drawn", "by_hand", "as_if_fresh"):
+                folder = scratch / f"versions_{layout}_{kind}_{loss is grpo}"
+                with tandem.Policy(start, dir=folder, settings=settings_of(layout)) as policy:
+                    trainer = tandem.Trainer(policy)
+                    first = drawn(policy)
+                    assert {sample.version for sample in first} == {0}
+                    for sample in first[:2]:  # of one's own making: a rounding apart
+                        sample.version = None if loss is grpo else sample.version
+                    moved = [trainer.forward_backward(first, loss), trainer.step(1e-2)]
+                    assert all(abs(report["ratio_max"] - 1) < 1e-5 for report in moved), moved
+                    later = drawn(policy)
+                    assert {sample.version for sample in later} == {1}
+                    first = {"as_drawn": lambda: first, "by_hand": lambda: with_old(first, lambda sample: sample.logprobs),
+                             "as_if_fresh": lambda: [dataclasses.replace(sample, version=1) for sample in first]}[kind]()
+                    moved = trainer.forward_backward(first + later, loss)
+                    trainer.step(1e-2)
+                    assert (moved["ratio_max"] > 1.1) == (kind != "as_if_fresh"), (layout, kind, moved)
+                    trainer.save()
+                    ends.append(weights(folder / "checkpoint/latest/hf"))
+                shutil.rmtree(folder)
+            assert difference(ends[0], ends[1]) == 0 and difference(ends[0], ends[2]) > 1e-4, (layout, loss)
+    rf.said(f"an update on older samples is the one that is told their sampler, bit for bit, under {' '.join(LAYOUTS)}")
+
+
+def check_policies(program, scratch):
+    """A sample keeps its version and its policy. One of another policy, or of before a load, is compared with its sampler."""
+    _, start = sampled(scratch)
+    folder = scratch / "policies"
+
+    def ratio(trainer, samples):
+        return trainer.forward_backward(samples)["ratio_max"]
+
+    with tandem.Policy(start, dir=folder, settings=settings_of()) as policy, tandem.Policy(start, settings=settings_of()) as other:
+        trainer, others = tandem.Trainer(policy), tandem.Trainer(other)
+        for each, rate in ((trainer, 1e-2), (others, 0.0)):
+            each.forward_backward(drawn(each.policy))
+            each.step(rate)
+        trainer.save()
+        here, there = drawn(policy), drawn(other)
+        for alike in (copy.copy, copy.deepcopy, lambda sample: pickle.loads(pickle.dumps(sample))):
+            assert [(s.version, s.policy) for s in map(alike, here)] == [(1, here[0].policy)] * len(here)
+        assert ratio(trainer, here) == 1.0 and ratio(trainer, there) > 1.1 and here[0].policy != there[0].policy
+        trainer.step(1e-2)
+        later = drawn(policy)
+        assert later[0].version == 2 and ratio(trainer, later) == 1.0 < ratio(trainer, here)
+        assert trainer.load() == 1 and ratio(trainer, drawn(policy)) == 1.0
+        trainer.step(0.0)  # other weights with the number 2
+        assert ratio(trainer, later) > 1.1 and ratio(trainer, [dataclasses.replace(s, policy=None) for s in later]) == 1.0
+    with tandem.Policy(start, dir=folder, settings=settings_of()) as policy:
+        trainer = tandem.Trainer(policy)
+        assert trainer.load() == 1 and {sample.version for sample in drawn(policy)} == {1}
+        assert abs(ratio(trainer, here) - 1) < 1e-5 and ratio(trainer, later) > 1.1
+    rf.said("samples keep their version; those of another policy are compared with it")
+
+
+def check_rewards(program, scratch):
+    """Rewards that read log-probabilities read those of the policy before the update, whichever policy sampled."""
+    _, teacher = sampled(scratch, **{"run.seed": 5})
+    stale = {"schedule.kind": "stale", "schedule.staleness": 1}
+    for name, settings in (("dtype", {"rollout.dtype": "bfloat16"}), ("stale", stale), ("clip", {**stale, "algo.correction": "none"})):
+        run = tandem.run(recipe(scratch, algo__kl_coef=0), settings={
+            "run.dir": f"{scratch}/rewards_{name}", "run.parity": False, "algo.name": "distillation", "model.ref_model_load_path": teacher,
+            "train.lr": 1e-2, **settings})
+        gap = 0
+        for step in range(1, STEPS + 1):
+            rows = rows_of(run, step)
+            frame = run.samples(step=step).sort_values(["group_id", "sample_index"])
+            trained = [tensor(blob, torch.float32) for blob in frame["train_logprobs"]]
+            with tandem.Policy(teacher, settings=settings_of()) as policy:
+                taught = policy.logprobs(rows)
+            for row, before, wanted in zip(rows, trained, taught):
+                assert abs(row.advantage - (wanted - before).mean()) < 1e-4, (name, step, row.advantage, (wanted - before).mean())
+                gap = max(gap, (row.logprobs - before).mean().abs().item())
+        assert gap > 5e-4, (name, gap)
+    rf.said("a teacher's reward is less the policy's before the update, whichever sampled")
 
 
 def check_sampling(program, scratch):
@@ -211,7 +308,8 @@ def check_wrong(program, scratch):
                                 (but(logprobs=one.logprobs[:0]), "sample 0, logprobs"), (but(mask=torch.ones(len(one.ids))), "torch.bool"),
                                 (but(ids=torch.tensor([0.5])), "torch.float32"),
                                 (but(ids=torch.full_like(one.ids, 99999)), "token id 99999"),
-                                (but(prompt_ids=[]), "prompt_ids: has no token"), (but(reference=one.logprobs), "unlike those of row 0"),
+                                (but(prompt_ids=[]), "prompt_ids: has no token"), (but(reference=one.logprobs), "unlike that of row 0"),
+                                (but(version=1), "its version is 1 (0 to 0"), (but(version="x"), "sample 0, version: is a str"),
                                 (but(old="x"), "is a str")):
                 error = refused(tandem.UserError, lambda rows=rows: trainer.forward_backward(rows))
                 assert words in error and "\n" not in error, error
@@ -249,10 +347,21 @@ def check_wrong(program, scratch):
         assert "is closed" in refused(tandem.UserError, lambda: policy.sample(["1+1="]))
     for settings, words in (({"data.train": "x"}, "data.train"), ({"algo.name": "ppo"}, "critic"), ({"train.rl": 1}, "train.lr"),
                             ({"algo.epochs": 2}, "algo.epochs"), ({"algo.advantage": "rloo"}, "algo.advantage"),
-                            ({"parallel.placement": "split", "parallel.ranks": 2}, "parallel.placement")):
+                            ({"parallel.placement": "split", "parallel.ranks": 2}, "parallel.placement"), ({"run.steps": 5}, "run.steps")):
         error = refused(tandem.UserError, lambda settings=settings: tandem.Policy(start, settings=settings))
         assert words in error, error
     assert "nowhere" in refused(tandem.UserError, lambda: tandem.Policy("nowhere"))
+    for settings in ({}, {"train.lr_steps": 2, "train.min_lr_ratio": 0.0}):
+        with tandem.Policy(start, settings=settings_of(**{"train.lr_schedule": "linear"}, **settings)) as policy:
+            trainer = tandem.Trainer(policy)
+            trainer.forward_backward(drawn(policy))
+            if not settings:
+                assert "train.lr_steps" in refused(tandem.UserError, trainer.step)
+            assert trainer.step(None if settings else 5e-5)["lr"] == 5e-5
+    with tandem.Policy(start, settings=settings_of(**{"algo.correction": "token", "algo.correction_normalize": True})) as policy:
+        trainer, samples = tandem.Trainer(policy), drawn(policy)
+        assert "old log-probabilities" in refused(tandem.UserError, lambda: trainer.forward_backward(samples))
+        assert trainer.forward_backward(with_old(samples, lambda sample: sample.logprobs))["tokens"] > 0
     rf.said("wrong rows, losses and settings have one error each, and the policy goes on")
 
 
@@ -298,8 +407,9 @@ def check_typed(program, scratch):
     rf.said("all that is public has types and docstrings")
 
 
-CHECKS = {"training": check_training, "sampling": check_sampling, "resume": check_resume, "save": check_save, "wrong": check_wrong,
-          "example": check_example, "notebook": check_notebook, "typed": check_typed}
+CHECKS = {"training": check_training, "versions": check_versions, "policies": check_policies, "rewards": check_rewards,
+          "sampling": check_sampling, "resume": check_resume, "save": check_save, "wrong": check_wrong, "example": check_example,
+          "notebook": check_notebook, "typed": check_typed}
 
 
 if __name__ == "__main__":

@@ -79,8 +79,9 @@ def several_updates(root):
         checks.check(abs(a["actor/loss"] - b["actor/loss"]) < 1e-5, f"dp2: loss {b['actor/loss']}, one rank {a['actor/loss']}")
 
     near = rf.metrics(run(root, "near", {**two, "algo.max_kl": 1e-12}, ["--ranks", "2", "--train-layout", "dp2"]))
-    checks.check(any(m["actor/updates"] < 4 for m in near), "updates end once the policy is far from the old one")
-    checks.check(all(m["actor/updates"] >= 2 for m in near), "but every group is trained on once")
+    checks.check(all(m["actor/updates"] == 2 for m in near), "every group is trained on once; then the policy is far from the old one")
+    nearer = rf.metrics(run(root, "nearer", {"algo.epochs": 4, "algo.max_kl": 1e-9, "train.lr": 1e-2}))
+    checks.check(all(m["actor/updates"] == 1 for m in nearer), "no second update where the first went far")
     once = rf.metrics(run(root, "once", {}))
     checks.check("actor/updates" not in once[0], "one update is not counted")
 

@@ -131,7 +131,7 @@ void describe(OptionVisitor& field, Options& o) {
   field("sapo_tau_negative", o.sapo_tau_negative, "sapo: how sharp the gate is where it is not.", above(0));
   field("kl_coef", o.kl_coef, "Weight of the KL term against the reference model; 0 needs no reference.", at_least(0));
   field("kl_in_reward", o.kl_in_reward,
-        "The KL term is a reward of each token, taken from old log-probabilities, in place of a term of the loss.");
+        "The KL term is a reward of each token, that of the policy before the update, in place of a term of the loss.");
   field("kl_target", o.kl_target,
         "Adaptive KL: kl_coef is where the weight begins, and each step moves it towards this KL (Ziegler et al. 2019); 0 is off.",
         at_least(0));
@@ -169,7 +169,9 @@ void describe(OptionVisitor& field, Options& o) {
   field("epochs", o.epochs,
         "Passes over a batch. With several updates old log-probabilities are computed before the first, unless they are the rollout's.",
         at_least(1));
-  field("max_kl", o.max_kl, "No further epoch on a batch once the KL of old against the current policy (k1) is above this; 0 is off.",
+  field("max_kl", o.max_kl,
+        "After the first epoch: no further update on a batch once a mini-batch's KL of old against the current policy, the mean of "
+        "r - 1 - log r, is above this; 0 is off.",
         at_least(0));
   field("aggregation", o.aggregation, "What the loss is a mean of, over the whole step.", one_of(names_of(aggregations())));
   field("scale_tokens", o.scale_tokens, "Tokens by which seq-mean-token-sum-norm divides, usually the longest response.", above(0));

@@ -52,7 +52,7 @@ struct Temperatures {
 struct Updates {
   int64_t mini_batches = 1;
   int64_t epochs = 1;
-  double max_kl = 0;  ///< no further epoch once old is so far from the current policy, by k1; off at 0
+  double max_kl = 0;  ///< after the first epoch: no further one once old is so far from the current policy; off at 0
 
   bool several() const { return mini_batches > 1 || epochs > 1; }
 };
@@ -66,7 +66,7 @@ struct Algorithm {
   ClipRange clip;
   Temperatures sapo;
   double kl_coef = 0;  ///< at 0 no reference model is needed, but by distillation
-  bool kl_in_reward = false;  ///< a token is rewarded with -kl_coef times the estimate of old; else that of current is in the loss
+  bool kl_in_reward = false;  ///< a token is rewarded with -kl_coef times that of the policy before; else current's is in the loss
   KlEstimator kl_estimator = KlEstimator::kK3;
   Aggregation aggregation = Aggregation::kSequenceMeanTokenMean;
   double entropy_coef = 0;  ///< of the entropy that the loss takes off

@@ -10,13 +10,16 @@ algo::Algorithm algorithm_of(const RunConfig& c) {
   return algo::algorithm_of(c.algo, of_other_policy && c.schedule.old_logprobs != "rollout");
 }
 
+bool sampler_is_trainer(const RunConfig& c) { return c.run.parity && c.staleness() == 0; }
+
 OldLogprobs old_logprobs_of(const RunConfig& c, const algo::Algorithm& algorithm) {
   const std::string& word = c.schedule.old_logprobs;
   if (word == "rollout") return {.of_stale_rollout = true, .of_rollout = true};
   if (word == "loglinear") return {.loglinear = true};
   if (word == "recompute") return {.recomputed = true};
   // With several updates on a batch, only the first one's forward pass sees the policy before all of them.
-  const bool recomputed = algorithm.updates.several() || algorithm.correction.normalize;
+  const bool recomputed =
+      algorithm.updates.several() || algorithm.correction.normalize || (algorithm.rewards_tokens() && !sampler_is_trainer(c));
   return {.recomputed = recomputed, .of_stale_rollout = !algorithm.correction.active()};
 }
 

@@ -11,6 +11,9 @@ namespace tandem::config {
 /// another dtype, with several updates on a batch; none where old log-probabilities are the rollout's. Errors: as algo::algorithm_of.
 algo::Algorithm algorithm_of(const RunConfig& config);
 
+/// Whether the rollout's log-probabilities of fresh samples are those of the policy that trains on them, bit for bit.
+bool sampler_is_trainer(const RunConfig& config);
+
 /// Where the log-probabilities come from that a ratio is taken against. A row that gets none by this takes the current ones: they are old
 /// where a batch has one update.
 struct OldLogprobs {

@@ -107,7 +107,8 @@ void describe(OptionVisitor& field, ScheduleOptions& o) {
   describe(field, o.queue);
   field("old_logprobs", o.old_logprobs,
         "The policy a ratio is taken against. auto: the current one (no extra pass) for samples of the current weights, the "
-        "rollout's own values for older ones; one more pass where a batch has several updates. recompute: one more pass. "
+        "rollout's own values for older ones; one more pass where a batch has several updates, or tokens are rewarded by "
+        "log-probabilities. recompute: one more pass. "
         "rollout: always the rollout's values. loglinear: no extra pass; between the rollout's values and the current ones, as far as a "
         "policy one version before these would be.",
         one_of({"auto", "recompute", "rollout", "loglinear"}));

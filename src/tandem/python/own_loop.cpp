@@ -31,7 +31,7 @@ std::vector<config::Setting> settings_of(const Settings& given) {
 session::Row row_of(const nb::handle& given) {
   const auto tuple = nb::cast<nb::tuple>(given);
   return {numbers<int32_t, int64_t>(tuple[0]), numbers<int32_t, int64_t>(tuple[1]), numbers<float>(tuple[2]), numbers<float>(tuple[3]),
-          numbers<float>(tuple[4]), numbers<float>(tuple[5]), numbers<uint8_t, bool>(tuple[6])};
+          numbers<float>(tuple[4]), numbers<float>(tuple[5]), numbers<uint8_t, bool>(tuple[6]), nb::cast<std::optional<int64_t>>(tuple[7])};
 }
 
 std::vector<session::Row> rows_of(const nb::list& given) {
@@ -83,7 +83,7 @@ class OwnLoop {
       nb::list answers;
       for (const data::Sample& s : group.samples)
         answers.append(nb::make_tuple(copied<int64_t>(s.ids), copied<float>(s.logprobs), s.text,
-                                      s.finish == data::FinishReason::kStop ? "stop" : "length"));
+                                      s.finish == data::FinishReason::kStop ? "stop" : "length", value(group.version)));
       out.append(answers);
     }
     return out;

@@ -33,6 +33,7 @@ void check_unread(const config::RunConfig& c) {
       {"algo.max_filter_rounds", o.max_filter_rounds != usual.max_filter_rounds},
       {"algo.mini_batches", o.mini_batches != usual.mini_batches}, {"algo.epochs", o.epochs != usual.epochs},
       {"algo.max_kl", o.max_kl != usual.max_kl}, {"model.ref_model_load_path", !c.model.ref_model_load_path.empty()},
+      {"run.steps", c.run.steps != config::RunOptions().steps},
       {"checkpoint.every_steps", c.checkpoint.every_steps != config::CheckpointOptions().every_steps}};
   for (const auto& [option, is_set] : unread)
     if (is_set) throw UserError(option, "is set, and a loop of your own does that itself", "without it: docs/python.md");
@@ -60,6 +61,13 @@ train::Row view(const Row& row) {
   train::Row out;
   out.prompt = row.prompt, out.response = row.response, out.behavior = row.behavior;
   out.advantages = row.advantages, out.old = row.old, out.reference = row.reference, out.trainable = row.trainable;
+  return out;
+}
+
+// Old log-probabilities of a row that brings none are its sampler's, unless that had the weights of now: then they are the current ones.
+train::Row view_after(int64_t num_steps, const Row& row) {
+  train::Row out = view(row);
+  if (out.old.empty() && row.version != num_steps) out.old = row.behavior;
   return out;
 }
 
@@ -185,14 +193,16 @@ struct Session::State {
       };
       check_one("logprobs", row.behavior, true);
       check_one("advantages", row.advantages, true);
-      check_one("old log-probabilities", row.old, false);
+      check_one("old log-probabilities", row.old, algorithm.correction.normalize);
       check_one("reference log-probabilities", row.reference, built_in && algorithm.has_kl_loss());
       if (!row.trainable.empty() && row.trainable.size() != row.response.size())
         wrong(i, "mask", join_text("has ", row.trainable.size(), " values"),
               join_text("one for each of its ", row.response.size(), " tokens"));
-      if (row.reference.empty() != rows.front().reference.empty() || row.old.empty() != rows.front().old.empty())
-        wrong(i, row.old.empty() != rows.front().old.empty() ? "old log-probabilities" : "reference", "are unlike those of row 0",
-              "a column in all rows or in none");
+      if (row.reference.empty() != rows.front().reference.empty())
+        wrong(i, "reference", "is unlike that of row 0", "a column in all rows or in none");
+      if (row.version && (*row.version < 0 || *row.version > num_steps))
+        wrong(i, "version", join_text("is ", *row.version),
+              join_text("0 to ", num_steps, ", the updates so far, or none for another policy's"));
     }
   }
 };
@@ -284,7 +294,7 @@ train::StepReport Session::forward_backward(std::span<const Row> rows, double te
   s.crew->do_all([&](OnRank& me) {
     const policy::Ranks& ranks = me.rank.ranks;
     std::vector<train::Row> mine;
-    for (size_t i : dealt(rows, s.model, ranks)) mine.push_back(view(rows[i]));
+    for (size_t i : dealt(rows, s.model, ranks)) mine.push_back(view_after(s.num_steps, rows[i]));
     train::UserLoss asked;
     if (loss) asked = train::failing_alike(ranks.world, loss);
     train::StepReport made = me.actor.trained().trainer().accumulate(mine, s.algorithm, temperature, asked);
@@ -300,8 +310,11 @@ train::StepReport Session::step(std::optional<double> lr) {
   const Busy busy = s.begin();
   if (!s.has_gradient) throw UserError("step", "there is no gradient", "forward_backward before it");
   if (lr && !(*lr >= 0 && std::isfinite(*lr))) throw UserError("lr", join_text("is ", *lr), "a number of at least 0");
+  const train::Options& o = s.config.train;
+  if (!lr && o.lr_schedule != "constant" && o.lr_steps == 0)
+    throw UserError("train.lr_schedule", "is " + o.lr_schedule + ", and a loop of your own has no last step", "train.lr_steps, or lr");
   const int64_t number = s.num_steps + 1;
-  const double rate = lr ? *lr : train::learning_rate(s.config.train, number, train::lr_steps_of(s.config.train, 0, s.config.run.steps));
+  const double rate = lr ? *lr : train::learning_rate(o, number, o.lr_steps);
   train::StepReport report;
   s.has_gradient = false;
   s.crew->do_all([&](OnRank& me) {

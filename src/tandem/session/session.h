@@ -24,9 +24,12 @@ struct Row {
   std::vector<int32_t> prompt, response;
   std::vector<float> behavior;      ///< log-probabilities as sampled
   std::vector<float> advantages;
-  std::vector<float> old;           ///< before the first update on the row; empty: those of the weights as they are
+  std::vector<float> old;           ///< before the first update on the row; empty: as `version` says
   std::vector<float> reference;     ///< of a reference model
   std::vector<uint8_t> trainable;   ///< 0 where a token is not trained on; empty: all are
+  /// Updates of this session before it sampled the row; none: another policy did. Where weights have moved since, old is behavior; else it
+  /// is the current values.
+  std::optional<int64_t> version;
 };
 
 /// A function of one replica's rows, in place of the recipe's algorithm.
@@ -64,7 +67,8 @@ class Session {
   /// Adds the gradient of a loss to those since the last update. The loss divides by the tokens or rows of this call alone. Without a
   /// `loss` it is that of the recipe's algorithm.
   train::StepReport forward_backward(std::span<const Row> rows, double temperature, const Loss& loss = {});
-  /// One update by these gradients; with the rate that the recipe has for its number where `lr` is none.
+  /// One update by these gradients; with the rate that the recipe has for its number where `lr` is none. Errors: UserError where that
+  /// has no end.
   train::StepReport step(std::optional<double> lr = {});
   /// Updates so far.
   int64_t num_steps() const;

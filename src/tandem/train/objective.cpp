@@ -73,6 +73,12 @@ algo::PolicyLossInput policy_input(const MicroBatch& batch, std::span<const Row>
   return in;
 }
 
+// How far the policy is from old.
+void count_moved(const algo::PolicyLossInput& in, const at::Tensor& current, StepSums& sums) {
+  const at::Tensor moved_R = (current - in.old_T).masked_fill(in.trainable_T.logical_not(), 0).to(at::kDouble);
+  sums.kl_old += (moved_R.expm1() - moved_R).sum().item<double>();
+}
+
 // Both sides of a fresh row are the same quantity and must agree.
 void count_fresh(const MicroBatch& batch, std::span<const Row> rows, const float* now, StepSums& sums) {
   for (size_t i = 0; i < batch.rows.size(); ++i) {
@@ -186,9 +192,9 @@ Objective given_objective(std::span<const Row> rows, const algo::Algorithm& algo
     algo::PolicyLossInput in = policy_input(batch, rows, current.data_ptr<float>(), totals.counts);
     in.logprobs_T = current;
     correct(in, algorithm, weights, totals);
-    const at::Tensor moved_R = (in.old_T - current).masked_fill(in.trainable_T.logical_not(), 0);
-    totals.sums.kl_old += moved_R.sum().item<double>();
-    totals.ratio_max = std::max(totals.ratio_max, moved_R.neg().exp().max().item<double>());
+    count_moved(in, current, totals.sums);
+    const at::Tensor moved_R = (current - in.old_T).masked_fill(in.trainable_T.logical_not(), 0);
+    totals.ratio_max = std::max(totals.ratio_max, moved_R.exp().max().item<double>());
     count_fresh(batch, rows, current.data_ptr<float>(), totals.sums);
     const int64_t begin = begins[batch.rows.front()], R = batch.response_offsets.back();
     at::Tensor linear = (logprobs_R * given.logprobs_R.narrow(0, begin, R)).sum();
@@ -207,7 +213,7 @@ Objective policy_objective(std::span<const Row> rows, const algo::Algorithm& alg
     const algo::PolicyLoss policy = algo::policy_loss(in, algorithm);
     totals.sums.clipped += policy.sums.clipped;
     if (algorithm.surrogate == algo::Surrogate::kGmpo) totals.sums.clipped += policy.sums.clipped_dual;  // clips where A < 0
-    totals.sums.kl_old += policy.sums.kl_old;
+    count_moved(in, current, totals.sums);
     totals.ratio_max = std::max(totals.ratio_max, policy.sums.ratio_max);
     count_fresh(batch, rows, now, totals.sums);
     const algo::LossScope scope{in.trainable_T, in.offsets_S, in.global_tokens, in.global_sequences};

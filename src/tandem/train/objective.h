@@ -40,7 +40,7 @@ struct StepCounts {
 struct StepSums {
   double loss = 0, entropy = 0, kl_ref = 0;
   double clipped = 0;                        ///< tokens whose ratio the clip range cut
-  double kl_old = 0;                         ///< old - current
+  double kl_old = 0;                         ///< r - 1 - log r of the ratio r = current / old, which is never below 0
   double kl_rollout_train = 0;               ///< over the tokens of fresh rows
   double fresh_tokens = 0;
   double weight = 0, outside = 0, rejected = 0;  ///< of the correction: weights; tokens out of its bounds; tokens left out

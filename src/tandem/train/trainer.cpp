@@ -245,7 +245,7 @@ void Trainer::share_values() {
 struct Trainer::Step {
   Step(Trainer& trainer, std::span<const Row> rows);
   void run_passes(const Lesson& lesson, double temperature, bool is_whole);
-  void update(double lr);
+  void update(double lr, double max_kl = std::numeric_limits<double>::infinity());
   void join(const Step& earlier);
 
   StepTotals totals;
@@ -408,7 +408,7 @@ void Trainer::Step::finish_routers() {
 }
 
 // By the gradients that are there.
-void Trainer::Step::update(double lr) {
+void Trainer::Step::update(double lr, double max_kl) {
   Optimizer& optimizer = trainer.optimizer_;
   report.lr = lr;
   tell(totals, report);
@@ -416,7 +416,7 @@ void Trainer::Step::update(double lr) {
   if (const double total = totals.sums.loss; !std::isfinite(total)) {
     optimizer.give_up_step();
     leave_out(report, "loss of" + number, total, options, setup);
-  } else if (totals.counts.tokens > 0) {
+  } else if (totals.counts.tokens > 0 && !(report.kl_old > max_kl)) {
     report.grad_norm = optimizer.step(options, lr);
     if (!std::isfinite(report.grad_norm)) {
       leave_out(report, "gradient norm of" + number, report.grad_norm, options, setup);
@@ -434,7 +434,7 @@ StepReport Trainer::step(std::span<const Row> rows, const Lesson& lesson, double
   TANDEM_CHECK(!begun_, "a step among gradients that wait for an update");
   Step step(*this, rows);
   step.run_passes(lesson, temperature, true);
-  step.update(lr);
+  step.update(lr, lesson.max_kl);
   return std::move(step.report);
 }
 
@@ -490,10 +490,14 @@ LossGradient asked(const TrainerSetup& setup, std::span<const Row> rows, const S
 Lesson Trainer::policy_lesson(std::span<const Row> rows, const algo::Algorithm& algorithm, const UserLoss& loss) const {
   const algo::WeightSum weights = weights_of(setup_, rows, algorithm);
   const bool by_advantages = !algorithm.has_kl_loss() && algorithm.entropy_coef == 0;
-  if (!loss) return {.objective = policy_objective(rows, algorithm, weights), .by_advantages = by_advantages};
-  return {.late = [this, rows, question = Question{loss, algorithm, weights}](const Said& said) {
-    return given_objective(rows, question.algorithm, question.weights, asked(setup_, rows, said, question));
-  }};
+  Lesson lesson{.by_advantages = !loss && by_advantages};
+  if (algorithm.updates.max_kl > 0) lesson.max_kl = algorithm.updates.max_kl;
+  if (!loss) lesson.objective = policy_objective(rows, algorithm, weights);
+  else
+    lesson.late = [this, rows, question = Question{loss, algorithm, weights}](const Said& said) {
+      return given_objective(rows, question.algorithm, question.weights, asked(setup_, rows, said, question));
+    };
+  return lesson;
 }
 
 StepReport Trainer::policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,

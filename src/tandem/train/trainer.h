@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -65,10 +66,10 @@ struct StepReport {
   double kl_ref = 0;                ///< mean estimate against the reference
   std::optional<double> kl_rollout_train;  ///< k3 mean, rollout against training, over the tokens of fresh rows, if there are any
   double clip_fraction = 0, ratio_max = 0;
-  double kl_old = 0;                ///< k1 mean of the old policy against the current one
+  double kl_old = 0;                ///< KL of the old policy against the current one: the mean of r - 1 - log r, r = current / old
   CorrectionReport correction;      ///< of policy updates
   ValueReport value;                ///< of a critic's updates
-  bool skipped = false;             ///< no token was trainable, or nonfinite: the weights are as before
+  bool skipped = false;             ///< no token was trainable, nonfinite, or too far from old: the weights are as before
   bool without_signal = false;      ///< of policy updates: the advantage of every trainable token is 0
   int64_t nonfinite = 0;            ///< updates that were left out, for their loss or gradient was not finite
   double trained_tokens = 0;        ///< response tokens that were trainable
@@ -110,6 +111,7 @@ struct Lesson {
   Objective objective;
   LateObjective late;
   bool by_advantages = false;  ///< its gradient is 0 where all advantages are
+  double max_kl = std::numeric_limits<double>::infinity();  ///< no update by step() where kl_old is above it
 };
 
 /// Ownership  owns gradients and optimizer state; uses the flat values.
@@ -131,7 +133,8 @@ class Trainer {
 
   /// One update by the algorithm's loss, or by one of the user's own. The trainer asks that once, when all rows have gone forward:
   /// docs/design/user_loss.md. The algorithm's has no gradient where all advantages are 0 and no other term has one. Then there is no
-  /// backward pass, and the optimizer moves as on a gradient of zeros: docs/design/optimizer.md. Errors: what the user's throws.
+  /// backward pass, and the optimizer moves as on a gradient of zeros: docs/design/optimizer.md. The update is skipped where the passes
+  /// find kl_old above algorithm.updates.max_kl. Errors: what the user's throws.
   StepReport policy_step(std::span<const Row> rows, const algo::Algorithm& algorithm, double temperature, double lr,
                          const UserLoss& loss = {});
   /// The passes of a policy step without its update: the gradients add to those since the last update. Each call divides by its own

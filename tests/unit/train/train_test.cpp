@@ -190,6 +190,32 @@ TEST(Trainer, WhatIsNotTrainableAddsNothing) {
   }
 }
 
+TEST(Trainer, AnUpdateThatBeginsTooFarFromOldIsSkippedAndLeavesTheWeights) {
+  const Rows rows(3);
+  Case c(options_of(8192), at::kFloat, true);
+  const auto now = score(c.model.decoder, c.trainer.parameters(), rows.rows, 1.0, 8192);
+  const UserLoss plain = [](const LossColumns* columns) {
+    return LossGradient{0, columns ? at::ones_like(columns->policy.logprobs_T) : at::Tensor(), {}};
+  };
+  for (const float moved : {-0.2f, 0.2f})
+    for (const UserLoss& loss : {UserLoss(), plain}) {
+      std::vector<Row> far = rows.rows;
+      for (size_t i = 0; i < far.size(); ++i)
+        for (const float logprob : now[i]) far[i].old.push_back(logprob - moved);
+      const double kl = std::expm1(moved) - moved;
+      algo::Algorithm algorithm;
+      algorithm.updates.max_kl = 0.9 * kl;
+      const at::Tensor values = c.model.values.clone();
+      const StepReport report = c.trainer.policy_step(far, algorithm, 1.0, 1e-3, loss);
+      EXPECT_TRUE(report.skipped);
+      EXPECT_NEAR(report.kl_old, kl, 1e-5);
+      EXPECT_TRUE(at::equal(c.model.values, values));
+      algorithm.updates.max_kl = 1.1 * kl;
+      Case near(options_of(8192), at::kFloat, true);
+      EXPECT_FALSE(near.trainer.policy_step(far, algorithm, 1.0, 1e-3, loss).skipped);
+    }
+}
+
 TEST(Trainer, AnUpdateWithoutATrainableTokenIsSkippedAndLeavesTheWeights) {
   Rows batch(3);
   for (Row& row : batch.rows) row.trainable.assign(row.response.size(), 0);

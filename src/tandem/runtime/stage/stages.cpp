@@ -182,6 +182,7 @@ void reference_logprobs(StepData& step, const Roles& roles) {
 
 void old_logprobs(StepData& step, const Roles& roles) {
   TokenValues logprobs = values_of_step(planner::StageKind::kOldLogprob, step, roles);
+  if (roles.algorithm.rewards_tokens()) step.logprobs_before = logprobs;
   for (size_t i = 0; i < step.mine.size(); ++i)
     if (train::Row& row = step.rows[step.mine[i]]; row.old.empty()) row.old = std::move(logprobs[i]);
 }
@@ -233,26 +234,28 @@ void values(StepData& step, const Roles& roles) {
   for (size_t i : step.mine) step.rows[i].values = step.values[i];
 }
 
-// Of one response, by the policy before the update. The rollout's own values stand for it where nothing was computed anew.
-at::Tensor kl_of_tokens(const train::Row& row, algo::KlEstimator estimator) {
-  const std::span<const float> old = row.old.empty() ? row.behavior : std::span<const float>(row.old);
+// Of one response whose tokens a policy gives these log-probabilities.
+at::Tensor kl_of_tokens(const train::Row& row, std::span<const float> logprobs, algo::KlEstimator estimator) {
   const auto tensor = [](std::span<const float> values) {
     return at::from_blob(const_cast<float*>(values.data()), {std::ssize(values)}, at::kFloat);
   };
-  return algo::kl_estimate(tensor(old), tensor(row.reference), estimator).contiguous();
+  return algo::kl_estimate(tensor(logprobs), tensor(row.reference), estimator).contiguous();
 }
 
-// What each token is rewarded with beside its response's score: -kl_coef KL(old || reference), or a teacher's log-probability less old.
-// Tells the mean KL of the responses.
+// What each token is rewarded with beside its response's score: -kl_coef KL(policy || reference), or a teacher's log-probability less the
+// policy's. That is the policy before the update; the rollout's own values stand for it where no stage computed them. Tells the mean KL of
+// the responses.
 std::vector<std::vector<float>> token_rewards(StepData& step, const Roles& roles) {
   const algo::Algorithm& algorithm = roles.algorithm;
   const bool distills = algorithm.advantage == algo::Advantage::kDistillation;
   const auto weight = static_cast<float>(distills ? -1 : -algorithm.kl_coef);
   std::vector<std::vector<float>> mine, all;
-  for (const train::Row& row : rows_of(step)) {
+  for (size_t i = 0; i < step.mine.size(); ++i) {
+    const train::Row& row = step.rows[step.mine[i]];
     std::vector<float>& rewards = mine.emplace_back();
     if (row.reference.empty()) continue;  // not the last pipeline stage
-    const at::Tensor kl_T = kl_of_tokens(row, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator);
+    const std::span<const float> logprobs = step.logprobs_before.empty() ? row.behavior : std::span<const float>(step.logprobs_before[i]);
+    const at::Tensor kl_T = kl_of_tokens(row, logprobs, distills ? algo::KlEstimator::kK1 : algorithm.kl_estimator);
     rewards.assign(kl_T.data_ptr<float>(), kl_T.data_ptr<float>() + kl_T.numel());
   }
   share_rows(step, roles, std::move(mine), all);
@@ -404,14 +407,15 @@ void update(StepData& step, const Roles& roles) {
   train::UserLoss loss;
   if (roles.hooks.loss) loss = train::failing_alike(roles.parts.ranks.side(), roles.hooks.loss);
   for (int64_t number = 0; number < most; ++number) {
-    const bool new_epoch = number > 0 && number % updates.mini_batches == 0;
-    if (new_epoch && updates.max_kl > 0 && train::joined(reports, updates.mini_batches).kl_old > updates.max_kl) break;
+    algo::Algorithm algorithm = roles.algorithm;
+    const bool may_stop = updates.max_kl > 0 && number >= updates.mini_batches;  // every row is trained on once
+    if (!may_stop) algorithm.updates.max_kl = 0;
     const MiniBatch part = mini_batch_of(step, number % updates.mini_batches, number == 0);
     const double temperature = config.rollout.sampling.temperature;
     auto made = updated(step, [&] {
-      return trainer.policy_step(part.rows, roles.algorithm, temperature, lr, loss);
+      return trainer.policy_step(part.rows, algorithm, temperature, lr, loss);
     });
-    if (!made) break;
+    if (!made || (may_stop && made->kl_old > updates.max_kl)) break;
     train::StepReport& report = reports.emplace_back(std::move(*made));
     if (number < updates.mini_batches)
       for (size_t i = 0; i < part.places.size(); ++i) logprobs[part.places[i]] = std::move(report.logprobs[i]);

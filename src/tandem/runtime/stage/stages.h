@@ -8,7 +8,7 @@
 //   reward     scores of a reward model                  placement fully_colocated; else beside generation. Rollout and reward run again
 //                                                        while groups of the batch have no spread, under algo.filter_groups
 //   reference  log-probabilities under the reference     if the loss has a KL term
-//   old_logprob  log-probabilities before the update     if the recipe computes them anew
+//   old_logprob  log-probabilities before the update     if the recipe, or rewards of tokens, want them anew
 //   values     what the critic expects from each token on  under algo.advantage gae
 //   advantage  scores -> advantages
 //   train_critic  the critic learns the returns          under gae; as often as train
@@ -50,6 +50,8 @@ struct StepData {
   std::vector<train::Row> rows;                  ///< one per sample, groups in order; those of `mine` read the bodies in place
   std::vector<double> advantages;                ///< one per sample, the mean over its tokens; where this rank trains
   std::vector<std::vector<float>> values;        ///< of all rows, one per response token, where this rank trains; empty without a critic
+  std::vector<std::vector<float>> logprobs_before;  ///< of each of `mine`, by the weights before the update, where rewards read them and
+                                                 ///< a stage computed them
   std::optional<double> kl_reference;            ///< where it is a reward: the mean over responses of the mean over tokens
   std::vector<int> owners;                       ///< the data-parallel rank that trains a row; the same on every rank
   std::vector<size_t> mine;                      ///< rows this one trains
