@@ -128,8 +128,6 @@ def kinds(program, root):
             assert max(map(abs, gaps)) < 1e-4, f"{name}: rollout and training differ by {gaps}"
             continue
         assert not any(gaps), f"{name}: rollout and training differ by {gaps}"
-        if name == "lora":  # ranks run the adapters beside the weights, workers get them merged, and training does as they do
-            continue
         columns = "step, sample_id, response_ids, logprobs, versions, score"
         assert rf.samples(ranks, columns) == rf.samples(workers, columns), f"{name}: other samples"
         assert rf.weights(ranks) == rf.weights(workers), f"{name}: other weights"

@@ -143,7 +143,8 @@ void describe(OptionVisitor& field, Options& o) {
         at_least(0));
   field("correction", o.correction,
         "Importance weight old / sampling policy: of each token, of its sequence, or that one's geometric mean. auto: token, with "
-        "off_policy_delta 0.1, where they may not be the same (stale samples, another rollout.dtype, several updates), else none.",
+        "off_policy_delta 0.1, where the two are known to differ (stale samples, several updates, bfloat16, another rollout.dtype, experts "
+        "without routing_replay), else none. A run writes what auto came to into its config.yaml.",
         one_of({"auto", "none", "token", "sequence", "sequence_mean"}));
   field("correction_outside", o.correction_outside, "A weight outside its bounds becomes the bound (TIS), or 0 (IcePop).",
         one_of(names_of(outsides())));
@@ -198,9 +199,17 @@ Surrogate surrogate_of(const std::string& word) { return value_of(surrogates(), 
 KlEstimator kl_estimator_of(const std::string& word) { return value_of(kl_estimators(), word, "algo.kl_estimator"); }
 Aggregation aggregation_of(const std::string& word) { return value_of(aggregations(), word, "algo.aggregation"); }
 
-Algorithm algorithm_of(const Options& o, bool corrects) {
+Options resolved_correction(Options o, bool corrects) {
+  if (o.correction != "auto") return o;
+  o.correction = corrects ? "token" : "none";
+  const bool masks = corrects && o.loss != "gmpo";  // no token of gmpo can be left out
+  if (masks && o.off_policy_delta == 0) o.off_policy_delta = kAutoOffPolicyDelta;
+  return o;
+}
+
+Algorithm algorithm_of(const Options& given) {
+  const Options o = resolved_correction(given, false);
   Algorithm algorithm;
-  const std::string correction = o.correction != "auto" ? o.correction : corrects ? "token" : "none";
   algorithm.advantage = names_function(o.advantage) ? Advantage::kGrpo : advantage_of(o.advantage);
   algorithm.gamma = o.gamma;
   algorithm.lambda = o.lambda;
@@ -212,7 +221,7 @@ Algorithm algorithm_of(const Options& o, bool corrects) {
   algorithm.kl_estimator = kl_estimator_of(o.kl_estimator);
   algorithm.kl_weighted = o.kl_weighted;
   algorithm.entropy_coef = o.entropy_coef;
-  algorithm.correction = {.level = value_of(weight_levels(), correction, "algo.correction"),
+  algorithm.correction = {.level = value_of(weight_levels(), o.correction, "algo.correction"),
                           .outside = value_of(outsides(), o.correction_outside, "algo.correction_outside")};
   if (algorithm.correction.level != WeightLevel::kNone) {
     algorithm.correction.lower = o.correction_lower, algorithm.correction.upper = o.correction_upper;
@@ -221,8 +230,7 @@ Algorithm algorithm_of(const Options& o, bool corrects) {
       throw UserError("algo.correction_lower", "it is above algo.correction_upper", "at most the upper bound");
   }
   algorithm.correction.rejections = rejections_of(o.rejection, o.rejection_bounds, "algo.rejection");
-  const bool masks = o.correction == "auto" && corrects && algorithm.surrogate != Surrogate::kGmpo;  // no token of gmpo can be left out
-  algorithm.off_policy_delta = masks && o.off_policy_delta == 0 ? kAutoOffPolicyDelta : o.off_policy_delta;
+  algorithm.off_policy_delta = o.off_policy_delta;
   algorithm.mask_truncated = o.mask_truncated;
   algorithm.updates = {o.mini_batches, o.epochs, o.max_kl};
   algorithm.aggregation = aggregation_of(o.aggregation);

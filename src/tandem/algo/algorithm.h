@@ -88,9 +88,10 @@ struct Algorithm {
   }
 };
 
-/// `corrects`: what the word auto of `correction` means, token weights and a mask of off-policy sequences, or nothing. Errors: UserError
-/// for an unknown word.
-Algorithm algorithm_of(const Options& options, bool corrects = false);
+/// With what the word auto of `correction` comes to: token weights and a mask of off-policy sequences where it `corrects`, else none.
+Options resolved_correction(Options options, bool corrects);
+/// A correction of auto is none. Errors: UserError for an unknown word.
+Algorithm algorithm_of(const Options& options);
 
 /// The words of the configuration, also those of the oracles ("k3+", "seq-mean-token-sum"). Errors: UserError.
 Surrogate surrogate_of(const std::string& word);

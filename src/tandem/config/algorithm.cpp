@@ -3,12 +3,25 @@
 
 namespace tandem::config {
 
-algo::Algorithm algorithm_of(const RunConfig& c) {
-  const bool other_dtype = !c.rollout.dtype.empty() && c.rollout.dtype != c.model.dtype;
-  const bool several = c.algo.mini_batches > 1 || c.algo.epochs > 1;
-  const bool of_other_policy = c.staleness() > 0 || other_dtype || several;
-  return algo::algorithm_of(c.algo, of_other_policy && c.schedule.old_logprobs != "rollout");
+std::vector<std::string> known_differences(const RunConfig& c, bool has_experts) {
+  std::vector<std::string> known;
+  if (c.staleness() > 0) known.push_back("samples may be of older weights");
+  if (c.algo.mini_batches > 1 || c.algo.epochs > 1) known.push_back("a batch has several updates");
+  if (c.run.parity) return known;
+  if (!c.rollout.dtype.empty() && c.rollout.dtype != c.model.dtype)
+    known.push_back("rollout computes in " + c.rollout.dtype + " and training in " + c.model.dtype);
+  else if (c.model.dtype == "bfloat16") known.push_back("bfloat16 rounds differently in rollout and in training");
+  if (has_experts && !c.schedule.routing_replay) known.push_back("training may choose other experts than rollout (schedule.routing_replay)");
+  return known;
 }
+
+algo::Options resolved_correction(const RunConfig& c, bool has_experts, const std::string& before) {
+  if (c.algo.correction != "auto") return c.algo;
+  const bool corrects = before == "token" || !known_differences(c, has_experts).empty();
+  return algo::resolved_correction(c.algo, corrects && c.schedule.old_logprobs != "rollout");
+}
+
+algo::Algorithm algorithm_of(const RunConfig& c) { return algo::algorithm_of(resolved_correction(c, false)); }
 
 bool sampler_is_trainer(const RunConfig& c) { return c.run.parity && c.staleness() == 0; }
 

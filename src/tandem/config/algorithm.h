@@ -7,8 +7,17 @@
 
 namespace tandem::config {
 
-/// With algo.correction auto, token weights wherever the sampled policy may not be the trained one: under staleness, with a rollout in
-/// another dtype, with several updates on a batch; none where old log-probabilities are the rollout's. Errors: as algo::algorithm_of.
+/// What is known before a run starts of how the policy that samples differs from the one that trains: a clause for each, such as
+/// "bfloat16 rounds differently in rollout and in training"; none where both say the same of a token, but for the rounding of float32.
+/// Adapters are no difference: rollout runs them as training does. `has_experts`: of the model; under routing_replay they are none.
+std::vector<std::string> known_differences(const RunConfig& config, bool has_experts = false);
+
+/// algo.correction auto as a word, with the off_policy_delta that belongs to it: token where there are known differences, or where
+/// `before`, the word of a checkpoint that the run goes on from, corrects; else none. none where old log-probabilities are the rollout's:
+/// nothing is then to be corrected. Any other word stays.
+algo::Options resolved_correction(const RunConfig& config, bool has_experts, const std::string& before = "");
+
+/// Errors: as algo::algorithm_of.
 algo::Algorithm algorithm_of(const RunConfig& config);
 
 /// Whether the rollout's log-probabilities of fresh samples are those of the policy that trains on them, bit for bit.

@@ -167,6 +167,10 @@ Start warm_start(const RunRequest& request, comm::Group& world, Start start) {
     start.products = products_of_run(dir, world);
   }
   world.barrier();
+  const config::ModelOptions& o = request.config.model;
+  if (o.lora.rank > 0 && o.dtype == "bfloat16" && world.rank() == 0)
+    log::warning("warm start: its adapters are merged, and RL begins with the sum rounded to bfloat16, which loses part of a small change (a warm "
+                 "start of its own with `tandem sft`, or model.dtype=float32)");
   start.model_dir = dir + "/hf";
   start.model = model::read_config(start.model_dir);
   return start;
@@ -283,6 +287,21 @@ void check_functions(const RunRequest& request) {
   check("algo.advantage", o.advantage, static_cast<bool>(request.hooks.advantage));
 }
 
+// What algo.correction auto comes to, by what is known now and what a checkpoint to go on from has. Collective.
+algo::Options resolved_correction(const RunRequest& request, comm::Group& world) {
+  const config::RunConfig& c = request.config;
+  if (c.algo.correction != "auto") return c.algo;
+  const std::string before = request.resume ? correction_of_run(c.run.dir, world) : "";
+  const bool has_experts = !c.model.path.empty() && model::read_config(c.model.path).moe.num_experts > 0;
+  const algo::Options resolved = config::resolved_correction(c, has_experts, before);
+  if (world.rank() > 0) return resolved;
+  std::string why;
+  for (const std::string& each : config::known_differences(c, has_experts)) why += (why.empty() ? "" : ", ") + each;
+  if (why.empty()) why = before == resolved.correction ? "as the checkpoint has it" : "rollout and training are the same policy";
+  log::info("algo.correction: auto is ", resolved.correction, ": ", why);
+  return resolved;
+}
+
 // What both kinds of runs share: ranks, the run folder, the end.
 RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(const RunRequest&, comm::Group&, RunFolder*)) {
   check_request(asked);
@@ -298,6 +317,7 @@ RunSummary run_on_ranks(RunRequest asked, bool all_train, RunSummary (*on_rank)(
     RunRequest request = asked;
     if (comm::mpi_launched() && world.rank() > 0) request.config.reward.notices->defer();
     request.config = with_local_paths(asked, world);
+    if (!all_train) request.config.algo = resolved_correction(request, world);
     if (!asked.replay_decisions.empty())
       check_follows(request.config, asked.replay_decisions, data::DecisionReader(asked.replay_decisions));
     if (asked.fit_but && goes_on(asked, world)) request.config = fit::as_before(request.config, request.config.run.dir, *asked.fit_but);

@@ -171,6 +171,7 @@ void StateFiles::write_rank_files(const std::string& dir, const RunState& state,
   json j = to_json(state, start_);
   j["train_layout"] = model::to_string(parts_.ranks.train_layout);
   j["products"] = parts_.compute.products();
+  j["correction"] = parts_.config.algo.correction;
   for (const policy::TrainedRole* role : roles) {
     json& of_role = role->folder().empty() ? j : j[role->folder()];
     of_role["optimizer_steps"] = role->trainer().optimizer().num_steps();
@@ -293,6 +294,19 @@ model::Products products_of_run(const std::string& run_dir, comm::Group& world) 
     if (const json state = read_state(found->path + "/state.json"); state.contains("products")) text = state["products"].dump();
   text = comm::text_of_first(world, text);
   return text.empty() ? model::Products{} : json::parse(text).get<model::Products>();
+}
+
+// Without a look at the other files of a checkpoint, which load() reads and says what is wrong with.
+std::string correction_of_run(const std::string& run_dir, comm::Group& world) {
+  std::string word;
+  try {
+    if (world.rank() == 0)
+      for (const checkpoint::CheckpointPlace& place : checkpoint::newest_first(run_dir + "/checkpoint"))
+        if (word = read_state(place.path + "/state.json").value("correction", ""); !word.empty()) break;
+  } catch (const UserError&) {
+    word.clear();
+  }
+  return comm::text_of_first(world, word);
 }
 
 }  // namespace tandem::runtime
