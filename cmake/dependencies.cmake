@@ -53,6 +53,7 @@ if(TANDEM_PARQUET)
   target_include_directories(tandem::arrow SYSTEM INTERFACE ${TANDEM_ARROW_DIR}/include)
   target_link_libraries(tandem::arrow INTERFACE ${arrow_libraries})
   target_link_options(tandem::arrow INTERFACE "-Wl,-rpath,${TANDEM_ARROW_DIR}")
+  list(APPEND CMAKE_BUILD_RPATH ${PROJECT_BINARY_DIR})  # where programs find libtandem_parquet.so, which alone is linked with it
 endif()
 
 if(TANDEM_PYTHON_MODULE)

@@ -10,6 +10,7 @@ import pathlib
 import re
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -69,9 +70,10 @@ class Server:
 
 
 class Rude:
-    """Takes a connection, reads the beginning of a handshake, and then says nothing until it is let go, or closes at once."""
+    """Takes a connection, reads the beginning of a handshake, and then says nothing more, closes or breaks off."""
 
-    def __init__(self, holds):
+    def __init__(self, holds=False, breaks=False):
+        self.breaks = breaks
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port, self.holds, self.held = self.listener.getsockname()[1], holds, []
         threading.Thread(target=self.serve, daemon=True).start()
@@ -82,8 +84,10 @@ class Rude:
             peer.recv(1024)
             if self.holds:
                 self.held.append(peer)
-            else:
-                peer.close()
+                continue
+            if self.breaks:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
 
 
 def trusting(certificate=""):
@@ -133,9 +137,10 @@ def check_refused(program, scratch):
 
 def check_rude(program, scratch):
     """A handshake that ends, and one that never does."""
-    closing, silent = Rude(holds=False), Rude(holds=True)
-    program.refused(grade(closing.port), 3, f"https://localhost:{closing.port}/score: no answer (TLS handshake failed: ", "1 times",
-                    stdin=LINE, env=trusting("here"))
+    silent = Rude(holds=True)
+    for server, why in ((Rude(), "unexpected eof"), (Rude(breaks=True), "connection lost")):
+        program.refused(grade(server.port), 3, f"localhost:{server.port}/score: no answer (TLS handshake failed: {why}", "1 times",
+                        stdin=LINE, env=trusting("here"))
     begin = time.monotonic()
     program.refused(grade(silent.port, options="http_retries=0,timeout_s=1"), 3, "no answer (not whole within 1", stdin=LINE,
                     env=trusting("here"))

@@ -71,21 +71,22 @@ HttpReply refused_certificate(long verified) {
   return reply;
 }
 
-// After a post in this thread, whose queue of OpenSSL's errors says more of a handshake than the library does.
+// After a post in this thread, whose queue of OpenSSL's errors says more than the library does.
 HttpReply failed(httplib::Error error, long verified) {
-  HttpReply reply;
   if (is_of_the_certificate(error)) return refused_certificate(verified);
-  reply.problem = httplib::to_string(error);
-  if (error != httplib::Error::SSLConnection) return reply;
+  const bool in_handshake = error == httplib::Error::SSLConnection;
   const unsigned long queued = ::ERR_peek_error();
-  const int reason = ERR_GET_LIB(queued) == ERR_LIB_SSL ? ERR_GET_REASON(queued) : 0;
+  const int reason = in_handshake && ERR_GET_LIB(queued) == ERR_LIB_SSL ? ERR_GET_REASON(queued) : 0;
+  HttpReply reply;
   if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
     reply.problem = "the server does not speak TLS";
     reply.remedy = "http:// in place of https://, or a server that speaks TLS";
-  } else {
-    const char* const why = queued ? ::ERR_reason_error_string(queued) : nullptr;
-    reply.problem = std::string("TLS handshake failed: ") + (why ? why : "connection closed");
+    return reply;
   }
+  const bool of_the_end = reason == SSL_R_SHUTDOWN_WHILE_IN_INIT;  // the library's own, of a connection that is lost
+  const char* const why = queued && !of_the_end ? ::ERR_reason_error_string(queued) : nullptr;
+  reply.problem = in_handshake ? "TLS handshake failed" : httplib::to_string(error);
+  if (why || in_handshake) reply.problem += std::string(": ") + (why ? why : "connection lost");
   return reply;
 }
 
