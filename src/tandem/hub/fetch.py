@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetches a model or a data set from a hub through the hub's own package: huggingface_hub or modelscope.
 
-fetch.cpp runs it in a process of its own, scripts/get as a module. Arguments: kind, host, repository, path, revision. One line of
-JSON on standard output: {"path":, "revision":} or {"what":, "right":}."""
+fetch.cpp runs it in a process of its own, scripts/get as a module. Arguments: kind, host, repository, path, revision, and for a folder
+outside the hub's cache that folder. One line of JSON on standard output: {"path":, "revision":} or {"what":, "right":}."""
 import fnmatch
 import hashlib
 import json
@@ -205,9 +205,9 @@ def hub_of(host):
                       f"`scripts/setup {PACKAGES[host]}`; or the files from {SITES[host]} in a folder, and its path as the name") from e
 
 
-def by_hand(hub, kind, repository, path, revision):
+def by_hand(site, kind, repository, path, revision):
     """What somebody does who has the network elsewhere."""
-    tree = f"{hub.site}/{'' if kind == 'model' else 'datasets/'}{repository}/tree/{revision or 'main'}"
+    tree = f"{site}/{'' if kind == 'model' else 'datasets/'}{repository}/tree/{revision or 'main'}"
     if kind == "model":
         folder = "models/" + repository.rsplit("/", 1)[-1]
         return ("elsewhere take config.json, generation_config.json, tokenizer.json, tokenizer_config.json, vocab.json, merges.txt and "
@@ -233,7 +233,7 @@ def fetched(kind, host, repository, path="", revision="", into=None):
             folder = None if into else hub.stored(kind, repository, revision)
             if not has(folder, kind, path):
                 raise Refused(f"is not here yet, and {hub.site} cannot be reached ({e})",
-                              by_hand(hub, kind, repository, path, revision)) from e
+                              by_hand(hub.site, kind, repository, path, revision)) from e
             print(f"{repository}: {hub.site} cannot be reached; what was fetched before serves", file=sys.stderr)
     return result(folder, chosen(names_below(folder), kind, path), kind), os.path.basename(folder)
 
@@ -252,7 +252,7 @@ def has(folder, kind, path):
 
 def main():
     try:
-        path, revision = fetched(*sys.argv[1:6])
+        path, revision = fetched(*sys.argv[1:7])
         print(json.dumps({"path": path, "revision": revision}))
     except Refused as e:
         print(json.dumps({"what": e.what, "right": e.right}))

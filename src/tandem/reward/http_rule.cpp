@@ -113,6 +113,7 @@ class HttpRule : public Rule {
   std::optional<std::string> try_once(const std::string& body, std::string& problem) const {
     HttpReply reply = poster_.post(address_.path, body, timeout_s_);
     if (reply.status == 200) return std::move(reply.body);
+    if (!reply.remedy.empty()) throw UserError("reward.url " + url_, reply.problem, reply.remedy);
     problem = reply.status == 0 ? "no answer (" + reply.problem + ")" : "status " + std::to_string(reply.status);
     if (reply.status != 0 && reply.status < 500 && reply.status != 408 && reply.status != 429)
       throw UserError("reward.url " + url_, problem + ": " + reply.body.substr(0, 200), "expected status 200 and {\"scores\": [...]}");

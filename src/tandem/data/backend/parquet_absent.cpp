@@ -4,7 +4,7 @@
 
 namespace tandem::data {
 
-void read_parquet(const ParquetRequest& request, const std::function<bool(const nlohmann::ordered_json&, int64_t)>&) {
+void read_parquet(const ParquetRequest& request, const UseParquetRow&) {
   throw UserError(request.path, "this build reads no Parquet", "build with -DTANDEM_PARQUET=ON, or give a .jsonl file");
 }
 

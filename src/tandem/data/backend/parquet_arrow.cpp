@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The whole of the library that parquet_loaded.cpp loads.
 #include <arrow/api.h>
 #include <arrow/io/api.h>
 #include <parquet/arrow/reader.h>
@@ -125,7 +126,7 @@ std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const std::v
   return wanted.empty() ? all : wanted;
 }
 
-void read(const ParquetRequest& request, const std::function<bool(const Json&, int64_t)>& use) {
+void read(const ParquetRequest& request, const UseParquetRow& use) {
   const auto file = value_or_fail(request.path, arrow::io::ReadableFile::Open(request.path));
   const auto reader = value_or_fail(request.path, parquet::arrow::OpenFile(file, arrow::default_memory_pool()));
   std::shared_ptr<arrow::Schema> schema;
@@ -150,7 +151,7 @@ void read(const ParquetRequest& request, const std::function<bool(const Json&, i
 
 }  // namespace
 
-void read_parquet(const ParquetRequest& request, const std::function<bool(const Json&, int64_t)>& use) {
+extern "C" void tandem_read_parquet(const ParquetRequest& request, const UseParquetRow& use) {
   try {
     read(request, use);
   } catch (const parquet::ParquetException& e) {

@@ -5,6 +5,9 @@
 
 #include <fcntl.h>
 #include <httplib.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -34,6 +37,57 @@ int64_t bytes_received(int socket) {
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, info, &size) == 0 && size >= kPlace + sizeof received)
     std::memcpy(&received, info + kPlace, sizeof received);
   return static_cast<int64_t>(received);
+}
+
+template <class Error>
+bool is_of_the_certificate(Error error) {
+  if constexpr (requires { Error::SSLServerHostnameVerification; }) {  // in later versions of the library
+    if (error == Error::SSLServerHostnameVerification) return true;
+  }
+  return error == Error::SSLServerVerification;
+}
+
+// `verified` is what OpenSSL says of the chain; a chain that is right stands for another name.
+HttpReply refused_certificate(long verified) {
+  HttpReply reply;
+  const std::string why = ::X509_verify_cert_error_string(verified);
+  switch (verified) {
+    case X509_V_OK:
+      reply.problem = "the server's certificate is for another name";
+      reply.remedy = "in the address the name that the certificate is for";
+      break;
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+      reply.problem = "the server's certificate is not trusted: " + why;
+      reply.remedy = "SSL_CERT_FILE=FILE in the environment, with that certificate or its signer's as PEM";
+      break;
+    default:
+      reply.problem = "the server's certificate is not valid: " + why;
+      reply.remedy = "a server with a valid certificate";
+  }
+  return reply;
+}
+
+// After a post in this thread, whose queue of OpenSSL's errors says more than the library does.
+HttpReply failed(httplib::Error error, long verified) {
+  if (is_of_the_certificate(error)) return refused_certificate(verified);
+  const bool in_handshake = error == httplib::Error::SSLConnection;
+  const unsigned long queued = ::ERR_peek_error();
+  const int reason = in_handshake && ERR_GET_LIB(queued) == ERR_LIB_SSL ? ERR_GET_REASON(queued) : 0;
+  HttpReply reply;
+  if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
+    reply.problem = "the server does not speak TLS";
+    reply.remedy = "http:// in place of https://, or a server that speaks TLS";
+    return reply;
+  }
+  const bool of_the_end = reason == SSL_R_SHUTDOWN_WHILE_IN_INIT;  // the library's own, of a connection that is lost
+  const char* const why = queued && !of_the_end ? ::ERR_reason_error_string(queued) : nullptr;
+  reply.problem = in_handshake ? "TLS handshake failed" : httplib::to_string(error);
+  if (why || in_handshake) reply.problem += std::string(": ") + (why ? why : "connection lost");
+  return reply;
 }
 
 }  // namespace
@@ -67,9 +121,9 @@ struct HttpPoster::Call {
     if (!too_large && !stopped) reply.body.append(bytes, count);
     return !too_large && !stopped;
   }
-  void ends(httplib::Error error) {
+  void ends(httplib::Error error, long verified) {
     std::lock_guard lock(mutex);
-    if (error != httplib::Error::Success && reply.problem.empty()) reply.problem = httplib::to_string(error);
+    if (error != httplib::Error::Success && reply.problem.empty()) reply = failed(error, verified);
     done = true;
     changed.notify_all();
   }
@@ -111,7 +165,7 @@ void HttpPoster::ask(Call& call, const std::string& path, const std::string& bod
   request.response_handler = [&call](const httplib::Response& response) { return call.begins(response.status); };
   request.content_receiver = [&call](const char* bytes, size_t count, uint64_t, uint64_t) { return call.takes(bytes, count); };
   const httplib::Result result = client.send(request);
-  call.ends(result.error());
+  call.ends(result.error(), client.get_openssl_verify_result());
 }
 
 // Joins the thread, or keeps it for the destructor where it does not end: it asks a name server, and no one can call it back.

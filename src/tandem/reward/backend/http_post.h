@@ -16,6 +16,7 @@ struct HttpReply {
   int status = 0;       ///< 0: there is none, and `problem` says why
   std::string body;     ///< at most kMostReplyBytes
   std::string problem;
+  std::string remedy;   ///< what would be right, where another post would meet the same problem
 };
 
 constexpr int64_t kMostHeaderBytes = int64_t{1} << 20;  ///< of a reply, before its body
