@@ -70,7 +70,8 @@ def main():
             while not address():
                 assert run.poll() is None, "the run ended"
                 time.sleep(0.05)
-            join = [tandem, "rollout", "--join", address().removeprefix("tcp://"), "--threads", "1", "--tokens-per-s", str(options.rate)]
+            join = [tandem, "rollout", "--join", address().removeprefix("tcp://"), "--token", folder / "token", "--threads", "1",
+                    "--tokens-per-s", str(options.rate)]
 
             def have(count):
                 while len(workers) < count:

@@ -43,8 +43,7 @@ def run(tandem, folder, settings, workers, place=lambda _, words: words):
             sys.exit(process.stderr.read()[-2000:])
         time.sleep(0.05)
     address = json.loads((folder / "workers.json").read_text())["address"].removeprefix("tcp://")
-    token = ["--token", folder / "token"] if (folder / "token").exists() else []
-    command = [tandem, "rollout", "--join", address, "--threads", "1", *token, *workers]
+    command = [tandem, "rollout", "--join", address, "--token", folder / "token", "--threads", "1", *workers]
     worker = subprocess.Popen([str(word) for word in place(1, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         if process.wait(600) != 0:

@@ -32,8 +32,9 @@ constexpr double kLeaseS = 2, kDeadlineS = 20, kKillEveryS = 1;
 const bench::SampleRows kRows{.seq = 256, .ragged = true, .seed = 7};
 
 struct QueueClient {
-  explicit QueueClient(const std::string& address)
-      : store(bench::SampleRows::fields()), transport({.address = address, .deadline_s = kDeadlineS}, store),
+  explicit QueueClient(const std::string& place)  // address and token
+      : store(bench::SampleRows::fields()),
+        transport({.address = place.substr(0, place.find(' ')), .token = place.substr(place.find(' ') + 1), .deadline_s = kDeadlineS}, store),
         client(transport, store, {kDeadlineS}) {
     client.join();
   }
@@ -50,8 +51,8 @@ std::vector<SampleId> samples_of(std::span<const GroupId> groups) {
 }
 
 // Until it is killed.
-[[noreturn]] void generate(const std::string& address, uint64_t seed) {
-  QueueClient self(address);
+[[noreturn]] void generate(const std::string& place, uint64_t seed) {
+  QueueClient self(place);
   Client& client = self.client;
   RandomStream random(seed, 0);
   std::vector<GroupId> finished;
@@ -98,7 +99,7 @@ bench::Child controller() {
       if (process->server.fault()) std::rethrow_exception(process->server.fault());
       const LeaseCounters& counts = process->controller.lease_counters();
       const Counters& groups = process->controller.queue().counters();
-      return json{{"address", process->server.address()}, {"ended", counts.ended}, {"lost", counts.lost}, {"late", counts.late},
+      return json{{"place", process->server.address() + " " + process->server.token()}, {"ended", counts.ended}, {"lost", counts.lost}, {"late", counts.late},
                   {"started", groups.started}, {"trained", groups.trained}, {"dropped", groups.dropped},
                   {"outstanding", process->controller.queue().num_outstanding()}};
     };
@@ -109,7 +110,7 @@ bench::Child controller() {
 bench::Child trainer() {
   return bench::Child([]() -> bench::Child::Serve {
     return [](const json& request) {
-      QueueClient self(request.at("address"));
+      QueueClient self(request.at("place"));
       TensorCache rows(bench::SampleRows::fields());
       std::set<GroupId> trained, left;
       int64_t step = 0, unread = 0, max_lag = 0;
@@ -141,26 +142,26 @@ bench::Child trainer() {
   });
 }
 
-bench::Child worker(const std::string& address, uint64_t seed) {
-  return bench::Child([address, seed]() -> bench::Child::Serve { generate(address, seed); });
+bench::Child worker(const std::string& place, uint64_t seed) {
+  return bench::Child([place, seed]() -> bench::Child::Serve { generate(place, seed); });
 }
 
 TEST(QueueProcesses, WorkersAreKilledAndEachSampleIsTrainedOnce) {
   const char* const wanted = std::getenv("TANDEM_QUEUE_SAMPLES");  // 100000 takes a minute or two
   const int64_t samples = wanted ? std::atoll(wanted) : 20'000;
   bench::Child queue = controller(), training = trainer();
-  const std::string address = queue.ask({}).at("address");
+  const std::string place = queue.ask({}).at("place");
   std::vector<bench::Child> workers;
   uint64_t seed = 0;
-  for (int i = 0; i < kClients; ++i) workers.push_back(worker(address, seed++));
-  training.send({{"address", address}, {"samples", samples}, {"deadline_s", 250.0}});
+  for (int i = 0; i < kClients; ++i) workers.push_back(worker(place, seed++));
+  training.send({{"place", place}, {"samples", samples}, {"deadline_s", 250.0}});
   RandomStream random(26, 11);
   int64_t kills = 0;
   json report;
   for (const double begin_s = now_s(); !training.try_receive(kKillEveryS, report);) {
     ASSERT_LT(now_s() - begin_s, 280);
     const auto victim = static_cast<size_t>(random.below(kClients));
-    workers[victim] = worker(address, seed++);
+    workers[victim] = worker(place, seed++);
     ++kills;
   }
   const json counts = queue.ask({});

@@ -41,6 +41,11 @@ def address(folder):
         return ""
 
 
+def joining(folder, *flags, threads=1):
+    """What joins the run in the folder."""
+    return ["rollout", "--join", address(folder), "--token", f"{folder}/token", "--threads", threads, *flags]
+
+
 def free_address():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -141,7 +146,7 @@ def early(program, root):
     folder = f"{root}/early"
     process = program.start(start_of(folder, {**settings, "workers.listen": "127.0.0.1:0"}))
     rf.wait_until(lambda: address(folder), 60, "the address of the run")
-    workers = [program.start(["rollout", "--join", address(folder), "--threads", "1", "--tokens-per-s", rate]) for rate in ("400", "4000")]
+    workers = [program.start(joining(folder, "--tokens-per-s", rate)) for rate in ("400", "4000")]
     assert process.wait(120) == 0, process.stderr.read()[-3000:]
     for worker in workers:
         assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
@@ -154,14 +159,14 @@ def early(program, root):
 
 def layouts(program, root):
     """A worker in a layout and dtype of its own."""
-    lora = {"model.lora_rank": 2}
+    lora, corrected = {"model.lora_rank": 2}, {"algo.correction": "token"}
     for name, flags, settings in (("tp2", ["--layout", "tp2"], {}), ("pp2", ["--layout", "pp2"], {}),
-                                  ("bfloat16", ["--dtype", "bfloat16"], {}), ("lora_tp2", ["--layout", "tp2"], lora),
-                                  ("lora_bfloat16", ["--dtype", "bfloat16"], lora)):
+                                  ("bfloat16", ["--dtype", "bfloat16"], corrected), ("lora_tp2", ["--layout", "tp2"], lora),
+                                  ("lora_bfloat16", ["--dtype", "bfloat16"], {**lora, **corrected})):
         folder = pathlib.Path(root) / f"layout_{name}"
         process = program.start(start_of(folder, {"run.parity": "false", "workers.listen": "127.0.0.1:0", "run.steps": 4, **settings}))
         rf.wait_until(lambda folder=folder: address(folder), 60, "the address of the run")
-        worker = program.start(["rollout", "--join", address(folder), "--threads", "2", *flags])
+        worker = program.start(joining(folder, *flags, threads=2))
         assert process.wait(120) == 0, process.stderr.read()[-3000:]
         assert worker.wait(30) == 0, worker.stderr.read()[-3000:]
         rf.check_whole(folder, 4)
@@ -190,7 +195,7 @@ def come_and_go(program, root):
     folder = f"{root}/elastic"
     process = program.start(start_of(folder, {"run.steps": 40, "workers.listen": "127.0.0.1:0"}, ["--staleness", "1", "--no-eval"]))
     rf.wait_until(lambda: address(folder), 60, "the address of the run")
-    join = ["rollout", "--join", address(folder), "--threads", "1"]
+    join = joining(folder)
     steps = lambda: max(rf.committed_steps(folder), default=0)
     workers = [program.start(join)]
     assert rf.wait_for(lambda: steps() >= 3, process)
@@ -227,7 +232,7 @@ def trainer_dies(program, root):
         process = program.start([*start, *(["--resume"] if number else [])])
         if worker is None:
             rf.wait_until(lambda: address(folder), 60, "the address of the run")
-            worker = program.start(["rollout", "--join", address(folder), "--threads", "1"])
+            worker = program.start(joining(folder))
         rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= 2 * number + 2, process)
         time.sleep(rng.random() * 0.3)
         rf.end(process)
@@ -239,14 +244,23 @@ def trainer_dies(program, root):
     rf.said("the run dies five times, and its worker goes on with it")
 
 
+def relaying(folder, below):
+    return ["rollout", "--join", address(folder), "--token", f"{folder}/token", "--relay", below, "--relay-token", f"{folder}/below"]
+
+
+def joining_relay(folder, below):
+    rf.wait_until(pathlib.Path(f"{folder}/below").exists, 60, "the token of the relay")
+    return ["rollout", "--join", below, "--token", f"{folder}/below", "--threads", "1", "--tokens-per-s", "1500"]
+
+
 def relay(program, root):
     """Two workers behind a relay, one of which is killed: the run knows one worker, and has the bits of ranks."""
     ranks = run(program, f"{root}/relay_ranks")
     folder, below = f"{root}/relay", free_address()
     process = program.start(start_of(folder, {"workers.listen": "127.0.0.1:0"}))
     rf.wait_until(lambda: address(folder), 60, "the address of the run")
-    between = program.start(["rollout", "--join", address(folder), "--relay", below])
-    workers = [program.start(["rollout", "--join", below, "--threads", "1", "--tokens-per-s", "1500"]) for _ in range(2)]
+    between = program.start(relaying(folder, below))
+    workers = [program.start(joining_relay(folder, below)) for _ in range(2)]
     assert rf.wait_for(lambda: max(rf.committed_steps(folder), default=0) >= 2, process), process.stderr.read()[-3000:]
     rf.end(workers[0])
     assert process.wait(120) == 0, process.stderr.read()[-3000:]
@@ -269,9 +283,9 @@ def relay_dies(program, root):
     settings = {"run.steps": 30, "workers.listen": "127.0.0.1:0", "run.parity": "false"}
     process = program.start(start_of(folder, settings, ["--staleness", "1", "--no-eval"]))
     rf.wait_until(lambda: address(folder), 60, "the address of the run")
-    start = ["rollout", "--join", address(folder), "--relay", below]
+    start = relaying(folder, below)
     between = program.start(start)
-    workers = [program.start(["rollout", "--join", below, "--threads", "1", "--tokens-per-s", "1500"]) for _ in range(2)]
+    workers = [program.start(joining_relay(folder, below)) for _ in range(2)]
     for step, number, code in ((5, signal.SIGTERM, 0), (12, signal.SIGKILL, -signal.SIGKILL)):
         assert rf.wait_for(lambda step=step: max(rf.committed_steps(folder), default=0) >= step, process), process.stderr.read()[-3000:]
         ended, err = rf.end(between, number)
@@ -292,10 +306,14 @@ def refusals(program, root):
     program.refused([*start, "--rollout-workers", "1", "--ranks", "2", "--set", "parallel.placement=split"], 2, "workers generate",
                     "colocated")
     program.refused([*start, "--rollout-workers", "-1"], 2, "workers.local")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
-    program.refused(["rollout", "--join", "nowhere"], 2, "nowhere")
-    program.refused(["rollout", "--join", "no.such.host.invalid:7070"], 2, "no.such.host.invalid", "nobody knows")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--dtype", "float8"], 2, "--dtype", "bfloat16")
+    token = pathlib.Path(root) / "some_token"
+    token.write_text("x" * 40 + "\n")
+    join = lambda address, *flags: ["rollout", "--join", address, "--token", token, *flags]
+    program.refused(["rollout", "--join", "127.0.0.1:9"], 2, "--token", "RUN_DIR/token")
+    program.refused(join("127.0.0.1:9", "--patience", "1"), 3, "127.0.0.1:9", "no answer")
+    program.refused(join("nowhere"), 2, "nowhere")
+    program.refused(join("no.such.host.invalid:7070"), 2, "no.such.host.invalid", "nobody knows")
+    program.refused(join("127.0.0.1:9", "--dtype", "float8"), 2, "--dtype", "bfloat16")
     for listen, words in (("here", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT"), ("0.0.0.0:7070", "every address"), ("192.0.2.7:7070", "")):
         program.refused([*start, "--set", f"workers.listen={listen}"], 2, "workers.listen", words)
     with socket.socket() as taken:
@@ -305,13 +323,14 @@ def refusals(program, root):
     program.refused([*start, "--rollout-workers", "1", "--set", "workers.split=false", "--set", "workers.hierarchical=false"], 2,
                     "workers.split", "workers.hierarchical")
     assert not pathlib.Path(f"{root}/refused").exists(), "a run that never began left its folder"
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "0.0.0.0:0"], 2, "--relay", "--relay-token FILE")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--threads", "2"], 2, "--threads", "generates nothing")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay-token", "token"], 2, "--relay-token", "--relay HOST:PORT")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--relay", "127.0.0.1:0", "--patience", "1"], 3, "127.0.0.1:9", "no answer")
+    program.refused(join("127.0.0.1:9", "--relay", "127.0.0.1:0"), 2, "--relay", "--relay-token FILE")
+    program.refused(join("127.0.0.1:9", "--relay", "127.0.0.1:0", "--threads", "2"), 2, "--threads", "generates nothing")
+    program.refused(join("127.0.0.1:9", "--relay-token", "token"), 2, "--relay-token", "--relay HOST:PORT")
+    program.refused(join("127.0.0.1:9", "--relay", "127.0.0.1:0", "--relay-token", f"{root}/below", "--patience", "1"), 3, "127.0.0.1:9",
+                    "no answer")
     for threads in ("-1", "99999"):
-        program.refused(["rollout", "--join", "127.0.0.1:9", "--threads", threads], 2, "--threads", "1024")
-    program.refused(["rollout", "--join", "127.0.0.1:9", "--host", "0.0.0.0"], 2, "--host", "every address")
+        program.refused(join("127.0.0.1:9", "--threads", threads), 2, "--threads", "1024")
+    program.refused(join("127.0.0.1:9", "--host", "0.0.0.0"), 2, "--host", "every address")
     rule = pathlib.Path(root) / "bad.py"
     rule.write_text("def score(prompts, completions):\n    raise ValueError('not today')\n")
     bad = [*start, "--rollout-workers", "1", "--no-eval", *rf.sets({"reward.rule": "python", "reward.python": f"{rule}:score"})]
@@ -332,7 +351,7 @@ def reward_files(program, root):
                                  ["--no-eval"]))
     rf.wait_until(lambda: address(folder), 60, "the address of the run")
     rule.write_text(rule.read_text() + "# another\n")
-    join = ["rollout", "--join", address(folder), "--threads", "1"]
+    join = joining(folder)
     program.refused(join, 2, "reward.python", "not that of the run")
     rule.write_text(rule.read_text().removesuffix("# another\n"))
     worker = program.start(join)
@@ -370,4 +389,5 @@ def restarts(program, root):
 CHECKS = {"bits": same_bits, "mechanisms": mechanisms, "stale": stale, "kinds": kinds, "early": early, "layouts": layouts,
           "resumes": resumes, "elastic": come_and_go, "reward_files": reward_files, "restarts": restarts, "trainer": trainer_dies,
           "relay": relay, "relay_dies": relay_dies, "refusals": refusals}
-rf.run_checks(__doc__, CHECKS)
+if __name__ == "__main__":
+    rf.run_checks(__doc__, CHECKS)

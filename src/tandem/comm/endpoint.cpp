@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -27,6 +28,7 @@ constexpr int kGreetingMs = 10'000;                  // for which one may take t
 constexpr int kBeatMs = 2'000, kSilentMs = 60'000;   // a connection on which no whole message comes for so long is made anew
 constexpr int kUnsentLetters = 4;                    // while nobody is there to hear them
 constexpr int kUnreadLetters = 8;                    // to one that does not read: more are lost
+constexpr int64_t kTriesToGetIn = 3;                 // after which a token is wrong
 
 // It lives as long as the process: its end would wait for sockets of threads that are not joined yet.
 zmq::context_t& context() {
@@ -121,19 +123,62 @@ std::string numeric_address(const std::string& address) {
   return "tcp://" + (all->ai_family == AF_INET6 ? "[" + found + "]" : found) + address.substr(address.rfind(':'));
 }
 
+namespace {
+
+// "" where the system does not say it.
+std::string host_of(zmq::message_t& part) {
+  const char* const host = zmq_msg_gets(part.handle(), "Peer-Address");
+  return host ? host : "";
+}
+
+}  // namespace
+
 struct Endpoint::Socket {
-  explicit Socket(zmq::socket_type type) : zmq(context(), type) {
+  Socket(zmq::socket_type type, int64_t most_bytes) : zmq(context(), type) {
     zmq.set(zmq::sockopt::linger, 0);
     const bool answers = type == zmq::socket_type::router;
-    zmq.set(zmq::sockopt::maxmsgsize, answers ? kMaxRequestBytes : kMaxMessageBytes);
+    zmq.set(zmq::sockopt::maxmsgsize, most_bytes);
     if (answers) zmq.set(zmq::sockopt::rcvhwm, kWaitingRequests);
     if (answers) zmq.set(zmq::sockopt::sndhwm, kUnreadLetters);
     else zmq.set(zmq::sockopt::rcvhwm, kUnreadLetters), zmq.set(zmq::sockopt::sndhwm, kUnsentLetters);
     zmq.set(zmq::sockopt::handshake_ivl, kGreetingMs);
     zmq.set(zmq::sockopt::heartbeat_ivl, kBeatMs);
     zmq.set(zmq::sockopt::heartbeat_timeout, kSilentMs);
+    if (!answers) watch();
   }
+  ~Socket() {
+    if (events) zmq_socket_monitor(zmq.handle(), nullptr, 0);  // else who says it would wait for one who hears it
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // What becomes of its connections. The thread of the system's sockets says it, and must never wait: so what is said has no bound.
+  void watch() {
+    static std::atomic<int64_t> num_watched = 0;
+    const std::string place = "inproc://events/" + std::to_string(num_watched++);
+    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                            ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED;
+    if (zmq_socket_monitor(zmq.handle(), place.c_str(), kEvents) != 0) throw zmq::error_t();
+    events.emplace(context(), zmq::socket_type::pair);
+    events->set(zmq::sockopt::linger, 0);
+    events->set(zmq::sockopt::rcvhwm, 0);
+    events->connect(place);
+  }
+  void hear_events() {
+    zmq::message_t event, place;
+    while (events && events->recv(event, zmq::recv_flags::dontwait) && events->recv(place, zmq::recv_flags::dontwait)) {
+      uint16_t what = 0;
+      std::memcpy(&what, event.data(), std::min(sizeof what, event.size()));
+      if (what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) was_let_in = stands = true;
+      else if (what == ZMQ_EVENT_DISCONNECTED) num_breaks += std::exchange(stands, false);
+      else ++num_refused;
+    }
+  }
+
   zmq::socket_t zmq;
+  std::optional<zmq::socket_t> events;  // of one that calls
+  bool was_let_in = false, stands = false;
+  int64_t num_refused = 0, num_breaks = 0;
 };
 
 ServerKeys make_keys() {
@@ -146,18 +191,14 @@ Endpoint::Endpoint(std::unique_ptr<Socket> socket, std::string address, bool ans
     : socket_(std::move(socket)), address_(std::move(address)), answers_many_(answers_many) {}
 Endpoint::~Endpoint() = default;
 Endpoint::Endpoint(Endpoint&&) noexcept = default;
+Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
 
-Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys>& keys) {
-  if (!keys && !stays_on_this_machine(address))
-    throw UserError(address, "is an address that other machines reach, and there are no keys",
-                    "a token, or an address such as tcp://127.0.0.1:0");
+Endpoint Endpoint::at(const std::string& address, const ServerKeys& keys) {
   try {
-    auto made = std::make_unique<Socket>(zmq::socket_type::router);
+    auto made = std::make_unique<Socket>(zmq::socket_type::router, kMaxRequestBytes);
     zmq::socket_t& socket = made->zmq;
-    if (keys) {
-      socket.set(zmq::sockopt::curve_server, true);
-      socket.set(zmq::sockopt::curve_secretkey, keys->secret_key);
-    }
+    socket.set(zmq::sockopt::curve_server, true);
+    socket.set(zmq::sockopt::curve_secretkey, keys.secret_key);
     socket.set(zmq::sockopt::backlog, kBacklog);
     const std::string own = numeric_address(address);
     socket.set(zmq::sockopt::ipv6, own.starts_with("tcp://["));
@@ -169,16 +210,16 @@ Endpoint Endpoint::at(const std::string& address, const std::optional<ServerKeys
   }
 }
 
-Endpoint Endpoint::to(const std::string& address, const std::string& token) {
+Endpoint Endpoint::to(const std::string& address, const std::string& token, int64_t most_bytes) {
+  if (token.size() != kKeyChars - 1)
+    throw UserError(address, join_text("a token of ", token.size(), " characters"), join_text(kKeyChars - 1, " of them, as the run wrote it"));
   try {
-    auto made = std::make_unique<Socket>(zmq::socket_type::dealer);
+    auto made = std::make_unique<Socket>(zmq::socket_type::dealer, most_bytes);
     zmq::socket_t& socket = made->zmq;
-    if (!token.empty()) {
-      const ServerKeys own = make_keys();
-      socket.set(zmq::sockopt::curve_serverkey, token);
-      socket.set(zmq::sockopt::curve_publickey, own.public_key);
-      socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
-    }
+    const ServerKeys own = make_keys();
+    socket.set(zmq::sockopt::curve_serverkey, token);
+    socket.set(zmq::sockopt::curve_publickey, own.public_key);
+    socket.set(zmq::sockopt::curve_secretkey, own.secret_key);
     const std::string there = numeric_address(address);
     socket.set(zmq::sockopt::ipv6, there.starts_with("tcp://["));
     socket.connect(there);
@@ -187,6 +228,9 @@ Endpoint Endpoint::to(const std::string& address, const std::string& token) {
     throw UserError(address, e.what(), "tcp://HOST:PORT as the run's log says it, and the token that the run wrote");
   }
 }
+
+bool Endpoint::is_turned_away() const { return !socket_->was_let_in && socket_->num_refused >= kTriesToGetIn; }
+int64_t Endpoint::num_breaks() const { return socket_->num_breaks; }
 
 void Endpoint::send(const Letter& letter) {
   const int64_t most = answers_many_ ? kMaxMessageBytes : kMaxRequestBytes;
@@ -205,6 +249,7 @@ std::optional<Letter> Endpoint::receive(double seconds) {
   try {
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
     zmq::poll(&item, 1, std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds)));
+    socket_->hear_events();
     if (!(item.revents & ZMQ_POLLIN)) return std::nullopt;
     Letter letter;
     zmq::message_t part;
@@ -213,7 +258,7 @@ std::optional<Letter> Endpoint::receive(double seconds) {
       if (!socket.recv(part, zmq::recv_flags::dontwait)) return std::nullopt;
       const auto* bytes = static_cast<const std::byte*>(part.data());
       if (answers_many_ && num_parts == 0) letter.peer = part.to_string();
-      else letter.bytes.assign(bytes, bytes + part.size());
+      else letter.bytes.assign(bytes, bytes + part.size()), letter.host = host_of(part);
       ++num_parts;
     }
     if (num_parts != (answers_many_ ? 2 : 1)) letter.bytes.clear();

@@ -30,8 +30,7 @@ Fetched PassingSource::fetch(PolicyVersion version, const at::Tensor& values) {
   WeightHolder own;
   if (values.scalar_type() == held_dtype_) {
     const std::string host = "tcp://" + (options_.host.empty() ? std::string("127.0.0.1") : options_.host) + ":0";
-    if (!passes_on_)
-      passes_on_.emplace(table_, held_dtype_, host, comm::stays_on_this_machine(host) ? std::nullopt : std::optional(comm::make_keys()));
+    if (!passes_on_) passes_on_.emplace(table_, held_dtype_, host);
     passes_on_->publish(values, version);
     own = {passes_on_->place(), table_.layout, table_.rank, held_dtype_};
   }

@@ -27,12 +27,15 @@ using Ask = WeightsRequest::Ask;
 
 }  // namespace
 
+WeightServer::WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address)
+    : WeightServer(table, dtype, address, comm::make_keys()) {}
+
 WeightServer::WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address,
-                           const std::optional<comm::ServerKeys>& keys)
+                           const comm::ServerKeys& keys)
     : table_(table),
       dtype_(dtype),
       endpoint_(comm::Endpoint::at(address, keys)),
-      place_(keys ? endpoint_.address() + " " + keys->public_key : endpoint_.address()),
+      place_(endpoint_.address() + " " + keys.public_key),
       thread_([this] { serve(); }) {}
 
 WeightServer::~WeightServer() {

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,15 +35,14 @@ struct WeightServerCounts {
 class WeightServer {
  public:
   /// `table`: how the rank's values lie, of dtype `dtype`.
-  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address,
-               const std::optional<comm::ServerKeys>& keys = {});
+  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address);
   ~WeightServer();
   WeightServer(const WeightServer&) = delete;
   WeightServer& operator=(const WeightServer&) = delete;
 
   /// These are the weights of `version` from now on. Who asks for an older one hears of it; who reads it in place reads on.
   void publish(const at::Tensor& values, PolicyVersion version);
-  /// What a WeightSource finds it by: its address and, behind a space, its public key if it has keys.
+  /// What a WeightSource finds it by: its address and, behind a space, its public key.
   const std::string& place() const { return place_; }
   WeightServerCounts counts() const;
 
@@ -54,6 +52,7 @@ class WeightServer {
     int64_t secret = 0;
     std::unique_ptr<comm::SharedMemory> memory;
   };
+  WeightServer(const model::ParameterTable& table, at::ScalarType dtype, const std::string& address, const comm::ServerKeys& keys);
   std::shared_ptr<Version> room();
   std::shared_ptr<Version> version_of(PolicyVersion number) const;
   at::Tensor values_of(const Version& version) const;

@@ -8,12 +8,12 @@ namespace tandem::queue {
 const Call& Caller::begin_join() {
   TANDEM_CHECK(!call_, "a client joins while it calls");
   joined_ = false;
-  return call_.emplace(Call{incarnation_, worker_, next_join_++, call::Join{store_}});
+  return call_.emplace(Call{incarnation_, worker_, next_join_++, says_, key_});
 }
 
 const Call& Caller::begin(decltype(Call::verb) verb) {
   TANDEM_CHECK(joined_ && !call_, "a client calls that has not joined, or that waits for an answer");
-  return call_.emplace(Call{incarnation_, worker_, ++num_calls_, std::move(verb)});
+  return call_.emplace(Call{incarnation_, worker_, ++num_calls_, std::move(verb), key_});
 }
 
 std::optional<decltype(Answer::what)> Caller::take(const Answer& answer) {

@@ -17,8 +17,8 @@ namespace tandem::queue {
 
 class Caller {
  public:
-  /// Its joins have the numbers `first_join`, `first_join` + 1 ...: no other client may have one of them.
-  Caller(std::string store, int64_t first_join) : store_(std::move(store)), next_join_(first_join) {}
+  /// Its joins have the numbers `first_join`, `first_join` + 1 ...: no other client may have one of them, or know `key`.
+  Caller(call::Join says, int64_t first_join, ClientKey key = {}) : says_(std::move(says)), key_(key), next_join_(first_join) {}
 
   bool has_joined() const { return joined_; }
   /// Whether it heard that the run is over.
@@ -38,7 +38,8 @@ class Caller {
   std::optional<decltype(Answer::what)> take(const Answer& answer);
 
  private:
-  const std::string store_;
+  const call::Join says_;
+  const ClientKey key_;
   int64_t next_join_;
   bool joined_ = false, ended_ = false;
   Incarnation incarnation_{-1};

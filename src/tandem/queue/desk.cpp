@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tandem/queue/desk.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tandem/base/check.h"
@@ -22,6 +23,9 @@ constexpr size_t kMaxClients = 1 << 16;
 constexpr const char* kNoTrainer = "who joined here generates, and trains nothing";
 constexpr int64_t kMostBegunBytes = 64 << 20;  // of tokens in one answer; groups that have more begin anew
 constexpr size_t kMaxFailures = 64, kMaxFailureChars = 4096;
+constexpr size_t kMostBarred = 4096;  // signs that are known, and clients that are told of
+constexpr size_t kMostNamed = 1 << 16;  // groups in a beat, beside those that there are
+constexpr int64_t kMostHeadBytes = 8 << 20;  // of a call, beside tokens
 
 // Of the responses of a group.
 int64_t num_tokens(std::span<const int64_t> measures) {
@@ -55,26 +59,41 @@ std::string Desk::fault_of(const call::Put& put) const {
     if (queue.is_outstanding(head.id) && (head.version < queue.start_of(head.id) || head.version > queue.version()))
       return join_text("group ", value(head.id), " began at version ", value(head.version), ", and it could not");
     if (!is_measured_) continue;
-    const std::string fault = fault_of_measures(std::span(put.measures).subspan(i * width, width), head.version, queue.version());
+    const std::string fault =
+        fault_of_measures(std::span(put.measures).subspan(i * width, width), head.version, queue.version(), *limits_);
     if (!fault.empty()) return join_text("group ", value(head.id), ' ', fault);
   }
+  for (const data::Group& head : put.heads)
+    if (const std::string fault = limits_ ? fault_of_scores(head, part_names_) : std::string(); !fault.empty())
+      return join_text("group ", value(head.id), ' ', fault);
   return "";
 }
 
 std::string Desk::fault_of(const call::Beat& beat) const {
+  GroupLimits of_begun = limits_.value_or(GroupLimits());
+  of_begun.route_width = -1;  // its prompt is not there
+  const SampleQueue& queue = controller_.queue();
+  if (const size_t all = beat.leases.size() + beat.finished.size(); all > kMostNamed + 2 * static_cast<size_t>(queue.num_outstanding()))
+    return join_text("a beat that names ", all, " groups");
   std::set<GroupId> named;
   size_t next = 0;
   for (const Standing& each : beat.leases) {
     if (!named.insert(each.group).second) return join_text("group ", value(each.group), " stands twice in a beat");
     if (!each.is_reported) continue;
     if (next == beat.begun.size() || beat.begun[next].id != each.group) return join_text("no tokens of group ", value(each.group));
-    if (!controller_.queue().fits(beat.begun[next++], false)) return join_text("group ", value(each.group), " lacks samples");
+    const data::Group& begun = beat.begun[next++];
+    if (!queue.fits(begun, false)) return join_text("group ", value(each.group), " lacks samples");
+    if (!limits_) continue;
+    for (const data::Sample& sample : begun.samples) {
+      const std::string fault = fault_of_tokens(sample, 0, PolicyVersion{0}, queue.version(), of_begun);
+      if (!fault.empty()) return join_text("group ", value(each.group), ' ', fault);
+    }
   }
   return next == beat.begun.size() ? "" : "tokens of a group that is not reported";
 }
 
 std::string Desk::fault_of(const call::Commit& commit, const Client& client) const {
-  if (!taken_ || taker_ != client.store || !controller_.queue().has_taken(commit.step))
+  if (!taken_ || taker_ != client.said.store || !controller_.queue().has_taken(commit.step))
     return join_text("step ", value(commit.step), " is not taken by this client");
   if (value(commit.after) != value(controller_.queue().version()) + 1)
     return join_text("step ", value(commit.step), " does not lead to version ", value(commit.after));
@@ -100,52 +119,139 @@ void Desk::expire(double now_s) {
   }
 }
 
-Answer Desk::join(const Call& call, double now_s) {
+Answer Desk::refused(const Call& call, const std::string& why) {
+  ++counters_.refused;
+  return to(call, answer::Refused{why});
+}
+
+namespace {
+
+// By these a client that was barred is known again.
+std::string sign_of(const ClientKey& key) { return join_text("key ", key.first, ' ', key.second); }
+std::string sign_of(const Origin& from) { return "line " + from.line; }
+
+}  // namespace
+
+const std::string* Desk::why_barred(const Call& call, const Origin& from) const {
+  auto found = barred_.find(sign_of(call.key));
+  if (found == barred_.end() && !from.line.empty()) found = barred_.find(sign_of(from));
+  return found == barred_.end() ? nullptr : &found->second;
+}
+
+void Desk::bar(const Barred& who, const std::vector<std::string>& signs) {
+  for (const std::string& sign : signs) {
+    if (barred_.size() >= kMostBarred) barred_.erase(barred_.begin());
+    barred_[sign] = who.why + ": this worker is refused from now on";
+  }
+  if (newly_barred_.size() < kMostBarred) newly_barred_.push_back(who);
+}
+
+// What it finished before stands or falls by itself: bodies have their own check.
+void Desk::bar(WorkerId worker, const std::string& why) {
+  const Client& client = clients_.at(worker);
+  std::vector<std::string> signs = {sign_of(client.key)};
+  if (!client.from.line.empty()) signs.push_back(sign_of(client.from));
+  bar({worker, client.from.host, client.said.store, why}, signs);
+  forget(worker);
+}
+
+void Desk::accuse(GroupId group, const std::string& why) {
+  const auto body = bodies_.find(group);
+  if (body != bodies_.end() && clients_.contains(body->second.worker)) bar(body->second.worker, join_text("group ", value(group), ' ', why));
+}
+
+// Of a call that names a client and lacks its key: whoever has the connection answers for it, and the one that is named hears nothing.
+Answer Desk::refuse_impostor(const Call& call, const Origin& from) {
+  const std::string why = join_text("spoke as worker ", value(call.worker), ", which is another");
+  std::vector<WorkerId> own;
+  for (const auto& [id, client] : clients_)
+    if (!from.line.empty() && client.from.line == from.line) own.push_back(id);
+  for (const WorkerId id : own) bar(id, why);
+  if (own.empty() && !from.line.empty()) bar({{}, from.host, "", why}, {sign_of(from)});
+  return refused(call, why);
+}
+
+int64_t Desk::most_call_bytes() const { return kMostReportBytes + kMostHeadBytes + 2 * limits_.value_or(GroupLimits()).group_bytes(); }
+
+Answer Desk::refuse_long(const Call& head, int64_t bytes, const Origin& from) {
+  ++counters_.answered;
+  if (const std::string* const why = why_barred(head, from)) return refused(head, *why);
+  const auto client = clients_.find(head.worker);
+  if (client != clients_.end() && client->second.key != head.key) return refuse_impostor(head, from);
+  const std::string why = join_text("a call of ", bytes, " bytes, of at most ", most_call_bytes());
+  if (client != clients_.end() && limits_) bar(head.worker, why);
+  return refused(head, why);
+}
+
+Answer Desk::join(const Call& call, double now_s, const Origin& from) {
   const auto& join = std::get<call::Join>(call.verb);
   const auto known = by_join_.find(call.number);
+  if (known != by_join_.end() && clients_.at(known->second).key != call.key) return refused(call, "another client joined by that number");
   counters_.repeated += known != by_join_.end();
   if (known != by_join_.end()) {
     (void)controller_.hear_of(known->second, now_s);
     return to(call, answer::Joined{known->second, controller_.queue().group_size(), welcome_});
   }
-  if (join.store.size() > kMaxStore || clients_.size() >= kMaxClients) {
-    ++counters_.refused;
-    return to(call, answer::Refused{join_text("a store of ", join.store.size(), " characters, beside ", clients_.size(), " clients")});
-  }
+  if (join.store.size() > kMaxStore || join.dtype.size() > kMaxStore || join.device.size() > kMaxStore || clients_.size() >= kMaxClients)
+    return refused(call, join_text("a store of ", join.store.size(), " characters, beside ", clients_.size(), " clients"));
+  if (const std::string why = refusal_ ? refusal_(join) : std::string(); !why.empty()) return refused(call, why);
   const WorkerId worker = controller_.join(now_s);
-  clients_[worker] = {.join = call.number, .store = join.store};
+  clients_[worker] = {.join = call.number, .said = join, .key = call.key, .from = from};
   by_join_[call.number] = worker;
   return to(call, answer::Joined{worker, controller_.queue().group_size(), welcome_});
 }
 
-std::optional<Answer> Desk::answer(const Call& call, double now_s) {
+std::optional<Answer> Desk::answer(const Call& call, double now_s, const Origin& from) {
   ++counters_.answered;
+  const auto client = clients_.find(call.worker);
+  const bool is_its_own = client != clients_.end() && client->second.key == call.key;
   if (has_ended_) {
-    forget(call.worker);
+    if (is_its_own) forget(call.worker);
     return to(call, answer::Ended{});
   }
-  if (std::holds_alternative<call::Join>(call.verb)) return join(call, now_s);
-  const auto client = clients_.find(call.worker);
+  if (const std::string* const why = why_barred(call, from)) return refused(call, *why);
+  if (std::holds_alternative<call::Join>(call.verb)) return join(call, now_s, from);
   const bool is_other = call.incarnation != incarnation_;
   if (is_other || client == clients_.end()) {
     ++(is_other ? counters_.of_another_incarnation : counters_.of_unknown);
     return to(call, answer::JoinAgain{});
   }
+  if (!is_its_own) return refuse_impostor(call, from);
+  client->second.from = from;
   (void)controller_.hear_of(call.worker, now_s);
   if (call.number < client->second.last_call) return std::nullopt;
   if (call.number == client->second.last_call) {
     ++counters_.repeated;
-    return client->second.last_answer;
+    Answer answer = client->second.last_answer;
+    if (auto* const leased = std::get_if<answer::Leased>(&answer.what)) fill(*leased);
+    return answer;
   }
-  Answer answer = to(call, carry_out(call, now_s));
-  answer.version = controller_.queue().version();
+  const std::string fault = fault_of(call.verb);
+  if (!fault.empty() && limits_) {
+    bar(call.worker, fault);
+    return refused(call, *why_barred(call, from));
+  }
+  Answer answer = fault.empty() ? carry_out_once(call, client->second, now_s) : refused(call, fault);
   if (std::holds_alternative<call::Leave>(call.verb)) {
     forget(call.worker);
     return answer;
   }
   client->second.last_call = call.number;
   client->second.last_answer = answer;
+  if (auto* const leased = std::get_if<answer::Leased>(&answer.what)) fill(*leased);
   return answer;
+}
+
+Answer Desk::carry_out_once(const Call& call, Client& client, double now_s) {
+  Answer answer = to(call, carry_out(call, client, now_s));
+  answer.version = controller_.queue().version();
+  return answer;
+}
+
+std::string Desk::fault_of(decltype(Call::verb) const& verb) const {
+  if (const auto* beat = std::get_if<call::Beat>(&verb)) return fault_of(*beat);
+  if (const auto* put = std::get_if<call::Put>(&verb)) return fault_of(*put);
+  return "";
 }
 
 Desk::Body Desk::body_of(GroupId group) const {
@@ -181,9 +287,9 @@ void Desk::forget_over() {
   std::erase_if(begun_, is_over);
 }
 
-std::map<WorkerId, std::string> Desk::clients() const {
-  std::map<WorkerId, std::string> all;
-  for (const auto& [worker, client] : clients_) all[worker] = client.store;
+std::map<WorkerId, call::Join> Desk::clients() const {
+  std::map<WorkerId, call::Join> all;
+  for (const auto& [worker, client] : clients_) all[worker] = client.said;
   return all;
 }
 
@@ -192,7 +298,7 @@ std::vector<Desk::ClientReport> Desk::report_clients() {
   for (const WorkerState& worker : controller_.workers()) {
     const auto client = clients_.find(worker.id);
     if (client == clients_.end()) continue;
-    reports.push_back({worker, client->second.store, std::exchange(client->second.groups, 0), std::exchange(client->second.tokens, 0)});
+    reports.push_back({worker, client->second.said.store, std::exchange(client->second.groups, 0), std::exchange(client->second.tokens, 0)});
   }
   return reports;
 }
@@ -225,18 +331,18 @@ void Desk::lose(std::span<const GroupId> groups, const std::string& store) {
   if (taken_ && !controller_.queue().has_taken_any()) taken_.reset();
 }
 
-answer::Leased Desk::lease(WorkerId worker, const call::LeaseGroups& asked, double now_s) {
-  answer::Leased leased{controller_.lease(worker, asked.most, asked.version, now_s, asked.speaks_for), {}, {}};
+// What a lease comes with: a prompt, and the tokens that were reported of it, if they have room.
+void Desk::fill(answer::Leased& leased) const {
   int64_t bytes = 0;
   for (Lease& lease : leased.leases) {
     leased.prompts.push_back(prompt_of_ ? prompt_of_(lease.group) : data::Prompt());
     if (lease.begun == kNoLease) continue;
-    const data::Group& begun = begun_.at(lease.group).group;
-    bytes += num_bytes(begun);
-    if (bytes > kMostBegunBytes) lease.begun = kNoLease;
-    else leased.begun.push_back(begun);
+    const auto begun = begun_.find(lease.group);
+    const bool is_here = begun != begun_.end() && begun->second.lease == lease.begun;
+    if (is_here) bytes += num_bytes(begun->second.group);
+    if (is_here && bytes <= kMostBegunBytes) leased.begun.push_back(begun->second.group);
+    else lease.begun = kNoLease;
   }
-  return leased;
 }
 
 std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s) {
@@ -256,28 +362,27 @@ std::vector<GroupId> Desk::beat(WorkerId worker, const call::Beat& beat, const s
   return over;
 }
 
-AnswerWhat Desk::carry_out(const Call& call, double now_s) {
-  Client& client = clients_.at(call.worker);
+AnswerWhat Desk::carry_out(const Call& call, Client& client, double now_s) {
   const auto refused = [&](const std::string& why) -> AnswerWhat {
     ++counters_.refused;
     return answer::Refused{why};
   };
   return std::visit(Cases{
       [&](const call::Join&) -> AnswerWhat { return answer::Done{}; },
-      [&](const call::LeaseGroups& c) -> AnswerWhat { return lease(call.worker, c, now_s); },
-      [&](const call::Beat& c) -> AnswerWhat {
-        if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
-        return answer::Over{beat(call.worker, c, client.store, now_s)};
+      [&](const call::LeaseGroups& c) -> AnswerWhat {
+        return answer::Leased{controller_.lease(call.worker, c.most, c.version, now_s, c.speaks_for), {}, {}};
       },
+      [&](const call::Beat& c) -> AnswerWhat { return answer::Over{beat(call.worker, c, client.said.store, now_s)}; },
       [&](const call::Put& c) -> AnswerWhat {
-        if (const std::string fault = fault_of(c); !fault.empty()) return refused(fault);
         answer::Kept kept;
         const size_t width = c.heads.empty() ? 0 : c.measures.size() / c.heads.size();
         for (size_t i = 0; i < c.heads.size(); ++i) {
-          kept.kept.push_back(controller_.put(call.worker, c.leases[i], c.heads[i]));
+          kept.kept.push_back(controller_.put(call.worker, c.leases[i], head_of(c.heads[i])));
           if (!kept.kept.back()) continue;
           const auto measures = std::span(c.measures).subspan(i * width, width);
-          bodies_[c.heads[i].id] = {client.store, {measures.begin(), measures.end()}};
+          bodies_[c.heads[i].id] = {client.said.store, {measures.begin(), measures.end()}, call.worker};
+          for (const data::Sample& sample : c.heads[i].samples)
+            for (const auto& [name, part] : sample.parts) part_names_.insert(name);
           ++client.groups;
           if (is_measured_) client.tokens += num_tokens(measures);
           begun_.erase(c.heads[i].id);
@@ -285,23 +390,23 @@ AnswerWhat Desk::carry_out(const Call& call, double now_s) {
         return kept;
       },
       [&](const call::Take& c) -> AnswerWhat {
-        if (serves_workers_) return refused(kNoTrainer);
-        if (c.version == controller_.queue().version()) return take(c.step, client.store).value_or(answer::Taken{});
+        if (limits_) return refused(kNoTrainer);
+        if (c.version == controller_.queue().version()) return take(c.step, client.said.store).value_or(answer::Taken{});
         return refused(join_text("version ", value(c.version), ", and the queue is at ", value(controller_.queue().version())));
       },
       [&](const call::Commit& c) -> AnswerWhat {
-        if (serves_workers_) return refused(kNoTrainer);
+        if (limits_) return refused(kNoTrainer);
         if (const std::string fault = fault_of(c, client); !fault.empty()) return refused(fault);
         return answer::Over{commit(c.step, c.after).all()};
       },
       [&](const call::Lose& c) -> AnswerWhat {
-        if (serves_workers_) return refused(kNoTrainer);
-        if (taker_ == client.store) lose(c.groups, c.store);
+        if (limits_) return refused(kNoTrainer);
+        if (taker_ == client.said.store) lose(c.groups, c.store);
         return answer::Done{};
       },
       [&](const call::Leave& c) -> AnswerWhat {
         if (!c.why.empty() && failures_.size() < kMaxFailures)
-          failures_.push_back(join_text(client.store.substr(0, client.store.find(' ')), ": ", c.why.substr(0, kMaxFailureChars)));
+          failures_.push_back(join_text(client.said.store.substr(0, client.said.store.find(' ')), ": ", c.why.substr(0, kMaxFailureChars)));
         return answer::Done{};
       }}, call.verb);
 }

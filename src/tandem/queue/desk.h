@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tandem/queue/body/limits.h"
 #include "tandem/queue/controller.h"
 #include "tandem/queue/message.h"
 
@@ -24,6 +25,17 @@ struct CallCounters {
   int64_t of_another_incarnation = 0, of_unknown = 0;
   int64_t refused = 0;            ///< made no sense
   int64_t went_on = 0;            ///< groups of beats that had more tokens than before
+};
+
+/// By which way a call came: the connection, and the host at its other end as the system says it; "" where nobody knows.
+struct Origin {
+  std::string line, host;
+};
+
+/// A client that said what cannot be. Nothing that it says is heard from then on.
+struct Barred {
+  std::optional<WorkerId> worker = {};  ///< none for one that is no client
+  std::string host, store, why;
 };
 
 /// Ownership  uses the controller, which is told nothing else meanwhile.
@@ -43,16 +55,26 @@ class Desk {
         welcome_(std::move(welcome)) {}
 
   /// Empty for a call that is older than one that was answered.
-  std::optional<Answer> answer(const Call& call, double now_s);
+  std::optional<Answer> answer(const Call& call, double now_s, const Origin& from = {});
+  /// To a call of so many bytes, of which the head alone was read.
+  Answer refuse_long(const Call& head, int64_t bytes, const Origin& from);
   // For who has the controller in the same process; a client does the same by calls. Of both, one takes a batch, and commits it.
   /// The batch of `step`, if one is ready, or was taken before.
   std::optional<answer::Taken> take(StepId step, const std::string& taker = "");
   Left commit(StepId step, PolicyVersion after);
   /// The taken batch, if there is one, will not be trained.
   void give_back();
-  /// Clients only generate: none takes a batch, commits one, or says that bodies are lost. Where `measured`, a put group brings its
-  /// measures_of (body/body.h), and fault_of_measures finds nothing.
-  void serve_workers(bool measured) { serves_workers_ = true, is_measured_ = measured; }
+  /// Clients only generate: none takes a batch, commits one, or says that bodies are lost, and one that says what cannot be is barred: its
+  /// leases end. Where `measured`, a put group brings its measures_of (body/body.h).
+  void serve_workers(bool measured, const GroupLimits& limits) { is_measured_ = measured, limits_ = limits; }
+  /// Asked whether a client may join: "", or why not.
+  void admit_by(std::function<std::string(const call::Join&)> refusal) { refusal_ = std::move(refusal); }
+  /// Bars who put this finished group, if it is still there.
+  void accuse(GroupId group, const std::string& why);
+  /// Those that were barred since the last call; beyond a number of them they are left out.
+  std::vector<Barred> take_barred() { return std::exchange(newly_barred_, {}); }
+  /// Of a call that makes sense.
+  int64_t most_call_bytes() const;
   /// From now on every call hears that the run is over.
   void end() { has_ended_ = true; }
   /// Groups whose bodies should have been in `store`.
@@ -61,6 +83,7 @@ class Desk {
   struct Body {
     std::string store;
     std::vector<int64_t> measures = {};
+    WorkerId worker{-1};  ///< who put it
   };
   Body body_of(GroupId group) const;
   // For who has a Follower, and a place in the queue above it.
@@ -83,8 +106,8 @@ class Desk {
   /// What clients said that failed with them, since the last call.
   std::vector<std::string> take_failures() { return std::exchange(failures_, {}); }
   int64_t num_clients() const { return std::ssize(clients_); }
-  /// Those that are known, and where their stores answer.
-  std::map<WorkerId, std::string> clients() const;
+  /// Those that are known, and what they said when they joined.
+  std::map<WorkerId, call::Join> clients() const;
   struct ClientReport {
     WorkerState worker;
     std::string store = {};
@@ -97,18 +120,27 @@ class Desk {
  private:
   struct Client {
     int64_t join = 0, last_call = 0;  // numbers
-    Answer last_answer;
-    std::string store;
-    int64_t groups = 0, tokens = 0;  // put since the last report
+    Answer last_answer;               // of a lease without prompts and tokens
+    call::Join said;
+    ClientKey key;
+    Origin from;                      // of its last call
+    int64_t groups = 0, tokens = 0;   // put since the last report
   };
+  std::string fault_of(decltype(Call::verb) const& verb) const;
   std::string fault_of(const call::Put& put) const;
   std::string fault_of(const call::Beat& beat) const;
   std::string fault_of(const call::Commit& commit, const Client& client) const;
   Answer to(const Call& call, decltype(Answer::what) what) const;
-  Answer join(const Call& call, double now_s);
-  answer::Leased lease(WorkerId worker, const call::LeaseGroups& asked, double now_s);
+  Answer refused(const Call& call, const std::string& why);
+  const std::string* why_barred(const Call& call, const Origin& from) const;
+  Answer refuse_impostor(const Call& call, const Origin& from);
+  void bar(WorkerId worker, const std::string& why);
+  void bar(const Barred& who, const std::vector<std::string>& signs);
+  Answer join(const Call& call, double now_s, const Origin& from);
+  void fill(answer::Leased& leased) const;
+  Answer carry_out_once(const Call& call, Client& client, double now_s);
   std::vector<GroupId> beat(WorkerId worker, const call::Beat& beat, const std::string& store, double now_s);
-  decltype(Answer::what) carry_out(const Call& call, double now_s);
+  decltype(Answer::what) carry_out(const Call& call, Client& client, double now_s);
 
   Controller& controller_;
   const Incarnation incarnation_;
@@ -116,7 +148,12 @@ class Desk {
   const PromptOf prompt_of_;
   const std::string welcome_;
   bool has_ended_ = false;
-  bool serves_workers_ = false, is_measured_ = false;
+  bool is_measured_ = false;
+  std::optional<GroupLimits> limits_;       // where clients only generate
+  std::function<std::string(const call::Join&)> refusal_;
+  std::set<std::string> part_names_;        // of scores
+  std::map<std::string, std::string> barred_;  // by the sign of a key or a connection: why
+  std::vector<Barred> newly_barred_;
   std::map<WorkerId, Client> clients_;
   std::map<int64_t, WorkerId> by_join_;
   std::map<GroupId, Body> bodies_;         // of finished groups

@@ -18,15 +18,18 @@ constexpr double kSilentS = 5;     // after which someone is told
 constexpr double kLastWordsS = 5;  // for the answer to the call that is under way, or begun, when it is to stop
 constexpr double kLookS = 0.2;  // between two looks whether it is to stop
 
-int64_t random_join() {
+int64_t random_number() {
   std::random_device device;
-  return static_cast<int64_t>((static_cast<uint64_t>(device()) << 31) ^ device());
+  return static_cast<int64_t>((static_cast<uint64_t>(device()) << 32) | device());
 }
 
 }  // namespace
 
 DeskClient::DeskClient(Transport& transport, Store& store, const DeskClientOptions& options)
-    : transport_(transport), store_(store), options_(options), caller_(transport.own_store(), random_join()) {}
+    : transport_(transport),
+      store_(store),
+      options_(options),
+      caller_({transport.own_store(), options.dtype, options.device}, random_number() >> 2, {random_number(), random_number()}) {}
 
 void DeskClient::fail(const std::string& what) const { throw PeerError(transport_.name() + ": " + what); }
 
@@ -41,7 +44,8 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
     return deadline.passed() || (last_words && last_words->passed());
   };
   const auto* beat = std::get_if<call::Beat>(&call.verb);
-  const bool is_long = std::holds_alternative<call::Join>(call.verb) || (beat && !beat->begun.empty());  // it, or its answer
+  const bool joins = std::holds_alternative<call::Join>(call.verb);
+  const bool is_long = joins || (beat && !beat->begun.empty());  // it, or its answer
   double resend_s = is_long ? kLongResendS : kResendS;
   for (; !is_over(); resend_s = std::max(resend_s, std::min(2 * resend_s, kMostResendS))) {
     transport_.send(call);
@@ -52,7 +56,9 @@ DeskClient::What DeskClient::answer_to(const Call& call) {
       std::optional<What> what = caller_.take(*answer);
       if (!what) continue;
       newest_ = answer->version;
-      if (const auto* refused = std::get_if<answer::Refused>(&*what)) fail(refused->why);
+      const auto* refused = std::get_if<answer::Refused>(&*what);
+      if (refused && joins) throw UserError("rollout", refused->why, "");
+      if (refused) fail(refused->why);
       return std::move(*what);
     }
   }

@@ -36,10 +36,12 @@ class Transport {
 struct DeskClientOptions {
   double deadline_s = 60;  ///< for each verb
   StopRequested stop = {};  ///< ends the wait of any verb: Interrupted; may be empty
+  std::string dtype = {}, device = {};  ///< call::Join
   std::function<void(double seconds)> waits = {};  ///< hears, once a call, that no answer came for so long; may be empty
 };
 
 /// Ownership  uses transport and store.
+/// Errors     as Client; UserError from join() where the queue does not want this client.
 class DeskClient final : public Client {
  public:
   DeskClient(Transport& transport, Store& store, const DeskClientOptions& options);

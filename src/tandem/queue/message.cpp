@@ -11,8 +11,11 @@
 namespace tandem::queue {
 namespace {
 
-constexpr int64_t kCallMagic = 0x326c6c6143516454;    // "TdQCall2"
+constexpr int64_t kCallMagic = 0x336c6c6143516454;    // "TdQCall3"
+constexpr int64_t kOfAnyVersion = 0x00ffffffffffffff;  // of a magic number: all but its last letter
 constexpr int64_t kAnswerMagic = 0x3172776e41516454;  // "TdQAnwr1"
+
+constexpr const char* kMessage = "message of the queue";
 
 template <class T>
 concept Number = std::is_integral_v<T> || std::is_enum_v<T>;
@@ -92,7 +95,7 @@ std::vector<std::byte> packed(int64_t magic, const auto& message) {
 
 template <class T>
 T unpacked(std::span<const std::byte> bytes, int64_t magic) {
-  data::ByteReader in(bytes, "message of the queue");
+  data::ByteReader in(bytes, kMessage);
   if (in.number("magic") != magic) in.fail("another version of Tandem wrote it, or none");
   T message;
   Unpack{in}(message);
@@ -113,6 +116,19 @@ int64_t num_bytes(const data::Group& group) {
 std::vector<std::byte> to_bytes(const Call& call) { return packed(kCallMagic, call); }
 std::vector<std::byte> to_bytes(const Answer& answer) { return packed(kAnswerMagic, answer); }
 Call call_of(std::span<const std::byte> bytes) { return unpacked<Call>(bytes, kCallMagic); }
+
+bool is_of_this_version(std::span<const std::byte> bytes) { return data::ByteReader(bytes, kMessage).number("magic") == kCallMagic; }
+
+Call head_of(std::span<const std::byte> bytes) {
+  data::ByteReader in(bytes, kMessage);
+  if (((in.number("magic") ^ kCallMagic) & kOfAnyVersion) != 0) in.fail("it is no call");
+  Call head;
+  const Unpack unpack{in};
+  unpack(head.incarnation), unpack(head.worker), unpack(head.number);
+  if (is_of_this_version(bytes)) unpack(head.key);
+  return head;
+}
+
 Answer answer_of(std::span<const std::byte> bytes) { return unpacked<Answer>(bytes, kAnswerMagic); }
 
 }  // namespace tandem::queue

@@ -21,11 +21,21 @@ namespace tandem::queue {
 constexpr size_t kMaxStore = 256;
 constexpr int64_t kMostReportBytes = 8 << 20;  ///< of tokens in one call::Beat, but for a single group; carriers take 32 MiB
 
+/// What tells a client from all others: it alone knows it, and says it with each call.
+struct ClientKey {
+  int64_t first = 0, second = 0;
+
+  bool operator==(const ClientKey&) const = default;
+  static void each(auto& m, auto&& field) { field(m.first), field(m.second); }
+};
+
 namespace call {
 /// A new client. The number of the call is one that no other join has: one that comes twice gives the same client.
 struct Join {
   std::string store;  ///< where its store answers, another for each client; at most kMaxStore characters
-  static void each(auto& m, auto&& field) { field(m.store); }
+  std::string dtype = {};   ///< in which it generates; "" as the recipe has it
+  std::string device = {};  ///< the kind of device on which it does so where the recipe leaves it open; "" for one that only passes on
+  static void each(auto& m, auto&& field) { field(m.store), field(m.dtype), field(m.device); }
 };
 struct LeaseGroups {
   int64_t most = 0;
@@ -75,7 +85,8 @@ struct Call {
   WorkerId worker{};
   int64_t number = 0;  ///< of its calls, from 1
   std::variant<call::Join, call::LeaseGroups, call::Beat, call::Put, call::Take, call::Commit, call::Lose, call::Leave> verb;
-  static void each(auto& m, auto&& field) { field(m.incarnation), field(m.worker), field(m.number), field(m.verb); }
+  ClientKey key = {};
+  static void each(auto& m, auto&& field) { field(m.incarnation), field(m.worker), field(m.number), field(m.key), field(m.verb); }
 };
 
 namespace answer {
@@ -141,6 +152,9 @@ std::vector<std::byte> to_bytes(const Call& call);
 std::vector<std::byte> to_bytes(const Answer& answer);
 /// Inverse of to_bytes. Errors: PeerError for bytes that are no call; they never read outside `bytes`.
 Call call_of(std::span<const std::byte> bytes);
+/// What all versions of Tandem say in front of a call, and nothing of its verb. Errors: as call_of.
+Call head_of(std::span<const std::byte> bytes);
+bool is_of_this_version(std::span<const std::byte> bytes);
 Answer answer_of(std::span<const std::byte> bytes);
 
 }  // namespace tandem::queue

@@ -46,6 +46,7 @@ class BySource : public Rule {
 
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return any([](const Rule& rule) { return rule.needs_gold(); }); }
+  bool reads_gold() const override { return any([](const Rule& rule) { return rule.reads_gold(); }); }
   bool reads_columns() const override { return any([](const Rule& rule) { return rule.reads_columns(); }); }
   void abandon() const noexcept override {
     for (const auto& [source, rule] : rules_) rule->abandon();

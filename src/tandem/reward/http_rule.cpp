@@ -74,6 +74,7 @@ class HttpRule : public Rule {
 
   const std::string& name() const override { return name_; }
   bool needs_gold() const override { return false; }  // what it needs is its own affair
+  bool reads_gold() const override { return true; }
   bool reads_columns() const override { return true; }
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {

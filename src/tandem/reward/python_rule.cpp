@@ -21,6 +21,7 @@ class PythonRule : public Rule {
   const std::string& name() const override { return name_; }
   void abandon() const noexcept override { workers_->abandon(); }
   bool needs_gold() const override { return name_ == "math_verify"; }  // what a user's function needs is its own affair
+  bool reads_gold() const override { return true; }
   bool reads_columns() const override { return !needs_gold(); }
   Score score(const Answer& answer) const override { return score_batch({&answer, 1}).front(); }
   std::vector<Score> score_batch(std::span<const Answer> answers) const override {

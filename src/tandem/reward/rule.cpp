@@ -98,6 +98,9 @@ class WeightedSum : public Rule {
   bool needs_gold() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->needs_gold(); });
   }
+  bool reads_gold() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->reads_gold(); });
+  }
   bool reads_columns() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule->reads_columns(); });
   }
@@ -148,6 +151,7 @@ std::unique_ptr<Rule> batch_rule(std::string name, std::function<std::vector<Sco
     std::vector<Score> score_batch(std::span<const Answer> answers) const override { return function_(answers); }
     const std::string& name() const override { return name_; }
     bool needs_gold() const override { return false; }
+    bool reads_gold() const override { return true; }
     bool reads_columns() const override { return true; }
 
    private:

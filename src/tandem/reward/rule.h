@@ -44,6 +44,8 @@ class Rule {
   virtual const std::string& name() const = 0;
   /// False if it scores without a right answer.
   virtual bool needs_gold() const { return true; }
+  /// Whether it goes by a right answer where there is one, so that whoever scores by it must have that.
+  virtual bool reads_gold() const { return needs_gold(); }
   /// Whether it goes by Answer::columns, so that those must be kept.
   virtual bool reads_columns() const { return false; }
   /// Makes the calls in progress end soon, by throwing; later ones work.

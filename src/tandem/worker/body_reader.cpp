@@ -14,10 +14,6 @@ namespace {
 
 constexpr size_t kMostAtOnce = 32;  // groups ahead: so that none waits long
 
-bool are_within(auto numbers, int64_t begin, int64_t end) {
-  return std::ranges::all_of(numbers, [&](int64_t number) { return number >= begin && number < end; });
-}
-
 std::vector<GroupId> groups_of(std::span<const Wanted> wanted) {
   std::vector<GroupId> groups;
   for (const Wanted& each : wanted) groups.push_back(each.group);
@@ -26,12 +22,12 @@ std::vector<GroupId> groups_of(std::span<const Wanted> wanted) {
 
 }  // namespace
 
-BodyReader::BodyReader(const BodyLimits& limits, double deadline_s)
+BodyReader::BodyReader(const queue::GroupLimits& limits, double deadline_s)
     : limits_(limits),
       deadline_s_(deadline_s),
       here_(queue::body_fields()),
-      now_reader_(deadline_s),
-      ahead_reader_(deadline_s),
+      now_reader_(deadline_s, limits.row_bytes()),
+      ahead_reader_(deadline_s, limits.row_bytes()),
       thread_([this] { work(); }) {}
 
 BodyReader::~BodyReader() {
@@ -55,35 +51,42 @@ void BodyReader::fetch_ahead(std::vector<Wanted> groups) {
   changed_.notify_all();
 }
 
-// Whether the rows that came are those of which everyone has heard, and have nothing that the model does not.
-bool BodyReader::fits(const Wanted& wanted, const queue::TensorCache& rows) const {
-  const std::vector<SampleId> samples = samples_of({&wanted.group, 1});
+// Of rows that came: "" if they are those of which everyone has heard, and have nothing that this run cannot have. Then the group has them.
+std::string BodyReader::take_body(const Wanted& wanted, const queue::TensorCache& rows, data::Group& group) const {
   const std::span<const int64_t> measures = wanted.measures;
   const size_t width = rows.num_fields() + queue::kNumVersions;
-  if (measures.size() != samples.size() * width) return false;
-  for (size_t i = 0; i < samples.size(); ++i)
-    if (!std::ranges::equal(rows.lengths(samples[i]), measures.subspan(i * width, rows.num_fields())) ||
-        !are_within(rows.read<int32_t>(samples[i], queue::kPromptIds), 0, limits_.vocab_size) ||
-        !are_within(rows.read<int32_t>(samples[i], queue::kResponse), 0, limits_.vocab_size) ||
-        !are_within(rows.read<int16_t>(samples[i], queue::kRoutes), -1, limits_.num_experts))
-      return false;
-  const int64_t prompt = rows.lengths(samples.front())[queue::kPromptIds];
-  for (const SampleId sample : samples) {
-    const auto lengths = rows.lengths(sample);
-    const int64_t routes = (prompt + lengths[queue::kResponse] - 1) * limits_.route_width;
-    if (lengths[queue::kRoutes] != 0 && lengths[queue::kRoutes] != routes) return false;
+  TANDEM_CHECK(measures.size() == group.samples.size() * width, measures.size(), " measures of ", group.samples.size(), " samples");
+  for (size_t i = 0; i < group.samples.size(); ++i)
+    if (!std::ranges::equal(rows.lengths(group.samples[i].id), measures.subspan(i * width, rows.num_fields())))
+      return "has a body that is not what was said of it";
+  queue::add_body(group, rows);
+  if (!wanted.prompt) return "";
+  for (size_t i = 0; i < group.samples.size(); ++i) {
+    const std::span<const int64_t> versions = measures.subspan(i * width + rows.num_fields(), queue::kNumVersions);
+    const std::string fault = queue::fault_of_tokens(group.samples[i], std::ssize(group.prompt.ids), PolicyVersion{versions[0]},
+                                                     PolicyVersion{versions[1]}, limits_);
+    if (!fault.empty()) return fault;
   }
-  return true;
+  if (group.prompt.ids != wanted.prompt->ids) return "answers another prompt than its own";
+  group.prompt = *wanted.prompt;
+  return "";
 }
 
-// Of one store. Returns what came.
-std::vector<GroupId> BodyReader::fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows) {
+// Of one store.
+BodyReader::Came BodyReader::fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store) {
   const int64_t before = reader.bytes_received();
-  std::vector<GroupId> came;
+  Came came;
   const auto read = [&](std::span<const Wanted> some) {
-    if (!reader.read(some.front().store, samples_of(groups_of(some)), rows)) return false;
-    for (const Wanted& each : some)
-      if (fits(each, rows)) came.push_back(each.group);
+    queue::TensorCache rows(queue::body_fields());
+    const bool is_here = reader.read(some.front().store, samples_of(groups_of(some)), rows);
+    if (!is_here && some.size() == 1 && !reader.fault().empty()) came.faults[some.front().group] = "has a body that nobody can read: " + reader.fault();
+    if (!is_here) return false;
+    for (const Wanted& each : some) {
+      data::Group group = data::bare_heads(std::span(&each.group, 1), limits_.group_size).front();
+      std::string fault = take_body(each, rows, group);
+      if (fault.empty()) came.groups.push_back(std::move(group));
+      else came.faults[each.group] = std::move(fault);
+    }
     return true;
   };
   const std::string& store = of_store.front().store;
@@ -98,10 +101,10 @@ std::vector<GroupId> BodyReader::fetch(queue::wire::StoreReader& reader, std::sp
 }
 
 // Requires the mutex.
-void BodyReader::keep(const std::vector<GroupId>& groups, const queue::TensorCache& rows) {
+void BodyReader::keep(std::span<const data::Group> groups) {
   if (groups.empty()) return;
-  here_.copy_in(samples_of(groups), rows);
-  arrived_.insert(groups.begin(), groups.end());
+  here_.put(data::ids_of(groups), data::fields_of(groups));
+  for (const data::Group& group : groups) arrived_.insert(group.id);
 }
 
 // What fails ahead of its batch is left to fetch_now().
@@ -122,17 +125,16 @@ void BodyReader::work() {
       each = ahead_.erase(each);
     }
     lock.unlock();
-    queue::TensorCache rows(queue::body_fields());
-    std::vector<GroupId> came = fetch(ahead_reader_, of_store, rows);
+    std::vector<data::Group> came = fetch(ahead_reader_, of_store).groups;
     lock.lock();
-    std::erase_if(came, [&](GroupId group) { return !on_way_.contains(group); });  // it was dropped
-    keep(came, rows);
+    std::erase_if(came, [&](const data::Group& group) { return !on_way_.contains(group.id); });  // it was dropped
+    keep(came);
     on_way_.clear();
     changed_.notify_all();
   }
 }
 
-std::vector<GroupId> BodyReader::fetch_now(std::vector<Wanted> groups) {
+std::vector<Lost> BodyReader::fetch_now(std::vector<Wanted> groups) {
   std::map<std::string, std::vector<Wanted>> by_store;
   {
     std::unique_lock lock(mutex_);
@@ -142,14 +144,14 @@ std::vector<GroupId> BodyReader::fetch_now(std::vector<Wanted> groups) {
       if (!arrived_.contains(wanted.group)) by_store[wanted.store].push_back(std::move(wanted));
     }
   }
-  std::vector<GroupId> lost;
+  std::vector<Lost> lost;
   for (const auto& [store, of_store] : by_store) {
-    queue::TensorCache rows(queue::body_fields());
-    const std::vector<GroupId> came = fetch(now_reader_, of_store, rows);
+    Came came = fetch(now_reader_, of_store);
     for (const Wanted& each : of_store)
-      if (std::ranges::find(came, each.group) == came.end()) lost.push_back(each.group);
+      if (std::ranges::find(came.groups, each.group, &data::Group::id) == came.groups.end())
+        lost.push_back({each.group, std::move(came.faults[each.group])});
     std::lock_guard lock(mutex_);
-    keep(came, rows);
+    keep(came.groups);
   }
   return lost;
 }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "tandem/base/ids.h"
 #include "tandem/queue/backend/wire/store_server.h"
+#include "tandem/queue/body/limits.h"
 #include "tandem/queue/body/store.h"
 
 namespace tandem::worker {
@@ -25,15 +27,14 @@ namespace tandem::worker {
 struct Wanted {
   GroupId group{};
   std::string store;
-  std::vector<int64_t> measures;  ///< queue::measures_of: a body that has others is none
+  std::vector<int64_t> measures;              ///< queue::measures_of: a body that has others is none
+  std::optional<data::Prompt> prompt = {};    ///< the run's own, which takes the place of the body's; none for what the run has itself: that is believed
 };
 
-/// What a body may have. -1 stands for a token without a route.
-struct BodyLimits {
-  int64_t group_size = 1;
-  int64_t vocab_size = 0;    ///< token ids below
-  int64_t num_experts = 0;   ///< routes below
-  int64_t route_width = 0;   ///< routes of a token, where there are any
+/// One whose body did not come: it is not there, or it is none that the run can have had. Then `fault` says what is wrong with it.
+struct Lost {
+  GroupId group{};
+  std::string fault = {};
 };
 
 /// Ownership  owns what it has fetched, until it is taken or dropped.
@@ -43,7 +44,7 @@ struct BodyLimits {
 class BodyReader {
  public:
   /// `deadline_s`: for a store to answer. A body that is beyond the limits is none.
-  BodyReader(const BodyLimits& limits, double deadline_s);
+  BodyReader(const queue::GroupLimits& limits, double deadline_s);
   ~BodyReader();
   BodyReader(const BodyReader&) = delete;
   BodyReader& operator=(const BodyReader&) = delete;
@@ -51,7 +52,7 @@ class BodyReader {
   /// These come ahead, store by store.
   void fetch_ahead(std::vector<Wanted> groups);
   /// These are here afterwards, but those that it returns: their stores lack some of them, or do not answer.
-  std::vector<GroupId> fetch_now(std::vector<Wanted> groups);
+  std::vector<Lost> fetch_now(std::vector<Wanted> groups);
   /// All that is here, into `into`; then it is here no more.
   std::vector<GroupId> take(queue::TensorCache& into);
   /// Known or not: wanted, on the way, or here.
@@ -63,12 +64,16 @@ class BodyReader {
 
  private:
   void work();
-  std::vector<GroupId> fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store, queue::TensorCache& rows);
-  bool fits(const Wanted& wanted, const queue::TensorCache& rows) const;
-  void keep(const std::vector<GroupId>& groups, const queue::TensorCache& rows);
+  struct Came {
+    std::vector<data::Group> groups;         // with their bodies
+    std::map<GroupId, std::string> faults;   // of others
+  };
+  Came fetch(queue::wire::StoreReader& reader, std::span<const Wanted> of_store);
+  std::string take_body(const Wanted& wanted, const queue::TensorCache& rows, data::Group& group) const;
+  void keep(std::span<const data::Group> groups);
   std::vector<SampleId> samples_of(std::span<const GroupId> groups) const;
 
-  const BodyLimits limits_;
+  const queue::GroupLimits limits_;
   const double deadline_s_;
   queue::Store here_;
   queue::wire::StoreReader now_reader_, ahead_reader_;  // the latter is the thread's

@@ -137,25 +137,25 @@ std::string reached_host(const config::RunConfig& config) { return comm::local_h
 void try_listening(const config::RunConfig& config) {
   try {
     const std::string listen = listen_of(config);
-    (void)comm::Endpoint::at(listen, comm::stays_on_this_machine(listen) ? std::nullopt : std::optional(comm::make_keys()));
+    (void)comm::Endpoint::at(listen, comm::make_keys());
   } catch (const UserError& e) {
     throw UserError("workers.listen", e.what(), "another address or port, or port 0 for any that is free");
   }
 }
 
-std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config) {
-  if (comm::stays_on_this_machine(listen_of(config))) return std::nullopt;
+comm::ServerKeys keys_of_run(const config::RunConfig& config) {
   return kept_keys(config.run.dir + "/worker_keys.json", config.run.dir + "/token");
 }
 
-Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of)
+Door::Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of, bool tells_answers)
     : config_(config),
       prompt_of_(std::move(prompt_of)),
+      tells_answers_(tells_answers),
       keys_(keys_of_run(config)),
       incarnation_(next_incarnation(config)),
       controller_(config.schedule.queue, {config.workers.lease_s, incarnation_}, takes, config.reward.shaping()),
       own_(queue::body_fields()),
-      own_server_(own_, "tcp://" + listening_host(config) + ":0", keys_ ? std::optional(comm::make_keys()) : std::nullopt) {}
+      own_server_(own_, "tcp://" + listening_host(config) + ":0") {}
 
 Door::~Door() {
   if (!is_over_) return;
@@ -192,8 +192,15 @@ void Door::open(const Welcome& welcome) {
   if (const Undone& undone = journal_->undone(); undone.any())
     log::info("what workers did after this checkpoint is refused: ", undone.updates, " updates, ", undone.finished, " finished groups, ",
               undone.leases, " leases; it is done anew");
-  desk_.emplace(controller_, incarnation_, own_server_.place(), prompt_of_, to_text(welcome));
-  desk_->serve_workers(true);
+  drawing_ = welcome.drawing;
+  const auto told = [this](data::GroupId group) {
+    data::Prompt prompt = prompt_of_(group);
+    if (!tells_answers_) prompt.answer.clear();
+    return prompt;
+  };
+  desk_.emplace(controller_, incarnation_, own_server_.place(), told, to_text(welcome));
+  desk_->serve_workers(true, welcome.limits);
+  desk_->admit_by([this](const queue::call::Join& worker) { return refusal_of(drawing_, worker); });
   const std::string before = address_before(config_);
   try {
     if (!before.empty()) server_.emplace(*desk_, mutex_, before, keys_);
@@ -205,12 +212,12 @@ void Door::open(const Welcome& welcome) {
   write_starts(config_, starts);
   log::info("workers join by `", join_command(), "`");
   seen_worker_s_ = recorded_s_ = now_s();
-  local_.emplace(config_, server_->address().substr(kScheme.size()), keys_.has_value());
+  local_.emplace(config_, server_->address().substr(kScheme.size()));
 }
 
 std::string Door::join_command() const {
-  const std::string token = keys_ ? " --token " + fs::absolute(config_.run.dir + "/token").string() : "";
-  return join_text(device::program_path(), " rollout --join ", server_->address().substr(kScheme.size()), token);
+  return join_text(device::program_path(), " rollout --join ", server_->address().substr(kScheme.size()), " --token ",
+                   fs::absolute(config_.run.dir + "/token").string());
 }
 
 // Requires the mutex.
@@ -228,7 +235,7 @@ void Door::drop_over() {
 void Door::give_up_dead() {
   if (now_s() - probed_s_ < kProbeS) return;
   probed_s_ = now_s();
-  std::map<queue::WorkerId, std::string> silent;
+  std::map<queue::WorkerId, queue::call::Join> silent;
   {
     std::lock_guard lock(mutex_);
     silent = desk_->clients();
@@ -237,28 +244,47 @@ void Door::give_up_dead() {
   }
   if (silent.empty()) return;
   const auto next = silent.upper_bound(probed_);
-  const auto& [worker, store] = next == silent.end() ? *silent.begin() : *next;
+  const auto& [worker, said] = next == silent.end() ? *silent.begin() : *next;
   probed_ = worker;
-  if (!comm::is_refused(store.substr(0, store.find(' ')))) return;
+  if (!comm::is_refused(said.store.substr(0, said.store.find(' ')))) return;
   std::lock_guard lock(mutex_);
   desk_->forget(worker);
+}
+
+std::string Door::worker_text(queue::WorkerId worker, const queue::call::Join& said) const {
+  const std::string drawing = drawing_text(drawing_, said);
+  return join_text(name_of(worker), " (", address_of(said.store), drawing.empty() ? "" : ", ", drawing, ')');
+}
+
+// Each once: from then on it is not heard.
+void Door::say_who_is_barred() {
+  std::vector<queue::Barred> barred;
+  {
+    std::lock_guard lock(mutex_);
+    barred = desk_->take_barred();
+  }
+  for (const queue::Barred& each : std::span(barred).first(std::min<size_t>(barred.size(), kMostNamed)))
+    log::warning(each.worker ? name_of(*each.worker) : std::string("somebody"), " at ", each.host.empty() ? "an unknown host" : each.host,
+                 each.worker ? join_text(" (", address_of(each.store), ')') : "", " is refused from now on: ", each.why,
+                 "; what it had under way is generated anew");
+  if (std::ssize(barred) > kMostNamed) log::warning("and ", std::ssize(barred) - kMostNamed, " more, for the like");
 }
 
 // A line at most each moment, however many there are.
 void Door::say_who_came() {
   if (now_s() - said_s_ < kSayS) return;
   said_s_ = now_s();
-  std::map<queue::WorkerId, std::string> there;
+  std::map<queue::WorkerId, queue::call::Join> there;
   {
     std::lock_guard lock(mutex_);
     there = desk_->clients();
   }
-  const auto names = [](const auto& some, const auto& others) {
+  const auto names = [this](const auto& some, const auto& others) {
     std::string text;
     int64_t count = 0;
-    for (const auto& [id, store] : some) {
+    for (const auto& [id, said] : some) {
       if (others.contains(id) || ++count > kMostNamed) continue;
-      text += join_text(text.empty() ? "" : ", ", name_of(id), " (", address_of(store), ')');
+      text += join_text(text.empty() ? "" : ", ", worker_text(id, said));
     }
     return count > kMostNamed ? join_text(text, " and ", count - kMostNamed, " more") : text;
   };
@@ -286,10 +312,9 @@ void Door::check() {
     went_on = num_finished + desk_->counters().went_on;
   }
   say_who_came();
+  say_who_is_barred();
   give_up_dead();
-  if (!lost_at_.empty())
-    throw PeerError(join_text(num_lost_, " finished groups could not be fetched since the last batch, or were not what was said of them, ",
-                              "the last at ", lost_at_, ": does this machine reach that address? `tandem rollout --host` names another"));
+  if (has_lost_own_) throw PeerError("finished groups of the checkpoint could not be fetched from this process, or are not what it said of them");
   if (!failures.empty()) throw PeerError("a worker failed: that at " + failures.front());
   local_->check(num_finished);
   const bool was_away = now - std::exchange(checked_s_, now) > kAwayS;  // as for a step: then nobody may have had anything to do
@@ -336,18 +361,25 @@ queue::answer::Taken Door::ahead() {
   return places_of(groups);
 }
 
-// A worker that died is no fault; one that nobody reaches would be lost again and again.
-void Door::lose(std::span<const data::GroupId> groups) {
+data::Prompt Door::prompt_of(data::GroupId group) const {
   std::lock_guard lock(mutex_);
-  const std::string from = groups.empty() ? "" : address_of(desk_->body_of(groups.front()).store);
+  return prompt_of_(group);
+}
+
+// A worker that died is no fault; the groups of one that nobody reaches would be lost again and again.
+void Door::lose(std::span<const Lost> groups) {
+  std::lock_guard lock(mutex_);
+  const std::string from = groups.empty() ? "" : address_of(desk_->body_of(groups.front().group).store);
   log::warning(groups.size(), " finished groups could not be fetched from ", from, ": they are generated anew");
-  num_lost_ += std::ssize(groups);
-  if (num_lost_ > std::max(kManyLost, 4 * controller_.queue().groups_per_step()))
-    lost_at_ = from;
-  for (const data::GroupId group : groups) {
-    if (own_measures_.contains(group)) lost_at_ = from;  // nobody can generate it as it was
+  for (const auto& [group, fault] : groups) {
+    has_lost_own_ |= own_measures_.contains(group);  // nobody can generate it as it was
     told_.erase(group);
-    desk_->lose({&group, 1}, desk_->body_of(group).store);
+    const std::string store = desk_->body_of(group).store;
+    const bool too_many = ++num_lost_[store] > std::max(kManyLost, 4 * controller_.queue().groups_per_step());
+    if (!fault.empty() || too_many)
+      desk_->accuse(group, !fault.empty() ? fault : "is one of many that could not be fetched from there: `tandem rollout --host` names an "
+                                                    "address of the worker that the run reaches");
+    desk_->lose({&group, 1}, store);
   }
 }
 
@@ -361,7 +393,7 @@ std::vector<data::GroupId> Door::commit(data::StepId step, data::PolicyVersion a
   {
     std::lock_guard lock(mutex_);
     left = desk_->commit(step, after);
-    num_lost_ = 0;
+    num_lost_.clear();
     drop_over();
   }
   journal_->wait_written();

@@ -19,6 +19,7 @@
 #include "tandem/queue/backend/wire/store_server.h"
 #include "tandem/queue/desk.h"
 #include "tandem/queue/body/store.h"
+#include "tandem/worker/body_reader.h"
 #include "tandem/worker/journal.h"
 #include "tandem/worker/local_workers.h"
 #include "tandem/worker/welcome.h"
@@ -28,9 +29,8 @@ namespace tandem::worker {
 /// CURVE keys that are made once: `path` has them, for the user's eyes alone, and `token` the public one, which workers need. Errors:
 /// UserError or PeerError if one cannot be written.
 comm::ServerKeys kept_keys(const std::string& path, const std::string& token);
-/// CURVE keys of a run whose address other machines reach, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker
-/// needs. None for an address that stays on this machine.
-std::optional<comm::ServerKeys> keys_of_run(const config::RunConfig& config);
+/// CURVE keys of a run, made once: RUN_DIR/worker_keys.json has them, RUN_DIR/token what a worker needs.
+comm::ServerKeys keys_of_run(const config::RunConfig& config);
 /// Errors: UserError if workers.listen stays on one machine.
 void require_reached(const config::RunConfig& config);
 /// That of another machine than the first rank's, as those who reach workers.listen reach it. Errors: UserError if there is no way there.
@@ -47,7 +47,8 @@ std::string listening_host(const config::RunConfig& config);
 class Door {
  public:
   using PromptOf = queue::Desk::PromptOf;
-  Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of);
+  /// `tells_answers`: workers need the right answers of prompts, to score what they generate.
+  Door(const config::RunConfig& config, queue::Takes takes, PromptOf prompt_of, bool tells_answers);
   ~Door();
 
   /// What a checkpoint keeps.
@@ -68,9 +69,11 @@ class Door {
   queue::answer::Taken ahead();
   /// At which this process finds bodies of a checkpoint.
   const std::string& own_store() const { return own_server_.place(); }
-  /// Bodies that were not where they should be: their groups are generated anew. After many of them without a batch, or one of a
-  /// checkpoint, check() fails.
-  void lose(std::span<const data::GroupId> groups);
+  /// Bodies that were not where they should be: their groups are generated anew. A worker that gave what cannot be, or whose bodies nobody
+  /// could fetch again and again, is barred; after one of a checkpoint check() fails.
+  void lose(std::span<const Lost> groups);
+  /// The run's own, whole.
+  data::Prompt prompt_of(data::GroupId group) const;
   void give_back();
   std::vector<data::GroupId> commit(data::StepId step, data::PolicyVersion after);
   /// The run is over: workers that ask hear so.
@@ -94,10 +97,13 @@ class Door {
   std::string join_command() const;
   void give_up_dead();
   void say_who_came();
+  void say_who_is_barred();
+  std::string worker_text(queue::WorkerId worker, const queue::call::Join& said) const;
 
   const config::RunConfig& config_;
   const PromptOf prompt_of_;
-  const std::optional<comm::ServerKeys> keys_;
+  const bool tells_answers_;
+  const comm::ServerKeys keys_;
   const queue::Incarnation incarnation_;
   mutable std::mutex mutex_;       // guards controller and desk
   queue::Controller controller_;
@@ -109,10 +115,12 @@ class Door {
   std::optional<queue::Desk> desk_;
   std::optional<queue::wire::Server> server_;
   std::optional<LocalWorkers> local_;
-  std::map<queue::WorkerId, std::string> workers_;  // and where they are: of whom the log has heard
+  Drawing drawing_;                                 // of the run
+  std::map<queue::WorkerId, queue::call::Join> workers_;  // of whom the log has heard
   queue::WorkerId probed_{-1};
-  std::string lost_at_;                             // too many were, the last of them there
-  int64_t num_lost_ = 0, num_filtered_told_ = 0, went_on_ = 0;
+  bool has_lost_own_ = false;                       // a body of the checkpoint
+  std::map<std::string, int64_t> num_lost_;         // by store, since the last batch
+  int64_t num_filtered_told_ = 0, went_on_ = 0;
   double seen_worker_s_ = 0, said_s_ = 0, probed_s_ = 0, recorded_s_ = 0, checked_s_ = 0, went_on_s_ = 0;
   bool is_over_ = false, said_alone_ = false;
 };

@@ -45,8 +45,8 @@ std::string last_line(const std::string& path) {
 
 }  // namespace
 
-LocalWorkers::LocalWorkers(const config::RunConfig& config, std::string address, bool with_token)
-    : config_(config), address_(std::move(address)), with_token_(with_token) {
+LocalWorkers::LocalWorkers(const config::RunConfig& config, std::string address)
+    : config_(config), address_(std::move(address)) {
   places_.resize(static_cast<size_t>(config_.workers.local));
   for (size_t i = 0; i < places_.size(); ++i) start(i);
 }
@@ -66,9 +66,8 @@ reward::Process LocalWorkers::process(size_t number) const {
   reward::Launch launch;
   launch.argv = {self.string()};
   if (self.filename() != "tandem") launch.argv.insert(launch.argv.end(), {"-m", "tandem"});  // a host in Python
-  launch.argv.insert(launch.argv.end(), {"rollout", "--join", address_, "--threads",
+  launch.argv.insert(launch.argv.end(), {"rollout", "--join", address_, "--token", config_.run.dir + "/token", "--threads",
                                          std::to_string(std::max<int64_t>(1, cores / config_.workers.local))});
-  if (with_token_) launch.argv.insert(launch.argv.end(), {"--token", config_.run.dir + "/token"});
   launch.inherit_env = true;
   const std::string log = log_of(number);
   fs::create_directories(fs::path(log).parent_path());

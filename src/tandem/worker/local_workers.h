@@ -16,8 +16,8 @@ namespace tandem::worker {
 /// Errors     UserError if one cannot be started. PeerError, with the last words of a log, where they end again and again.
 class LocalWorkers {
  public:
-  /// Starts workers.local of them, which join at `address` (HOST:PORT), with the token of the run if it has one.
-  LocalWorkers(const config::RunConfig& config, std::string address, bool with_token);
+  /// Starts workers.local of them, which join at `address` (HOST:PORT), with the token in the run's folder.
+  LocalWorkers(const config::RunConfig& config, std::string address);
 
   /// To be called again and again: who ended is started again, at once the first time, then after a growing pause. `num_finished`: groups
   /// so far, by whomever. While it stands still all ends count, and too many of them are an error.
@@ -38,7 +38,6 @@ class LocalWorkers {
 
   const config::RunConfig& config_;
   const std::string address_;
-  const bool with_token_;
   std::vector<Place> places_;
   int64_t num_ends_ = 0, num_finished_ = 0;  // the former since the latter grew
 };

@@ -57,7 +57,7 @@ void Relay::join() {
   if (!desk_ || above_.incarnation() != before) return begin_anew(welcome);
   log::warning("this relay joined the run anew, and so do its workers");
   std::lock_guard lock(mutex_);
-  for (const auto& [client, store] : desk_->clients()) desk_->forget(client);
+  for (const auto& [client, said] : desk_->clients()) desk_->forget(client);
   std::vector<data::GroupId> all;
   for (const auto& [group, prompt] : prompts_) all.push_back(group);
   controller_->evict(all);
@@ -75,7 +75,8 @@ void Relay::begin_anew(const std::string& welcome) {
   controller_.emplace(terms_.queue, leases, terms_.takes);
   (void)controller_->follow(above_.newest());
   desk_.emplace(*controller_, leases.incarnation, "", [this](data::GroupId group) { return prompts_.at(group); }, welcome);
-  desk_->serve_workers(false);  // it measures bodies itself
+  desk_->serve_workers(false, terms_.limits);  // it measures bodies itself
+  desk_->admit_by([this](const queue::call::Join& worker) { return refusal_of(terms_.drawing, worker); });
 }
 
 bool Relay::turn(double now_s) {
@@ -83,6 +84,7 @@ bool Relay::turn(double now_s) {
     join();
     return true;
   }
+  say_who_is_barred();
   if (tell_failures()) return true;
   const bool passed = pass_on(), asked = ask(now_s);
   if (!above_.has_joined()) return true;
@@ -99,6 +101,17 @@ bool Relay::turn(double now_s) {
   return passed || asked || has_more_;
 }
 
+void Relay::say_who_is_barred() {
+  std::vector<queue::Barred> barred;
+  {
+    std::lock_guard lock(mutex_);
+    barred = desk_->take_barred();
+  }
+  for (const queue::Barred& each : barred)
+    log::warning("the worker at ", each.host.empty() ? each.store.substr(0, each.store.find(' ')) : each.host, " is refused from now on: ",
+                 each.why);
+}
+
 // What failed with a worker may fail everywhere: whoever decides for all hears it, by a client that goes. Then this one is another.
 bool Relay::tell_failures() {
   std::vector<std::string> failures;
@@ -111,6 +124,18 @@ bool Relay::tell_failures() {
   above_.close(failures.front());
   join();
   return true;
+}
+
+// The same rules as of the run, which would hold this relay to them.
+std::string Relay::fault_of_body(const data::Group& group) const {
+  const std::span<const data::Group> one(&group, 1);
+  std::string fault = queue::fault_of_measures(queue::measures_of(one, data::fields_of(one)), group.version, above_.newest(), terms_.limits);
+  for (size_t i = 0; i < group.samples.size() && fault.empty(); ++i)
+    fault = queue::fault_of_tokens(group.samples[i], std::ssize(group.prompt.ids), group.version, above_.newest(), terms_.limits);
+  if (!fault.empty()) return fault;
+  std::lock_guard lock(mutex_);
+  const auto prompt = prompts_.find(group.id);
+  return prompt == prompts_.end() || prompt->second.ids == group.prompt.ids ? "" : "answers another prompt than its own";
 }
 
 // Finished groups of one worker: their bodies come here, then their heads go above, under the leases from there.
@@ -140,12 +165,11 @@ bool Relay::pass_on() {
   for (data::Group& head : std::exchange(heads, {})) {
     data::Group group = head;
     queue::add_body(group, rows);
-    const std::span<const data::Group> one(&group, 1);
-    const std::string fault = queue::fault_of_measures(queue::measures_of(one, data::fields_of(one)), head.version, above_.newest());
+    const std::string fault = fault_of_body(group);
     if (!fault.empty()) {
-      log::warning("group ", value(head.id), " of the worker at ", store, ' ', fault, ": it is generated anew");
       ++summary_.lost;
       std::lock_guard lock(mutex_);
+      desk_->accuse(head.id, fault);
       desk_->lose({&head.id, 1}, store);
       continue;
     }
@@ -235,10 +259,11 @@ namespace {
 
 // What a relay reads of the recipe: lease, sizes, and whether groups come with scores.
 RelayTerms terms_of_welcome(const std::string& welcome, const std::string& dir) {
-  write_files({{"config.yaml", welcome_of(welcome).recipe}}, dir);
+  const Welcome told = welcome_of(welcome);
+  write_files({{"config.yaml", told.recipe}}, dir);
   const config::RunConfig config = config::load_config(dir + "/config.yaml", {});
   const queue::Takes takes = config::scores_in_stage(config) ? queue::Takes::kUnscored : queue::Takes::kScored;
-  return {config.schedule.queue, config.workers.lease_s, takes};
+  return {config.schedule.queue, config.workers.lease_s, takes, told.limits, told.drawing};
 }
 
 // The next second since 2020, which begins before this returns: so no two processes that follow each other have the same.
@@ -251,11 +276,9 @@ queue::Incarnation second_that_begins(int64_t& before) {
   return queue::Incarnation{before = std::max<int64_t>(before + 1, (next - begin) / seconds(1))};
 }
 
-std::optional<comm::ServerKeys> keys_of_relay(const RelayRequest& request) {
+comm::ServerKeys keys_of_relay(const RelayRequest& request) {
   if (!request.token_file.empty()) return kept_keys(request.token_file + ".secret", request.token_file);
-  if (comm::stays_on_this_machine(endpoint_of(request.listen))) return std::nullopt;
-  throw UserError("--relay", request.listen + " is an address that other machines reach, and nothing keeps strangers out",
-                  "--relay-token FILE, where the token that workers need is to be written");
+  throw UserError("--relay", "nothing keeps strangers out", "--relay-token FILE, where the token that workers need is to be written");
 }
 
 // A relay with its sockets.
@@ -270,7 +293,10 @@ class RelayProcess {
                     .store_address = "tcp://" + host_for(request.address, request.host) + ":0",
                     .deadline_s = request.patience_s},
                    store_),
-        client_(transport_, store_, {request.patience_s, request.stop, says_that_it_waits(request.address, request.patience_s)}),
+        client_(transport_, store_,
+                {.deadline_s = request.patience_s,
+                 .stop = request.stop,
+                 .waits = says_that_it_waits(request.address, request.patience_s)}),
         relay_(client_, {.terms_of = [this](const std::string& welcome) { return terms_of(welcome); },
                          .next_incarnation = [this] { return second_that_begins(incarnation_); },
                          .read = [this](const std::string& store, std::span<const data::SampleId> samples,
@@ -302,15 +328,14 @@ class RelayProcess {
  private:
   RelayTerms terms_of(const std::string& welcome) {
     const RelayTerms terms = terms_of_welcome(welcome, folder_.path());
-    reader_.emplace(terms.lease_s / 4);
+    reader_.emplace(terms.lease_s / 4, terms.limits.row_bytes());
     return terms;
   }
 
   void open() {
     server_.emplace(relay_.desk(), relay_.mutex(), endpoint_of(request_.listen), keys_);
-    const std::string token = keys_ ? " --token " + request_.token_file : "";
     log::info("joined the run at ", request_.address, "; workers join this relay by `", device::program_path(), " rollout --join ",
-              server_->address().substr(std::string("tcp://").size()), token, "`");
+              server_->address().substr(std::string("tcp://").size()), " --token ", request_.token_file, "`");
   }
 
   // False if it is asked to stop before the run is over.
@@ -345,7 +370,7 @@ class RelayProcess {
 
   const RelayRequest& request_;
   const reward::PrivateFolder folder_;
-  const std::optional<comm::ServerKeys> keys_;
+  const comm::ServerKeys keys_;
   int64_t incarnation_ = 0;
   queue::Store store_;
   queue::wire::Transport transport_;

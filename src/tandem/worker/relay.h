@@ -20,6 +20,7 @@
 #include "tandem/queue/client.h"
 #include "tandem/queue/controller.h"
 #include "tandem/queue/desk.h"
+#include "tandem/worker/joining.h"
 
 namespace tandem::worker {
 
@@ -28,6 +29,8 @@ struct RelayTerms {
   queue::Options queue;
   double lease_s = 30;
   queue::Takes takes = queue::Takes::kScored;
+  queue::GroupLimits limits = {};
+  Drawing drawing = {};
 };
 
 /// What a relay needs of the world around it.
@@ -72,6 +75,8 @@ class Relay {
  private:
   void begin_anew(const std::string& welcome);
   bool tell_failures();
+  void say_who_is_barred();
+  std::string fault_of_body(const data::Group& group) const;
   bool pass_on();
   bool ask(double now_s);
   void adopt(queue::Task task, data::PolicyVersion version);
@@ -81,7 +86,7 @@ class Relay {
   queue::Client& above_;
   const RelaySetup setup_;
   RelayTerms terms_;
-  std::mutex mutex_;                                     // guards the next three
+  mutable std::mutex mutex_;                             // guards the next three
   std::optional<queue::Follower> controller_;
   std::optional<queue::Desk> desk_;
   std::map<data::GroupId, data::Prompt> prompts_;
@@ -94,10 +99,10 @@ class Relay {
 
 struct RelayRequest {
   std::string address;       ///< HOST:PORT of the run, or of another relay
-  std::string token;         ///< its token; "" where it has none
+  std::string token;         ///< its token
   std::string host;          ///< of this machine, at which the run fetches samples; "": as JoinRequest
   std::string listen;        ///< HOST:PORT at which workers join; port 0: any that is free
-  std::string token_file;    ///< where their token is to be written, its secret half beside it (.secret); "": none is asked for
+  std::string token_file;    ///< where their token is to be written, its secret half beside it (.secret)
   double patience_s = 600;   ///< for which it waits for a run that does not answer, and for a first or another worker
   StopRequested stop;        ///< may be empty
 };

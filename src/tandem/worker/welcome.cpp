@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMagic = 0x34656d6f636c6557;  // "Welcome4"
+constexpr int64_t kMagic = 0x35656d6f636c6557;  // "Welcome5"
 constexpr int64_t kMostFileBytes = int64_t{64} << 20, kMostWelcomeBytes = int64_t{200} << 20;
 
 bool has_weights(const fs::path& file) {
@@ -31,6 +31,19 @@ void write(data::ByteWriter& out, const std::vector<pull::WeightHolder>& holders
   out.number(std::ssize(holders));
   for (const pull::WeightHolder& each : holders) pull::write(out, each);
 }
+
+struct Pack {
+  data::ByteWriter& out;
+  void operator()(const std::string& text) const { out.text(text); }
+  void operator()(int64_t number) const { out.number(number); }
+};
+
+struct Unpack {
+  data::ByteReader& in;
+  void operator()(std::string& text) const { text = in.text("a word"); }
+  void operator()(int64_t& number) const { number = in.number("a number"); }
+  void operator()(bool& is) const { is = in.number("yes or no") != 0; }
+};
 
 void write(data::ByteWriter& out, const std::map<std::string, std::string>& texts) {
   out.number(std::ssize(texts));
@@ -67,6 +80,8 @@ std::string to_text(const Welcome& welcome) {
   write(out, welcome.adapters);
   out.number(welcome.max_context_tokens);
   write(out, welcome.reward_files);
+  queue::GroupLimits::each(welcome.limits, Pack{out});
+  Drawing::each(welcome.drawing, Pack{out});
   if (std::ssize(bytes) > kMostWelcomeBytes)
     throw UserError("the model's folder", join_text("has ", bytes.size(), " bytes beside its weights, and workers get them in one message"),
                     join_text("at most ", kMostWelcomeBytes, " bytes: tokenizer and configuration"));
@@ -89,6 +104,8 @@ Welcome welcome_of(const std::string& text) {
   welcome.adapters = read_holders(in);
   welcome.max_context_tokens = in.number("the longest context");
   welcome.reward_files = read_texts(in);
+  queue::GroupLimits::each(welcome.limits, Unpack{in});
+  Drawing::each(welcome.drawing, Unpack{in});
   if (!in.at_end()) in.fail("bytes behind the end");
   return welcome;
 }

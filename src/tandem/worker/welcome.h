@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "tandem/pull/weight_source.h"
+#include "tandem/queue/body/limits.h"
 #include "tandem/reward/rule.h"
+#include "tandem/worker/joining.h"
 
 namespace tandem::worker {
 
@@ -21,6 +23,8 @@ struct Welcome {
   std::vector<pull::WeightHolder> adapters;   ///< of the adapters (model/lora.h), fp32; none where the whole model is trained
   int64_t max_context_tokens = 0;             ///< the longest prompt and response that will be asked for
   std::map<std::string, std::string> reward_files = {};  ///< that the reward's functions are in: the recipe's path, and the digest
+  queue::GroupLimits limits = {};             ///< of what it generates
+  Drawing drawing = {};                       ///< how it may do so
 };
 
 /// Of the functions of a recipe's reward, by the paths that it gives (checkpoint::file_digest).

@@ -11,6 +11,7 @@
 #include "tandem/base/log.h"
 #include "tandem/comm/endpoint.h"
 #include "tandem/comm/launch.h"
+#include "tandem/device/device.h"
 #include "tandem/queue/backend/wire/transport.h"
 #include "tandem/queue/desk_client.h"
 #include "tandem/queue/body/store.h"
@@ -60,6 +61,19 @@ class Replica {
   std::optional<Generator> generator_;
 };
 
+int num_ranks(const GeneratorOptions& options) {
+  if (options.layout.empty()) return 1;
+  const model::Layout layout = model::parse_layout(options.layout, "--layout");
+  if (layout.dp != 1)
+    throw UserError("--layout", options.layout + " has several replicas", "one, such as tp2, and another worker for each more");
+  return layout.world();
+}
+
+// The kind that run.device auto takes on this machine.
+std::string device_here(const GeneratorOptions& options) {
+  return device::backend_of(device::device_named("auto", "run.device", 0, num_ranks(options))).name;
+}
+
 // Its first rank, which alone knows the queue.
 class Worker {
  public:
@@ -72,7 +86,12 @@ class Worker {
                     .store_address = "tcp://" + request.generator.host + ":0",
                     .deadline_s = request.patience_s},
                    store_),
-        client_(transport_, store_, {request.patience_s, request.stop, says_that_it_waits(request.address, request.patience_s)}) {}
+        client_(transport_, store_,
+                {.deadline_s = request.patience_s,
+                 .stop = request.stop,
+                 .dtype = request.generator.dtype,
+                 .device = device_here(request.generator),
+                 .waits = says_that_it_waits(request.address, request.patience_s)}) {}
 
   WorkerSummary work() {
     try {
@@ -150,6 +169,7 @@ class Worker {
       leases.push_back(lease->second);
       leases_.erase(lease);
       heads.push_back(queue::head_of(group));
+      group.prompt.text.clear(), group.prompt.answer.clear(), group.prompt.data_source.clear();  // the run has its own
       groups.push_back(std::move(group));
     }
     if (groups.empty()) return;
@@ -238,14 +258,6 @@ class Worker {
   WorkerSummary summary_;
   double beat_s_ = 0, asked_s_ = 0;
 };
-
-int num_ranks(const GeneratorOptions& options) {
-  if (options.layout.empty()) return 1;
-  const model::Layout layout = model::parse_layout(options.layout, "--layout");
-  if (layout.dp != 1)
-    throw UserError("--layout", options.layout + " has several replicas", "one, such as tp2, and another worker for each more");
-  return layout.world();
-}
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace tandem::worker {
 
 struct JoinRequest {
   std::string address;      ///< HOST:PORT of the run, as its log says it
-  std::string token;        ///< its token; "" where it has none
+  std::string token;        ///< its token
   GeneratorOptions generator;   ///< with host "": that from which this machine reaches the run, loopback where the run is here
   double patience_s = 600;  ///< for which it waits for a run that does not answer
   StopRequested stop;       ///< may be empty

@@ -26,12 +26,11 @@ using V = PolicyVersion;
 
 // Every rank of a layout, with values that depend on the version alone.
 struct Holders {
-  Holders(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype,
-          const std::optional<comm::ServerKeys>& keys = {})
+  Holders(const model::ModelConfig& config, const std::string& layout_text, at::ScalarType dtype)
       : config(config), layout(model::parse_layout(layout_text, "test")), dtype(dtype) {
     for (int rank = 0; rank < layout.world(); ++rank) {
       tables.push_back(model::parameter_table(config, layout, rank));
-      servers.push_back(std::make_unique<WeightServer>(tables.back(), dtype, "tcp://127.0.0.1:0", keys));
+      servers.push_back(std::make_unique<WeightServer>(tables.back(), dtype, "tcp://127.0.0.1:0"));
     }
   }
   void publish(V version) {
@@ -98,7 +97,7 @@ TEST(WeightsByPull, ComeUnderAnotherLayout) {
 
 TEST(WeightsByPull, ComeInMessagesWhereMemoryIsNotShared) {
   const model::ModelConfig config = test::tiny_config();
-  Holders holders(config, "tp2", at::kFloat, comm::make_keys());
+  Holders holders(config, "tp2", at::kFloat);
   holders.publish(V{3});
   WeightSource source(config, far(holders.places()), kDeadlineS);
   Reader reader(config, "dp1", 0, at::kFloat);
@@ -184,7 +183,7 @@ TEST(WeightsByPull, OneCopyServesAllReadersOfAMachine) {
 TEST(WeightsByPull, AreGivenOnceAndPassedOn) {
   constexpr int kReaders = 8;
   const model::ModelConfig config = test::tiny_config();
-  Holders holders(config, "tp2", at::kFloat, comm::make_keys());
+  Holders holders(config, "tp2", at::kFloat);
   std::atomic<int64_t> wrong = 0;
   std::vector<std::unique_ptr<WeightServer>> passing;
   std::vector<std::unique_ptr<WeightSource>> sources;
@@ -249,7 +248,7 @@ TEST(WeightsByPull, PartsArePassedOnAmongRanksThatWantThem) {
 
 TEST(WeightsByPull, OneThatPassesOnMayDie) {
   const model::ModelConfig config = test::tiny_config();
-  Holders holders(config, "dp1", at::kFloat, comm::make_keys());
+  Holders holders(config, "dp1", at::kFloat);
   holders.publish(V{0});
   std::string place;
   {
@@ -270,14 +269,15 @@ TEST(WeightsByPull, OneThatPassesOnMayDie) {
 
 TEST(WeightsByPull, OneThatHangsIsNotWaitedForLong) {
   const model::ModelConfig config = test::tiny_config();
-  Holders holders(config, "dp1", at::kFloat, comm::make_keys());
+  Holders holders(config, "dp1", at::kFloat);
   holders.publish(V{0});
-  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", {});
+  const comm::ServerKeys keys = comm::make_keys();
+  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", keys);
   constexpr double kShortS = 4;
   WeightSource first(config, far(holders.places()), kShortS), second(config, far(holders.places()), kShortS);
   Reader reader(config, "dp1", 0, at::kFloat);
   EXPECT_TRUE(reader.fetch(first, V{0}, at::kFloat).is_whole);
-  first.tell(V{0}, far({{hangs.address(), {}, 0, at::kFloat}}).front());
+  first.tell(V{0}, far({{hangs.address() + " " + keys.public_key, {}, 0, at::kFloat}}).front());
   reader.values.zero_();
   EXPECT_TRUE(reader.fetch(second, V{0}, at::kFloat).is_whole);
   EXPECT_TRUE(at::equal(reader.values, reader.expected(V{0}, at::kFloat)));
@@ -285,8 +285,9 @@ TEST(WeightsByPull, OneThatHangsIsNotWaitedForLong) {
 
 TEST(WeightsByPull, AFetchThatNobodyWantsAnyMoreEnds) {
   const model::ModelConfig config = test::tiny_config();
-  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", {});
-  WeightSource source(config, far({{hangs.address(), {}, 0, at::kFloat}}), 600);
+  const comm::ServerKeys keys = comm::make_keys();
+  comm::Endpoint hangs = comm::Endpoint::at("tcp://127.0.0.1:0", keys);
+  WeightSource source(config, far({{hangs.address() + " " + keys.public_key, {}, 0, at::kFloat}}), 600);
   Reader reader(config, "dp1", 0, at::kFloat);
   std::thread stops([&] { source.stop(); });
   EXPECT_THROW((void)reader.fetch(source, V{0}, at::kFloat), PeerError);
@@ -298,7 +299,7 @@ TEST(WeightsByPull, WhatIsPassedOnIsThatOfTheRun) {
   const model::ModelConfig config = test::tiny_config();
   for (const char* layout : {"dp1", "tp2"})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      Holders holders(config, layout, dtype, comm::make_keys());
+      Holders holders(config, layout, dtype);
       holders.publish(V{0});
       WeightServer liar(model::parameter_table(config, {}, 0), dtype, "tcp://127.0.0.1:0");
       WeightSource first(config, far(holders.places()), kDeadlineS), second(config, far(holders.places()), kDeadlineS);
@@ -318,7 +319,8 @@ TEST(WeightsByPull, WhatIsNoRequestIsNotAnswered) {
   const model::ModelConfig config = test::tiny_config();
   Holders holders(config, "tp2", at::kFloat);
   holders.publish(V{0});
-  comm::Endpoint line = comm::Endpoint::to(holders.servers[1]->place(), "");
+  const std::string& place = holders.servers[1]->place();
+  comm::Endpoint line = comm::Endpoint::to(place.substr(0, place.find(' ')), place.substr(place.find(' ') + 1));
   const auto is_answered = [&](std::vector<std::byte> bytes) {
     line.send({{}, std::move(bytes)});
     return line.receive(0.3).has_value();

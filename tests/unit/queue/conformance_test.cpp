@@ -82,11 +82,10 @@ class Local final : public Cluster {
 
 class Wire final : public Cluster {
  public:
-  Wire(const Options& options, const std::optional<comm::ServerKeys>& keys)
-      : keys_(keys),
-        controller_(options, {kLeaseS, Incarnation{0}}),
+  explicit Wire(const Options& options)
+      : controller_(options, {kLeaseS, Incarnation{0}}),
         desk_(controller_, Incarnation{0}, "", prompt_of, kWelcome),
-        server_(desk_, mutex_, "tcp://127.0.0.1:0", keys) {}
+        server_(desk_, mutex_, "tcp://127.0.0.1:0") {}
   std::vector<std::string> end() override {
     std::lock_guard lock(mutex_);
     desk_.end();
@@ -95,10 +94,9 @@ class Wire final : public Cluster {
 
  private:
   std::unique_ptr<Transport> transport(const Store& own) override {
-    return std::make_unique<wire::Transport>(wire::TransportOptions{.address = server_.address(), .token = keys_ ? keys_->public_key : "",
+    return std::make_unique<wire::Transport>(wire::TransportOptions{.address = server_.address(), .token = server_.token(),
                                                                     .deadline_s = 5}, own);
   }
-  const std::optional<comm::ServerKeys> keys_;
   std::mutex mutex_;
   Controller controller_;
   Desk desk_;
@@ -572,8 +570,7 @@ TEST(WireStore, LendsItsRowsOnOneMachineAndSendsThemElsewhere) {
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
                          testing::Values(Backend{"local", [](const Options& o) { return std::make_unique<Local>(o); }},
                                          Backend{"collective", [](const Options& o) { return std::make_unique<Collective>(o); }},
-                                         Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o, std::nullopt); }},
-                                         Backend{"keys", [](const Options& o) { return std::make_unique<Wire>(o, comm::make_keys()); }}),
+                                         Backend{"wire", [](const Options& o) { return std::make_unique<Wire>(o); }}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

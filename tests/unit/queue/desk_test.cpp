@@ -140,7 +140,7 @@ void Job::start_controller() {
   trains_ = false;
   batch_ = {};
   losses_.clear();
-  trainer_.emplace("trainer", 5'000'000'000 + 1000 * incarnation_);
+  trainer_.emplace(call::Join{"trainer"}, 5'000'000'000 + 1000 * incarnation_);
 }
 
 // There and back, each way with its own luck.
@@ -176,7 +176,7 @@ void Job::call(const std::shared_ptr<Worker>& worker, decltype(Call::verb) verb)
 
 void Job::add_worker() {
   const std::string store = join_text("w", num_workers_ever_);
-  auto worker = std::make_shared<Worker>(Worker{store, Caller(store, 1'000'000'000 + 1000 * num_workers_ever_)});
+  auto worker = std::make_shared<Worker>(Worker{store, Caller({store}, 1'000'000'000 + 1000 * num_workers_ever_)});
   ++num_workers_ever_;
   workers_[store] = worker;
   at(exponential(0.5), [this, worker] { wake(worker); });

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <thread>
@@ -100,8 +102,14 @@ void call_without(const std::string& address, const std::string& token, RandomSt
     EXPECT_FALSE(line.receive(0.005));
   }
 }
+// As one of a version that had none: it greets, and calls.
 void have_no_token(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
-  call_without(address, "", random, over);
+  while (!over) {
+    RawLine line(address);
+    line.send(greeting("NULL"));
+    for (int i = 0; i < 20 && !over && line.send(noise(random, 100)); ++i) rest();
+    rest();
+  }
 }
 void have_a_wrong_token(const std::string& address, const std::string&, RandomStream& random, const std::atomic<bool>& over) {
   call_without(address, comm::make_keys().public_key, random, over);
@@ -254,19 +262,39 @@ TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
   EXPECT_GT(desk.counters().of_another_incarnation, 0);
 }
 
+// A desk of workers, and one that joined it.
 struct Generating {
-  Generating() { desk.serve_workers(true), call(call::Join{"store"}); }
+  Generating() { desk.serve_workers(true, {.group_size = kGroupSize, .prompt_tokens = 10, .response_tokens = 6, .vocab_size = 100}), join(); }
+  void join() { worker = std::get<answer::Joined>(call(call::Join{"store"}).what).worker; }
   Answer call(decltype(Call::verb) verb) {
-    const bool joins = std::holds_alternative<call::Join>(verb);
-    Answer answer = desk.answer({Incarnation{0}, worker, ++number, std::move(verb)}, 0).value();
-    if (joins) worker = std::get<answer::Joined>(answer.what).worker;
-    return answer;
+    return desk.answer({Incarnation{0}, worker, ++number, std::move(verb), key}, 0, from).value();
   }
+  Lease lease() { return std::get<answer::Leased>(call(call::LeaseGroups{1, controller.queue().version()}).what).leases.at(0); }
   Controller controller{{.groups_per_step = 1, .group_size = kGroupSize, .staleness = 1}, {10, Incarnation{0}}};
   Desk desk{controller, Incarnation{0}, ""};
   WorkerId worker{};
   int64_t number = 0;
+  ClientKey key{1, 2};
+  Origin from{"first line", "10.0.0.1"};
 };
+
+// What a group of it says of itself, and of the bodies of its samples.
+data::Group scored_head(GroupId group) {
+  data::Group head{group, {}, {}, std::vector<data::Sample>(kGroupSize)};
+  for (int64_t i = 0; i < kGroupSize; ++i) {
+    data::Sample& sample = head.samples[static_cast<size_t>(i)];
+    sample.id = data::sample_id(group, kGroupSize, i);
+    sample.scored = true, sample.score = 1, sample.parts = {{"regex", 1}};
+  }
+  return head;
+}
+std::vector<int64_t> measures_of_first(int64_t prompt = 3) { return {prompt, 4, 4, 0, 4, 0, 9, 0, 0, 0, 0, 0}; }
+std::vector<int64_t> usual_measures() {
+  std::vector<int64_t> both = measures_of_first();
+  const std::vector<int64_t> second = measures_of_first(0);
+  both.insert(both.end(), second.begin(), second.end());
+  return both;
+}
 
 bool is_refused(const Answer& answer) { return std::holds_alternative<answer::Refused>(answer.what); }
 
@@ -280,7 +308,7 @@ TEST(Door, WhoGeneratesTakesNoBatch) {
 
 // What would be read beyond its end, or end the run, were it trained.
 TEST(Door, ABodyThatCannotBeIsRefused) {
-  const std::vector<int64_t> whole = {3, 4, 4, 0, 4, 0, 9, 5, 1, 1, 0, 0};
+  const std::vector<int64_t> whole = measures_of_first(), second = measures_of_first(0);
   const auto with = [&](size_t field, int64_t value) {
     std::vector<int64_t> changed = whole;
     changed[field] = value;
@@ -290,22 +318,185 @@ TEST(Door, ABodyThatCannotBeIsRefused) {
   for (const auto& [measures, is_right] :
        {std::pair(whole, true), std::pair(with(kKeptMass, 4), true), std::pair(with(kLogprobs, 5), false),
         std::pair(with(kLogprobs, 3), false), std::pair(with(kVersions, 3), false), std::pair(with(kKeptMass, 2), false),
-        std::pair(with(kPromptIds, 0), false),
+        std::pair(with(kPromptIds, 0), false), std::pair(with(kPromptIds, 11), false), std::pair(with(kText, 5000), true),
+        std::pair(with(kText, 6000), false), std::pair(with(kAnswer, 1), false), std::pair(with(kPromptText, 1), false),
         std::pair(with(kResponse, 0), false), std::pair(with(kRoutes, -1), false), std::pair(with(kRoutes, int64_t{1} << 41), false),
         std::pair(with(10, -1), false), std::pair(with(11, 1), false)}) {
     Generating job;
-    const Answer leased = job.call(call::LeaseGroups{1, PolicyVersion{0}});
-    const Lease lease = std::get<answer::Leased>(leased.what).leases.at(0);
-    data::Group head{lease.group, {}, {}, std::vector<data::Sample>(kGroupSize)};
-    for (int64_t i = 0; i < kGroupSize; ++i) {
-      head.samples[static_cast<size_t>(i)].id = data::sample_id(lease.group, kGroupSize, i);
-      head.samples[static_cast<size_t>(i)].scored = true;
-    }
+    const Lease lease = job.lease();
     std::vector<int64_t> both = measures;
-    both.insert(both.end(), whole.begin(), whole.end());
-    EXPECT_EQ(is_refused(job.call(call::Put{{lease.number}, {head}, both})), !is_right) << testing::PrintToString(measures);
+    both.insert(both.end(), second.begin(), second.end());
+    EXPECT_EQ(is_refused(job.call(call::Put{{lease.number}, {scored_head(lease.group)}, both})), !is_right) << testing::PrintToString(measures);
     if (is_right) EXPECT_EQ(job.desk.report_clients().at(0).tokens, 8);
   }
+}
+
+std::string why_refused(const Answer& answer) {
+  const auto* refused = std::get_if<answer::Refused>(&answer.what);
+  return refused ? refused->why : "";
+}
+
+// Each is told, named and heard no more; what it had goes to others.
+void expect_barred(Generating& job, const Answer& answer, const std::string& word) {
+  EXPECT_NE(why_refused(answer).find(word), std::string::npos) << word << ": " << why_refused(answer);
+  EXPECT_NE(why_refused(answer).find("refused from now on"), std::string::npos) << why_refused(answer);
+  const std::vector<Barred> barred = job.desk.take_barred();
+  ASSERT_EQ(barred.size(), 1u) << word;
+  EXPECT_EQ(barred[0].worker, job.worker);
+  EXPECT_EQ(barred[0].host, "10.0.0.1");
+  EXPECT_NE(barred[0].why.find(word), std::string::npos) << barred[0].why;
+  EXPECT_EQ(job.desk.num_clients(), 0);
+  EXPECT_TRUE(is_refused(job.call(call::LeaseGroups{1, PolicyVersion{0}})));
+  EXPECT_TRUE(is_refused(job.call(call::Join{"again"}))) << "by its key";
+  job.key = {7, 8};
+  EXPECT_TRUE(is_refused(job.call(call::Join{"again"}))) << "by its connection";
+  EXPECT_TRUE(job.desk.take_barred().empty()) << "once";
+  job.from.line = "another line";
+  job.join();
+  EXPECT_EQ(job.lease().group, GroupId{0}) << "what it had under way waits for another";
+}
+
+TEST(Door, WhoSaysScoresThatCannotBeIsBarred) {
+  using Change = std::function<void(data::Group&)>;
+  const auto with_parts = [](int64_t count, const std::string& name) -> Change {
+    return [=](data::Group& head) {
+      head.samples[1].parts.clear();
+      for (int64_t i = 0; i < count; ++i) head.samples[1].parts.emplace_back(name + (i > 0 ? std::to_string(i) : ""), 0);
+    };
+  };
+  const double nan = std::nan(""), infinite = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[&](data::Group& head) { head.samples[1].score = nan; }, "a score of nan"},
+      {[&](data::Group& head) { head.samples[0].score = -infinite; }, "a score of -inf"},
+      {[&](data::Group& head) { head.samples[0].score = 1e10; }, "a score of 1e+10"},
+      {[&](data::Group& head) { head.samples[0].parts[0].second = nan; }, "a part of a score of nan"},
+      {[&](data::Group& head) { head.samples[0].finish = data::FinishReason::kAborted; }, "did not end"},
+      {with_parts(65, "p"), "65 parts"},
+      {with_parts(1'000'000, "p"), "1000000 parts"},
+      {with_parts(1, std::string(129, 'n')), "129 characters"},
+      {with_parts(1, ""), "0 characters"},
+      {with_parts(1, "a\nb"), "can be shown"}};
+  for (const auto& [change, word] : changes) {
+    Generating job;
+    const Lease lease = job.lease();
+    data::Group head = scored_head(lease.group);
+    change(head);
+    expect_barred(job, job.call(call::Put{{lease.number}, {head}, usual_measures()}), word);
+  }
+}
+
+// However many steps it takes to give them.
+TEST(Door, TheNamesOfPartsHaveABound) {
+  Generating job;
+  job.desk.serve_workers(false, {});
+  int64_t named = 0;
+  for (int64_t step = 1;; ++step) {
+    const Lease lease = job.lease();
+    data::Group head = scored_head(lease.group);
+    head.version = PolicyVersion{step - 1};
+    for (data::Sample& sample : head.samples) {
+      sample.parts.clear();
+      for (int i = 0; i < 20; ++i) sample.parts.emplace_back("part " + std::to_string(named + i), 0);
+    }
+    named += 20;
+    const Answer answer = job.call(call::Put{{lease.number}, {head}, {}});
+    if (named > 256) {
+      EXPECT_NE(why_refused(answer).find("of at most 256"), std::string::npos) << why_refused(answer);
+      break;
+    }
+    ASSERT_FALSE(is_refused(answer)) << why_refused(answer);
+    ASSERT_TRUE(job.desk.take(StepId{step}));
+    (void)job.desk.commit(StepId{step}, PolicyVersion{step});
+  }
+}
+
+TEST(Door, WhoReportsTokensThatCannotBeIsBarred) {
+  using Change = std::function<void(data::Sample&)>;
+  const float nan = std::nanf("");
+  const std::vector<std::pair<Change, std::string>> changes = {
+      {[&](data::Sample& s) { s.logprobs[1] = nan; }, "a log-probability of nan"},
+      {[&](data::Sample& s) { s.logprobs[1] = 0.5; }, "a log-probability of 0.5"},
+      {[&](data::Sample& s) { s.logprobs[1] = -1e30f; }, "a log-probability of -1e+30"},
+      {[&](data::Sample& s) { s.kept_mass = {0, nan}; }, "a kept mass of nan"},
+      {[&](data::Sample& s) { s.ids[0] = 100; }, "a token of 100"},
+      {[&](data::Sample& s) { s.ids[0] = -1; }, "a token of -1"},
+      {[&](data::Sample& s) { s.versions[0] = 1; }, "version of 1"},
+      {[&](data::Sample& s) { s.logprobs.pop_back(); }, "1 log-probabilities"},
+      {[&](data::Sample& s) { s.ids.resize(7), s.logprobs.resize(7), s.versions.resize(7); }, "7 tokens, of at most 6"},
+      {[&](data::Sample& s) { s.text = std::string(4000, 'x'); }, "a text of 4000 bytes"}};
+  for (const auto& [change, word] : changes) {
+    Generating job;
+    const Lease lease = job.lease();
+    data::Group begun = scored_head(lease.group);
+    for (data::Sample& sample : begun.samples) sample.ids = {1, 2}, sample.logprobs = {-1, 0}, sample.versions = {0, 0};
+    const call::Beat right{PolicyVersion{0}, {{lease.group, lease.number, true, true}}, {}, {begun}};
+    EXPECT_FALSE(is_refused(job.call(right)));
+    change(begun.samples[1]);
+    expect_barred(job, job.call(call::Beat{PolicyVersion{0}, {{lease.group, lease.number, true, true}}, {}, {begun}}), word);
+  }
+}
+
+TEST(Door, ABodyOfWhichItIsFoundLaterBarsItsMaker) {
+  Generating job;
+  const Lease lease = job.lease();
+  EXPECT_FALSE(is_refused(job.call(call::Put{{lease.number}, {scored_head(lease.group)}, usual_measures()})));
+  job.desk.accuse(lease.group, "has a log-probability of nan");
+  job.desk.lose(std::vector<GroupId>{lease.group}, "store");
+  expect_barred(job, job.call(call::LeaseGroups{1, PolicyVersion{0}}), "group 0 has a log-probability of nan");
+}
+
+// The victim hears nothing of it, whatever the call; who makes it is named.
+TEST(Door, WhoSpeaksAsAnotherIsBarredAndNotTheOther) {
+  const std::vector<decltype(Call::verb)> verbs = {call::Leave{}, call::Leave{"it failed"}, call::LeaseGroups{1, {}}, call::Beat{}, call::Put{}};
+  for (const auto& verb : verbs) {
+    Generating job;
+    const Lease lease = job.lease();
+    const WorkerId victim = job.worker;
+    const ClientKey key = std::exchange(job.key, {9, 9});
+    const Origin from = std::exchange(job.from, {"its own line", "10.0.0.66"});
+    job.join();
+    const WorkerId hostile = std::exchange(job.worker, victim);
+    EXPECT_NE(why_refused(job.call(verb)).find("spoke as"), std::string::npos);
+    const std::vector<Barred> barred = job.desk.take_barred();
+    ASSERT_EQ(barred.size(), 1u);
+    EXPECT_EQ(barred[0].worker, hostile);
+    EXPECT_EQ(barred[0].host, "10.0.0.66");
+    EXPECT_TRUE(job.desk.take_failures().empty());
+    job.key = key, job.from = from;
+    const Answer put = job.call(call::Put{{lease.number}, {scored_head(lease.group)}, usual_measures()});
+    ASSERT_TRUE(std::holds_alternative<answer::Kept>(put.what)) << why_refused(put);
+    EXPECT_TRUE(std::get<answer::Kept>(put.what).kept.at(0)) << "its lease goes on";
+  }
+}
+
+TEST(Door, WhoHasNoClientAndSpeaksAsOneIsNamedByItsHost) {
+  Generating job;
+  job.key = {3, 3}, job.from = {"a stranger's line", "10.0.0.66"};
+  EXPECT_TRUE(is_refused(job.call(call::Leave{})));
+  const std::vector<Barred> barred = job.desk.take_barred();
+  ASSERT_EQ(barred.size(), 1u);
+  EXPECT_EQ(barred[0].worker, std::nullopt);
+  EXPECT_EQ(barred[0].host, "10.0.0.66");
+  EXPECT_EQ(job.desk.num_clients(), 1);
+}
+
+TEST(Door, WhoIsNotWantedHearsWhy) {
+  Generating job;
+  job.desk.admit_by([](const call::Join& worker) { return worker.dtype == "bfloat16" ? "generates in bfloat16" : ""; });
+  EXPECT_EQ(why_refused(job.call(call::Join{"other", "bfloat16", "cpu"})), "generates in bfloat16");
+  EXPECT_FALSE(is_refused(job.call(call::Join{"other", "float32", "cpu"})));
+  EXPECT_TRUE(job.desk.take_barred().empty()) << "it may come again as another";
+}
+
+// What a head has beyond its scores is not kept with it.
+TEST(Door, AHeadIsNoPlaceForABody) {
+  Generating job;
+  const Lease lease = job.lease();
+  data::Group head = scored_head(lease.group);
+  for (data::Sample& sample : head.samples) sample.text = std::string(1 << 20, 'x'), sample.ids.resize(1 << 18);
+  EXPECT_FALSE(is_refused(job.call(call::Put{{lease.number}, {head}, usual_measures()})));
+  const data::Group& kept = job.controller.queue().group(lease.group);
+  EXPECT_TRUE(kept.samples[0].text.empty() && kept.samples[0].ids.empty());
 }
 
 // Tokens that were reported fit into an answer, or their groups begin anew.
@@ -334,15 +525,20 @@ TEST(Door, AnAnswerHasABound) {
   }
   EXPECT_EQ(desk.counters().went_on, kGroups);
   (void)desk.answer({{}, first, ++number, call::Leave{}}, 0);
-  const answer::Leased again = leased(joined());
+  const WorkerId second = joined();
+  const answer::Leased again = leased(second);
   const auto goes_on = std::ranges::count_if(again.leases, [](const Lease& lease) { return lease.begun != kNoLease; });
   EXPECT_EQ(goes_on, std::ssize(again.begun));
   EXPECT_EQ(goes_on, (64 << 20) / (kTokens * 16));
   EXPECT_EQ(std::ssize(again.leases), kGroups);
+  const Answer repeated = desk.answer({{}, second, number, call::LeaseGroups{kGroups, {}}}, 0).value();
+  EXPECT_EQ(std::get<answer::Leased>(repeated.what).leases, again.leases) << "an answer whose tokens are not kept is given again with them";
+  EXPECT_EQ(std::ssize(std::get<answer::Leased>(repeated.what).begun), goes_on);
 }
 
 TEST(Door, AMessageThatIsTooLongIsNotSent) {
-  comm::Endpoint router = comm::Endpoint::at("tcp://127.0.0.1:0", {}), line = comm::Endpoint::to(router.address(), "");
+  const comm::ServerKeys keys = comm::make_keys();
+  comm::Endpoint router = comm::Endpoint::at("tcp://127.0.0.1:0", keys), line = comm::Endpoint::to(router.address(), keys.public_key);
   EXPECT_THROW(line.send({{}, std::vector<std::byte>(static_cast<size_t>(comm::kMaxRequestBytes) + 1)}), PeerError);
 }
 
@@ -360,7 +556,7 @@ TEST(Door, WhoDoesNotReadCostsLittle) {
   constexpr int64_t kWelcome = 4 << 20;
   Desk desk(controller, Incarnation{0}, "", {}, std::string(kWelcome, 'w'));
   wire::Server server(desk, mutex, "tcp://127.0.0.1:0");
-  comm::Endpoint line = comm::Endpoint::to(server.address(), "");
+  comm::Endpoint line = comm::Endpoint::to(server.address(), server.token());
   const int64_t before = resident_bytes();
   const auto num_answered = [&] {
     const std::lock_guard lock(mutex);
@@ -371,6 +567,97 @@ TEST(Door, WhoDoesNotReadCostsLittle) {
     rest(2);
   }
   EXPECT_LT(resident_bytes() - before, 64 * kWelcome) << "of the hundreds that were asked for";
+}
+
+// A server, and what calls make of it.
+struct Served {
+  Served() { desk.serve_workers(true, {.group_size = 1, .prompt_tokens = 4, .response_tokens = 4}); }
+  std::optional<Answer> answer_to(comm::Endpoint& line, std::vector<std::byte> bytes) {
+    line.send({{}, std::move(bytes)});
+    const std::optional<comm::Letter> letter = line.receive(kDeadlineS);
+    return letter ? std::optional(answer_of(letter->bytes)) : std::nullopt;
+  }
+  std::vector<Barred> barred() {
+    const std::lock_guard lock(mutex);
+    return desk.take_barred();
+  }
+  std::mutex mutex;
+  Controller controller{{.groups_per_step = 1, .group_size = 1}, {100, Incarnation{0}}};
+  Desk desk{controller, Incarnation{0}, ""};
+  wire::Server server{desk, mutex, "tcp://127.0.0.1:0"};
+};
+
+TEST(Door, ACallThatIsTooLongIsNotReadAndItsMakerIsNamed) {
+  Served run;
+  comm::Endpoint line = comm::Endpoint::to(run.server.address(), run.server.token());
+  Call call{Incarnation{0}, {}, 7, call::Join{"tcp://127.0.0.1:1"}, {5, 6}};
+  call.worker = std::get<answer::Joined>(run.answer_to(line, to_bytes(call)).value().what).worker;
+  call.verb = call::Leave{std::string(static_cast<size_t>(run.desk.most_call_bytes()), 'x')};
+  const std::optional<Answer> answer = run.answer_to(line, to_bytes(call));
+  ASSERT_TRUE(answer);
+  EXPECT_NE(why_refused(*answer).find("a call of"), std::string::npos) << why_refused(*answer);
+  const std::vector<Barred> barred = run.barred();
+  ASSERT_EQ(barred.size(), 1u);
+  EXPECT_EQ(barred[0].worker, call.worker);
+  EXPECT_EQ(barred[0].host, "127.0.0.1");
+}
+
+TEST(Door, AnotherVersionOfTandemIsRefusedInWords) {
+  Served run;
+  comm::Endpoint line = comm::Endpoint::to(run.server.address(), run.server.token());
+  std::vector<std::byte> bytes = to_bytes(Call{Incarnation{-1}, {}, 7, call::Join{"tcp://127.0.0.1:1"}});
+  bytes[7] = std::byte{'2'};  // the last letter of its magic number
+  const std::optional<Answer> answer = run.answer_to(line, std::move(bytes));
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->number, 7);
+  EXPECT_NE(why_refused(*answer).find("another version"), std::string::npos) << why_refused(*answer);
+}
+
+TEST(Door, AWrongTokenIsSaidAtOnceAndInWords) {
+  Served run;
+  Store store({{"tokens", std::vector<int64_t>()}});
+  wire::Transport transport({.address = run.server.address(), .token = comm::make_keys().public_key, .deadline_s = kDeadlineS}, store);
+  DeskClient client(transport, store, {kDeadlineS});
+  const double begin_s = now_s();
+  try {
+    client.join();
+    FAIL() << "it joined";
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("--token"), std::string::npos) << e.what();
+  }
+  EXPECT_LT(now_s() - begin_s, 10);
+}
+
+TEST(Door, NobodyListensWithoutKeysOrCallsWithoutAToken) {
+  EXPECT_THROW((void)comm::Endpoint::to("tcp://127.0.0.1:9", ""), UserError);
+  const auto place_of = [](const Store& store) { return wire::StoreServer(store, "tcp://127.0.0.1:0").place(); };
+  const std::string place = place_of(Store({{"tokens", std::vector<int64_t>()}}));
+  EXPECT_EQ(place.size() - place.find(' '), 41u) << place;
+}
+
+// What a store says in answer has the bound of a message of rows, whatever it sends, and its maker is found out.
+TEST(Door, AStoreThatGivesTooMuchIsCutOff) {
+  constexpr int64_t kMuch = 64 << 20;
+  const comm::ServerKeys keys = comm::make_keys();
+  comm::Endpoint hostile = comm::Endpoint::at("tcp://127.0.0.1:0", keys);
+  std::atomic<bool> over = false;
+  std::thread answers([&] {
+    while (!over)
+      if (std::optional<comm::Letter> letter = hostile.receive(0.05)) {
+        letter->bytes.assign(static_cast<size_t>(kMuch), std::byte{1});
+        hostile.send(*letter);
+      }
+  });
+  wire::StoreReader reader(kDeadlineS, 1000);
+  TensorCache rows({{"tokens", std::vector<int64_t>()}});
+  const double begin_s = now_s();
+  const std::vector<SampleId> one = {SampleId{1}};
+  EXPECT_FALSE(reader.read(hostile.address() + " " + keys.public_key, one, rows));
+  EXPECT_NE(reader.fault().find("more than"), std::string::npos) << reader.fault();
+  EXPECT_LT(reader.bytes_received(), kMuch);
+  EXPECT_LT(now_s() - begin_s, kDeadlineS / 2);
+  over = true;
+  answers.join();
 }
 
 }  // namespace

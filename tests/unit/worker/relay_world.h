@@ -126,6 +126,7 @@ class TestWorker : public End {
       leases.push_back(one.lease);
       heads.push_back(queue::head_of(one.group));
       groups.push_back(one.group);
+      groups.back().prompt.text.clear();  // the run has its own
     }
     for (const data::Group& group : groups) work.erase(group.id);
     if (groups.empty()) return 0;

@@ -62,7 +62,7 @@ class ControllerProcess {
     const std::lock_guard lock(mutex_);
     if (server_.fault()) std::rethrow_exception(server_.fault());
     const auto heap = ::mallinfo2();
-    return {{"address", server_.address()}, {"bytes", heap.uordblks + heap.hblkhd}};
+    return {{"place", server_.address() + " " + server_.token()}, {"bytes", heap.uordblks + heap.hblkhd}};
   }
 
  private:
@@ -76,8 +76,9 @@ class ControllerProcess {
 
 /// What every client has.
 struct QueueClient {
-  explicit QueueClient(const std::string& address)
-      : store(SampleRows::fields()), transport({.address = address, .deadline_s = kAnswerS}, store),
+  explicit QueueClient(const std::string& place)  // address and token
+      : store(SampleRows::fields()),
+        transport({.address = place.substr(0, place.find(' ')), .token = place.substr(place.find(' ') + 1), .deadline_s = kAnswerS}, store),
         client(transport, store, {kAnswerS}) {
     client.join();
   }
@@ -118,7 +119,7 @@ class WorkerProcess {
  public:
   json serve(const json& request) {
     const std::string what = request.at("do");
-    if (what == "join") return self_ = std::make_unique<QueueClient>(request.at("address").get<std::string>()), json::object();
+    if (what == "join") return self_ = std::make_unique<QueueClient>(request.at("place").get<std::string>()), json::object();
     if (what == "put") return put(request);
     if (what == "calls") return calls();
     return call_for(request.at("seconds"));
@@ -206,9 +207,9 @@ class Pair {
         controller_(controller_process(queue_options(chunk, options.samples / chunk))),
         worker_(worker_process()) {}
   void join() {
-    const std::string address = controller_.ask({}).at("address");
-    worker_.ask({{"do", "join"}, {"address", address}});
-    trainer_ = std::make_unique<QueueClient>(address);
+    const std::string place = controller_.ask({}).at("place");
+    worker_.ask({{"do", "join"}, {"place", place}});
+    trainer_ = std::make_unique<QueueClient>(place);
   }
 
   /// One batch of all samples, or several smaller ones, there and back.
@@ -268,8 +269,8 @@ class Crowd {
     for (int64_t i = 0; i < options.clients; ++i) clients_.push_back(worker_process());
   }
   void join() {
-    const std::string address = controller_.ask({}).at("address");
-    for (Child& client : clients_) client.ask({{"do", "join"}, {"address", address}});
+    const std::string place = controller_.ask({}).at("place");
+    for (Child& client : clients_) client.ask({{"do", "join"}, {"place", place}});
   }
   void call(Figures* figures) {
     const json alone = clients_.front().ask({{"do", "calls"}});

@@ -18,18 +18,20 @@ constexpr const char* kExamples =
     "The run says its address when workers may join: `tandem run RECIPE --rollout-workers N`, or workers.listen in its recipe. Recipe,\n"
     "tokenizer, prompts and weights come from there. Ctrl-C leaves: others go on with what is unfinished, from its last tokens.\n"
     "With --relay this process generates nothing: the workers of its machine join it by the same command, and the run hears one voice for\n"
-    "all of them. A relay may join a relay. Where other machines reach it, --relay-token says where the token goes that workers need.\n"
+    "all of them. A relay may join a relay. --relay-token says where the token goes that its workers need.\n"
+    "A worker draws as the run does, in the same dtype and on the same kind of device; where the loss corrects for the difference\n"
+    "(algo.correction), it need not.\n"
     "Examples:\n"
-    "  tandem rollout --join 127.0.0.1:7070\n"
-    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8 --dtype bfloat16\n"
-    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --relay 127.0.0.1:7071\n"
-    "  tandem rollout --join 127.0.0.1:7071";
+    "  tandem rollout --join 127.0.0.1:7070 --token RUN_DIR/token\n"
+    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --threads 8\n"
+    "  tandem rollout --join 10.0.0.7:7070 --token token --host 10.0.0.8 --relay 127.0.0.1:7071 --relay-token below\n"
+    "  tandem rollout --join 127.0.0.1:7071 --token below";
 
 class Rollout : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_option("--join", request_.address, "Address of the run, as its log says it")->type_name("HOST:PORT")->required();
-    app.add_option("--token", token_, "File with the token of the run: RUN_DIR/token; for addresses that other machines reach")
+    app.add_option("--token", token_, "File with the token of the run: RUN_DIR/token, as its log says it")
         ->type_name("FILE");
     app.add_option("--relay", relay_.listen, "Generate nothing: let workers join here, and be one worker to the run for all of them")
         ->type_name("HOST:PORT");
@@ -42,7 +44,7 @@ class Rollout : public Command {
     generates_ = {
         app.add_option("--layout", generator.layout, "Layout of the replica, such as tp2, with a thread for each rank; without it one rank")
             ->type_name("LAYOUT"),
-        app.add_option("--dtype", generator.dtype, "Compute dtype, whatever the recipe has")
+        app.add_option("--dtype", generator.dtype, "Compute dtype, where the run lets it be another than its own")
             ->check(CLI::IsMember({"float32", "bfloat16"})),
         app.add_option("--threads", generator.threads, "Compute threads; 0 takes every core")->check(CLI::Range(0, 1024)),
         app.add_option("--tokens-per-s", generator.tokens_per_s, "Draw at most so many tokens a second; 0: no bound")
@@ -55,10 +57,10 @@ class Rollout : public Command {
   }
 
   void run() override {
-    if (!token_.empty()) {
-      request_.token = read_file(token_);
-      while (!request_.token.empty() && request_.token.back() == '\n') request_.token.pop_back();
-    }
+    if (token_.empty())
+      throw UserError("--token", "is not given, and nobody joins a run without its token", "RUN_DIR/token of that run, as its log says it");
+    request_.token = read_file(token_);
+    while (!request_.token.empty() && request_.token.back() == '\n') request_.token.pop_back();
     request_.stop = [&flag = stop_on_signals()] { return flag.load(); };
     if (!relay_.listen.empty()) return relay();
     if (!relay_.token_file.empty()) throw UserError("--relay-token", "there is no relay", "--relay HOST:PORT");

@@ -57,26 +57,6 @@ int64_t num_measures() {
   return count;
 }
 
-std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion start, PolicyVersion newest) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  const auto width = static_cast<size_t>(num_measures());
-  for (size_t at = 0; at + width <= of_group.size(); at += width) {
-    const auto sample = of_group.subspan(at, width);
-    const auto lengths = sample.first(width - kNumVersions);
-    const auto is_length = [](int64_t length) { return length >= 0 && length <= kMost; };
-    if (!std::ranges::all_of(lengths, is_length)) return "has a length that none has";
-    const int64_t tokens = lengths[kResponse], kept = lengths[kKeptMass];
-    if (tokens == 0) return "has a response without a token";
-    if (at == 0 && lengths[kPromptIds] == 0) return "has no prompt";
-    if (lengths[kLogprobs] != tokens || lengths[kVersions] != tokens || (kept != 0 && kept != tokens))
-      return join_text("has ", lengths[kLogprobs], " log-probabilities and ", lengths[kVersions], " versions of ", tokens, " tokens");
-    const int64_t oldest = sample[width - 2], latest = sample[width - 1];
-    if (oldest < value(start) || oldest > latest || latest > value(newest))
-      return join_text("has tokens of versions ", oldest, " to ", latest, ", and began with ", value(start));
-  }
-  return "";
-}
-
 int64_t padding_bytes(std::span<const std::vector<int64_t>> measures) {
   const std::vector<CacheField> fields = body_fields();
   const size_t width = fields.size() + kNumVersions;

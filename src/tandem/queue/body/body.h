@@ -21,8 +21,8 @@ struct CacheField {
 
 /// What moves together: a prompt goes wherever one of its samples goes, a record only to who writes samples down.
 enum BodyPart : int32_t { kPrompt, kTraining, kRecord, kNumParts };
-/// The first of body_fields().
-enum BodyField : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions, kKeptMass };
+/// Those of body_fields(), in their order.
+enum BodyField : size_t { kPromptIds, kResponse, kLogprobs, kRoutes, kVersions, kKeptMass, kText, kPromptText, kAnswer, kDataSource };
 
 /// The fields of a cache of bodies. Names and types are those of data::fields_of, whose other columns are heads.
 std::vector<CacheField> body_fields();
@@ -34,9 +34,6 @@ std::vector<int64_t> measures_of(std::span<const data::Group> groups, const data
 constexpr size_t kNumVersions = 2;  ///< of a sample's measures
 /// Numbers of one sample in measures_of().
 int64_t num_measures();
-/// Why these cannot be a group's that was begun with weights of `start`, and `newest` is the newest version; "" if they can: each response
-/// has a token, and each token its log-probability and its version.
-std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion start, PolicyVersion newest);
 /// Bytes that rows of these groups would have more, were each field as long in all as in the longest. `measures`: of each group.
 int64_t padding_bytes(std::span<const std::vector<int64_t>> measures);
 }  // namespace tandem::queue

@@ -77,6 +77,7 @@ struct WorkerParts {
   const policy::Actor& actor;
   const serve::PromptStream& prompts;  ///< asked by another thread, on the first rank; by nobody else meanwhile
   BatchRows& bodies;
+  bool tells_answers;                  ///< workers need right answers to score by
   EarlyPasses* early;                  ///< where the stages after rollout begin before a batch is complete; else null
   std::string model_dir;               ///< of the start
   int64_t max_context_tokens;

@@ -15,8 +15,8 @@ constexpr double kBusyLookS = 10;     // where calls never let up: and for so lo
 
 }  // namespace
 
-Server::Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<comm::ServerKeys>& keys)
-    : desk_(desk), mutex_(mutex), endpoint_(comm::Endpoint::at(address, keys)), thread_([this] { serve(); }) {}
+Server::Server(Desk& desk, std::mutex& mutex, const std::string& address, const comm::ServerKeys& keys)
+    : desk_(desk), mutex_(mutex), endpoint_(comm::Endpoint::at(address, keys)), token_(keys.public_key), thread_([this] { serve(); }) {}
 
 Server::~Server() {
   is_closing_ = true;
@@ -53,12 +53,18 @@ void Server::serve() {
   }
 }
 
+// A call that is too long is not unpacked: who made it hears so, and is named. So one of another version of Tandem.
 void Server::answer(comm::Letter letter) {
   std::optional<Call> call;
+  bool is_whole = false;
   try {
-    call = call_of(letter.bytes);
+    call = head_of(letter.bytes);
+    is_whole = std::ssize(letter.bytes) <= desk_.most_call_bytes() && is_of_this_version(letter.bytes);
+    if (is_whole) call = call_of(letter.bytes);
   } catch (const std::exception&) {  // also for want of memory
+    call.reset();
   }
+  const Origin from{letter.peer, letter.host};
   {
     std::lock_guard lock(counts_mutex_);
     ++(call ? counts_.calls : counts_.unreadable);
@@ -68,7 +74,9 @@ void Server::answer(comm::Letter letter) {
   std::optional<Answer> answer;
   {
     std::lock_guard lock(mutex_);
-    answer = desk_.answer(*call, now_s());
+    if (is_whole) answer = desk_.answer(*call, now_s(), from);
+    else if (is_of_this_version(letter.bytes)) answer = desk_.refuse_long(*call, std::ssize(letter.bytes), from);
+    else answer = Answer{desk_.incarnation(), call->number, {}, answer::Refused{"another version of Tandem called, and this run's is needed"}};
   }
   if (!answer) return;
   std::vector<std::byte> bytes = to_bytes(*answer);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -26,14 +25,16 @@ struct ServerCounts {
 /// Errors     UserError for an address that it cannot have. A fault of the controller ends the thread; fault() has it.
 class Server {
  public:
-  /// "tcp://127.0.0.1:0": any free port. Addresses of other machines need `keys`.
-  Server(Desk& desk, std::mutex& mutex, const std::string& address, const std::optional<comm::ServerKeys>& keys = {});
+  /// "tcp://127.0.0.1:0": any free port. Who calls needs the public key of `keys`.
+  Server(Desk& desk, std::mutex& mutex, const std::string& address, const comm::ServerKeys& keys = comm::make_keys());
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
   /// At which clients reach it, with its port.
   const std::string& address() const { return endpoint_.address(); }
+  /// What they need.
+  const std::string& token() const { return token_; }
   ServerCounts counts() const;
   /// Why it answers no more; null while it does.
   std::exception_ptr fault() const;
@@ -45,6 +46,7 @@ class Server {
   Desk& desk_;
   std::mutex& mutex_;
   comm::Endpoint endpoint_;
+  const std::string token_;
   mutable std::mutex counts_mutex_;
   ServerCounts counts_;
   std::exception_ptr fault_;

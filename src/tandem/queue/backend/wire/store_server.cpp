@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kReadPauseS = 0.05, kReadAgainS = 5, kFarS = 60, kProbeS = 0.25;
 constexpr int64_t kLentBytes = 64 << 20, kSentBytes = 8 << 20;  // at most in one answer, in shared memory or not
+constexpr int64_t kMostBreaks = 3;    // in one answer
 constexpr size_t kLanes = 16;
 constexpr int64_t kSecretBytes = 64;  // in front of the rows of a lane, so that they are aligned
 
@@ -26,10 +27,12 @@ int64_t random_secret() {
 
 }  // namespace
 
-StoreServer::StoreServer(const Store& store, const std::string& address, const std::optional<comm::ServerKeys>& keys)
+StoreServer::StoreServer(const Store& store, const std::string& address) : StoreServer(store, address, comm::make_keys()) {}
+
+StoreServer::StoreServer(const Store& store, const std::string& address, const comm::ServerKeys& keys)
     : store_(store),
       endpoint_(comm::Endpoint::at(address, keys)),
-      place_(keys ? endpoint_.address() + " " + keys->public_key : endpoint_.address()),
+      place_(endpoint_.address() + " " + keys.public_key),
       lanes_(kLanes),
       thread_([this] { serve(); }) {}
 
@@ -86,6 +89,9 @@ std::vector<std::byte> StoreServer::answer(std::span<const std::byte> bytes) {
   return answer;
 }
 
+StoreReader::StoreReader(double deadline_s, int64_t most_row_bytes)
+    : deadline_s_(deadline_s), most_bytes_(std::min(comm::kMaxMessageBytes, 2 * kSentBytes + most_row_bytes)) {}
+
 // What a store lent, if it can be mapped here: the secret of the request is in it.
 std::shared_ptr<comm::BorrowedMemory> StoreReader::Known::lane(const comm::SharedHandle& handle, int64_t least_bytes, int64_t secret) {
   const auto is_it = [&](const auto& memory) {
@@ -122,10 +128,11 @@ int64_t StoreReader::take_rows(Known& store, comm::Letter letter, int64_t secret
   return answer.num_rows;
 }
 
-// The first of these samples. Returns how many; 0 for none, also at the deadline. Errors: PeerError for what is no answer, and if the
-// store is gone.
-int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
+// The first of these samples. Returns how many; 0 for none, also at the deadline, and if the store is gone. Errors: PeerError for what
+// is no answer.
+int64_t StoreReader::read_some(const std::string& place, Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
   RowsRequest request{0, into.schema(), 0, {samples.begin(), samples.end()}};
+  int64_t num_breaks = 0;
   while (!deadline.passed()) {
     if (request.number == 0 || (request.secret != 0 && !store.shares)) {
       request.number = ++num_requests_;
@@ -136,8 +143,14 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
     for (const Deadline again = Deadline::after_s(store.shares ? kReadAgainS : kFarS); !again.passed() && !deadline.passed();) {
       std::optional<comm::Letter> letter = store.endpoint.receive(kReadPauseS);
       if (!letter) {
+        if (store.endpoint.num_breaks() > 0) {  // with the connection an answer is gone
+          if (++num_breaks == kMostBreaks)
+            throw PeerError(join_text("the store breaks off its answers, or gives more than the ", most_bytes_, " bytes that one may have"));
+          store.endpoint = endpoint_to(place);
+          break;
+        }
         if (!probe.passed()) continue;
-        if (comm::is_refused(store.endpoint.address())) throw PeerError(store.endpoint.address() + ": nobody answers there");
+        if (comm::is_refused(store.endpoint.address())) return 0;
         probe = Deadline::after_s(kReadAgainS);
         continue;
       }
@@ -151,29 +164,35 @@ int64_t StoreReader::read_some(Known& store, std::span<const SampleId> samples, 
   return 0;
 }
 
+comm::Endpoint StoreReader::endpoint_to(const std::string& place) const {
+  const size_t space = place.find(' ');
+  return comm::Endpoint::to(place.substr(0, space), space == std::string::npos ? "" : place.substr(space + 1), most_bytes_);
+}
+
 bool StoreReader::read(const std::string& place, std::span<const SampleId> samples, TensorCache& into) {
   std::erase_if(stores_, [&](const auto& each) { return each.second.last_read < num_reads_ - kKeptReads; });
   ++num_reads_;
+  fault_.clear();
   try {
     auto store = stores_.find(place);
     if (store == stores_.end()) {
-      const size_t space = place.find(' ');
-      const std::string address = place.substr(0, space), key = space == std::string::npos ? "" : place.substr(space + 1);
-      store = stores_.emplace(place, Known{comm::Endpoint::to(address, key), comm::stays_on_this_machine(address), 0, {}}).first;
+      store = stores_.emplace(place, Known{endpoint_to(place), comm::stays_on_this_machine(place), 0, {}}).first;
     }
     store->second.last_read = num_reads_;
     while (!samples.empty()) {
       const Deadline deadline = Deadline::after_s(store->second.shares ? deadline_s_ : std::max(deadline_s_, kFarS));
-      const int64_t rows = read_some(store->second, samples, into, deadline);
+      const int64_t rows = read_some(place, store->second, samples, into, deadline);
       if (rows == 0) {
-        if (deadline.passed()) stores_.erase(store);
+        if (deadline.passed() || comm::is_refused(store->second.endpoint.address())) stores_.erase(store);
         return false;
       }
       samples = samples.subspan(static_cast<size_t>(rows));
     }
     return true;
-  } catch (const PeerError&) {
-  } catch (const UserError&) {  // no place
+  } catch (const PeerError& e) {
+    fault_ = e.what();
+  } catch (const UserError& e) {  // no place
+    fault_ = e.what();
   }
   stores_.erase(place);
   return false;
