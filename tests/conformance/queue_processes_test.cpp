@@ -34,7 +34,8 @@ const bench::SampleRows kRows{.seq = 256, .ragged = true, .seed = 7};
 struct QueueClient {
   explicit QueueClient(const std::string& place)  // address and token
       : store(bench::SampleRows::fields()),
-        transport({.address = place.substr(0, place.find(' ')), .token = place.substr(place.find(' ') + 1), .deadline_s = kDeadlineS}, store),
+        transport({.address = place.substr(0, place.find(' ')), .token = place.substr(place.find(' ') + 1), .deadline_s = kDeadlineS},
+                  store),
         client(transport, store, {kDeadlineS}) {
     client.join();
   }
@@ -99,7 +100,8 @@ bench::Child controller() {
       if (process->server.fault()) std::rethrow_exception(process->server.fault());
       const LeaseCounters& counts = process->controller.lease_counters();
       const Counters& groups = process->controller.queue().counters();
-      return json{{"place", process->server.address() + " " + process->server.token()}, {"ended", counts.ended}, {"lost", counts.lost}, {"late", counts.late},
+      return json{{"place", process->server.address() + " " + process->server.token()},
+                  {"ended", counts.ended}, {"lost", counts.lost}, {"late", counts.late},
                   {"started", groups.started}, {"trained", groups.trained}, {"dropped", groups.dropped},
                   {"outstanding", process->controller.queue().num_outstanding()}};
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hostile_worker ADDRESS TOKEN_FILE KIND [OTHER]: joins a run by its own protocol, and does what no worker does. It says what it heard, and
-// ends with 0 once it is refused. OTHER: the number of the worker that it speaks as.
+// ends with 0 once it is refused. "listen" does nothing but say which right answer it was told. OTHER: the number of the worker that it
+// speaks as.
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -43,6 +44,11 @@ class Hostile {
       if (is_refused(answer)) return true;
       const auto* leased = std::get_if<answer::Leased>(&answer.what);
       if (!leased || leased->leases.empty()) continue;
+      if (kind_ == "listen") {
+        std::printf("the right answer: '%s'\n", leased->prompts[0].answer.c_str());
+        (void)say(caller_.begin(call::Leave{}));
+        return true;
+      }
       if (is_refused(finish(leased->leases[0], leased->prompts[0]))) return true;
     }
     return false;

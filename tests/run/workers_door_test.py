@@ -28,9 +28,16 @@ def begun(program, folder, settings=None, flags=("--no-eval",)):
     return process
 
 
+def hostile(program, folder, kind, *more):
+    """What one that speaks to the run as a worker heard, once it ended well."""
+    tool = pathlib.Path(program.tandem).parent / "tests/run/hostile_worker"
+    out = subprocess.run([tool, address(folder), folder / "token", kind, *more], capture_output=True, encoding="utf-8", timeout=100)
+    assert out.returncode == 0, f"{kind}: {out.returncode} {out.stdout[-500:]} {out.stderr[-500:]}"
+    return out.stdout
+
+
 def hostile_workers(program, root):
     """One after the other, beside an honest worker."""
-    tool = pathlib.Path(program.tandem).parent / "tests/run/hostile_worker"
     folder = pathlib.Path(root) / "hostile"
     run = begun(program, folder, {"run.steps": 60, "run.parity": "false", "workers.lease_s": 5}, ["--no-eval", "--staleness", "1"])
     steps = lambda: len(rf.whole_lines(folder / "metrics.jsonl"))
@@ -40,9 +47,7 @@ def hostile_workers(program, root):
     for kind in HOSTILE:
         before = resident_bytes(run)
         number = ["0"] if kind == "other" else []  # the honest one, which came first
-        out = subprocess.run([tool, address(folder), folder / "token", kind, *number], capture_output=True, encoding="utf-8", timeout=100)
-        assert out.returncode == 0, f"{kind}: {out.returncode} {out.stdout[-500:]} {out.stderr[-500:]} {run.poll()}"
-        heard[kind] = out.stdout
+        heard[kind] = hostile(program, folder, kind, *number)
         if kind == "much":
             assert resident_bytes(run) - before < 40 << 20, f"an answer of 64 MiB grew the run by {resident_bytes(run) - before} bytes"
     out, log = run.communicate(timeout=200)
@@ -84,7 +89,8 @@ def other_user(program, root):
             os.chown(path, NOBODY, NOBODY)
         as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": own, "env": {**os.environ, "HOME": str(own)}}
         for token, words in ((folder / "token", ("token", "Permission denied")), (wrong, ("--token", "has another"))):
-            program.refused(["rollout", "--join", address(folder), "--token", token, "--patience", "60"], 2, *words, timeout=30, **as_nobody)
+            join = ["rollout", "--join", address(folder), "--token", token, "--patience", "60"]
+            program.refused(join, 2, *words, timeout=30, **as_nobody)
     finally:
         os.chmod(root, root_mode)
         shutil.rmtree(own)
@@ -96,31 +102,31 @@ def other_user(program, root):
 
 
 def gold_answers(program, root):
-    """Right answers go to workers that score by them, and to no others; the run's samples have them either way."""
-    told = pathlib.Path(root) / "told.txt"
-    for rule, settings in (("regex", {}), ("python", {"reward.rule": "python"})):
-        rule_file = pathlib.Path(root) / "seen.py"
-        rule_file.write_text(f"def score(prompts, completions, answers):\n    open({str(told)!r}, 'a').write(repr(answers) + '\\n')\n"
-                             "    return [float(any(c in '01234' for c in text)) for text in completions]\n")
-        if rule == "python":
-            settings = {**settings, "reward.python": f"{rule_file}:score"}
-        folder = pathlib.Path(root) / f"gold_{rule}"
-        program.quickstart(folder, {**RUN, "run.steps": 2, **settings}, ["--rollout-workers", "1", "--no-eval"])
+    """Right answers go to workers where the reward goes by them, and to no others; the run's samples have them either way."""
+    rule = pathlib.Path(root) / "graded.py"
+    rule.write_text("def score(prompts, completions, answers):\n"
+                    "    return [float(any(c in '01234' for c in text) and answer != '') for text, answer in zip(completions, answers)]\n")
+    for name, settings, told in (("regex", {}, "''"), ("python", {"reward.rule": "python", "reward.python": f"{rule}:score"}, r"'\d+'")):
+        folder = pathlib.Path(root) / f"gold_{name}"
+        run = begun(program, folder, {"run.steps": 2, **settings})
+        heard = hostile(program, folder, "listen")
+        assert re.search(f"the right answer: {told}$", heard.strip()), f"{name}: {heard}"
+        worker = program.start(joining(folder))
+        assert run.wait(120) == 0 and worker.wait(30) == 0, run.stderr.read()[-3000:]
         answers = {answer for (answer,) in rf.rows(folder, "SELECT DISTINCT answer FROM samples")}
-        assert answers and "" not in answers, f"{rule}: the run's samples lack right answers: {answers}"
-    assert re.search(r"'\d+'", told.read_text()), f"a function that is given answers had none: {told.read_text()[:200]}"
-    rf.said("samples have their right answers, whether workers were told them or not")
+        assert answers and "" not in answers, f"{name}: the run's samples lack right answers: {answers}"
+        assert any(score > 0 for (score,) in rf.samples(folder, "score")), f"{name}: no answer scored"
+    rf.said("workers are told right answers where the reward goes by them alone, and the run's samples have them")
 
 
 def drawing(program, root):
     """A worker in another dtype is refused, unless the loss corrects for it; under --parity it is in any case."""
     for name, settings, words in (
-            ("plain", {"run.parity": "false"}, ("generates in bfloat16 on cpu", "expects float32 on cpu without a correction", "--dtype float32",
-                                                "algo.correction=token")),
-            ("parity", {"algo.correction": "token"}, ("generates in bfloat16 on cpu", "expects float32 on cpu under --parity", "--dtype float32"))):
+            ("plain", {"run.parity": "false"}, ("float32 on cpu without a correction", "--dtype float32", "algo.correction=token")),
+            ("parity", {"algo.correction": "token"}, ("float32 on cpu under --parity", "--dtype float32"))):
         folder = pathlib.Path(root) / f"drawing_{name}"
         run = begun(program, folder, {"run.steps": 3, **settings})
-        program.refused(joining(folder, "--dtype", "bfloat16"), 2, "rollout: ", *words)
+        program.refused(joining(folder, "--dtype", "bfloat16"), 2, "rollout: generates in bfloat16 on cpu", "expects", *words)
         worker = program.start(joining(folder, "--dtype", "float32"))
         _, log = run.communicate(timeout=120)
         assert run.returncode == 0 and worker.wait(30) == 0, log[-3000:]

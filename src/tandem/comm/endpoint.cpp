@@ -212,7 +212,8 @@ Endpoint Endpoint::at(const std::string& address, const ServerKeys& keys) {
 
 Endpoint Endpoint::to(const std::string& address, const std::string& token, int64_t most_bytes) {
   if (token.size() != kKeyChars - 1)
-    throw UserError(address, join_text("a token of ", token.size(), " characters"), join_text(kKeyChars - 1, " of them, as the run wrote it"));
+    throw UserError(address, join_text("a token of ", token.size(), " characters"),
+                    join_text(kKeyChars - 1, " of them, as the run wrote it"));
   try {
     auto made = std::make_unique<Socket>(zmq::socket_type::dealer, most_bytes);
     zmq::socket_t& socket = made->zmq;

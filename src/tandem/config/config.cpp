@@ -168,9 +168,8 @@ void describe(OptionVisitor& field, WorkerOptions& o) {
   field("local", o.local, "Workers that this run starts on its machine, to generate in place of its ranks; --rollout-workers sets it.",
         between(0, 1024));
   field("listen", o.listen,
-        "Address at which workers join (`tandem rollout --join`), such as 127.0.0.1:7070; with port 0 the system chooses one. An address "
-        "that other machines reach wants the token that the run writes into its folder. Empty: 127.0.0.1:0 where workers.local is above 0, "
-        "else there are no workers.");
+        "Address at which workers join (`tandem rollout --join`), such as 127.0.0.1:7070; with port 0 the system chooses one. They need "
+        "the token that the run writes into its folder. Empty: 127.0.0.1:0 where workers.local is above 0, else there are no workers.");
   field("lease_s", o.lease_s, "Seconds without a sign of life after which the groups of a worker go to another.", above(0));
   field("wait_s", o.wait_s, "Seconds without any worker, or without a token from those that are there, after which the run ends, saved.",
         above(0));

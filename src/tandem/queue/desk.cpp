@@ -157,7 +157,8 @@ void Desk::bar(WorkerId worker, const std::string& why) {
 
 void Desk::accuse(GroupId group, const std::string& why) {
   const auto body = bodies_.find(group);
-  if (body != bodies_.end() && clients_.contains(body->second.worker)) bar(body->second.worker, join_text("group ", value(group), ' ', why));
+  if (body == bodies_.end() || !clients_.contains(body->second.worker)) return;
+  bar(body->second.worker, join_text("group ", value(group), ' ', why));
 }
 
 // Of a call that names a client and lacks its key: whoever has the connection answers for it, and the one that is named hears nothing.
@@ -195,6 +196,10 @@ Answer Desk::join(const Call& call, double now_s, const Origin& from) {
   if (join.store.size() > kMaxStore || join.dtype.size() > kMaxStore || join.device.size() > kMaxStore || clients_.size() >= kMaxClients)
     return refused(call, join_text("a store of ", join.store.size(), " characters, beside ", clients_.size(), " clients"));
   if (const std::string why = refusal_ ? refusal_(join) : std::string(); !why.empty()) return refused(call, why);
+  std::vector<WorkerId> before;  // a connection has one client
+  for (const auto& [id, client] : clients_)
+    if (!from.line.empty() && client.from.line == from.line) before.push_back(id);
+  for (const WorkerId id : before) forget(id);
   const WorkerId worker = controller_.join(now_s);
   clients_[worker] = {.join = call.number, .said = join, .key = call.key, .from = from};
   by_join_[call.number] = worker;
@@ -298,7 +303,8 @@ std::vector<Desk::ClientReport> Desk::report_clients() {
   for (const WorkerState& worker : controller_.workers()) {
     const auto client = clients_.find(worker.id);
     if (client == clients_.end()) continue;
-    reports.push_back({worker, client->second.said.store, std::exchange(client->second.groups, 0), std::exchange(client->second.tokens, 0)});
+    Client& each = client->second;
+    reports.push_back({worker, each.said.store, std::exchange(each.groups, 0), std::exchange(each.tokens, 0)});
   }
   return reports;
 }

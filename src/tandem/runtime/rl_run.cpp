@@ -197,8 +197,9 @@ void RlRun::make_source() {
     early_.emplace(parts_.ranks, bodies_, config_.schedule.queue.group_size, std::move(early));
   }
   if (config_.has_workers()) {
-    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, reward_->reads_gold(), early_ ? &*early_ : nullptr,
-                                             ledger_.files().start_dir(), longest, request_.stop, std::move(tell)});
+    source_ = make_worker_source(WorkerParts{config_, parts_.ranks, actor_, prompts_, bodies_, reward_->reads_gold(),
+                                             early_ ? &*early_ : nullptr, ledger_.files().start_dir(), longest, request_.stop,
+                                             std::move(tell)});
     return;
   }
   if (!request_.replay_decisions.empty()) followed_.emplace(request_.replay_decisions);

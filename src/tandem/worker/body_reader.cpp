@@ -79,8 +79,11 @@ BodyReader::Came BodyReader::fetch(queue::wire::StoreReader& reader, std::span<c
   const auto read = [&](std::span<const Wanted> some) {
     queue::TensorCache rows(queue::body_fields());
     const bool is_here = reader.read(some.front().store, samples_of(groups_of(some)), rows);
-    if (!is_here && some.size() == 1 && !reader.fault().empty()) came.faults[some.front().group] = "has a body that nobody can read: " + reader.fault();
-    if (!is_here) return false;
+    if (!is_here) {
+      const std::string& fault = reader.fault();
+      if (some.size() == 1 && !fault.empty()) came.faults[some.front().group] = "has a body that nobody can read: " + fault;
+      return false;
+    }
     for (const Wanted& each : some) {
       data::Group group = data::bare_heads(std::span(&each.group, 1), limits_.group_size).front();
       std::string fault = take_body(each, rows, group);

@@ -27,8 +27,9 @@ namespace tandem::worker {
 struct Wanted {
   GroupId group{};
   std::string store;
-  std::vector<int64_t> measures;              ///< queue::measures_of: a body that has others is none
-  std::optional<data::Prompt> prompt = {};    ///< the run's own, which takes the place of the body's; none for what the run has itself: that is believed
+  std::vector<int64_t> measures;  ///< queue::measures_of: a body that has others is none
+  /// The run's own, which takes the place of the body's. None for a body that the run has itself: that is believed.
+  std::optional<data::Prompt> prompt = {};
 };
 
 /// One whose body did not come: it is not there, or it is none that the run can have had. Then `fault` says what is wrong with it.

@@ -314,7 +314,7 @@ void Door::check() {
   say_who_came();
   say_who_is_barred();
   give_up_dead();
-  if (has_lost_own_) throw PeerError("finished groups of the checkpoint could not be fetched from this process, or are not what it said of them");
+  if (has_lost_own_) throw PeerError("finished groups of the checkpoint could not be fetched from this process");
   if (!failures.empty()) throw PeerError("a worker failed: that at " + failures.front());
   local_->check(num_finished);
   const bool was_away = now - std::exchange(checked_s_, now) > kAwayS;  // as for a step: then nobody may have had anything to do

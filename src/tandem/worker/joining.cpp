@@ -8,7 +8,9 @@ namespace tandem::worker {
 namespace {
 
 std::string dtype_of(const Drawing& of_run, const queue::call::Join& worker) { return worker.dtype.empty() ? of_run.dtype : worker.dtype; }
-std::string device_of(const Drawing& of_run, const queue::call::Join& worker) { return of_run.is_device_open ? worker.device : of_run.device; }
+std::string device_of(const Drawing& of_run, const queue::call::Join& worker) {
+  return of_run.is_device_open ? worker.device : of_run.device;
+}
 
 }  // namespace
 

@@ -129,7 +129,8 @@ bool Relay::tell_failures() {
 // The same rules as of the run, which would hold this relay to them.
 std::string Relay::fault_of_body(const data::Group& group) const {
   const std::span<const data::Group> one(&group, 1);
-  std::string fault = queue::fault_of_measures(queue::measures_of(one, data::fields_of(one)), group.version, above_.newest(), terms_.limits);
+  const std::vector<int64_t> measures = queue::measures_of(one, data::fields_of(one));
+  std::string fault = queue::fault_of_measures(measures, group.version, above_.newest(), terms_.limits);
   for (size_t i = 0; i < group.samples.size() && fault.empty(); ++i)
     fault = queue::fault_of_tokens(group.samples[i], std::ssize(group.prompt.ids), group.version, above_.newest(), terms_.limits);
   if (!fault.empty()) return fault;

@@ -133,7 +133,8 @@ def disturb(place, run, folder, joined):
     what = place.rng.choice(["join", "kill", "leave", "stop", "kill_local", "nothing"])
     with contextlib.suppress(OSError):
         if what == "join" and address_of(folder) and len(joined) < 3:
-            joined.append(place.start(["rollout", "--join", address_of(folder), "--token", f"{folder}/token", "--threads", "1", "--patience", "90"]))
+            join = ["rollout", "--join", address_of(folder), "--token", f"{folder}/token"]
+            joined.append(place.start([*join, "--threads", "1", "--patience", "90"]))
         elif what == "kill_local" and local_workers(run):
             os.kill(place.rng.choice(local_workers(run)), 9)
         elif what in ("kill", "leave") and joined:

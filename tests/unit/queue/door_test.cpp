@@ -264,7 +264,10 @@ TEST(Door, FortyIntrudersLeaveTheJobUnharmed) {
 
 // A desk of workers, and one that joined it.
 struct Generating {
-  Generating() { desk.serve_workers(true, {.group_size = kGroupSize, .prompt_tokens = 10, .response_tokens = 6, .vocab_size = 100}), join(); }
+  Generating() {
+    desk.serve_workers(true, {.group_size = kGroupSize, .prompt_tokens = 10, .response_tokens = 6, .vocab_size = 100});
+    join();
+  }
   void join() { worker = std::get<answer::Joined>(call(call::Join{"store"}).what).worker; }
   Answer call(decltype(Call::verb) verb) {
     return desk.answer({Incarnation{0}, worker, ++number, std::move(verb), key}, 0, from).value();
@@ -326,7 +329,8 @@ TEST(Door, ABodyThatCannotBeIsRefused) {
     const Lease lease = job.lease();
     std::vector<int64_t> both = measures;
     both.insert(both.end(), second.begin(), second.end());
-    EXPECT_EQ(is_refused(job.call(call::Put{{lease.number}, {scored_head(lease.group)}, both})), !is_right) << testing::PrintToString(measures);
+    const Answer put = job.call(call::Put{{lease.number}, {scored_head(lease.group)}, both});
+    EXPECT_EQ(is_refused(put), !is_right) << testing::PrintToString(measures);
     if (is_right) EXPECT_EQ(job.desk.report_clients().at(0).tokens, 8);
   }
 }
@@ -447,7 +451,8 @@ TEST(Door, ABodyOfWhichItIsFoundLaterBarsItsMaker) {
 
 // The victim hears nothing of it, whatever the call; who makes it is named.
 TEST(Door, WhoSpeaksAsAnotherIsBarredAndNotTheOther) {
-  const std::vector<decltype(Call::verb)> verbs = {call::Leave{}, call::Leave{"it failed"}, call::LeaseGroups{1, {}}, call::Beat{}, call::Put{}};
+  const std::vector<decltype(Call::verb)> verbs = {call::Leave{}, call::Leave{"it failed"}, call::LeaseGroups{1, {}}, call::Beat{},
+                                                   call::Put{}};
   for (const auto& verb : verbs) {
     Generating job;
     const Lease lease = job.lease();

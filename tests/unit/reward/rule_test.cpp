@@ -217,6 +217,17 @@ TEST(Rule, TheTextsOfChoicesMayBeAColumnOfTheRow) {
   EXPECT_FALSE(make_rule("math")->reads_columns()) << "then none are kept";
 }
 
+// Whoever scores elsewhere is told right answers only then.
+TEST(Rules, SayWhetherTheyGoByRightAnswers) {
+  Options options;
+  options.pattern = "[0-4]";
+  for (const char* rule : {"math", "exact", "choice", "length", "cosine"}) EXPECT_TRUE(make_rule(rule)->reads_gold()) << rule;
+  for (const char* rule : {"json", "think_format", "repetition"}) EXPECT_FALSE(make_rule(rule)->reads_gold()) << rule;
+  EXPECT_TRUE(make_rule("regex")->reads_gold()) << "it is the pattern";
+  EXPECT_FALSE(make_rule("regex", options)->reads_gold());
+  EXPECT_TRUE(batch_rule("host", [](std::span<const Answer>) { return std::vector<Score>(); })->reads_gold()) << "it may";
+}
+
 Answer from(const std::string& source, const std::string& response, const std::string& gold) {
   Answer answer{response, gold};
   answer.data_source = source;

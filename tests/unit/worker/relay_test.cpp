@@ -3,6 +3,7 @@
 // that what comes out was generated once. Calls go through bytes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "relay_world.h"
@@ -154,6 +155,24 @@ TEST_F(RelayTest, ABodyThatWentWithItsWorkerIsGeneratedAnewBehindTheRelay) {
   turn();
   EXPECT_TRUE(run_->train());
   EXPECT_EQ(run_->controller.lease_counters().lost, 0);
+}
+
+// What one of its workers says is not said by the relay: the run would refuse it.
+TEST_F(RelayTest, AWorkerThatSaysWhatCannotBeIsBarredBehindTheRelay) {
+  start(2, 0);
+  const auto a = below(), b = below();
+  lease(*a, 1);
+  for (int64_t i = 0; i < kTokens; ++i) a->draw();
+  for (auto& [id, one] : a->work) one.group.samples.front().logprobs.back() = std::nanf("");
+  EXPECT_EQ(a->put(), 1);
+  turn();
+  EXPECT_EQ(node_->relay.desk().num_clients(), 1);
+  EXPECT_THROW(a->ask(1), PeerError);
+  lease(*b, 2);
+  EXPECT_EQ(finish(*b), 2);
+  turn();
+  EXPECT_TRUE(run_->train());
+  EXPECT_TRUE(run_->desk.take_barred().empty());
 }
 
 TEST_F(RelayTest, AWorkerThatDiesAfterItFinishedLosesNothing) {

@@ -174,7 +174,9 @@ struct Trainer {
         controller(o, {kLeaseS, Incarnation{incarnation}}),
         desk(controller, Incarnation{incarnation}, "",
              [](GroupId group) { return data::Prompt{.text = "prompt " + std::to_string(value(group)), .ids = {1}}; },
-             kWelcome) {}
+             kWelcome) {
+    desk.serve_workers(false, {});
+  }
 
   /// Trains a step if its batch is ready, with its bodies. Returns whether it did.
   bool train() {

@@ -9,7 +9,9 @@ namespace tandem::worker {
 namespace {
 
 Welcome welcome_with(std::vector<pull::WeightHolder> adapters) {
-  return {"model: {}", {{"config.json", "{}"}}, {{"tcp://127.0.0.1:1 key", {}, 0, at::kBFloat16}}, std::move(adapters), 77};
+  return {"model: {}", {{"config.json", "{}"}}, {{"tcp://127.0.0.1:1 key", {}, 0, at::kBFloat16}}, std::move(adapters), 77, {},
+          {.group_size = 3, .prompt_tokens = 4, .response_tokens = 5, .vocab_size = 6, .num_experts = 7, .route_width = 8},
+          {"bfloat16", "cuda", true, false, true}};
 }
 
 TEST(Welcome, SaysWhoHasWeightsAndWhoHasAdapters) {
@@ -24,6 +26,8 @@ TEST(Welcome, SaysWhoHasWeightsAndWhoHasAdapters) {
     EXPECT_EQ(heard.holders[0].dtype, at::kBFloat16);
     EXPECT_EQ(heard.adapters, said.adapters);
     EXPECT_EQ(heard.max_context_tokens, 77);
+    EXPECT_EQ(heard.limits, said.limits);
+    EXPECT_EQ(heard.drawing, said.drawing);
     for (const pull::WeightHolder& each : heard.adapters) EXPECT_EQ(each.layout, layout);
   }
 }

@@ -41,15 +41,16 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
     },
     [](const Claim& c) {
       const auto is_whole = [&](const auto& column) { return std::ssize(column) == c.tokens(); };
-      const bool whole = is_whole(c.sample.logprobs) && is_whole(c.sample.versions) && (c.sample.kept_mass.empty() || is_whole(c.sample.kept_mass));
-      return whole ? "" : join_text("has ", c.sample.logprobs.size(), " log-probabilities and ", c.sample.versions.size(), " versions of ",
-                                    c.tokens(), " tokens");
+      const bool is_kept = c.sample.kept_mass.empty() || is_whole(c.sample.kept_mass);
+      if (is_kept && is_whole(c.sample.logprobs) && is_whole(c.sample.versions)) return std::string();
+      return join_text("has ", c.sample.logprobs.size(), " log-probabilities and ", c.sample.versions.size(), " versions of ", c.tokens(),
+                       " tokens");
     },
     [](const Claim& c) { return first_wrong("a token", c.sample.ids, [&](int64_t id) { return id >= 0 && id < c.limits.vocab_size; }); },
     [](const Claim& c) { return first_wrong("a log-probability", c.sample.logprobs, is_logprob); },
     [](const Claim& c) { return first_wrong("a kept mass", c.sample.kept_mass, is_logprob); },
     [](const Claim& c) {
-      return first_wrong("a token of version", c.sample.versions, [&](int64_t version) { return version >= c.oldest && version <= c.newest; });
+      return first_wrong("a token of version", c.sample.versions, [&](int64_t each) { return each >= c.oldest && each <= c.newest; });
     },
     [](const Claim& c) {
       return first_wrong("a route", c.sample.routes, [&](int64_t route) { return route >= -1 && route < c.limits.num_experts; });
@@ -60,7 +61,8 @@ constexpr std::string (*kRulesOfTokens[])(const Claim&) = {
       return fits ? "" : none_of("a number of routes", routes);
     },
     [](const Claim& c) {
-      return std::ssize(c.sample.text) <= product(kMostTokenBytes, c.tokens() + 1) ? "" : none_of("a text", join_text(c.sample.text.size(), " bytes"));
+      const bool fits = std::ssize(c.sample.text) <= product(kMostTokenBytes, c.tokens() + 1);
+      return fits ? "" : none_of("a text", join_text(c.sample.text.size(), " bytes"));
     }};
 
 bool is_score(double score) { return std::abs(score) <= kMostScore; }
@@ -92,10 +94,10 @@ std::string fault_of_measures(std::span<const int64_t> of_group, PolicyVersion s
     if (tokens == 0) return "has a response without a token";
     if (tokens > limits.response_tokens) return join_text("has a response of ", tokens, " tokens, of at most ", limits.response_tokens);
     if (at == 0 && prompt == 0) return "has no prompt";
-    if (prompt > limits.prompt_tokens || (at > 0 && prompt > 0)) return join_text("has a prompt of ", prompt, " tokens where none is so long");
+    if (prompt > (at > 0 ? 0 : limits.prompt_tokens)) return join_text("has a prompt of ", prompt, " tokens where none is so long");
     if (lengths[kLogprobs] != tokens || lengths[kVersions] != tokens || (kept != 0 && kept != tokens))
       return join_text("has ", lengths[kLogprobs], " log-probabilities and ", lengths[kVersions], " versions of ", tokens, " tokens");
-    if (lengths[kText] > product(kMostTokenBytes, tokens + 1)) return join_text("has a text of ", lengths[kText], " bytes for ", tokens, " tokens");
+    if (lengths[kText] > product(kMostTokenBytes, tokens + 1)) return join_text("has a text of ", lengths[kText], " bytes");
     if (lengths[kPromptText] + lengths[kAnswer] + lengths[kDataSource] > 0) return "brings texts of the run's own prompt";
     const int64_t oldest = sample[width - 2], latest = sample[width - 1];
     if (oldest < value(start) || oldest > latest || latest > value(newest))

@@ -32,7 +32,7 @@ struct GroupLimits {
   }
 };
 
-/// A drawn token's log-probability is at most 0 in our kernels, without rounding (log1p of a sum of exponentials is at least 0), and none is
+/// A drawn token's log-probability is at most 0 in our kernels, without rounding: log1p of a sum of exponentials is at least 0. None is
 /// drawn that has less than e^-104 of the mass.
 constexpr float kLeastLogprob = -200;
 constexpr int64_t kMostTokenBytes = 1024;  ///< of text; the longest tokens of known vocabularies have 256

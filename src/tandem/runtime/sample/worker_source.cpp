@@ -73,6 +73,44 @@ struct Published {
   std::vector<pull::WeightHolder> holders;   // of all ranks
 };
 
+queue::GroupLimits limits_of(const WorkerParts& parts) {
+  const model::ModelConfig& model = parts.actor.config();
+  return {.group_size = parts.config.schedule.queue.group_size,
+          .prompt_tokens = parts.max_context_tokens,
+          .response_tokens = parts.config.rollout.sampling.max_new_tokens,
+          .vocab_size = model.vocab_size,
+          .num_experts = model.moe.num_experts,
+          .route_width = parts.actor.route_width()};
+}
+
+// With the run's own prompt in place of what a worker says of it.
+std::vector<int64_t> measures_with(const data::Prompt& prompt, std::vector<int64_t> measures) {
+  const auto width = static_cast<size_t>(queue::num_measures());
+  for (size_t at = 0; at < measures.size(); at += width) {
+    const auto of_first = [&](const std::string& text) { return at == 0 ? std::ssize(text) : 0; };
+    measures[at + queue::kPromptText] = of_first(prompt.text);
+    measures[at + queue::kAnswer] = of_first(prompt.answer);
+    measures[at + queue::kDataSource] = of_first(prompt.data_source);
+  }
+  return measures;
+}
+
+// What any rank lacks, and what is wrong with it. Collective.
+std::vector<worker::Lost> lost_by_any(const std::vector<worker::Lost>& here, comm::Group& world) {
+  std::vector<data::GroupId> groups;
+  for (const worker::Lost& each : here) groups.push_back(each.group);
+  std::map<data::GroupId, std::string> faults;  // several ranks may lack one
+  for (const data::GroupId group : comm::values_of_all(world, groups)) faults[group];
+  std::vector<worker::Lost> all;
+  for (auto& [group, fault] : faults) {
+    const auto own = std::ranges::find(here, group, &worker::Lost::group);
+    for (const std::string& said : comm::texts_of_all(world, own == here.end() ? "" : own->fault))
+      if (fault.empty()) fault = said;
+    all.push_back({group, std::move(fault)});
+  }
+  return all;
+}
+
 /// Ownership  owns the door and what this rank publishes.
 /// Errors     StepFailed where no worker comes, and for what failed with one; the queue keeps what it had.
 class WorkerSource final : public SampleSource {
@@ -101,13 +139,10 @@ class WorkerSource final : public SampleSource {
   Told tell(Told told) const;
   std::vector<int> fetchers_of(data::GroupId group, const std::string& store) const;
   bool bring(queue::answer::Taken& groups, bool now);
-  data::Prompt prompt_of(data::GroupId group) const;
-  std::vector<data::GroupId> lose(const std::vector<worker::Lost>& here);
   void take_arrived();
   void forget(std::span<const data::GroupId> groups);
   void work_early();
   worker::Welcome welcome() const;
-  queue::GroupLimits limits() const;
   void publish(data::PolicyVersion version);
 
   WorkerParts parts_;
@@ -140,27 +175,17 @@ WorkerSource::WorkerSource(const WorkerParts& parts) : parts_(parts) {
   fetchers_ = fetchers(ranks, parts.config.workers);
   const auto fetches = [&](const std::vector<int>& some) { return std::ranges::find(some, ranks.world.rank()) != some.end(); };
   if (ranks.is_first() || std::ranges::any_of(fetchers_, fetches))
-    reader_.emplace(limits(), parts.config.workers.lease_s);
+    reader_.emplace(limits_of(parts), parts.config.workers.lease_s);
   device_ = device::backend_of(model.values().device()).name;
   if (!ranks.is_first()) return;
   door_.emplace(parts.config, takes(parts.config), [&prompts = parts.prompts](data::GroupId id) { return prompts.at_position(value(id)); },
                 parts.tells_answers);
 }
 
-queue::GroupLimits WorkerSource::limits() const {
-  const model::ModelConfig& model = parts_.actor.config();
-  return {.group_size = parts_.config.schedule.queue.group_size,
-          .prompt_tokens = parts_.max_context_tokens,
-          .response_tokens = parts_.config.rollout.sampling.max_new_tokens,
-          .vocab_size = model.vocab_size,
-          .num_experts = model.moe.num_experts,
-          .route_width = parts_.actor.route_width()};
-}
-
 worker::Welcome WorkerSource::welcome() const {
   return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
           adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens,
-          worker::reward_files(parts_.config.reward), limits(), worker::drawing_of(parts_.config, device_)};
+          worker::reward_files(parts_.config.reward), limits_of(parts_), worker::drawing_of(parts_.config, device_)};
 }
 
 std::exception_ptr WorkerSource::fault() {
@@ -192,23 +217,6 @@ std::vector<int> WorkerSource::fetchers_of(data::GroupId group, const std::strin
   return !store.empty() && std::ranges::all_of(some, reaches) ? some : std::vector<int>{0};
 }
 
-// The first rank's are asked for by the door's thread, too.
-data::Prompt WorkerSource::prompt_of(data::GroupId group) const {
-  return door_ ? door_->prompt_of(group) : parts_.prompts.at_position(value(group));
-}
-
-// With the run's own prompt in place of what a worker says of it.
-std::vector<int64_t> measures_with(const data::Prompt& prompt, std::vector<int64_t> measures) {
-  const auto width = static_cast<size_t>(queue::num_measures());
-  for (size_t at = 0; at < measures.size(); at += width) {
-    const auto of_first = [&](const std::string& text) { return at == 0 ? std::ssize(text) : 0; };
-    measures[at + queue::kPromptText] = of_first(prompt.text);
-    measures[at + queue::kAnswer] = of_first(prompt.answer);
-    measures[at + queue::kDataSource] = of_first(prompt.data_source);
-  }
-  return measures;
-}
-
 // All ranks have heard of these groups, and have their own prompts for them. False if bodies that were to come now did not: then the queue
 // has their groups again.
 bool WorkerSource::bring(queue::answer::Taken& groups, bool now) {
@@ -216,11 +224,12 @@ bool WorkerSource::bring(queue::answer::Taken& groups, bool now) {
   std::vector<worker::Wanted> mine;
   for (size_t i = 0; i < groups.heads.size(); ++i) {
     data::Group& head = groups.heads[i];
-    data::Prompt prompt = prompt_of(head.id);
+    data::Prompt prompt = door_ ? door_->prompt_of(head.id) : parts_.prompts.at_position(value(head.id));  // its thread asks, too
     head.prompt.row = prompt.row;
     const std::vector<int> some = fetchers_of(head.id, groups.stores[i]);
     const bool is_own = groups.stores[i].empty();  // from a checkpoint, whole
-    if (told_.insert({head.id, std::ssize(some)}).second) parts_.bodies.expect(head, is_own ? groups.measures[i] : measures_with(prompt, groups.measures[i]), some);
+    if (told_.insert({head.id, std::ssize(some)}).second)
+      parts_.bodies.expect(head, is_own ? groups.measures[i] : measures_with(prompt, groups.measures[i]), some);
     const bool is_here = parts_.bodies.arrivals().holds({head.samples.front().id, queue::kRecord});
     if (is_here || std::ranges::find(some, world.rank()) == some.end()) continue;
     if (is_own) mine.push_back({head.id, door_->own_store(), groups.measures[i]});
@@ -232,29 +241,12 @@ bool WorkerSource::bring(queue::answer::Taken& groups, bool now) {
   }
   std::vector<worker::Lost> lost;
   if (reader_) lost = reader_->fetch_now(std::move(mine));
-  const std::vector<data::GroupId> groups_lost = lose(lost);
-  forget(groups_lost);
-  return groups_lost.empty();
-}
-
-// All ranks hear what any of them lacks, and the first what is wrong with it.
-std::vector<data::GroupId> WorkerSource::lose(const std::vector<worker::Lost>& here) {
-  comm::Group& world = parts_.ranks.world;
-  std::vector<data::GroupId> groups;
-  for (const worker::Lost& each : here) groups.push_back(each.group);
-  std::map<data::GroupId, std::string> lost;  // by several ranks, it may be
-  for (const data::GroupId group : comm::values_of_all(world, groups)) lost[group];
-  groups.clear();
-  for (auto& [group, fault] : lost) {
-    const auto own = std::ranges::find(here, group, &worker::Lost::group);
-    for (const std::string& said : comm::texts_of_all(world, own == here.end() ? "" : own->fault))
-      if (fault.empty()) fault = said;
-    groups.push_back(group);
-  }
-  std::vector<worker::Lost> all;
-  for (auto& [group, fault] : lost) all.push_back({group, std::move(fault)});
-  if (door_ && !all.empty()) door_->lose(all);
-  return groups;
+  lost = lost_by_any(lost, parts_.ranks.world);
+  if (door_ && !lost.empty()) door_->lose(lost);
+  std::vector<data::GroupId> lost_groups;
+  for (const worker::Lost& each : lost) lost_groups.push_back(each.group);
+  forget(lost_groups);
+  return lost.empty();
 }
 
 // All ranks hear which bodies have come.

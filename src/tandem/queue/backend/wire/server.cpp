@@ -76,7 +76,7 @@ void Server::answer(comm::Letter letter) {
     std::lock_guard lock(mutex_);
     if (is_whole) answer = desk_.answer(*call, now_s(), from);
     else if (is_of_this_version(letter.bytes)) answer = desk_.refuse_long(*call, std::ssize(letter.bytes), from);
-    else answer = Answer{desk_.incarnation(), call->number, {}, answer::Refused{"another version of Tandem called, and this run's is needed"}};
+    else answer = Answer{desk_.incarnation(), call->number, {}, answer::Refused{"another version of Tandem called: the run's is needed"}};
   }
   if (!answer) return;
   std::vector<std::byte> bytes = to_bytes(*answer);

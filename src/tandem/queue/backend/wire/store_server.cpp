@@ -130,7 +130,8 @@ int64_t StoreReader::take_rows(Known& store, comm::Letter letter, int64_t secret
 
 // The first of these samples. Returns how many; 0 for none, also at the deadline, and if the store is gone. Errors: PeerError for what
 // is no answer.
-int64_t StoreReader::read_some(const std::string& place, Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline) {
+int64_t StoreReader::read_some(const std::string& place, Known& store, std::span<const SampleId> samples, TensorCache& into,
+                               const Deadline& deadline) {
   RowsRequest request{0, into.schema(), 0, {samples.begin(), samples.end()}};
   int64_t num_breaks = 0;
   while (!deadline.passed()) {
@@ -145,7 +146,7 @@ int64_t StoreReader::read_some(const std::string& place, Known& store, std::span
       if (!letter) {
         if (store.endpoint.num_breaks() > 0) {  // with the connection an answer is gone
           if (++num_breaks == kMostBreaks)
-            throw PeerError(join_text("the store breaks off its answers, or gives more than the ", most_bytes_, " bytes that one may have"));
+            throw PeerError(join_text("the store breaks off its answers, or gives more than the ", most_bytes_, " bytes of one"));
           store.endpoint = endpoint_to(place);
           break;
         }

@@ -76,7 +76,8 @@ class StoreReader {
     std::shared_ptr<comm::BorrowedMemory> lane(const comm::SharedHandle& handle, int64_t least_bytes, int64_t secret);
   };
   comm::Endpoint endpoint_to(const std::string& place) const;
-  int64_t read_some(const std::string& place, Known& store, std::span<const SampleId> samples, TensorCache& into, const Deadline& deadline);
+  int64_t read_some(const std::string& place, Known& store, std::span<const SampleId> samples, TensorCache& into,
+                    const Deadline& deadline);
   int64_t take_rows(Known& store, comm::Letter letter, int64_t secret, std::span<const SampleId> samples, TensorCache& into);
 
   const double deadline_s_;
