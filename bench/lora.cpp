@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// lora_bench MODEL ADAPTER ROWS: what rollout makes of adapters in bfloat16, beside what training makes of them. ROWS has
+// lora_bench MODEL ADAPTER ROWS [SEQUENCES...]: what rollout makes of adapters in bfloat16, beside what training makes of them. ROWS has
 // {"prompt_ids": [], "response_ids": []} a line. Prints JSON, a line for
-// the first two and one for each number of sequences:
+// the first three and one for each number of sequences:
 //   nll        mean over the response tokens: of the start, of the training pass (trained), of what rollout runs (generates), of the
 //              matrices with the adapters merged into bfloat16 (merged, for comparison), of a training pass over them in fp32 (hf)
-//   gap        mean distance of the log-probabilities of rollout and training: as above, and without adapters (floor)
+//   gap        mean distance of the log-probabilities of rollout and training: as above, and with adapters of zeros (floor)
 //   decode     tokens/s by sequences that run together: with the adapters, and merged; medians of repeats in turns
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/log_softmax.h>
@@ -148,8 +148,8 @@ double decode_tokens_per_s(Loaded& loaded, const model::ModelParameters& paramet
   return static_cast<double>(engine.counts().drawn - before) / (now_s() - begin);
 }
 
-void decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& merged) {
-  for (const int64_t sequences : {1, 8, 64, 128}) {
+void decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& merged, const std::vector<int64_t>& numbers) {
+  for (const int64_t sequences : numbers) {
     std::vector<double> with, without;
     for (int i = 0; i <= kRepeats; ++i) {
       const double a = decode_tokens_per_s(adapted, parameters, sequences);
@@ -162,7 +162,7 @@ void decode(Loaded& adapted, const model::ModelParameters& parameters, Loaded& m
   }
 }
 
-void measure(const std::string& dir, const std::string& adapter, const std::string& rows) {
+void measure(const std::string& dir, const std::string& adapter, const std::string& rows, const std::vector<int64_t>& numbers) {
   device::set_compute_threads(device::num_cores());
   const Texts texts = read_texts(rows);
   const model::LoraOptions options = options_of(adapter);
@@ -170,7 +170,9 @@ void measure(const std::string& dir, const std::string& adapter, const std::stri
   model::Lora lora(half.model.table(), options, half.model.values(), half.arena);
   read_adapters(adapter, lora);
   const model::ModelParameters adapted = lora.adapted();
-  const Logprobs start = by_training(half, half.model.parameters(), texts), floor = by_rollout(half, half.model.parameters(), texts);
+  const model::Lora zeros(half.model.table(), options, half.model.values(), half.arena);
+  const Logprobs start = by_training(half, zeros.adapted(), texts), floor = by_rollout(half, zeros.adapted(), texts);
+  const Logprobs plain = by_rollout(half, half.model.parameters(), texts);
   const Logprobs trained = by_training(half, adapted, texts), generates = by_rollout(half, adapted, texts);
   merge(merged, options, lora), merge(single, options, lora);
   const Logprobs lost = by_rollout(merged, merged.model.parameters(), texts);
@@ -179,22 +181,26 @@ void measure(const std::string& dir, const std::string& adapter, const std::stri
   json out = {{"rows", texts.rows.size()}, {"rank", options.rank}, {"targets", options.targets}};
   out["nll"] = {{"start", nll(start)}, {"trained", nll(trained)}, {"generates", nll(generates)}, {"merged", nll(lost)}, {"hf", nll(hf)}};
   out["gain_kept"] = {{"generates", kept(generates)}, {"merged", kept(lost)}, {"hf", kept(hf)}};
-  const double least = gap(start, floor), now = gap(trained, generates), before = gap(trained, lost);
-  out["gap"] = {{"floor", least}, {"generates", now}, {"merged", before}, {"excess_of_merged", (now - least) / (before - least)}};
+  const double least = gap(start, floor), now = gap(trained, generates), least_before = gap(start, plain), before = gap(trained, lost);
+  out["gap"] = {{"floor", least}, {"generates", now}, {"floor_merged", least_before}, {"merged", before}};
+  out["excess_of_merged"] = (now - least) / (before - least_before);
   std::cout << out << std::endl;
-  decode(half, adapted, merged);
+  decode(half, adapted, merged, numbers);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: lora_bench MODEL ADAPTER ROWS\n";
+  if (argc < 4) {
+    std::cerr << "usage: lora_bench MODEL ADAPTER ROWS [SEQUENCES...]\n";
     return 2;
   }
   try {
     device::tune_allocator();
-    measure(argv[1], argv[2], argv[3]);
+    std::vector<int64_t> numbers;
+    for (int i = 4; i < argc; ++i) numbers.push_back(std::stoll(argv[i]));
+    if (numbers.empty()) numbers = {1, 8, 64, 128};
+    measure(argv[1], argv[2], argv[3], numbers);
   } catch (const std::exception& e) {
     std::cerr << "lora_bench: " << e.what() << '\n';
     return 2;

@@ -10,36 +10,47 @@
 namespace tandem::model::op {
 namespace {
 
-constexpr int64_t kFloatRows = 16 * kernel::kParityRows;  // of fp32 at a time
+constexpr int64_t kCopyRows = 512;    // above, a copy of the weight costs less than sums that are added apart
+constexpr int64_t kMostRows = 4096;   // of activations that are copied at a time
+
+at::Tensor beside(const at::Tensor& a, const at::Tensor& b) { return at::cat({a, b}, 1); }
+
+// x W0^T and the adapters' part, added in fp32.
+void forward_in_parts(const Kernels& k, at::Tensor& out, const at::Tensor& x, const Parameter& w) {
+  at::Tensor sum = out.scalar_type() == at::kFloat ? out : at::empty(out.sizes(), k.options(at::kFloat));
+  at::Tensor low = at::empty({x.size(0), w.a_RK.size(0)}, x.options()), part = at::empty(out.sizes(), k.options(at::kFloat));
+  k.forward_float(sum, x, w.value);
+  k.forward(low, x, w.a_RK);
+  k.forward_float(part, low, w.b_NR);
+  sum.add_(part);
+  if (!sum.is_same(out)) out.copy_(sum);
+}
 
 }  // namespace
 
+// Many rows by one product of [x | x a^T] with [W0 | b], as packed_product has it: the library's sum is fp32 to its end. In parity mode a
+// row's bits must not depend on their number.
 void forward(const Kernels& k, at::Tensor& out, const at::Tensor& x, const Parameter& w) {
   if (!w.a_RK.defined()) return k.forward(out, x, w.value);
-  at::Tensor sum_room = out.scalar_type() == at::kFloat ? at::Tensor() : at::empty({std::min(kFloatRows, x.size(0)), out.size(1)}, k.options(at::kFloat));
-  for (int64_t begin = 0; begin < x.size(0); begin += kFloatRows) {
-    const int64_t rows = std::min(kFloatRows, x.size(0) - begin);
-    const at::Tensor some = x.narrow(0, begin, rows);
-    at::Tensor to = out.narrow(0, begin, rows), sum = sum_room.defined() ? sum_room.narrow(0, 0, rows) : to;
-    at::Tensor low = at::empty({rows, w.a_RK.size(0)}, x.options()), part = at::empty({rows, out.size(1)}, k.options(at::kFloat));
-    k.forward_float(sum, some, w.value);
+  if (x.size(0) <= kCopyRows && !k.parity()) return forward_in_parts(k, out, x, w);
+  const at::Tensor both = beside(w.value, w.b_NR);
+  for (int64_t begin = 0; begin < x.size(0); begin += kMostRows) {
+    const at::Tensor some = x.narrow(0, begin, std::min(kMostRows, x.size(0) - begin));
+    at::Tensor low = at::empty({some.size(0), w.a_RK.size(0)}, x.options()), to = out.narrow(0, begin, some.size(0));
     k.forward(low, some, w.a_RK);
-    k.forward_float(part, low, w.b_NR);
-    sum.add_(part);
-    if (sum_room.defined()) to.copy_(sum);
+    k.forward(to, beside(some, low), both);
   }
 }
 
-// One product with the adapters' part as more columns of dy: so the library's sum is fp32 to its end.
+// The same for dy: [dy | dy b] with W0 above a.
 void input_grad(const Kernels& k, at::Tensor& dx, const at::Tensor& dy, const Parameter& w) {
   if (!w.a_RK.defined()) return k.input_grad(dx, dy, w.value);
-  constexpr int64_t kChunkRows = 8 * kFloatRows;
   const at::Tensor both = at::cat({w.value, w.a_RK});
-  for (int64_t begin = 0; begin < dy.size(0); begin += kChunkRows) {
-    const at::Tensor some = dy.narrow(0, begin, std::min(kChunkRows, dy.size(0) - begin));
+  for (int64_t begin = 0; begin < dy.size(0); begin += kMostRows) {
+    const at::Tensor some = dy.narrow(0, begin, std::min(kMostRows, dy.size(0) - begin));
     at::Tensor low = at::empty({some.size(0), w.b_NR.size(1)}, dy.options()), to = dx.narrow(0, begin, some.size(0));
     k.input_grad(low, some, w.b_NR);
-    k.input_grad(to, at::cat({some, low}, 1), both);
+    k.input_grad(to, beside(some, low), both);
   }
 }
 
@@ -66,7 +77,7 @@ void add_weight_grad(const Kernels& k, const Parameter& w, int64_t first_row, co
 
 int64_t pack(const Kernels& k, Parameter& w) {
   at::NoGradGuard off;
-  w.packed = k.product().pack(k.numerics(), w.a_RK.defined() ? at::cat({w.value, w.b_NR}, 1) : w.value);
+  w.packed = k.product().pack(k.numerics(), w.a_RK.defined() ? beside(w.value, w.b_NR) : w.value);
   if (!w.packed.defined() || !w.a_RK.defined()) return w.packed.num_bytes;
   w.packed_a = k.product().pack(k.numerics(), w.a_RK);
   return w.packed.num_bytes + w.packed_a.num_bytes;
@@ -74,7 +85,7 @@ int64_t pack(const Kernels& k, Parameter& w) {
 
 at::Tensor packed_product(const Kernels& k, const at::Tensor& x, const Parameter& w) {
   if (!w.a_RK.defined()) return k.product().packed_product(x, w.packed);
-  return k.product().packed_product(at::cat({x, k.product().packed_product(x, w.packed_a)}, 1), w.packed);
+  return k.product().packed_product(beside(x, k.product().packed_product(x, w.packed_a)), w.packed);
 }
 
 Parameter rows_of(const Parameter& w, int64_t first, int64_t count) {
