@@ -72,6 +72,15 @@ void record_correction(monitor::Recorder& recorder, const train::CorrectionRepor
   recorder.set("correction/chi2", r.chi2);
 }
 
+// Without a token that the weights before the update have sampled there is no gap to tell.
+void record_gap(monitor::Recorder& recorder, const train::StepReport& r) {
+  recorder.set("gap/tokens", static_cast<double>(r.gap_tokens));
+  if (!r.gap) return;
+  recorder.set("gap/mean", r.gap->mean);
+  recorder.set("gap/p99", r.gap->p99);
+  recorder.set("gap/max", r.gap->max);
+}
+
 void record_update(monitor::Recorder& recorder, const train::StepReport& r, const algo::Algorithm& algorithm, bool skips_nonfinite) {
   recorder.set("actor/loss", r.loss);
   recorder.set("actor/grad_norm", r.grad_norm);
@@ -85,6 +94,7 @@ void record_update(monitor::Recorder& recorder, const train::StepReport& r, cons
   if (algorithm.correction.active()) record_correction(recorder, r.correction);
   else if (algorithm.off_policy_delta > 0) recorder.set("correction/rejected_fraction", r.correction.rejected_fraction);
   if (r.kl_rollout_train) recorder.set("actor/kl_rollout_train", *r.kl_rollout_train);
+  record_gap(recorder, r);
   recorder.set("actor/ratio_max", r.ratio_max);
   if (skips_nonfinite) recorder.set("actor/nonfinite_updates", static_cast<double>(r.nonfinite));
 }
