@@ -73,6 +73,18 @@ struct Published {
   std::vector<pull::WeightHolder> holders;   // of all ranks
 };
 
+std::exception_ptr fault_of(std::optional<worker::Door>& door) {
+  if (!door) return nullptr;
+  try {
+    door->check();
+  } catch (const UserError&) {
+    return std::current_exception();
+  } catch (const PeerError&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
 /// Ownership  owns the door and what this rank publishes.
 /// Errors     StepFailed where no worker comes, and for what failed with one; the queue keeps what it had.
 class WorkerSource final : public SampleSource {
@@ -82,6 +94,7 @@ class WorkerSource final : public SampleSource {
 
   std::optional<data::Batch> next_batch(data::StepId step, data::PolicyVersion version) override;
   bool accept(const data::Batch& scored) override;
+  std::vector<data::GroupId> beyond_batch() const override { return in_line_; }
   void give_back(const data::Batch& batch) override;
   void run_ahead() override;
   void meet() override {}
@@ -97,7 +110,6 @@ class WorkerSource final : public SampleSource {
     bool is_batch = false;
     queue::answer::Taken groups;
   };
-  std::exception_ptr fault();
   Told tell(Told told) const;
   std::vector<int> fetchers_of(data::GroupId group, const std::string& store) const;
   bool bring(const queue::answer::Taken& groups, bool now);
@@ -147,18 +159,6 @@ worker::Welcome WorkerSource::welcome() const {
   return {config::to_yaml(parts_.config), worker::small_files(parts_.model_dir), weights_->holders,
           adapters_ ? adapters_->holders : std::vector<pull::WeightHolder>(), parts_.max_context_tokens,
           worker::reward_files(parts_.config.reward)};
-}
-
-std::exception_ptr WorkerSource::fault() {
-  if (!door_) return nullptr;
-  try {
-    door_->check();
-  } catch (const UserError&) {
-    return std::current_exception();
-  } catch (const PeerError&) {
-    return std::current_exception();
-  }
-  return nullptr;
 }
 
 // What the first rank has to say.
@@ -232,7 +232,7 @@ std::optional<data::Batch> WorkerSource::next_batch(data::StepId step, data::Pol
   comm::Group& world = parts_.ranks.world;
   const bool looks_ahead = parts_.config.workers.prefetch || !parts_.config.workers.split;
   for (;;) {
-    if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault())) return std::nullopt;
+    if (stop_agreed(world, *parts_.config.reward.notices, parts_.stop, fault_of(door_))) return std::nullopt;
     check_filtered(comm::value_of_first(world, door_ ? door_->num_filtered() : 0), parts_.config);
     Told told;
     if (door_) {
